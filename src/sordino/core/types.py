@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+
+from sordino.core.vector import Layout
 
 Vector = Tensor  # [dim]: one model, or one client's message
 Rows = Tensor  # [clients, dim]: one message a client
@@ -24,3 +28,57 @@ class Batch:
     x: Tensor  # [records, ...]
     y: Tensor  # [records, ...]
     sizes: tuple[int, ...]  # [clients], sums to the number of records
+
+    def pick(self, chosen: Sequence[Tensor]) -> Batch:
+        """For each client the records at its chosen indices."""
+        starts, at = [], 0
+        for size in self.sizes:
+            starts.append(at)
+            at += size
+        index = torch.cat([c + start for c, start in zip(chosen, starts, strict=True)])
+        return Batch(self.x[index], self.y[index], tuple(len(c) for c in chosen))
+
+
+class Clients(Protocol):
+    """All clients of a federation; only those asked for are brought into memory."""
+
+    @property
+    def count(self) -> int: ...
+
+    def size(self, client: int) -> int:
+        """How many records a client has (public: batch rates and weights are made from it)."""
+
+    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch: ...
+
+
+class Gradients(Protocol):
+    """Sums of gradients of whole cohorts; `sordino.gradients` has the implementation."""
+
+    path: str  # how per-sample gradients are clipped
+    reason: str  # why that way
+
+    def sums(
+        self, weights: Tensor, batch: Batch, clip: float | None, *, seeds: Sequence[int] | None = None
+    ) -> Rows:
+        """For each client the sum of its records' gradients, each clipped to `clip` (None: not clipped).
+
+        `weights` is [dim], shared by all, or [clients, dim].
+        """
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network as the methods see it: a vector, a loss and its gradients."""
+
+    module: nn.Module  # the template; its parameters are the initial ones and never move
+    layout: Layout
+    loss: SampleLoss
+    gradients: Gradients
+
+
+@dataclass(frozen=True)
+class State:
+    """What the server knows after a round, all of it public."""
+
+    params: Vector
+    extra: dict[str, Tensor] = field(default_factory=dict)  # momentum, adaptive clip, averages

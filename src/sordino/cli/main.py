@@ -1,0 +1,65 @@
+"""The `sordino` command. Commands are imported when called, so that --help is instant."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+COMMANDS = {  # name -> (module, one line for --help)
+    "run": ("sordino.cli.run", "Train privately: on the embedded dataset, or as a TOML file says."),
+    "resume": ("sordino.cli.run", "Go on with an interrupted run."),
+    "methods": ("sordino.cli.methods", "List the methods: whom they protect from whom, and their options."),
+    "init": ("sordino.cli.init", "Write a commented run file with every key."),
+    "completion": ("sordino.cli.completion", "Print the line that switches shell completion on."),
+}
+
+
+class Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            raise click.UsageError(f"{error.message} There are: {', '.join(COMMANDS)}.", ctx) from error
+
+
+@click.command(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="sordino")
+def cli() -> None:
+    """Differentially private federated learning with an honest, total epsilon."""
+
+
+def main() -> None:
+    """Errors of ours are one line on stderr and exit code 2; nobody sees a stack trace for a typing mistake."""
+    from sordino.core.errors import SordinoError
+
+    try:
+        cli.main(standalone_mode=False)
+    except SordinoError as error:
+        click.echo(f"sordino: {type(error).__name__}: {error}", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("\nsordino: stopped. `sordino resume RUN` goes on from the last checkpoint.", err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # `sordino ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

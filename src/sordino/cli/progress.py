@@ -1,0 +1,80 @@
+"""What a person sees while a run goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from sordino.core.record import RoundRecord
+from sordino.privacy.guarantee import up
+from sordino.runs.build import Job
+
+
+class RunProgress:
+    def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
+        self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True)
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._plain_rounds = 0
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        with self.console.status("Preparing data, model and noise ..."):
+            yield
+
+    def start(self, job: Job) -> None:
+        """The plan in a few lines, before the first round."""
+        plan, spec = job.plan, job.spec
+        who = f"{plan.expected_cohort:g} of {plan.population} clients a round"
+        self.say(
+            f"{spec.method}: {spec.model} ({job.model.layout.dim:,} parameters) on {spec.dataset}, {who}, "
+            f"{plan.rounds} rounds, on {job.engine.device}; gradients by {job.model.gradients.path}"
+        )
+        if job.method.private:
+            noise_norm = plan.z * math.sqrt(job.model.layout.dim)
+            self.say(
+                f"Budget: epsilon = {spec.epsilon:g}, delta = {spec.delta:g} against the {job.viewer}, so noise "
+                f"multiplier {plan.z:.4g} (noise norm {noise_norm:,.0f} times one clipped contribution a step), "
+                f"{spec.mode} mode"
+            )
+
+    @contextmanager
+    def rounds(self, job: Job) -> Iterator[None]:
+        columns = (
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+        )
+        with Progress(*columns, console=self.console, refresh_per_second=5) as self._bar:
+            self._task = self._bar.add_task("round", total=job.plan.rounds, state="")
+            yield
+
+    def after_round(self, job: Job, record: RoundRecord) -> None:
+        spent = record.epsilon[job.viewer]
+        parts = []
+        if record.accuracy is not None:
+            parts.append(f"accuracy {100 * record.accuracy:.2f} %")
+        elif record.loss is not None:
+            parts.append(f"loss {record.loss:.4g}")
+        if math.isinf(spent):
+            parts.append("epsilon infinite")
+        else:
+            left = max(0.0, job.spec.epsilon - spent)
+            parts.append(f"epsilon {up(spent)} spent, {left:.3f} left")
+        if self._bar is not None:
+            self._bar.update(self._task, completed=record.round, state=", ".join(parts))
+        if not self.console.is_terminal and record.round * 10 // job.plan.rounds > self._plain_rounds:
+            self._plain_rounds = record.round * 10 // job.plan.rounds  # a log file gets ten lines, not a bar
+            self.say(f"round {record.round}/{job.plan.rounds}: {', '.join(parts)}")
+        if record.round == job.plan.rounds:
+            self._plain_rounds = 0

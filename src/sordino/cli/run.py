@@ -1,0 +1,127 @@
+"""`sordino run` and `sordino resume`."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sordino.cli.progress import RunProgress
+from sordino.core import plugin
+from sordino.privacy.guarantee import up
+from sordino.runs import spec
+from sordino.runs.build import Job, from_spec
+from sordino.runs.run import Result, describe, execute, resume_spec
+
+
+def _flags() -> dict[str, tuple[Any, str]]:
+    """Every flag: the fields of a Spec, then of all methods."""
+    hints = typing.get_type_hints(spec.Spec)
+    found = {f.name: (hints[f.name], f.metadata["help"]) for f in spec.fields()}
+    for method in plugin.available("methods"):
+        own = typing.get_type_hints(plugin.load("methods", method))
+        for f in spec.method_fields(method):
+            owners = [m for m in plugin.available("methods") if f.name in {g.name for g in spec.method_fields(m)}]
+            found.setdefault(f.name, (own[f.name], f"of {', '.join(owners)}"))
+    return found
+
+
+def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    for name, (hint, text) in reversed(_flags().items()):
+        flag = "--" + name.replace("_", "-")
+        if hint is bool:
+            command = click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)(command)
+        else:
+            command = click.option(flag, name, default=None, help=text, metavar="VALUE")(command)
+    return command
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a progress bar.")
+@_with_flags
+def run(file: Path | None, as_json: bool, **flags: Any) -> None:
+    """Train privately: on the embedded dataset, or as FILE (TOML) says. Flags win over the file."""
+    values: dict[str, Any] = spec.read(file) if file is not None else {}
+    hints = {name: hint for name, (hint, _) in _flags().items()}
+    for name, value in flags.items():
+        if value is not None:
+            values[name] = value if isinstance(value, bool) else spec.parse(name, value, hints[name])
+    wanted = spec.from_dict(values)
+    _go(lambda: from_spec(wanted), None, as_json)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a progress bar.")
+def resume(folder: Path, as_json: bool) -> None:
+    """Go on with an interrupted run, given its folder."""
+    _go(lambda: resume_spec(folder), folder, as_json)
+
+
+def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
+    progress = RunProgress(quiet=as_json)
+    with progress.preparing():
+        job = make()
+    progress.start(job)
+    with progress.rounds(job):
+        result = execute(job, own=False, at=at, watch=progress.after_round)
+    plain = None
+    if job.spec.baseline and job.method.private:
+        progress.say("The same model and features without privacy:")
+        plain = _without_privacy(job, progress)
+    if as_json:
+        click.echo(jsonlib.dumps(_as_json(job, result, plain), indent=2))
+    else:
+        _tell(job, result, plain, progress)
+
+
+def _without_privacy(job: Job, progress: RunProgress) -> Result:
+    """The same clients, features, model and rounds with neither clip nor noise."""
+    from dataclasses import replace
+
+    from sordino.methods.fedavg import FedAvg
+
+    options = {"method": "fedavg", "options": (), "baseline": False, "viewer": None}
+    name = f"{job.spec.name}-without-privacy" if job.spec.name else None
+    wanted = replace(job.spec, **options, name=name, out=job.spec.out)  # type: ignore[arg-type]
+    plan = replace(job.plan, noise_multiplier=None, server_momentum=0.0)
+    twin = replace(job, spec=wanted, method=FedAvg(), plan=plan, viewer="server")
+    progress.start(twin)
+    with progress.rounds(twin):
+        return execute(twin, own=False, watch=progress.after_round)
+
+
+def _as_json(job: Job, result: Result, plain: Result | None) -> dict[str, Any]:
+    out = {
+        "folder": str(result.folder),
+        "guarantee": result.guarantee.to_json(),
+        "guarantees": {v: g.to_json() for v, g in result.guarantees.items()},
+        "rounds": len(result.history),
+        "accuracy": result.accuracy,
+        "plan": describe(job),
+        "notes": list(result.notes),
+    }
+    return out | ({"accuracy_without_privacy": plain.accuracy} if plain is not None else {})
+
+
+def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress) -> None:
+    say = progress.say
+    say("")
+    for note in result.notes:
+        say(f"Note: {note}")
+    say(result.guarantee.sentence())
+    for viewer, other in result.guarantees.items():
+        if viewer != job.viewer and job.method.private:
+            say(f"Against the {viewer}: epsilon = {up(other.epsilon)}" + (f" ({other.reason})." if other.reason else "."))
+    if result.accuracy is not None:
+        label = "Accuracy with privacy" if job.method.private else "Accuracy without privacy"
+        say(f"{label}: {100 * result.accuracy:.2f} %")
+    if plain is not None and plain.accuracy is not None:
+        say(f"Accuracy without privacy: {100 * plain.accuracy:.2f} %")
+    say(f"Run folder: {result.folder}")
+

@@ -1,0 +1,39 @@
+"""One round of a run as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    round: int  # from 1
+    clients: int  # who took part
+    epsilon: dict[str, float]  # spent so far, by viewer
+    bytes_up: int  # all clients together
+    bytes_down: int
+    seconds: float
+    loss: float | None = None  # on the test data, which is taken as public
+    accuracy: float | None = None
+    clip: float | None = None  # the bound in use, where it adapts
+
+    def to_line(self) -> str:
+        return json.dumps(_plain(asdict(self)), allow_nan=False)
+
+    @staticmethod
+    def from_line(line: str) -> RoundRecord:
+        data = json.loads(line)
+        data["epsilon"] = {k: math.inf if v is None else v for k, v in data["epsilon"].items()}
+        return RoundRecord(**data)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity: null stands for an infinite epsilon and for a diverged loss."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,142 @@
+"""Clients' data in memory, or made when asked for; and what users bring, checked at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.core.errors import DataError
+from sordino.core.types import Batch
+
+
+class ArrayClients:
+    """All records in two tensors, one client after the other."""
+
+    def __init__(self, x: Tensor, y: Tensor, sizes: Sequence[int]) -> None:
+        self.x, self.y = x, y
+        self.starts = np.concatenate([[0], np.cumsum(sizes)])
+
+    @staticmethod
+    def split(x: Tensor, y: Tensor, parts: Sequence[NDArray[np.int64]]) -> ArrayClients:
+        """Client k gets the records at parts[k]."""
+        order = torch.from_numpy(np.concatenate(parts))
+        return ArrayClients(x[order], y[order], [len(p) for p in parts])
+
+    @property
+    def count(self) -> int:
+        return len(self.starts) - 1
+
+    def size(self, client: int) -> int:
+        return int(self.starts[client + 1] - self.starts[client])
+
+    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
+        sizes = tuple(self.size(i) for i in ids)
+        if len(ids) and all(b == a + 1 for a, b in zip(ids, ids[1:], strict=False)):  # neighbours: no copy
+            rows = slice(int(self.starts[ids[0]]), int(self.starts[ids[-1] + 1]))
+            return Batch(self.x[rows].to(device), self.y[rows].to(device), sizes)
+        spans = [np.arange(self.starts[i], self.starts[i + 1]) for i in ids]
+        index = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *spans]))
+        return Batch(self.x[index].to(device), self.y[index].to(device), sizes)
+
+    def to(self, device: torch.device) -> ArrayClients:
+        """The same clients with their data already on the device."""
+        return ArrayClients(self.x.to(device), self.y.to(device), np.diff(self.starts).tolist())
+
+
+class LazyClients:
+    """`count` clients of `records` records each, made by `make(client)` when they are drawn.
+
+    Memory is for the cohort, not for the population.
+    """
+
+    def __init__(self, count: int, records: int, make: Callable[[int], tuple[Any, Any]]) -> None:
+        self.count, self.records, self.make = count, records, make
+
+    def size(self, client: int) -> int:
+        return self.records
+
+    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
+        parts = [checked(f"client {i}", *self.make(int(i))) for i in ids] or [_none_like(self.make(0))]
+        for i, (x, _) in zip(ids, parts, strict=False):
+            if len(x) != self.records:
+                raise DataError(f"client {i} has {len(x)} records where {self.records} were declared.")
+        x, y = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+        return Batch(x.to(device), y.to(device), (self.records,) * len(ids))
+
+
+def _none_like(pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
+    x, y = checked("client 0", *pair)
+    return x[:0], y[:0]
+
+
+def adopt(clients: Any) -> ArrayClients | LazyClients:
+    """What a user hands over -> clients: a list (or dict) of (x, y) pairs or map-style Datasets.
+
+    x and y may be tensors, numpy arrays or pandas objects.
+    """
+    if isinstance(clients, ArrayClients | LazyClients):
+        return clients
+    items = list(clients.values()) if isinstance(clients, Mapping) else list(clients)
+    if not items:
+        raise DataError("there are no clients: pass a list of (x, y) pairs, one a client.")
+    pairs = [checked(f"client {i}", *_pair(i, item)) for i, item in enumerate(items)]
+    shapes = {tuple(x.shape[1:]) for x, _ in pairs}
+    if len(shapes) > 1:
+        raise DataError(f"clients have records of different shapes: {sorted(shapes)}.")
+    x, y = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
+    return ArrayClients(x, y, [len(p[0]) for p in pairs])
+
+
+def _pair(i: int, item: Any) -> tuple[Any, Any]:
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return item[0], item[1]
+    if hasattr(item, "__getitem__") and hasattr(item, "__len__") and not hasattr(item, "shape"):
+        rows = [item[j] for j in range(len(item))]  # a map-style Dataset
+        if rows and all(isinstance(r, tuple | list) and len(r) == 2 for r in rows):
+            xs = torch.stack([torch.as_tensor(np.asarray(r[0])) for r in rows])
+            return xs, torch.stack([torch.as_tensor(np.asarray(r[1])) for r in rows])
+        if not rows:
+            raise DataError(f"client {i} has no records. Leave it out.")
+    raise DataError(f"client {i} must be an (x, y) pair or a map-style Dataset, not {type(item).__name__}.")
+
+
+def checked(who: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Tensors without surprises: same length, at least one record, finite, numeric."""
+    xt, yt = _tensor(who, "x", x), _tensor(who, "y", y)
+    if xt.ndim == 0 or yt.ndim == 0 or len(xt) != len(yt):
+        raise DataError(f"{who}: x has shape {tuple(xt.shape)}, y {tuple(yt.shape)}; they need one row a record.")
+    if len(xt) == 0:
+        raise DataError(f"{who} has no records. Leave it out.")
+    for name, value in (("x", xt), ("y", yt)):
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            bad = int((~torch.isfinite(value)).reshape(len(value), -1).any(dim=1).nonzero()[0, 0])
+            raise DataError(f"{who}: {name} holds a nan or infinite value in record {bad}. Clean the data first.")
+    return xt, yt
+
+
+def _tensor(who: str, name: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise DataError(f"{who}: {name} must be numeric, not {array.dtype}.")
+        value = torch.from_numpy(np.ascontiguousarray(array))
+    if value.is_floating_point():
+        return value.detach().to(torch.float32)
+    return value.detach().to(torch.int64) if name == "y" or value.dtype != torch.uint8 else value.detach()
+
+
+def check_labels(y: Tensor, classes: int, what: str) -> None:
+    """Class labels must be whole numbers in [0, classes)."""
+    if y.is_floating_point():
+        raise DataError(f"{what}: class labels must be whole numbers, not {y.dtype}.")
+    if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
+        bad = int(((y < 0) | (y >= classes)).nonzero()[0, 0])
+        raise DataError(
+            f"{what}: label {int(y[bad])} in record {bad} is out of range; the model has {classes} outputs "
+            f"(labels 0 to {classes - 1})."
+        )

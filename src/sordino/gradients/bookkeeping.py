@@ -1,0 +1,64 @@
+"""Per-client sums of clipped gradients by one forward and one backward pass over the flat batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sordino.core.errors import ModelError
+from sordino.core.types import Batch, SampleLoss
+from sordino.core.vector import Layout
+from sordino.gradients.clone import Plan, patch, private
+from sordino.gradients.layers import Layer
+from sordino.gradients.split import Split
+from sordino.gradients.tape import Tape
+
+
+class BookKeeping:
+    """Bu et al. (2022), arXiv:2210.00038, for many clients at once; see `tape` and `terms`."""
+
+    def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout, plan: Plan) -> None:
+        self._module, self._loss, self._layout, self._plan = module, loss, layout, plan
+        self._local = threading.local()
+
+    def _twin(self, device: torch.device) -> tuple[nn.Module, list[Layer]]:
+        """This thread's own patched copy."""
+        twins: dict[torch.device, tuple[nn.Module, list[Layer]]] = self._local.__dict__.setdefault("twins", {})
+        if device not in twins:
+            twin = private(self._module, device)
+            twins[device] = (twin, patch(twin, self._plan))
+        return twins[device]
+
+    def forward(self, tape: Tape, x: Tensor, y: Tensor) -> Tensor:
+        """One loss a sample [records], with the book open."""
+        twin, layers = self._twin(x.device)
+        for layer in layers:
+            layer.open(tape)
+        try:
+            losses = self._loss(twin(x), y)
+        finally:
+            for layer in layers:
+                layer.open(None)
+        return check_losses(losses, x.shape[0])
+
+    def sums(self, weights: Tensor, batch: Batch, clip: float | None, seeds: Sequence[int] | None) -> Tensor:
+        tape = Tape(self._layout, weights, Split(batch.sizes), clip, seeds)
+        with torch.enable_grad():
+            losses = self.forward(tape, batch.x, batch.y)
+            if losses.requires_grad:
+                torch.autograd.grad(losses.sum(), tape.anchor, allow_unused=True)
+        del losses
+        with torch.no_grad():
+            return tape.sums()
+
+
+def check_losses(losses: Tensor, records: int) -> Tensor:
+    if losses.shape != (records,):
+        raise ModelError(
+            f"the loss must give one number a sample, shape [{records}], not {list(losses.shape)};"
+            f" with torch's losses use reduction='none'."
+        )
+    return losses

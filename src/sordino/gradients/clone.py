@@ -1,0 +1,101 @@
+"""A private copy of the user's model: one a thread, so that nothing is ever shared or changed.
+
+The copy holds no trainable parameters. Where a layer is handled by the book, its module keeps its place, its
+attributes and its type's name, but forward is ours, and code that reaches for its weights directly is noticed.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from sordino.core.errors import ModelError
+from sordino.core.vector import Layout
+from sordino.gradients.layers import LAYERS, RANDOM, Layer
+from sordino.gradients.tape import Unsupported
+
+Plan = dict[str, tuple[type[Layer], dict[str, str]]]  # module path -> (stand-in, {own name: slot})
+
+
+def refuse_batch_statistics(module: nn.Module) -> None:
+    """A layer that mixes the samples of a batch has no per-sample gradient: refuse it by its path."""
+    for path, part in module.named_modules():
+        mixes = isinstance(part, _BatchNorm) and (part.training or part.running_mean is None)
+        keeps = isinstance(part, _InstanceNorm) and part.training and part.track_running_stats
+        if mixes or keeps:
+            kind = type(part).__name__
+            raise ModelError(
+                f"{path or 'the model'} is {kind}, which mixes or keeps statistics of a batch, so no sample has a"
+                f" gradient of its own. Use GroupNorm or InstanceNorm without running statistics instead."
+            )
+
+
+def plan(module: nn.Module, layout: Layout) -> Plan:
+    """Which stand-in takes which slots; raises `Unsupported` with the reason if one has none."""
+    owners: dict[str, list[str]] = {}
+    first = {id(value): name for name, value in module.named_parameters()}
+    parts = dict(module.named_modules())
+    for path, part in parts.items():
+        for name, value in part.named_parameters(recurse=False):
+            owners.setdefault(first[id(value)], []).append(f"{path}.{name}" if path else name)
+    chosen: Plan = {path: (RANDOM[type(part)], {}) for path, part in parts.items() if type(part) in RANDOM}
+    for slot in layout.slots:
+        if len(owners[slot.name]) > 1:
+            raise Unsupported(f"{slot.name} is tied: {', '.join(owners[slot.name])}")
+        path, _, name = slot.name.rpartition(".")
+        part = parts[path]
+        layer = LAYERS.get(type(part))
+        if layer is None or not re.fullmatch(layer.names, name):
+            raise Unsupported(f"{slot.name} belongs to {type(part).__name__}, which has no rule")
+        if reason := layer.refuses(part):
+            raise Unsupported(f"{path or type(part).__name__} {reason}")
+        chosen.setdefault(path, (layer, {}))[1][name] = slot.name
+    return chosen
+
+
+def private(module: nn.Module, device: torch.device) -> nn.Module:
+    """A copy on a device; its parameters share memory with the user's where the device is the same."""
+    memo: dict[int, Any] = {id(value): value for value in module.parameters()}
+    twin = copy.deepcopy(module, memo)
+    for part in twin.modules():
+        for name, value in part._parameters.items():
+            if value is not None:
+                part._parameters[name] = nn.Parameter(value.detach().to(device), requires_grad=False)
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = buffer.to(device)
+    return twin
+
+
+def patch(twin: nn.Module, chosen: Plan) -> list[Layer]:
+    """Let the stand-ins take over their modules' forward in a private copy."""
+    layers = []
+    parts = dict(twin.named_modules())
+    for path, (kind, slots) in chosen.items():
+        part = parts[path]
+        layer = kind(part, slots)
+        body: dict[str, Any] = {"forward": _call(layer), "flatten_parameters": lambda self: None}
+        for name in slots:
+            del part._parameters[name]
+            body[name] = property(_trap(slots[name]))
+        part.__class__ = type(type(part).__name__, (type(part),), body)
+        layers.append(layer)
+    return layers
+
+
+def _call(layer: Layer) -> Callable[..., Any]:
+    return lambda self, *args, **kwargs: layer(*args, **kwargs)
+
+
+def _trap(slot: str) -> Callable[[Any], Any]:
+    def trap(self: Any) -> Any:
+        raise Unsupported(f"the model uses {slot} directly, not through its layer")
+
+    return trap

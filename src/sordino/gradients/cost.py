@@ -1,0 +1,24 @@
+"""Which way to a per-sample norm is cheapest.  Mixed ghost clipping: Bu et al. (2022), arXiv:2205.10683.
+
+Three ways, in multiplications a sample for t tokens, d inputs and p outputs; the weight gradient itself, t p d,
+is needed in any case:
+
+    hold     instantiate and keep: p d numbers written once and read twice, held until the factors are known
+    ghost    Gram matrices: t² (d + p) more
+    discard  instantiate, take the norm, let go: t p d more, and p d numbers written and read
+"""
+
+from __future__ import annotations
+
+TRAFFIC = 20  # multiplications that cost as much as one number written and read again
+HELD = 2  # how many times the memory of a and g the held gradients may take
+CHUNK = 4_000_000  # numbers of patches made at a time
+LOOKUP_GRAM = 256  # tokens up to which comparing all pairs beats sorting them
+
+
+def way(t: int, d: int, p: int) -> str:
+    """ "hold", "ghost" or "discard", whichever is cheapest and not out of proportion in memory."""
+    prices = {"ghost": t * t * (d + p), "discard": (t + TRAFFIC) * p * d}
+    if p * d <= HELD * t * (d + p):
+        prices["hold"] = TRAFFIC * p * d
+    return min(prices, key=lambda name: prices[name])

@@ -1,0 +1,149 @@
+"""Conv1d, Conv2d and Conv3d as linear maps of patches.
+
+With every patch of the input laid out as a row, a convolution is a linear map of t = output positions, d = kernel
+size x input channels, p = output channels, and its per-sample gradients and norms are those of `terms.Outer`
+(Rochette et al. 2019, arXiv:1912.06015; Bu et al. 2022, arXiv:2205.10683). Shared weights use PyTorch's kernels,
+and patches only for the norms; each client's own weights multiply the patches themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.gradients import cost
+from sordino.gradients.layers.base import Layer
+from sordino.gradients.layers.patches import Geometry
+from sordino.gradients.split import Split
+from sordino.gradients.tape import Op, Tape, Unsupported, Weight
+from sordino.gradients.terms import Dense, Term, ghost, squares, zero
+
+
+class Convolution(Op):
+    def __init__(self, tape: Tape, weight: Weight, bias: Weight | None, shape: Geometry) -> None:
+        super().__init__(tape, weight, bias)
+        self.weight, self.bias, self.shape = weight, bias, shape
+        self.patches: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        w, bias, shape = self.weight.value, None if self.bias is None else self.bias.value, self.shape
+        if not self.tape.stacked:
+            return shape.convolve(x, w, bias)
+        if shape.groups > 1:
+            return torch.cat([
+                shape.convolve(x[rows], w[k], None if bias is None else bias[k])
+                for k, rows in self.tape.split.slices()
+            ])  # fmt: skip
+        self.patches = shape.patches(x)
+        return shape.image(self.tape.split.linear(self.patches, shape.rows(w), bias))
+
+    def backward(self, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
+        gx = self._pull(x, g) if wanted else None
+        if self.bias is not None and self.bias.slot is not None:
+            self.tape.note(self.bias, Dense(self.shape.tokens(g).sum(1)))
+        if self.weight.slot is not None:
+            self.tape.note(self.weight, Kernel(self.shape, x, g, self.patches, self.weight.value))
+        self.patches = None
+        return gx
+
+    def _pull(self, x: Tensor, g: Tensor) -> Tensor:
+        split, shape, w = self.tape.split, self.shape, self.weight.value
+        if not self.tape.stacked:
+            return shape.pull(x, g, w)
+        if shape.groups > 1:
+            return torch.cat([shape.pull(x[rows], g[rows], w[k]) for k, rows in split.slices()])
+        return shape.fold(split.linear(shape.tokens(g), shape.rows(w).transpose(1, 2)), x)
+
+
+class Kernel(Term):
+    """The gradient of a convolution's weight. Patches are made chunk by chunk unless they are at hand."""
+
+    def __init__(self, shape: Geometry, x: Tensor, g: Tensor, patches: Tensor | None, weight: Tensor) -> None:
+        self.shape, self.x, self.g, self.patches = shape, x, g, patches
+        self.weight = weight
+        self.values: Tensor | None = None  # [records, p, d] once instantiated
+
+    @property
+    def _size(self) -> tuple[int, int, int]:
+        """t, d, p of the linear map."""
+        d = math.prod(self.shape.kernel) * self.x.shape[1] // self.shape.groups
+        return math.prod(self.shape.out), d, self.g.shape[1]
+
+    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Patches and output gradients as rows, a few records at a time."""
+        t, d, _ = self._size
+        step = max(1, cost.CHUNK // max(1, t * d * self.shape.groups))
+        if self.patches is not None:
+            yield self.patches, self.shape.tokens(self.g)
+            return
+        for x, g in zip(self.x.split(step), self.g.split(step), strict=True):
+            yield self.shape.patches(x), self.shape.tokens(g)
+
+    def _instantiate(self, a: Tensor, g: Tensor) -> Tensor:
+        n, _, p = g.shape
+        if self.shape.groups == 1:
+            return torch.bmm(g.transpose(1, 2), a)
+        groups = self.shape.groups
+        each = g.view(n, -1, groups, p // groups).permute(0, 2, 3, 1).reshape(n * groups, p // groups, -1)
+        return torch.bmm(each, self.shape.grouped(a)).view(n, p, -1)
+
+    def squared(self) -> Tensor:
+        way = cost.way(*self._size) if self.shape.groups == 1 else "hold"
+        if way == "ghost":
+            return torch.cat([ghost(a, g) for a, g in self._chunks()])
+        if way == "discard":
+            return torch.cat([squares(self._instantiate(a, g)) for a, g in self._chunks()])
+        return squares(self._hold())
+
+    def _hold(self) -> Tensor:
+        if self.values is None:
+            self.values = torch.cat([self._instantiate(a, g) for a, g in self._chunks()])
+            self.x = self.g = self.values.new_empty(0)
+            self.patches = None
+        return self.values
+
+    def drop(self, bad: Tensor) -> None:
+        if self.values is not None:
+            self.values = zero(self.values, bad)
+            return
+        self.x, self.g = zero(self.x, bad), zero(self.g, bad)
+        self.patches = None if self.patches is None else zero(self.patches, bad)
+
+    def sums(self, split: Split, factors: Tensor | None) -> Tensor:
+        if self.values is not None:
+            return self.shape.weight(split.sum(self.values, factors))
+        if self.patches is not None:
+            g = self.shape.tokens(self.g)
+            g = g if factors is None else g * factors.view(-1, 1, 1)
+            return self.shape.weight(split.outer(g, self.patches))
+        g = self.g if factors is None else self.g * factors.view(-1, *(1,) * (self.g.dim() - 1))
+        stacked = self.weight.dim() > self.g.dim()
+        out = g.new_zeros(split.clients, *self.weight.shape[-self.g.dim() :])
+        for k, rows in split.slices():
+            out[k] = self.shape.push(self.x[rows], g[rows], self.weight[k] if stacked else self.weight)
+        return out
+
+    def add(self, other: Term) -> Term:
+        if not isinstance(other, Kernel):
+            raise TypeError(f"cannot add {type(other).__name__} to a convolution's gradient")
+        both = Kernel(self.shape, self.x, self.g, None, self.weight)
+        both.values = self._hold() + other._hold()
+        return both
+
+
+class Conv(Layer):
+    @classmethod
+    def refuses(cls, module: nn.Module) -> str | None:
+        mode = getattr(module, "padding_mode", "zeros")
+        return None if mode == "zeros" else f"pads with {mode}"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        module: Any = self.module
+        if x.dim() != 2 + len(module.kernel_size):
+            raise Unsupported(f"{type(module).__name__} is given {x.dim()} dimensions")
+        shape = Geometry.of(self.module, tuple(x.shape[2:]))
+        return self.tape.run(Convolution(self.tape, self.needed("weight"), self.weight("bias"), shape), x)

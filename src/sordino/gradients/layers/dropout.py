@@ -1,0 +1,46 @@
+"""Dropout whose mask depends on the client's own seed and nothing else.
+
+Srivastava et al. (2014), JMLR 15: keep with probability 1 - p, scaled by 1 / (1 - p). The flat batch holds many
+clients, so each client's rows are drawn from a generator of its own; no global state is read or moved.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sordino.gradients.layers.base import Layer
+from sordino.gradients.tape import Tape, Unsupported
+
+
+def drop(x: Tensor, p: float, tape: Tape, shape: tuple[int, ...] | None = None) -> Tensor:
+    """x with each number (or each entry of shape, which is broadcast) dropped with probability p."""
+    shape = tuple(x.shape) if shape is None else shape
+    keep = x.new_empty(shape)
+    for k, rows in tape.split.slices():
+        keep[rows] = torch.rand(keep[rows].shape, generator=tape.generator(k, x.device), device=x.device)
+    return x * ((keep >= p).to(x.dtype) / (1 - p)) if p < 1 else x * 0
+
+
+class Dropout(Layer):
+    """nn.Dropout: each number alone."""
+
+    def shape(self, x: Tensor) -> tuple[int, ...]:
+        return tuple(x.shape)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        p = float(self.module.p)  # type: ignore[arg-type]
+        return drop(x, p, self.tape, self.shape(x)) if self.module.training and p > 0 else x
+
+
+class ChannelDropout(Dropout):
+    """nn.Dropout1d, 2d and 3d: whole channels."""
+
+    def shape(self, x: Tensor) -> tuple[int, ...]:
+        if x.dim() != 2 + self.spatial:
+            raise Unsupported(f"{type(self.module).__name__} is given {x.dim()} dimensions")
+        return (*x.shape[:2], *(1,) * self.spatial)
+
+    @property
+    def spatial(self) -> int:
+        return 1 + [nn.Dropout1d, nn.Dropout2d, nn.Dropout3d].index(type(self.module).__mro__[1])

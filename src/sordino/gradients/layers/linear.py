@@ -1,0 +1,41 @@
+"""nn.Linear, on any number of leading dimensions."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sordino.gradients.layers.base import Layer, tokens
+from sordino.gradients.tape import Op, Tape, Weight
+from sordino.gradients.terms import Dense, Outer
+
+
+class LinearMap(Op):
+    """y_t = W x_t + b for every token t; dL/dW = sum_t g_t x_tᵀ, dL/db = sum_t g_t."""
+
+    def __init__(self, tape: Tape, weight: Weight, bias: Weight | None) -> None:
+        super().__init__(tape, weight, bias)
+        self.weight, self.bias = weight, bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.value
+        if self.tape.stacked:
+            return self.tape.split.linear(x, self.weight.value, bias)
+        return F.linear(x, self.weight.value, bias)
+
+    def backward(self, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
+        gx = None
+        if wanted:
+            stacked, w = self.tape.stacked, self.weight.value
+            gx = self.tape.split.linear(g, w.transpose(1, 2)) if stacked else torch.matmul(g, w)
+        if self.weight.slot is not None:
+            self.tape.note(self.weight, Outer(tokens(x), tokens(g)))
+        if self.bias is not None and self.bias.slot is not None:
+            self.tape.note(self.bias, Dense(tokens(g).sum(1)))
+        return gx
+
+
+class Linear(Layer):
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.tape.run(LinearMap(self.tape, self.needed("weight"), self.weight("bias")), x)

@@ -1,0 +1,199 @@
+"""LayerNorm, RMSNorm, GroupNorm and InstanceNorm: y = xhat * w + b with xhat from one sample alone.
+
+dL/dw = sum g xhat and dL/db = sum g over the positions that share w and b: small, so always instantiated.
+xhat is recomputed from the saved input, mean and reciprocal deviation, as PyTorch's own kernels do.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from sordino.gradients.layers.base import Layer, tokens
+from sordino.gradients.tape import Op, Tape, Unsupported, Weight
+from sordino.gradients.terms import Dense
+
+aten = torch.ops.aten
+
+
+class Norm(Op):
+    """Shared weights go into the fused kernel; each client's own are applied after it."""
+
+    def __init__(self, tape: Tape, weight: Weight | None, bias: Weight | None) -> None:
+        super().__init__(tape, weight, bias)
+        self.weight, self.bias = weight, bias
+
+    @abstractmethod
+    def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """xhat * weight + bias; keeps the statistics."""
+
+    @abstractmethod
+    def pull(self, x: Tensor, g: Tensor, weight: Tensor | None) -> Tensor:
+        """The gradient of the input."""
+
+    @abstractmethod
+    def per_sample(self, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of w and b for each sample [records, *shape]."""
+
+    def over(self, weight: Weight | None, x: Tensor) -> Tensor | None:
+        """Each sample's own w or b [records, 1..., *shape], to multiply x with."""
+        if weight is None:
+            return None
+        rows = self.tape.split.spread(weight.value)
+        return rows.view(rows.shape[0], *(1,) * (x.dim() - rows.dim()), *rows.shape[1:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.tape.stacked:
+            return self.normalise(x, _value(self.weight), _value(self.bias))
+        y, w, b = self.normalise(x, None, None), self.over(self.weight, x), self.over(self.bias, x)
+        if w is not None:
+            y = y * w
+        return y if b is None else y + b
+
+    def backward(self, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
+        gx = None
+        if wanted and self.tape.stacked:
+            w = self.over(self.weight, x)
+            gx = self.pull(x, g if w is None else g * w, None)
+        elif wanted:
+            gx = self.pull(x, g, _value(self.weight))
+        gw, gb = self.per_sample(x, g)
+        self.tape.note(self.weight, Dense(gw))
+        self.tape.note(self.bias, Dense(gb))
+        return gx
+
+
+def _value(weight: Weight | None) -> Tensor | None:
+    return None if weight is None else weight.value
+
+
+class LastNorm(Norm):
+    """LayerNorm over the last dimensions."""
+
+    def __init__(
+        self, tape: Tape, weight: Weight | None, bias: Weight | None, shape: tuple[int, ...], eps: float
+    ) -> None:
+        super().__init__(tape, weight, bias)
+        self.shape, self.eps = shape, eps
+
+    def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        y, self.mean, self.rstd = torch.native_layer_norm(x, self.shape, weight, bias, self.eps)
+        return y
+
+    def pull(self, x: Tensor, g: Tensor, weight: Tensor | None) -> Tensor:
+        mask = [True, False, False]
+        gx: Tensor = aten.native_layer_norm_backward(
+            g, x, self.shape, self.mean, self.rstd, weight, None, mask
+        )[0]
+        return gx
+
+    def per_sample(self, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        xhat = (x - self.mean).mul_(self.rstd)
+        tail = len(self.shape)
+        return tokens(xhat.mul_(g), tail).sum(1), tokens(g, tail).sum(1)
+
+
+class RootNorm(LastNorm):
+    """RMSNorm: Zhang and Sennrich (2019), arXiv:1910.07467; xhat = x / sqrt(mean x² + eps)."""
+
+    def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        self.dims = tuple(range(-len(self.shape), 0))
+        self.rstd = (x.square().mean(self.dims, keepdim=True) + self.eps).rsqrt()
+        y = x * self.rstd
+        return y if weight is None else y * weight
+
+    def pull(self, x: Tensor, g: Tensor, weight: Tensor | None) -> Tensor:
+        gh, xhat = g if weight is None else g * weight, x * self.rstd
+        return self.rstd * (gh - xhat * (gh * xhat).mean(self.dims, keepdim=True))
+
+    def per_sample(self, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        return tokens(x * self.rstd * g, len(self.shape)).sum(1), g
+
+
+class ChannelNorm(Norm):
+    """GroupNorm; InstanceNorm is the case of one channel a group.  Wu and He (2018), arXiv:1803.08494."""
+
+    def __init__(
+        self, tape: Tape, weight: Weight | None, bias: Weight | None, groups: int, eps: float
+    ) -> None:
+        super().__init__(tape, weight, bias)
+        self.groups, self.eps = groups, eps
+
+    def sizes(self, x: Tensor) -> tuple[int, int, int, int]:
+        return x.shape[0], x.shape[1], math.prod(x.shape[2:]), self.groups
+
+    def over(self, weight: Weight | None, x: Tensor) -> Tensor | None:
+        if weight is None:
+            return None
+        return self.tape.split.spread(weight.value).view(*x.shape[:2], *(1,) * (x.dim() - 2))
+
+    def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        y, self.mean, self.rstd = aten.native_group_norm(dense(x), weight, bias, *self.sizes(x), self.eps)
+        return y  # type: ignore[no-any-return]
+
+    def pull(self, x: Tensor, g: Tensor, weight: Tensor | None) -> Tensor:
+        x = dense(x)
+        g = g.contiguous(memory_format=layout_of(x))
+        mask = [True, False, False]
+        gx: Tensor = aten.native_group_norm_backward(
+            g, x, self.mean, self.rstd, weight, *self.sizes(x), mask
+        )[0]
+        return gx
+
+    def per_sample(self, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        each = x.shape[1] // self.groups
+        mean, rstd = (s.view(-1, self.groups).repeat_interleave(each, 1) for s in (self.mean, self.rstd))
+        if x.dim() == 2:
+            return (x - mean) * rstd * g, g
+        wide = (*mean.shape, *(1,) * (x.dim() - 2))
+        gw = (x - mean.view(wide)).mul_(g).flatten(2).sum(2).mul_(rstd)
+        return gw, g.flatten(2).sum(2)
+
+
+def layout_of(x: Tensor) -> torch.memory_format:
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if last else torch.contiguous_format
+
+
+def dense(x: Tensor) -> Tensor:
+    """x as the kernels take it: contiguous in one of the two layouts."""
+    return x.contiguous(memory_format=layout_of(x))
+
+
+class LayerNorm(Layer):
+    op: type[LastNorm] = LastNorm
+
+    def __call__(self, x: Tensor) -> Tensor:
+        module = self.module
+        shape, eps = tuple(module.normalized_shape), module.eps  # type: ignore[arg-type]
+        eps = torch.finfo(x.dtype).eps if eps is None else float(eps)  # type: ignore[arg-type]
+        return self.tape.run(self.op(self.tape, self.weight("weight"), self.weight("bias"), shape, eps), x)
+
+
+class RMSNorm(LayerNorm):
+    op = RootNorm
+
+
+class GroupNorm(Layer):
+    def groups(self, x: Tensor) -> int:
+        return int(self.module.num_groups)  # type: ignore[arg-type]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        op = ChannelNorm(
+            self.tape, self.weight("weight"), self.weight("bias"), self.groups(x), float(self.module.eps)  # type: ignore[arg-type]
+        )
+        return self.tape.run(op, x)
+
+
+class InstanceNorm(GroupNorm):
+    @classmethod
+    def refuses(cls, module: nn.Module) -> str | None:
+        return "keeps running statistics" if getattr(module, "track_running_stats", False) else None
+
+    def groups(self, x: Tensor) -> int:
+        if x.dim() < 3:
+            raise Unsupported("InstanceNorm is given an unbatched input")
+        return int(x.shape[1])

@@ -1,0 +1,110 @@
+"""Per-client sums of clipped gradients for any module: vmap over samples, client by client.
+
+torch.func.vmap(grad(functional_call)) needs no rule for any layer, so it serves tied weights, einsum layers and
+modules with parameters of their own. Where an operation has no batching rule, one sample at a time.
+Memory is bounded: as many samples at once as fit a fixed number of gradient entries, whatever the other clients do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from sordino.core.types import Batch, SampleLoss
+from sordino.core.vector import Layout
+from sordino.gradients.bookkeeping import check_losses
+from sordino.gradients.clipping import factors
+from sordino.gradients.clone import private
+from sordino.gradients.split import Split
+from sordino.gradients.terms import squares, zero
+
+ENTRIES = 32_000_000  # gradient entries held at once
+SAMPLES = 64  # at most this many samples at once: activations also take memory
+
+_GLOBAL_GENERATOR = threading.Lock()  # torch's default generator is one for all threads
+
+Grads = Callable[[Tensor, Tensor, Tensor], Tensor]  # weights [dim], x, y -> [samples, dim]
+
+
+class PerSample:
+    def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout) -> None:
+        self._module, self._loss, self._layout = module, loss, layout
+        self._local = threading.local()
+        self._vmap = True
+
+    def _twin(self, device: torch.device) -> nn.Module:
+        twins: dict[torch.device, nn.Module] = self._local.__dict__.setdefault("twins", {})
+        if device not in twins:
+            twins[device] = private(self._module, device)
+        return twins[device]
+
+    def one(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of one sample, a number."""
+        twin = self._twin(weights.device)
+        predictions = functional_call(twin, self._layout.views(weights), (x.unsqueeze(0),))
+        return check_losses(self._loss(predictions, y.unsqueeze(0)), 1).squeeze(0)
+
+    def _grads(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        if self._vmap:
+            try:
+                return vmap(grad(self.one), in_dims=(None, 0, 0), randomness="different")(weights, x, y)
+            except RuntimeError:
+                self._each(weights, x[:1], y[:1])  # an error of the model's own is raised here
+                self._vmap = False
+        return self._each(weights, x, y)
+
+    def _each(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        rows = []
+        for i in range(x.shape[0]):
+            leaf = weights.detach().requires_grad_()
+            with torch.enable_grad():
+                value = self.one(leaf, x[i], y[i])
+            got = torch.autograd.grad(value, leaf, allow_unused=True)[0] if value.requires_grad else None
+            rows.append(torch.zeros_like(weights) if got is None else got)
+        return torch.stack(rows)
+
+    def sums(self, weights: Tensor, batch: Batch, clip: float | None, seeds: Sequence[int] | None) -> Tensor:
+        split = Split(batch.sizes)
+        out = weights.new_zeros(split.clients, self._layout.dim)
+        for k, rows in split.slices():
+            own = weights[k] if weights.dim() == 2 else weights
+            with _seeded(None if seeds is None else seeds[k], weights.device):
+                out[k] = self._client(own, batch.x[rows], batch.y[rows], clip)
+        return out
+
+    def _client(self, weights: Tensor, x: Tensor, y: Tensor, clip: float | None) -> Tensor:
+        step = max(1, min(SAMPLES, ENTRIES // max(1, self._layout.dim)))
+        total = torch.zeros_like(weights)
+        for xs, ys in zip(x.split(step), y.split(step), strict=True):
+            grads = self._grads(weights, xs, ys).detach()
+            if clip is None:
+                total += grads.sum(0)
+            else:
+                scale = factors(squares(grads), clip)
+                total += scale @ zero(grads, scale == 0)
+        return total
+
+
+class _seeded:  # noqa: N801 (reads as a function)
+    """Torch's default generators, seeded for one client and put back after it."""
+
+    def __init__(self, seed: int | None, device: torch.device) -> None:
+        self._seed = seed
+        devices = [device] if device.type == "cuda" else []
+        self._fork = nullcontext() if seed is None else torch.random.fork_rng(devices)
+
+    def __enter__(self) -> None:
+        if self._seed is not None:
+            _GLOBAL_GENERATOR.acquire()
+            self._fork.__enter__()
+            torch.manual_seed(self._seed)
+
+    def __exit__(self, *error: object) -> None:
+        if self._seed is not None:
+            self._fork.__exit__(None, None, None)
+            _GLOBAL_GENERATOR.release()

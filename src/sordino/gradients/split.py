@@ -1,0 +1,92 @@
+"""Which records belong to which client, and the products that respect it.
+
+All records of all clients lie one after the other in one flat batch [records, ...]. Whatever acts on each
+record alone (activations, pooling, attention) never needs to know about clients; `Split` holds the few
+operations that do. When every client has as many records as the next they are batched products, else a loop
+over clients; nothing is ever padded here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+
+class Split:
+    """`sizes[k]` consecutive records belong to client k."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.sizes = sizes
+        self.clients, self.records = len(sizes), sum(sizes)
+        self.even = sizes[0] if sizes and sizes[0] > 0 and len(set(sizes)) == 1 else 0
+        self._owner: Tensor | None = None
+
+    def slices(self) -> Iterator[tuple[int, slice]]:
+        """(client, its records) for every client that has any."""
+        for k, (size, stop) in enumerate(zip(self.sizes, accumulate(self.sizes), strict=True)):
+            if size:
+                yield k, slice(stop - size, stop)
+
+    def owner(self, device: torch.device) -> Tensor:
+        """The client of every record [records]."""
+        if self._owner is None or self._owner.device != device:
+            clients = torch.arange(self.clients, device=device)
+            if self.even:
+                self._owner = clients.repeat_interleave(self.even, output_size=self.records)
+            else:
+                sizes = torch.tensor(self.sizes, device=device)
+                self._owner = clients.repeat_interleave(sizes, output_size=self.records)
+        return self._owner
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """Each client's row, once for each of its records: [clients, ...] -> [records, ...]."""
+        if self.even:
+            tail = rows.shape[1:]
+            return rows.unsqueeze(1).expand(-1, self.even, *tail).reshape(self.records, *tail)
+        return rows[self.owner(rows.device)]
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x weightᵀ + bias with each record's own client's weight.
+
+        x [records, ..., d], weight [clients, p, d], bias [clients, p] -> [records, ..., p].
+        """
+        p, d = weight.shape[1:]
+        if self.even:
+            x3, w3 = x.reshape(self.clients, -1, d), weight.transpose(1, 2)
+            y = torch.bmm(x3, w3) if bias is None else torch.baddbmm(bias.unsqueeze(1), x3, w3)
+            return y.view(*x.shape[:-1], p)
+        y = x.new_empty(*x.shape[:-1], p)
+        for k, rows in self.slices():
+            x2, out = x[rows].reshape(-1, d), y[rows].view(-1, p)
+            if bias is None:
+                torch.mm(x2, weight[k].t(), out=out)
+            else:
+                torch.addmm(bias[k], x2, weight[k].t(), out=out)
+        return y
+
+    def outer(self, g: Tensor, a: Tensor) -> Tensor:
+        """Every client's sum of g aᵀ: [records, t, p], [records, t, d] -> [clients, p, d]."""
+        p, d = g.shape[-1], a.shape[-1]
+        if self.even:
+            return torch.bmm(g.reshape(self.clients, -1, p).transpose(1, 2), a.reshape(self.clients, -1, d))
+        y = a.new_zeros(self.clients, p, d)
+        for k, rows in self.slices():
+            torch.mm(g[rows].reshape(-1, p).t(), a[rows].reshape(-1, d), out=y[k])
+        return y
+
+    def sum(self, values: Tensor, factors: Tensor | None = None) -> Tensor:
+        """Every client's sum, weighted by one factor a record: [records, ...] -> [clients, ...]."""
+        tail = values.shape[1:]
+        if factors is None:
+            factors = values.new_ones(self.records)
+        if self.even:
+            y = torch.bmm(factors.view(self.clients, 1, -1), values.reshape(self.clients, self.even, -1))
+            return y.view(self.clients, *tail)
+        flat = values.reshape(self.records, tail.numel())
+        sums = values.new_zeros(self.clients, tail.numel())
+        for k, rows in self.slices():
+            torch.mv(flat[rows].t(), factors[rows], out=sums[k])
+        return sums.view(self.clients, *tail)

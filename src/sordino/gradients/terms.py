@@ -1,0 +1,163 @@
+"""What one layer adds to a per-sample gradient, kept in the form that is cheapest to norm and to sum.
+
+For a linear map the gradient of sample i is a sum of outer products over its tokens (positions, time steps),
+
+    G_i = sum_t g_it a_itᵀ,        a: what went in, g: the gradient of what came out,
+
+and there are two ways to its norm. Instantiate G_i, which costs p d numbers a sample, or use the two Gram
+matrices and never form it (Li et al. 2021, arXiv:2110.05679, eq. 3; Goodfellow 2015, arXiv:1510.01799 for one
+token):
+
+    |G_i|² = sum_ts <a_it, a_is> <g_it, g_is>.
+
+The clipped sum is then a weighted sum of the G_i, or one product with scaled g (Bu et al. 2022,
+arXiv:2210.00038, "book-keeping": no second backward pass). `Outer` takes the cheaper way, layer by layer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from sordino.gradients import cost
+from sordino.gradients.split import Split
+
+
+class Term(ABC):
+    """The gradient of one parameter, for every sample of the flat batch."""
+
+    @abstractmethod
+    def squared(self) -> Tensor:
+        """Squared norms [records]; called once."""
+
+    @abstractmethod
+    def drop(self, bad: Tensor) -> None:
+        """Make the samples marked in bad [records] exactly zero."""
+
+    @abstractmethod
+    def sums(self, split: Split, factors: Tensor | None) -> Tensor:
+        """Every client's weighted sum [clients, *shape of the parameter]."""
+
+    @abstractmethod
+    def add(self, other: Term) -> Term:
+        """Both together, for a parameter that is used more than once."""
+
+
+def zero(x: Tensor, bad: Tensor) -> Tensor:
+    return x.masked_fill(bad.view(-1, *(1,) * (x.dim() - 1)), 0)
+
+
+class Dense(Term):
+    """The per-sample gradients themselves [records, *shape]."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def squared(self) -> Tensor:
+        return squares(self.values)
+
+    def drop(self, bad: Tensor) -> None:
+        self.values = zero(self.values, bad)
+
+    def sums(self, split: Split, factors: Tensor | None) -> Tensor:
+        return split.sum(self.values, factors)
+
+    def add(self, other: Term) -> Term:
+        if not isinstance(other, Dense):
+            raise TypeError(f"cannot add {type(other).__name__} to per-sample gradients")
+        return Dense(self.values + other.values)
+
+
+class Outer(Term):
+    """sum_t g_t a_tᵀ from a [records, t, d] and g [records, t, p]; the parameter is [p, d]."""
+
+    def __init__(self, a: Tensor, g: Tensor) -> None:
+        self.a, self.g = a, g
+        self.values: Tensor | None = None  # [records, p, d] once instantiated; a and g are then let go
+
+    def squared(self) -> Tensor:
+        way = cost.way(self.a.shape[1], self.a.shape[2], self.g.shape[2])
+        if way == "ghost":
+            return ghost(self.a, self.g)
+        values = torch.bmm(self.g.transpose(1, 2), self.a)
+        if way == "hold":
+            self.values, self.a, self.g = values, values.new_empty(0), values.new_empty(0)
+        return squares(values)
+
+    def drop(self, bad: Tensor) -> None:
+        if self.values is not None:
+            self.values = zero(self.values, bad)
+        else:
+            self.a, self.g = zero(self.a, bad), zero(self.g, bad)
+
+    def sums(self, split: Split, factors: Tensor | None) -> Tensor:
+        if self.values is not None:
+            return split.sum(self.values, factors)
+        return split.outer(self.g if factors is None else self.g * factors.view(-1, 1, 1), self.a)
+
+    def add(self, other: Term) -> Term:
+        if not isinstance(other, Outer):
+            raise TypeError(f"cannot add {type(other).__name__} to outer products")
+        return Outer(torch.cat((self.a, other.a), 1), torch.cat((self.g, other.g), 1))
+
+
+class Lookup(Term):
+    """Rows of a table: g [records, t, d] falls on row index [records, t] of a parameter [rows, d]."""
+
+    def __init__(self, index: Tensor, g: Tensor, rows: int) -> None:
+        self.index, self.g, self.rows = index, g, rows
+
+    def squared(self) -> Tensor:
+        if self.g.shape[1] > cost.LOOKUP_GRAM:
+            return self._by_row()
+        same = self.index.unsqueeze(2) == self.index.unsqueeze(1)  # [records, t, t]
+        return (torch.bmm(self.g, self.g.transpose(1, 2)) * same).sum((1, 2))
+
+    def _by_row(self) -> Tensor:
+        """Long sequences: add up what falls on the same row of the same sample, then square."""
+        n, t, d = self.g.shape
+        sample = torch.arange(n, device=self.g.device).unsqueeze(1)
+        keys, place = torch.unique(sample * self.rows + self.index, return_inverse=True)
+        rows = table(place, self.g, keys.numel())
+        return rows.new_zeros(n).index_add_(0, keys // self.rows, squares(rows))
+
+    def drop(self, bad: Tensor) -> None:
+        self.g = zero(self.g, bad)
+
+    def sums(self, split: Split, factors: Tensor | None) -> Tensor:
+        g = self.g if factors is None else self.g * factors.view(-1, 1, 1)
+        index = self.index + self.rows * split.owner(g.device).unsqueeze(1)
+        return table(index, g, split.clients * self.rows).view(split.clients, self.rows, -1)
+
+    def add(self, other: Term) -> Term:
+        if not isinstance(other, Lookup):
+            raise TypeError(f"cannot add {type(other).__name__} to table rows")
+        index, g = torch.cat((self.index, other.index), 1), torch.cat((self.g, other.g), 1)
+        return Lookup(index, g, self.rows)
+
+
+def table(index: Tensor, g: Tensor, rows: int) -> Tensor:
+    """g added up by index: [..., t], [..., t, d] -> [rows, d]; the same numbers on every run, also on CUDA."""
+    y: Tensor = torch.ops.aten.embedding_dense_backward(g, index, rows, -1, False)
+    return y
+
+
+def squares(values: Tensor) -> Tensor:
+    """Sum of squares of each sample: [records, ...] -> [records]."""
+    return torch.linalg.vector_norm(values.flatten(1), dim=1).square()
+
+
+def ghost(a: Tensor, g: Tensor) -> Tensor:
+    """|sum_t g_t a_tᵀ|² from Gram matrices, and a little more.
+
+    Where tokens cancel, the sum is small and its rounding error is not: about machine epsilon times
+    D = sum_t |a_t|² |g_t|². A few times that is added, so that a norm is not taken for smaller than it is.
+    """
+    if a.shape[1] == 1:
+        return squares(a) * squares(g)
+    aa, gg = torch.bmm(a, a.transpose(1, 2)), torch.bmm(g, g.transpose(1, 2))
+    diagonal = (aa.diagonal(dim1=1, dim2=2) * gg.diagonal(dim1=1, dim2=2)).sum(1)
+    guard = 8 * torch.finfo(a.dtype).eps * diagonal
+    return aa.mul_(gg).sum((1, 2)).clamp(min=0) + guard

@@ -1,0 +1,107 @@
+"""DP-FedAvg: clip each client's update, noise the sum at the server.  McMahan et al. (2018), arXiv:1710.06963.
+
+Protects a client from the public (whoever sees the models); the server is trusted with the clipped updates.
+Every client weighs the same, or `min(1, records / weight_cap)`, never more than the clip allows; the sum is
+divided by the expected cohort. With `adaptive_clip` the bound follows a quantile of the update norms: Andrew,
+Thakkar, McMahan, Ramaswamy (2021), arXiv:1905.03871, Algorithm 1 and Theorem 1. Its noisy count is part of the same
+Gaussian release, so the total noise multiplier stays what was calibrated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from sordino.core import check
+from sordino.core.errors import SpecError
+from sordino.core.rng import RowStream, Stream
+from sordino.core.types import Batch, Model, Rows, State, Vector
+from sordino.methods import local, server
+from sordino.methods.base import Plan
+from sordino.privacy.clip import Bounded, clip_rows
+from sordino.privacy.events import Cost, NonPrivate
+from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.mechanisms.gaussian import Gaussian
+
+__all__ = ["DpFedAvg"]
+
+
+@dataclass(frozen=True)
+class DpFedAvg:
+    clip: float = 1.0  # C: bound on the L2 norm of a client's update; where adaptive, the first one
+    adaptive_clip: bool = False  # let the bound follow a private quantile of the norms
+    quantile: float = 0.5  # gamma: the share of updates that should stay unclipped
+    clip_lr: float = 0.2  # eta_C: the bound moves by a factor exp(-eta_C (share - gamma))
+    count_noise: float = 0.0  # sigma_b: noise on the count; 0 means expected cohort / 20 (the paper's), at least z
+    weight_cap: float = 0.0  # records at which a client's weight reaches 1; 0 weighs all clients alike
+
+    viewer: ClassVar[str] = "public"
+    private: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check.positive(clip=self.clip, clip_lr=self.clip_lr)
+        check.below_one(quantile=self.quantile)
+        check.non_negative(count_noise=self.count_noise, weight_cap=self.weight_cap)
+
+    def costs(self, plan: Plan) -> tuple[Cost, ...]:
+        relation = plan.sampler.relation
+        # removing a client moves the sum by C; replacing it, with a cohort of a fixed size, by 2C
+        moves = 1 if relation == "add/remove" else 2
+        seen = NonPrivate("the server receives the clipped updates and adds the noise itself")
+        return (
+            Cost("client", relation, "server", seen),
+            Cost("client", relation, "public", GaussianEvent(plan.z / moves)),
+        )
+
+    def begin(self, state: State, plan: Plan) -> State:
+        state = server.begin(state, plan)
+        self._update_noise(plan)  # refuse a count that eats the whole budget before the first round
+        return replace(state, extra=state.extra | {"clip": torch.tensor(float(self.clip), dtype=torch.float64)})
+
+    def train(self, state: State, data: Batch, model: Model, plan: Plan, rng: RowStream) -> Rows:
+        return local.sgd(state.params, data, model, plan.local, rng)
+
+    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
+        """Clipped, weighted rows; where the clip adapts, a last column of +-1/2: was the norm within it?"""
+        bound = float(state.extra["clip"])
+        clipped = clip_rows(rows, bound).value
+        if self.weight_cap:
+            weights = torch.tensor([min(1.0, n / self.weight_cap) for n in sizes], device=rows.device)
+            clipped = clipped * weights[:, None]
+        if not self.adaptive_clip:
+            return clipped
+        within = (rows.double().norm(dim=1, keepdim=True) <= bound).to(rows.dtype)
+        return torch.cat([clipped, within - 0.5], dim=1)
+
+    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
+        bound = float(state.extra["clip"])
+        total = rows.sum(dim=0, keepdim=True)
+        update, counts = (total[:, :-1], total[:, -1:]) if self.adaptive_clip else (total, None)
+        z = self._update_noise(plan)
+        noisy = Gaussian(z).add(Bounded(update, bound), rng.at("update").rows([0]))[0]
+        state = server.step(state, noisy / plan.expected_cohort, plan)
+        return state if counts is None else self._move_clip(state, counts[0], plan, rng.at("count"))
+
+    def _move_clip(self, state: State, counts: Vector, plan: Plan, rng: Stream) -> State:
+        """Geometric update of the bound by the noisy share of unclipped updates (Andrew et al., Section 2)."""
+        noise = rng.rows([0]).normal(1, like=counts.double())[0, 0]
+        share = 0.5 + (float(counts.double()[0]) + self._count_noise(plan) * float(noise)) / plan.expected_cohort
+        factor = math.exp(-self.clip_lr * (min(max(share, 0.0), 1.0) - self.quantile))
+        return replace(state, extra=state.extra | {"clip": state.extra["clip"] * factor})
+
+    def _count_noise(self, plan: Plan) -> float:
+        return self.count_noise or max(plan.expected_cohort / 20, plan.z)
+
+    def _update_noise(self, plan: Plan) -> float:
+        """The multiplier left for the update: z_update^-2 = z^-2 - (2 sigma_b)^-2 (Andrew et al., Theorem 1)."""
+        if not self.adaptive_clip:
+            return plan.z
+        left = plan.z**-2 - (2 * self._count_noise(plan)) ** -2
+        if left <= 0:
+            raise SpecError(
+                f"count_noise {self._count_noise(plan):g} costs more than the whole noise multiplier {plan.z:.3g} "
+                f"allows. Use count_noise above {plan.z / 2:.3g}."
+            )
+        return left**-0.5

@@ -1,0 +1,114 @@
+"""Is this model fit for private training? Asked once, before the first broadcast.
+
+What must hold: every trainable parameter is a float and gets a gradient, no buffer changes in training (it would
+carry private data around the noise), and no sample's output depends on another sample. Every complaint names the
+module's path and what `--fix-model` would do about it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import UninitializedParameter
+
+from sordino.core.errors import ModelError
+
+
+def fix(module: nn.Module) -> tuple[nn.Module, list[str]]:
+    """A copy without BatchNorm, running statistics and in-place activations, and what was changed."""
+    module, notes = copy.deepcopy(module), []
+    for path, layer in list(module.named_modules()):
+        if isinstance(layer, _BatchNorm):
+            groups = math.gcd(32, layer.num_features)
+            group_norm = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
+            _replace(module, path, group_norm)
+            notes.append(f"{path}: {type(layer).__name__} -> GroupNorm({groups}, {layer.num_features})")
+        elif isinstance(layer, _InstanceNorm) and layer.track_running_stats:
+            layer.track_running_stats = False
+            layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+            notes.append(f"{path}: running statistics off")
+        elif getattr(layer, "inplace", False):
+            layer.inplace = False
+            notes.append(f"{path}: inplace=True -> inplace=False")
+    return module, notes
+
+
+def _replace(module: nn.Module, path: str, layer: nn.Module) -> None:
+    if not path:
+        raise ModelError("the model itself is a BatchNorm layer; there is nothing else to train.")
+    parent, _, name = path.rpartition(".")
+    setattr(module.get_submodule(parent), name, layer)
+
+
+def validate(module: nn.Module, sample: Tensor) -> None:
+    """Raise ModelError unless the module can be trained privately; `sample` is a batch of a few inputs."""
+    _check_parameters(module)
+    _check_layers(module)
+    _check_behaviour(copy.deepcopy(module), sample)
+
+
+def _check_parameters(module: nn.Module) -> None:
+    trainable = 0
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise ModelError(f"parameter {name} has no shape yet. Call the model once before training it.")
+        if not parameter.requires_grad:
+            continue
+        if parameter.dtype != torch.float32:
+            raise ModelError(f"parameter {name} is {parameter.dtype}; trainable parameters must be float32.")
+        if not torch.isfinite(parameter).all():
+            raise ModelError(f"parameter {name} starts with a nan or infinite value.")
+        trainable += parameter.numel()
+    if not trainable:
+        raise ModelError("the model has no trainable parameter: all are frozen, or there are none.")
+
+
+def _check_layers(module: nn.Module) -> None:
+    for path, layer in module.named_modules():
+        kind = type(layer).__name__
+        if isinstance(layer, _BatchNorm):
+            raise ModelError(
+                f"{path or 'the model'} is {kind}: it mixes the records of a batch, so no record's share can be "
+                "clipped. Use GroupNorm, or --fix-model (fix_model=True) to swap it."
+            )
+        if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
+            raise ModelError(
+                f"{path}: {kind} keeps running statistics of private data. Set track_running_stats=False, or "
+                "--fix-model (fix_model=True)."
+            )
+        if getattr(layer, "inplace", False):
+            raise ModelError(
+                f"{path}: {kind}(inplace=True) overwrites what per-record gradients need. Set inplace=False, or "
+                "--fix-model (fix_model=True)."
+            )
+
+
+def _check_behaviour(module: nn.Module, sample: Tensor) -> None:
+    before = {name: b.clone() for name, b in module.named_buffers()}
+    module.train()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            with torch.no_grad():
+                module(sample)
+                module.eval()  # dropout off: outputs must now repeat
+                together, alone = module(sample), module(sample[:1])
+        except Exception as error:  # whatever the user's forward raises
+            line = (str(error) or type(error).__name__).splitlines()[0]
+            raise ModelError(f"the model cannot take a batch of shape {tuple(sample.shape)}: {line}") from error
+    if not isinstance(together, Tensor) or len(together) != len(sample):
+        raise ModelError("the model must return one tensor with one row a record.")
+    for name, buffer in module.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise ModelError(
+                f"buffer {name} ({buffer.dtype}) changes in training and would carry private data past the noise. "
+                "Remove the layer that updates it, or --fix-model (fix_model=True)."
+            )
+    scale = max(1.0, float(together[:1].abs().max()) if together.numel() else 1.0)
+    if not torch.allclose(together[:1], alone, atol=1e-3 * scale, rtol=1e-3):
+        raise ModelError("a record's output depends on the other records of its batch; no record can be clipped alone.")

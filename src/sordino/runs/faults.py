@@ -1,0 +1,17 @@
+"""Named points at which a run may die; tests let it die at each of them."""
+
+from collections.abc import Callable
+
+POINTS = ("drawn", "paying", "paid", "trained", "merged", "recorded", "saving", "saved", "finishing")
+
+_hook: Callable[[str], None] | None = None
+
+
+def set_hook(hook: Callable[[str], None] | None) -> None:
+    global _hook
+    _hook = hook
+
+
+def point(name: str) -> None:
+    if _hook is not None:
+        _hook(name)

@@ -1,0 +1,129 @@
+"""The federated round, readable top to bottom."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from sordino.core.record import RoundRecord
+from sordino.core.rng import Ints
+from sordino.core.types import State, Vector
+from sordino.models.losses import accuracy, cross_entropy
+from sordino.privacy import price
+from sordino.privacy.accountants import pld
+from sordino.runs import faults
+from sordino.runs.build import Job
+from sordino.runs.folder import RunFolder
+from sordino.runs.ledger import Ledger
+
+
+def begin(job: Job) -> State:
+    state = State(job.model.layout.read(job.model.module))
+    if job.spec.averaging:
+        state = replace(state, extra={"average": state.params.clone()})
+    return job.method.begin(state, job.plan)
+
+
+def run(job: Job, folder: RunFolder, ledger: Ledger, state: State, done: int) -> Iterator[RoundRecord]:
+    """Draw, pay, train, carry, merge; from `done` rounds on, until the rounds or the budget are used up."""
+    saved = time.monotonic()
+    costs = job.method.costs(job.plan)
+    while done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None):
+        start = time.monotonic()
+        rng = job.rng.at("round", done)
+        cohort = _draw(job, ledger, done)
+        faults.point("drawn")
+        if ledger.repeats(done) is None:
+            faults.point("paying")
+            ledger.spend(done, cohort, costs)  # durably, or stop here
+        faults.point("paid")
+        ids = cohort.tolist()
+        rows = job.engine.clients(job.method, state, ids, job.clients, job.model, job.plan, rng.at("clients"))
+        faults.point("trained")
+        seen = job.channel.carry(rows, rng.at("channel"))
+        state = _average(job, job.method.merge(state, seen, job.plan, rng.at("merge")), done)
+        faults.point("merged")
+        done += 1
+        record = RoundRecord(
+            round=done,
+            clients=len(ids),
+            epsilon=spent(job, ledger, last=done == job.plan.rounds),
+            bytes_up=rows.numel() * rows.element_size(),
+            bytes_down=len(ids) * state.params.numel() * state.params.element_size(),
+            seconds=time.monotonic() - start,
+            clip=float(state.extra["clip"]) if "clip" in state.extra else None,
+            **(evaluate(job, model_vector(state)) if _due(job, done) else {}),
+        )
+        folder.append(record)
+        faults.point("recorded")
+        if done == job.plan.rounds or time.monotonic() - saved >= job.spec.checkpoint_seconds:
+            folder.save_state(state, done)
+            saved = time.monotonic()
+        yield record
+
+
+def _draw(job: Job, ledger: Ledger, done: int) -> Ints:
+    paid = ledger.repeats(done)
+    if paid is not None:
+        return paid
+    return ledger.free(job.plan.sampler.draw(job.plan.population, job.rng.at("round", done).at("sample")))
+
+
+def _average(job: Job, state: State, done: int) -> State:
+    """Mean of the models of the last rounds (Polyak and Juditsky 1992): post-processing, costs nothing."""
+    if not job.spec.averaging:
+        return state
+    first = int((1 - job.spec.averaging) * job.plan.rounds)
+    weight = 1 / max(1, done - first + 1)
+    average = state.extra["average"] + weight * (state.params - state.extra["average"])
+    return replace(state, extra=state.extra | {"average": average})
+
+
+def model_vector(state: State) -> Vector:
+    """The parameters that are shown and kept."""
+    return state.extra.get("average", state.params)
+
+
+def spent(job: Job, ledger: Ledger, last: bool = True) -> dict[str, float]:
+    """Epsilon so far, against every viewer; on the way by a coarser (still sound) grid."""
+    out = {}
+    for viewer in price.VIEWERS:
+        grid = pld.FINE if last else pld.COARSE
+        now = job.guarantee(viewer, ledger.charged, ledger.most, grid=grid)
+        out[viewer] = now.epsilon
+        if not last and viewer == job.viewer:  # less has happened than was planned
+            out[viewer] = min(now.epsilon, job.promise().epsilon)
+    return out
+
+
+def _due(job: Job, done: int) -> bool:
+    return job.test is not None and (done % job.spec.evaluate_every == 0 or done == job.plan.rounds)
+
+
+def evaluate(job: Job, params: Vector) -> dict[str, float]:
+    """Loss and accuracy on the test data, which is taken as public."""
+    if job.test is None:
+        return {}
+    module = trained(job, params).eval()
+    x, y = job.test
+    total, right = 0.0, 0.0
+    with torch.inference_mode():
+        for i in range(0, len(y), 2000):
+            out = module(x[i : i + 2000])
+            total += float(job.model.loss(out, y[i : i + 2000]).sum())
+            if job.model.loss is cross_entropy:
+                right += float(accuracy(out, y[i : i + 2000]).sum())
+    scores = {"loss": total / len(y)}
+    return scores | {"accuracy": right / len(y)} if job.model.loss is cross_entropy else scores
+
+
+def trained(job: Job, params: Vector) -> nn.Module:
+    """A copy of the model with these parameters; the template stays as it is."""
+    module = copy.deepcopy(job.model.module)
+    job.model.layout.write(module, params)
+    return module
