@@ -117,11 +117,13 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
     say(result.guarantee.sentence())
     for viewer, other in result.guarantees.items():
         if viewer != job.viewer and job.method.private:
-            say(f"Against the {viewer}: epsilon = {up(other.epsilon)}" + (f" ({other.reason})." if other.reason else "."))
+            say(
+                f"Against the {viewer}: epsilon = {up(other.epsilon)}"
+                + (f" ({other.reason})." if other.reason else ".")
+            )
     if result.accuracy is not None:
         label = "Accuracy with privacy" if job.method.private else "Accuracy without privacy"
         say(f"{label}: {100 * result.accuracy:.2f} %")
     if plain is not None and plain.accuracy is not None:
         say(f"Accuracy without privacy: {100 * plain.accuracy:.2f} %")
     say(f"Run folder: {result.folder}")
-

@@ -57,9 +57,7 @@ class Gradients(Protocol):
     path: str  # how per-sample gradients are clipped
     reason: str  # why that way
 
-    def sums(
-        self, weights: Tensor, batch: Batch, clip: float | None, *, seeds: Sequence[int] | None = None
-    ) -> Rows:
+    def sums(self, weights: Tensor, batch: Batch, clip: float | None, *, seeds: Sequence[int] | None = None) -> Rows:
         """For each client the sum of its records' gradients, each clipped to `clip` (None: not clipped).
 
         `weights` is [dim], shared by all, or [clients, dim].

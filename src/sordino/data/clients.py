@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ class ArrayClients:
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
         sizes = tuple(self.size(i) for i in ids)
-        if len(ids) and all(b == a + 1 for a, b in zip(ids, ids[1:], strict=False)):  # neighbours: no copy
+        if len(ids) and all(b == a + 1 for a, b in itertools.pairwise(ids)):  # neighbours: no copy
             rows = slice(int(self.starts[ids[0]]), int(self.starts[ids[-1] + 1]))
             return Batch(self.x[rows].to(device), self.y[rows].to(device), sizes)
         spans = [np.arange(self.starts[i], self.starts[i + 1]) for i in ids]
@@ -120,14 +121,16 @@ def checked(who: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(who: str, name: str, value: Any) -> Tensor:
-    if not isinstance(value, Tensor):
+    if isinstance(value, Tensor):
+        tensor = value.detach()
+    else:
         array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
         if array.dtype.kind not in "fiub":
             raise DataError(f"{who}: {name} must be numeric, not {array.dtype}.")
-        value = torch.from_numpy(np.ascontiguousarray(array))
-    if value.is_floating_point():
-        return value.detach().to(torch.float32)
-    return value.detach().to(torch.int64) if name == "y" or value.dtype != torch.uint8 else value.detach()
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if tensor.is_floating_point():
+        return tensor.to(torch.float32)
+    return tensor.to(torch.int64) if name == "y" or tensor.dtype != torch.uint8 else tensor
 
 
 def check_labels(y: Tensor, classes: int, what: str) -> None:

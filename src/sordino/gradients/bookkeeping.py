@@ -16,6 +16,8 @@ from sordino.gradients.layers import Layer
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape
 
+RECORDS = 128  # at a time on a CPU where clients have their own weights: what they touch stays in its caches
+
 
 class BookKeeping:
     """Bu et al. (2022), arXiv:2210.00038, for many clients at once; see `tape` and `terms`."""
@@ -45,14 +47,25 @@ class BookKeeping:
         return check_losses(losses, x.shape[0])
 
     def sums(self, weights: Tensor, batch: Batch, clip: float | None, seeds: Sequence[int] | None) -> Tensor:
-        tape = Tape(self._layout, weights, Split(batch.sizes), clip, seeds)
+        split, stacked = Split(batch.sizes), weights.dim() == 2
+        out = weights.new_zeros(split.clients, self._layout.dim)
+        limit = RECORDS if stacked and weights.device.type == "cpu" else split.records
+        for clients, records in split.chunks(limit):
+            own = weights[clients] if stacked else weights
+            part = Split(batch.sizes[clients])
+            if part.records:
+                tape = Tape(self._layout, own, part, clip, None if seeds is None else seeds[clients], out[clients])
+                self._run(tape, batch.x[records], batch.y[records])
+        return out
+
+    def _run(self, tape: Tape, x: Tensor, y: Tensor) -> None:
         with torch.enable_grad():
-            losses = self.forward(tape, batch.x, batch.y)
+            losses = self.forward(tape, x, y)
             if losses.requires_grad:
                 torch.autograd.grad(losses.sum(), tape.anchor, allow_unused=True)
         del losses
         with torch.no_grad():
-            return tape.sums()
+            tape.sums()
 
 
 def check_losses(losses: Tensor, records: int) -> Tensor:

@@ -30,6 +30,16 @@ class Split:
             if size:
                 yield k, slice(stop - size, stop)
 
+    def chunks(self, limit: int) -> Iterator[tuple[slice, slice]]:
+        """(clients, their records): as many clients at a time as have about `limit` records together."""
+        first, start, stop = 0, 0, 0
+        for k, size in enumerate(self.sizes):
+            if stop > start and stop - start + size > limit:
+                yield slice(first, k), slice(start, stop)
+                first, start = k, stop
+            stop += size
+        yield slice(first, self.clients), slice(start, stop)
+
     def owner(self, device: torch.device) -> Tensor:
         """The client of every record [records]."""
         if self._owner is None or self._owner.device != device:
@@ -48,23 +58,28 @@ class Split:
             return rows.unsqueeze(1).expand(-1, self.even, *tail).reshape(self.records, *tail)
         return rows[self.owner(rows.device)]
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
         """x weightᵀ + bias with each record's own client's weight.
 
         x [records, ..., d], weight [clients, p, d], bias [clients, p] -> [records, ..., p].
         """
         p, d = weight.shape[1:]
+        y = x.new_empty(*x.shape[:-1], p) if out is None else out
         if self.even:
-            x3, w3 = x.reshape(self.clients, -1, d), weight.transpose(1, 2)
-            y = torch.bmm(x3, w3) if bias is None else torch.baddbmm(bias.unsqueeze(1), x3, w3)
-            return y.view(*x.shape[:-1], p)
-        y = x.new_empty(*x.shape[:-1], p)
-        for k, rows in self.slices():
-            x2, out = x[rows].reshape(-1, d), y[rows].view(-1, p)
+            x3, w3, y3 = x.reshape(self.clients, -1, d), weight.transpose(1, 2), y.view(self.clients, -1, p)
             if bias is None:
-                torch.mm(x2, weight[k].t(), out=out)
+                torch.bmm(x3, w3, out=y3)
             else:
-                torch.addmm(bias[k], x2, weight[k].t(), out=out)
+                torch.baddbmm(bias.unsqueeze(1), x3, w3, out=y3)
+            return y
+        for k, rows in self.slices():
+            x2, y2 = x[rows].reshape(-1, d), y[rows].view(-1, p)
+            if bias is None:
+                torch.mm(x2, weight[k].t(), out=y2)
+            else:
+                torch.addmm(bias[k], x2, weight[k].t(), out=y2)
         return y
 
     def outer(self, g: Tensor, a: Tensor) -> Tensor:

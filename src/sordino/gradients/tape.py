@@ -40,7 +40,13 @@ class Tape:
     """The state of one call in one thread."""
 
     def __init__(
-        self, layout: Layout, weights: Tensor, split: Split, clip: float | None, seeds: Sequence[int] | None
+        self,
+        layout: Layout,
+        weights: Tensor,
+        split: Split,
+        clip: float | None,
+        seeds: Sequence[int] | None,
+        out: Tensor | None = None,
     ) -> None:
         self.split, self.stacked = split, weights.dim() == 2
         self._seeds, self.drew = seeds, False
@@ -48,7 +54,7 @@ class Tape:
         self.anchor = weights.new_zeros((), requires_grad=True)  # makes every step part of the graph
         self._values = layout.views(weights)
         self._clip = clip
-        self._out = weights.new_zeros(split.clients, layout.dim)
+        self._out = weights.new_zeros(split.clients, layout.dim) if out is None else out  # starts at zero
         self._sums = layout.views(self._out)
         self._uses: Counter[str] = Counter()
         self._open: dict[str, Term] = {}  # of parameters used more than once

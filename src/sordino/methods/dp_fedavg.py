@@ -104,4 +104,4 @@ class DpFedAvg:
                 f"count_noise {self._count_noise(plan):g} costs more than the whole noise multiplier {plan.z:.3g} "
                 f"allows. Use count_noise above {plan.z / 2:.3g}."
             )
-        return left**-0.5
+        return 1 / math.sqrt(left)

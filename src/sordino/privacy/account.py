@@ -4,6 +4,7 @@ Every accountant gives an upper bound; the answer is the least of those that app
 exact (GDP). Everything is float64 on the host.
 """
 
+import contextlib
 import math
 from functools import lru_cache
 
@@ -24,10 +25,8 @@ def by_accountant(event: Event, delta: float, grid: float = pld.FINE) -> dict[st
     if gdp_mu_squared(event) is not None:
         return {"gdp": gdp.epsilon(event, delta)}
     answers = {}
-    try:
+    with contextlib.suppress(UnsupportedEvent):
         answers["rdp"] = rdp.epsilon(event, delta)
-    except UnsupportedEvent:
-        pass
     try:
         answers["pld"] = pld.epsilon(event, delta, grid)
     except UnsupportedEvent:

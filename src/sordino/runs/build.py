@@ -48,7 +48,15 @@ class Job:
     def guarantee(self, viewer: str, rounds: int, participations: int, **grid: float) -> Guarantee:
         costs, plan = self.method.costs(self.plan), self.plan
         return price.guarantee(
-            costs, viewer, plan.sampler, plan.population, rounds, participations, self.spec.delta, self.spec.mode, **grid
+            costs,
+            viewer,
+            plan.sampler,
+            plan.population,
+            rounds,
+            participations,
+            self.spec.delta,
+            self.spec.mode,
+            **grid,
         )
 
     def promise(self) -> Guarantee:

@@ -1,12 +1,12 @@
 """A run folder: everything a run leaves behind, written so that a crash loses no more than a round.
 
-    spec.toml               what was asked
-    plan.json               what was derived: noise multiplier, guarantees, gradient path, environment
-    ledger.sqlite           who has paid for which round
-    records.jsonl           one line a round
-    checkpoint.safetensors  the state after a round (and the one before it, checkpoint.previous.safetensors)
-    model.safetensors       the final model
-    result.json             the guarantee and the accuracies
+spec.toml               what was asked
+plan.json               what was derived: noise multiplier, guarantees, gradient path, environment
+ledger.sqlite           who has paid for which round
+records.jsonl           one line a round
+checkpoint.safetensors  the state after a round (and the one before it, checkpoint.previous.safetensors)
+model.safetensors       the final model
+result.json             the guarantee and the accuracies
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class RunFolder:
 
     def load_state(self) -> tuple[State, int, str | None] | None:
         """The newest sound checkpoint, the rounds behind it, and a warning if it is not the newest of all."""
-        problems = []
+        problems: list[str] = []
         for name in (CHECKPOINT, PREVIOUS):
             path = self.path / name
             if not path.is_file():

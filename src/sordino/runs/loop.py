@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import torch
@@ -31,6 +32,13 @@ def begin(job: Job) -> State:
 
 def run(job: Job, folder: RunFolder, ledger: Ledger, state: State, done: int) -> Iterator[RoundRecord]:
     """Draw, pay, train, carry, merge; from `done` rounds on, until the rounds or the budget are used up."""
+    with ThreadPoolExecutor(1) as beside:  # epsilon depends on who paid alone: computed while the clients train
+        yield from _rounds(job, folder, ledger, state, done, beside)
+
+
+def _rounds(
+    job: Job, folder: RunFolder, ledger: Ledger, state: State, done: int, beside: ThreadPoolExecutor
+) -> Iterator[RoundRecord]:
     saved = time.monotonic()
     costs = job.method.costs(job.plan)
     while done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None):
@@ -42,6 +50,7 @@ def run(job: Job, folder: RunFolder, ledger: Ledger, state: State, done: int) ->
             faults.point("paying")
             ledger.spend(done, cohort, costs)  # durably, or stop here
         faults.point("paid")
+        epsilon = beside.submit(spent, job, ledger.charged, ledger.most, done + 1 == job.plan.rounds)
         ids = cohort.tolist()
         rows = job.engine.clients(job.method, state, ids, job.clients, job.model, job.plan, rng.at("clients"))
         faults.point("trained")
@@ -52,7 +61,7 @@ def run(job: Job, folder: RunFolder, ledger: Ledger, state: State, done: int) ->
         record = RoundRecord(
             round=done,
             clients=len(ids),
-            epsilon=spent(job, ledger, last=done == job.plan.rounds),
+            epsilon=epsilon.result(),
             bytes_up=rows.numel() * rows.element_size(),
             bytes_down=len(ids) * state.params.numel() * state.params.element_size(),
             seconds=time.monotonic() - start,
@@ -89,12 +98,12 @@ def model_vector(state: State) -> Vector:
     return state.extra.get("average", state.params)
 
 
-def spent(job: Job, ledger: Ledger, last: bool = True) -> dict[str, float]:
+def spent(job: Job, rounds: int, participations: int, last: bool) -> dict[str, float]:
     """Epsilon so far, against every viewer; on the way by a coarser (still sound) grid."""
     out = {}
     for viewer in price.VIEWERS:
         grid = pld.FINE if last else pld.COARSE
-        now = job.guarantee(viewer, ledger.charged, ledger.most, grid=grid)
+        now = job.guarantee(viewer, rounds, participations, grid=grid)
         out[viewer] = now.epsilon
         if not last and viewer == job.viewer:  # less has happened than was planned
             out[viewer] = min(now.epsilon, job.promise().epsilon)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -205,5 +204,3 @@ def _check_same(folder: RunFolder, job: Job) -> None:
         raise RunError(
             f"{folder.path} was started with another model, other data or another spec; a resumed run must be the same."
         )
-
-

@@ -22,7 +22,7 @@ from sordino.core.errors import SpecError
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
-def _f(default: Any, help: str, group: str) -> Any:  # noqa: A002
+def _f(default: Any, help: str, group: str) -> Any:
     return field(default=default, metadata={"help": help, "group": group})
 
 

@@ -39,7 +39,9 @@ class Convolution(Op):
                 for k, rows in self.tape.split.slices()
             ])  # fmt: skip
         self.patches = shape.patches(x)
-        return shape.image(self.tape.split.linear(self.patches, shape.rows(w), bias))
+        y = shape.blank(x, w.shape[1])
+        self.tape.split.linear(self.patches, shape.rows(w), bias, out=shape.tokens(y))
+        return y
 
     def backward(self, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
         gx = self._pull(x, g) if wanted else None
@@ -94,14 +96,14 @@ class Kernel(Term):
     def squared(self) -> Tensor:
         way = cost.way(*self._size) if self.shape.groups == 1 else "hold"
         if way == "ghost":
-            return torch.cat([ghost(a, g) for a, g in self._chunks()])
+            return join([ghost(a, g) for a, g in self._chunks()])
         if way == "discard":
-            return torch.cat([squares(self._instantiate(a, g)) for a, g in self._chunks()])
+            return join([squares(self._instantiate(a, g)) for a, g in self._chunks()])
         return squares(self._hold())
 
     def _hold(self) -> Tensor:
         if self.values is None:
-            self.values = torch.cat([self._instantiate(a, g) for a, g in self._chunks()])
+            self.values = join([self._instantiate(a, g) for a, g in self._chunks()])
             self.x = self.g = self.values.new_empty(0)
             self.patches = None
         return self.values
@@ -133,6 +135,10 @@ class Kernel(Term):
         both = Kernel(self.shape, self.x, self.g, None, self.weight)
         both.values = self._hold() + other._hold()
         return both
+
+
+def join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class Conv(Layer):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 aten = torch.ops.aten
+SHORT = 32  # numbers: runs of memory up to here are copied faster by index
 
 
 @dataclass(frozen=True)
@@ -88,23 +90,44 @@ class Geometry:
     def patches(self, x: Tensor) -> Tensor:
         """[records, c, *size] -> [records, t, K c]."""
         x = self._padded(x).movedim(1, -1)
+        n, c = x.shape[0], x.shape[-1]
+        run = self.kernel[-1] * c
+        if x.device.type == "cpu" and self.dilation[-1] == 1 and run <= SHORT:
+            flat = x.reshape(-1)
+            runs = flat.as_strided((flat.numel() - run + 1, run), (1, 1))  # one run of memory at every place
+            return runs.index_select(0, self._starts(n, c)).view(n, math.prod(self.out), -1)
         for i, (k, d, step) in enumerate(zip(self.kernel, self.dilation, self.stride, strict=True)):
             x = x.unfold(1 + i, d * (k - 1) + 1, step)[..., ::d]
-        dims = len(self.kernel)  # [records, *out, c, *kernel]
-        x = x.movedim(1 + dims, -1)
-        return x.reshape(x.shape[0], math.prod(self.out), -1)
+        x = x.movedim(1 + len(self.kernel), -1)  # [records, *out, *kernel, c]
+        return x.reshape(n, math.prod(self.out), -1)
+
+    def _starts(self, records: int, c: int) -> Tensor:
+        """Where in memory each run of each patch begins, for that many records."""
+        many = starts(self, c, 1 << (records - 1).bit_length())
+        return many[: records * (many.numel() >> (records - 1).bit_length())]
 
     def fold(self, patches: Tensor, x: Tensor) -> Tensor:
-        """The transpose of `patches`: rows added up where they came from, as an image like x."""
+        """The transpose of `patches`: rows added up where they came from, as an image like x.
+
+        A kernel of whole strides is a smaller kernel on blocks of stride x stride points: fewer, longer additions.
+        """
         c, dims = x.shape[1], len(self.kernel)
-        cols = patches.view(-1, *self.out, *self.kernel, c)
+        whole = all(k % s == 0 and d == 1 for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True))
+        block = self.stride if whole else (1,) * dims
+        step = (1,) * dims if whole else self.stride
         full = [s + sum(p) for s, p in zip(self.size, self.padding, strict=True)]
-        y = cols.new_zeros(cols.shape[0], *full, c)
-        for at in product(*(range(k) for k in self.kernel)):
-            area = [slice(None)]
-            for i, d, step, o in zip(at, self.dilation, self.stride, self.out, strict=True):
-                area.append(slice(i * d, i * d + (o - 1) * step + 1, step))
-            y[tuple(area)] += cols[(slice(None),) * (1 + dims) + at]
+        shape = [n for f, b in zip(full, block, strict=True) for n in (-(-f // b), b)]
+        y = patches.new_zeros(patches.shape[0], *shape, c)
+        parts = [n for k, b in zip(self.kernel, block, strict=True) for n in (k // b, b)]
+        cols = patches.view(-1, *self.out, *parts, c)  # [records, *out, (kernel blocks, block) ..., c]
+        mixed = [i for d in range(dims) for i in (1 + d, 1 + dims + d)]  # out and block side by side
+        for at in product(*(range(n) for n in parts[::2])):
+            area, pick = [slice(None)], [slice(None)] * (1 + dims)
+            for i, d, s, o in zip(at, self.dilation, step, self.out, strict=True):
+                area += [slice(i * d, i * d + (o - 1) * s + 1, s), slice(None)]
+                pick += [i, slice(None)]  # type: ignore[list-item]
+            y[tuple(area)] += cols[tuple(pick)].permute(0, *mixed, 1 + 2 * dims)
+        y = y.view(y.shape[0], *(n * b for n, b in zip(shape[::2], shape[1::2], strict=True)), c)
         return self._unpadded(y.movedim(-1, 1), True)
 
     def grouped(self, patches: Tensor) -> Tensor:
@@ -117,9 +140,15 @@ class Geometry:
         """An output image as rows: [records, p, *out] -> [records, t, p]."""
         return g.movedim(1, -1).reshape(g.shape[0], -1, g.shape[1])
 
-    def image(self, rows: Tensor) -> Tensor:
-        """Rows as an output image: [records, t, p] -> [records, p, *out]."""
-        return rows.view(rows.shape[0], *self.out, rows.shape[-1]).movedim(-1, 1)
+    def blank(self, x: Tensor, p: int) -> Tensor:
+        """An output image [records, p, *out] to be filled through `tokens`, channels last in memory."""
+        return x.new_empty_strided((x.shape[0], p, *self.out), self._strides(p))
+
+    def _strides(self, p: int) -> tuple[int, ...]:
+        steps = [p]
+        for o in reversed(self.out):
+            steps.insert(0, steps[0] * o)
+        return (steps[0], 1, *steps[1:])
 
     def rows(self, weight: Tensor) -> Tensor:
         """Weights as rows: [clients, p, c, *kernel] -> [clients, p, K c]."""
@@ -134,3 +163,18 @@ def like(weight: Tensor, x: Tensor) -> Tensor:
     """A kernel in the memory order of the images it meets."""
     last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
     return weight.contiguous(memory_format=torch.channels_last) if last else weight
+
+
+@lru_cache(maxsize=64)
+def starts(shape: Geometry, c: int, records: int) -> Tensor:
+    """[records t K / last kernel size], for padded images in channels-last order."""
+    full = [s + sum(p) for s, p in zip(shape.size, shape.padding, strict=True)]
+    at = torch.arange(records).view(-1, *(1,) * (2 * len(full) - 1)) * (math.prod(full) * c)
+    for i, (k, d, step, o) in enumerate(
+        zip(shape.kernel, shape.dilation, shape.stride, shape.out, strict=True)
+    ):
+        jump, dims = math.prod(full[i + 1 :]) * c, len(full)
+        at = at + (torch.arange(o) * step * jump).view(-1, *(1,) * (2 * dims - 2 - i))
+        if i < dims - 1:
+            at = at + (torch.arange(k) * d * jump).view(-1, *(1,) * (dims - 2 - i))
+    return at.reshape(-1)

@@ -70,9 +70,7 @@ def _sampled(inner: library.PrivacyLossDistribution, q: float, grid: float) -> l
     rest = 1 - g * (1 - q)
     h = np.where(rest > 0, g * q / np.where(rest > 0, rest, 1), np.inf)
     outer_add = np.where(rest > 0, rest * _delta(add, np.log(np.minimum(h, 1e300))), 0.0)
-    return library.PrivacyLossDistribution(
-        _connect(at, outer_remove, grid), _connect(back, outer_add, grid)
-    )
+    return library.PrivacyLossDistribution(_connect(at, outer_remove, grid), _connect(back, outer_add, grid))
 
 
 def _highest(pmf: pld_pmf.DensePLDPmf) -> float:
@@ -81,9 +79,7 @@ def _highest(pmf: pld_pmf.DensePLDPmf) -> float:
 
 def _connect(at: NDArray[np.int64], deltas: Floats, grid: float) -> pld_pmf.PLDPmf:
     decreasing = np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
-        grid, int(at[0]), int(at[-1]), decreasing
-    )
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, int(at[0]), int(at[-1]), decreasing)
 
 
 def _delta(pmf: pld_pmf.DensePLDPmf, epsilons: Floats) -> Floats:

@@ -1,0 +1,82 @@
+"""What every test gets: one thread, a folder of its own, no fault hook left behind; and data, or a loud skip."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # for `import problems`
+
+SHARED = HERE.parent.parent / "shared" / "data"
+EXEMPT = ("gpu", "cifar10", "fashion_mnist")  # may be skipped even where data is expected
+NO_DATA = "no data: "
+
+
+def data_folder() -> Path:
+    return Path(os.environ.get("SORDINO_DATA") or SHARED)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # two test processes share two cores
+
+
+@pytest.fixture(autouse=True)
+def _no_hook_left() -> Iterator[None]:
+    yield
+    faults = sys.modules.get("sordino.runs.faults")
+    if faults is not None:
+        faults.set_hook(None)
+
+
+@pytest.fixture
+def data_file():
+    """data_file("mnist/mnist.npz") is the path of a file in the data folder, or the reason of a skip."""
+
+    def find(name: str) -> Path:
+        path = data_folder() / name
+        if not path.is_file():
+            pytest.skip(f"{NO_DATA}{name} is not in {data_folder()} (set SORDINO_DATA to the folder that has it)")
+        return path
+
+    return find
+
+
+def _reason(report: pytest.TestReport) -> str:
+    longrepr = report.longrepr
+    text = longrepr[2] if isinstance(longrepr, tuple) else str(longrepr)
+    return text.removeprefix("Skipped: ")
+
+
+def inexcusable(nodeid: str, reason: str) -> bool:
+    """Skipped for data that lies where it is looked for by default: a mistake of ours, not of the machine."""
+    if not reason.startswith(NO_DATA) or any(word in nodeid.lower() for word in EXEMPT):
+        return False
+    return (SHARED / reason.removeprefix(NO_DATA).split(" ")[0]).exists()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput") or not os.environ.get("CI") or not SHARED.is_dir():
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter is not None else []
+    if any(inexcusable(r.nodeid, _reason(r)) for r in skipped) and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    if not skipped:
+        return
+    terminalreporter.section("tests that did not run")
+    for report in skipped:
+        reason = _reason(report)
+        blame = "  <- fails this CI run" if os.environ.get("CI") and inexcusable(report.nodeid, reason) else ""
+        terminalreporter.line(f"{report.nodeid}: {reason}{blame}")

@@ -1,0 +1,62 @@
+"""The naive way, written apart from the package: one sample at a time, plain autograd, float64."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from sordino.core.types import Batch
+from sordino.core.vector import Layout
+
+
+def loss(predictions, targets):
+    """Squared error against a number a sample; works for predictions of any shape."""
+    return (predictions.flatten(1).cos() * (1 + targets.unsqueeze(1))).sum(1)
+
+
+def naive(module, weights, batch, clip, sample_loss=loss):
+    """[clients, dim] in float64: set the weights, backward one sample, scale, add."""
+    model = copy.deepcopy(module).double()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    stop = torch.tensor(batch.sizes).cumsum(0).tolist()
+    rows = []
+    for k, (size, end) in enumerate(zip(batch.sizes, stop, strict=True)):
+        own = weights[k] if weights.dim() == 2 else weights
+        nn.utils.vector_to_parameters(own.double(), parameters)
+        total = torch.zeros(own.shape, dtype=torch.float64)
+        for i in range(end - size, end):
+            x = batch.x[i : i + 1]
+            model.zero_grad(set_to_none=True)
+            value = sample_loss(model(x.double() if x.is_floating_point() else x), batch.y[i : i + 1])
+            value.sum().backward()
+            flat = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            gradient = torch.cat([g.reshape(-1) for g in flat])
+            norm = gradient.norm().item()
+            total += gradient * (min(1.0, clip / norm) if clip is not None and norm > 0 else 1.0)
+        rows.append(total)
+    return torch.stack(rows)
+
+
+def case(module, x, sizes, stacked, seed=0):
+    """Layout, weights and batch: the first sum(sizes) records of x with random targets."""
+    layout = Layout.of(module)
+    generator = torch.Generator().manual_seed(seed)
+    weights = layout.read(module).float()
+    if stacked:
+        weights = weights + 0.1 * torch.randn(len(sizes), layout.dim, generator=generator)
+    n = sum(sizes)
+    return layout, weights, Batch(x[:n], torch.rand(n, generator=generator), tuple(sizes))
+
+
+def relative(got, expected):
+    return ((got.double() - expected).norm() / expected.norm().clamp(min=1e-30)).item()
+
+
+def middle_norm(module, weights, batch, sample_loss=loss):
+    """A clip that cuts about half of the samples: the median of their norms."""
+    each = Batch(batch.x, batch.y, (1,) * batch.x.shape[0])
+    owner = torch.arange(len(batch.sizes)).repeat_interleave(torch.tensor(batch.sizes))
+    own = weights[owner] if weights.dim() == 2 else weights
+    return naive(module, own, each, None, sample_loss).norm(dim=1).median().item()

@@ -1,0 +1,18 @@
+import math
+
+import pytest
+
+from sordino.privacy.guarantee import up
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "text"),
+    [(2.0, "2"), (1.9995001, "2"), (1.0001, "1.001"), (0.1234, "0.124"), (2.0000000001, "2"), (math.inf, "infinite")],
+)
+def test_an_epsilon_is_rounded_up(epsilon, text):
+    assert up(epsilon) == text
+
+
+def test_no_epsilon_is_shown_smaller_than_it_is():
+    for i in range(1, 3000):
+        assert float(up(i * 0.0037)) >= i * 0.0037 - 1e-8

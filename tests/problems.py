@@ -1,0 +1,71 @@
+"""Small federations, models and jobs that the tests share: a fraction of a second each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.methods.base import Local, Plan
+from sordino.privacy.samplers import Poisson
+from sordino.runs import build, spec
+
+FEATURES, CLASSES = 20, 3
+Pair = tuple[Tensor, Tensor]
+
+
+def federation(sizes: Sequence[int] = (12,) * 8, seed: int = 0) -> list[Pair]:
+    """Clients of the given sizes; three Gaussian classes in 20 dimensions."""
+    draw = torch.Generator().manual_seed(seed)
+    centres = 2 * torch.randn(CLASSES, FEATURES, generator=draw)
+    pairs = []
+    for n in sizes:
+        y = torch.randint(0, CLASSES, (n,), generator=draw)
+        pairs.append((centres[y] + torch.randn(n, FEATURES, generator=draw), y))
+    return pairs
+
+
+def held_out(records: int = 60, seed: int = 0) -> Pair:
+    return federation((records,), seed)[0]
+
+
+def linear(seed: int = 0) -> nn.Module:
+    return _seeded(lambda: nn.Linear(FEATURES, CLASSES), seed)
+
+
+def mlp(seed: int = 0) -> nn.Module:
+    return _seeded(lambda: nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, CLASSES)), seed)
+
+
+def _seeded(make: Any, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def job(module: nn.Module | None = None, clients: Any = None, loss: Any = None, **keys: Any) -> build.Job:
+    """A job on the small federation; full batches and all clients unless the keys say otherwise."""
+    keys = {"rounds": 3, "learning_rate": 0.1, "device": "cpu"} | keys
+    return build.build(spec.from_dict(keys), module or mlp(), clients or federation(), loss, None)
+
+
+def plan(**keys: Any) -> Plan:
+    """A calibrated plan for eight clients of twelve records."""
+    known = {
+        "rounds": 3,
+        "population": 8,
+        "sampler": Poisson(1.0),
+        "local": Local(),
+        "noise_multiplier": 1.0,
+        "smallest_client": 12,
+        "largest_client": 12,
+        "mean_client": 12.0,
+    }
+    return Plan(**(known | keys))
+
+
+def same_weights(a: nn.Module, b: nn.Module) -> bool:
+    one, other = a.state_dict(), b.state_dict()
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
