@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, clock: Clock) -> None:
     server = ServerApp()
 
     @server.main()
-    def serve(grid, context) -> None:  # noqa: ANN001
+    def serve(grid, context) -> None:
         with contextlib.suppress(Stop):
             strategy.start(
                 grid=grid,

@@ -23,6 +23,9 @@ class Net(torch.nn.Module):
     def loss(self, x: torch.Tensor, y: torch.Tensor, is_eval: bool = False) -> torch.Tensor:
         return F.cross_entropy(self.net(x), y)
 
+    def metrics(self, x: torch.Tensor, y: torch.Tensor, is_eval: bool = True) -> dict[str, object]:
+        return {}  # asked for by pfl, never called here: nothing is evaluated
+
 
 def main(args: argparse.Namespace) -> None:
     if args.processes > 1 and "WORLD_SIZE" not in os.environ:
@@ -59,12 +62,12 @@ def train(args: argparse.Namespace, clock: Clock) -> None:
     from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
     class Watch(TrainingProcessCallback):
-        def on_train_begin(self, *, model):  # noqa: ANN001, ANN202
+        def on_train_begin(self, *, model):
             self.enough = Enough(args)
             clock.start()
             return Metrics()
 
-        def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):  # noqa: ANN001, ANN202
+        def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
             clock.tick()
             stop = torch.tensor(float(self.enough(clock)))
             if args.processes > 1:
@@ -79,7 +82,7 @@ def train(args: argparse.Namespace, clock: Clock) -> None:
 
         net = Net(GradSampleModule(net.net))
 
-        def optimizer(params, lr):  # noqa: ANN001, ANN202
+        def optimizer(params, lr):
             inner = torch.optim.SGD(params, lr=lr)
             return DPOptimizer(inner, noise_multiplier=NOISE, max_grad_norm=CLIP, expected_batch_size=load.batch)
     else:

@@ -21,7 +21,7 @@ from peer_clients import CLIP, NOISE, Limit, Opacus, Sgd, clip
 PEERS = ("flower", "pfl", "opacus", "torch", "limit", "limit-wide")
 
 
-def work(pipe, peer: str, workload: str) -> None:  # noqa: ANN001
+def work(pipe, peer: str, workload: str) -> None:
     """A process: parameters and client numbers in, the sum of their updates out."""
     torch.set_num_threads(1)
     load = WORKLOADS[workload]

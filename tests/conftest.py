@@ -48,6 +48,33 @@ def data_file():
     return find
 
 
+@pytest.fixture(scope="session")
+def sordino_command():
+    """sordino_command("run", "file.toml", cwd=...) runs the command in a process of its own."""
+    from forkserver import Server
+
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def small_npz(tmp_path: Path) -> Path:
+    """tmp_path/small.npz: 96 training and 60 test records of three classes."""
+    import numpy as np
+    from problems import federation, held_out
+
+    clients, (x, y) = federation(), held_out()
+    np.savez(
+        tmp_path / "small.npz",
+        x_train=np.concatenate([c[0].numpy() for c in clients]),
+        y_train=np.concatenate([c[1].numpy() for c in clients]),
+        x_test=x.numpy(),
+        y_test=y.numpy(),
+    )
+    return tmp_path / "small.npz"
+
+
 def _reason(report: pytest.TestReport) -> str:
     longrepr = report.longrepr
     text = longrepr[2] if isinstance(longrepr, tuple) else str(longrepr)

@@ -1,6 +1,5 @@
 """Public constants, applied to one record at a time, that forget how a digit was written."""
 
-import math
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ import torch.nn.functional as F
 from sordino.core.errors import DataError
 from sordino.data import scattering as module
 from sordino.data.scattering import (
+    NORM,
     deslant,
     public_fields,
     public_whitening,
@@ -43,7 +43,7 @@ def images() -> torch.Tensor:
 def test_one_row_an_image_of_norm_root_dim(images):
     rows = scattering(images)
     assert rows.shape == (6, DIM) and rows.dtype == torch.float32
-    torch.testing.assert_close(rows.norm(dim=1), torch.full((6,), math.sqrt(DIM)))
+    torch.testing.assert_close(rows.norm(dim=1), torch.full((6,), NORM))
     assert F.normalize(rows).mm(F.normalize(rows).T).fill_diagonal_(0).max() < 0.9  # and the rows differ
 
 

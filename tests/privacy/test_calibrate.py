@@ -23,9 +23,9 @@ PLANS = {
         ("plain", 50.0, 1e-5),
         ("rounds", 2.0, 1e-5),
         ("rounds", 0.1, 1e-7),
-        ("sampled", 1.5, 1e-5),
-        ("fixed", 3.0, 1e-5),
-        ("visible", 2.0, 1e-5),
+        pytest.param("sampled", 1.5, 1e-5, marks=pytest.mark.slow),
+        pytest.param("fixed", 3.0, 1e-5, marks=pytest.mark.slow),
+        pytest.param("visible", 2.0, 1e-5, marks=pytest.mark.slow),
         ("two parts", 4.0, 1e-4),
     ],
 )

@@ -147,8 +147,15 @@ class RowStream:
         return [torch.from_numpy(d).to(device) for d in draws]
 
     def integers(self) -> list[int]:
-        """For each client a whole number of 63 bits."""
-        return [self.stream.at("row", int(i)).integer() for i in self.ids]
+        """For each client a whole number of 63 bits (the SplitMix64 finaliser of one key and the client)."""
+        base, whole = self.stream.integer(), 2**64 - 1
+        out = []
+        for i in self.ids.tolist():
+            v = (base + (i + 1) * 0x9E3779B97F4A7C15) & whole
+            v = ((v ^ (v >> 30)) * 0xBF58476D1CE4E5B9) & whole
+            v = ((v ^ (v >> 27)) * 0x94D049BB133111EB) & whole
+            out.append((v ^ (v >> 31)) >> 1)
+        return out
 
     def _words(self, device: torch.device, n: int) -> Tensor:
         """Philox4x32-10 on the device: words [4, clients, n], keyed by the stream, counted by (index, client).

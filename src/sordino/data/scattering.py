@@ -31,11 +31,12 @@ GRID = 4  # windows a side that every map is averaged over
 RADIUS = 3  # pixels at which the wavelets are cut off
 SIGMA, FREQUENCY = 1.0, math.pi / 2  # of a wavelet's bell and of its wave
 FIELDS, DECAY, RIDGE = 4000, 1.5, 0.03  # how many, their amplitude |k|^-DECAY, share of the identity added
+NORM = 10.0  # of every row: a clip of 1 then suits a linear model
 CHUNK = 200  # images at a time: bounds the memory
 
 
 def scattering(images: Tensor) -> Tensor:
-    """[n, H, W] or [n, 1, H, W], uint8 or float in [0, 1] -> [n, dim] float32, every row of norm sqrt(dim).
+    """[n, H, W] or [n, 1, H, W], uint8 or float in [0, 1] -> [n, dim] float32, every row of norm NORM.
 
     dim = (1 + ANGLES)^2 GRID^2, whatever the size of the images."""
     if images.ndim != 3 and (images.ndim != 4 or images.shape[1] != 1):
@@ -46,7 +47,7 @@ def scattering(images: Tensor) -> Tensor:
     rows = torch.empty(len(x), len(mean), device=x.device)
     for i in range(0, len(x), CHUNK):
         chunk = x[i : i + CHUNK].float() / (255 if x.dtype == torch.uint8 else 1)
-        rows[i : i + CHUNK] = F.normalize((scatter(deslant(chunk)) - mean) @ whiten) * math.sqrt(len(mean))
+        rows[i : i + CHUNK] = F.normalize((scatter(deslant(chunk)) - mean) @ whiten) * NORM
     return rows
 
 

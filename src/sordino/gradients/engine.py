@@ -21,6 +21,7 @@ from sordino.core.types import Batch, SampleLoss
 from sordino.core.vector import Layout
 from sordino.gradients import clone
 from sordino.gradients.bookkeeping import BookKeeping
+from sordino.gradients.memory import channels_last
 from sordino.gradients.persample import PerSample
 from sordino.gradients.probe import Draws
 from sordino.gradients.split import Split
@@ -74,7 +75,7 @@ class Gradients:
             raise SpecError("the model draws random numbers; give one seed a client, or call its eval() first.")
         if self._fast is None or self.path == "vmap":
             return self._slow.sums(weights, batch, clip, seeds)
-        x = batch.x.contiguous(memory_format=torch.channels_last) if last else batch.x
+        x = channels_last(batch.x) if last else batch.x
         return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, seeds)
 
     def _retreat(self, reason: str) -> None:
@@ -107,20 +108,19 @@ class Gradients:
     def _try_layouts(self, weights: Tensor, batch: Batch, last: bool) -> bool:
         if last:
             try:
-                self._forward(weights, batch, torch.channels_last)
+                self._forward(weights, batch, True)
                 return True
             except RuntimeError:  # a view that needs the usual order of memory, most likely
                 pass
-        self._forward(weights, batch, torch.contiguous_format)
+        self._forward(weights, batch, False)
         return False
 
-    def _forward(self, weights: Tensor, batch: Batch, layout: torch.memory_format) -> None:
+    def _forward(self, weights: Tensor, batch: Batch, last: bool) -> None:
         if self._fast is None:
             return
         for size in (1, 2):
             pick = torch.arange(size, device=batch.x.device) % batch.x.shape[0]
-            x = batch.x[pick]
-            x = x.contiguous(memory_format=layout) if layout == torch.channels_last else x
+            x = channels_last(batch.x[pick]) if last else batch.x[pick]
             tape = Tape(self._layout, weights, Split((size,)), None, (0,))
             with Draws() as draws, torch.no_grad():
                 self._fast.forward(tape, x, batch.y[pick])

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sordino.core.errors import RunError
+from sordino.core.errors import RunError, SpecError
 from sordino.core.record import RoundRecord
 from sordino.core.types import SampleLoss
 from sordino.privacy import price
@@ -66,6 +66,8 @@ def train(
         if keys:
             raise RunError("a resumed run keeps its keys: pass resume alone, without " + ", ".join(keys) + ".")
         keys = _stored(Path(resume))
+    if brought := [k for k in keys if k in spec.NAMED]:
+        raise SpecError(f"{brought[0]} belongs to `sordino run`; sordino.train takes its model and clients as arguments.")
     job = build.build(spec.from_dict(keys), model, clients, loss, test)
     return execute(job, own=True, at=None if resume is None else Path(resume), watch=watch)
 
@@ -143,7 +145,8 @@ def _finish(job: Job, folder: RunFolder, ledger: Ledger, history: list[RoundReco
 
 
 def _write_head(folder: RunFolder, job: Job, own: bool) -> None:
-    lines = [f"{k} = {spec.to_toml(v)}" for k, v in job.spec.to_dict().items()]
+    kept = {k: v for k, v in job.spec.to_dict().items() if not (own and k in spec.NAMED)}
+    lines = [f"{k} = {spec.to_toml(v)}" for k, v in kept.items()]
     folder.write("spec.toml", ("\n".join(lines) + "\n").encode())
     folder.write_json("plan.json", {"own": own, "fingerprint": _fingerprint(job)} | describe(job))
 

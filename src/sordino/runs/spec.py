@@ -21,6 +21,8 @@ from sordino.core.errors import SpecError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
+NAMED = ("dataset", "data_dir", "clients", "features", "model", "baseline")  # what a Python caller brings instead
+
 
 def _f(default: Any, help: str, group: str) -> Any:
     return field(default=default, metadata={"help": help, "group": group})
@@ -41,7 +43,7 @@ class Spec:
     features: str = _f("scattering", "scattering (fixed, data-independent) or none", "data")
     model: str = _f("linear", "linear or cnn", "model")
     fix_model: bool = _f(False, "replace layers that cannot be trained privately", "model")
-    rounds: int = _f(100, "federated rounds", "rounds")
+    rounds: int = _f(50, "federated rounds", "rounds")
     client_sampling: str = _f("poisson", "poisson, or fixed: cohorts of a fixed size", "rounds")
     client_rate: float = _f(1.0, "share of the clients expected in a round; 1 means all of them", "rounds")
     local_steps: int | None = _f(None, "gradient steps of a client in a round (default 1)", "local")
@@ -49,7 +51,9 @@ class Spec:
     batch_size: int | None = _f(None, "expected records in a step", "local")
     batch_rate: float | None = _f(None, "or: expected share of a client's records in a step (default 1)", "local")
     optimizer: str = _f("sgd", "the client's: sgd, momentum, adam or rmsprop", "local")
-    learning_rate: float = _f(1.0, "the client's", "local")
+    learning_rate: float | None = _f(
+        None, "the client's (default 0.1; on scattering features with the linear model 8)", "local"
+    )
     momentum: float = _f(0.9, "of the client's momentum, adam and rmsprop", "local")
     server_lr: float = _f(1.0, "the server's learning rate on the averaged update", "server")
     server_momentum: float = _f(0.0, "the server's momentum", "server")
@@ -67,7 +71,7 @@ class Spec:
         for f in fields():
             _typed(f.name, getattr(self, f.name), typing.get_type_hints(Spec)[f.name])
         check.positive(
-            epsilon=self.epsilon, learning_rate=self.learning_rate, server_lr=self.server_lr, memory_gb=self.memory_gb
+            epsilon=self.epsilon, learning_rate=0.1 if self.learning_rate is None else self.learning_rate, server_lr=self.server_lr, memory_gb=self.memory_gb
         )
         check.non_negative(checkpoint_seconds=self.checkpoint_seconds)
         check.below_one(delta=self.delta)

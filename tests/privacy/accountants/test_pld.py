@@ -11,11 +11,11 @@ from sordino.privacy.events import FixedSize, Gaussian, Repeated, Sampled, Visib
 
 GOLDEN = [
     (1.0, 0.01, 1000, 1e-5, 1.82823666593),
-    (1.1, 0.004266666667, 14062, 1e-5, 2.38159692937),
+    pytest.param(1.1, 0.004266666667, 14062, 1e-5, 2.38159692937, marks=pytest.mark.slow),
     (2.0, 0.05, 300, 1e-5, 1.92856780804),
     (0.8, 0.02, 500, 1e-5, 4.66801175287),
     (4.0, 0.1, 1000, 1e-6, 3.86883250946),
-    (0.5, 0.001, 1, 1e-6, 1.08523570956),
+    pytest.param(0.5, 0.001, 1, 1e-6, 1.08523570956, marks=pytest.mark.slow),
 ]
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients.layers.base import Layer, tokens
+from sordino.gradients.memory import channels_last, is_last
 from sordino.gradients.tape import Op, Tape, Unsupported, Weight
 from sordino.gradients.terms import Dense
 
@@ -136,7 +137,7 @@ class ChannelNorm(Norm):
 
     def pull(self, x: Tensor, g: Tensor, weight: Tensor | None) -> Tensor:
         x = dense(x)
-        g = g.contiguous(memory_format=layout_of(x))
+        g = channels_last(g) if is_last(x) else g.contiguous()
         mask = [True, False, False]
         gx: Tensor = aten.native_group_norm_backward(
             g, x, self.mean, self.rstd, weight, *self.sizes(x), mask
@@ -153,14 +154,9 @@ class ChannelNorm(Norm):
         return gw, g.flatten(2).sum(2)
 
 
-def layout_of(x: Tensor) -> torch.memory_format:
-    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    return torch.channels_last if last else torch.contiguous_format
-
-
 def dense(x: Tensor) -> Tensor:
-    """x as the kernels take it: contiguous in one of the two layouts."""
-    return x.contiguous(memory_format=layout_of(x))
+    """x as the kernels take it: contiguous in one of the two orders."""
+    return x if is_last(x) else x.contiguous()
 
 
 class LayerNorm(Layer):

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sordino.gradients.memory import channels_last, is_last
+
 aten = torch.ops.aten
 SHORT = 32  # numbers: runs of memory up to here are copied faster by index
 
@@ -161,8 +163,7 @@ class Geometry:
 
 def like(weight: Tensor, x: Tensor) -> Tensor:
     """A kernel in the memory order of the images it meets."""
-    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    return weight.contiguous(memory_format=torch.channels_last) if last else weight
+    return channels_last(weight) if is_last(x) else weight
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,157 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from problems import CLASSES, federation, job, plan
+from scipy.stats import kstest, norm
+from torch import nn
+
+from sordino.core.errors import SpecError
+from sordino.core.rng import Stream
+from sordino.core.types import Batch, State
+from sordino.methods.base import Local
+from sordino.methods.dp_sgd import DpSgd
+from sordino.privacy.events import FixedSize, Gaussian, Repeated, Sampled
+from sordino.runs import loop
+
+RNG = Stream.research(4)
+WIDE = 4000
+
+
+def silent(clients=((10,) * 4), **keys):
+    """4001 weights whose gradient is zero: zero inputs, zero targets, no bias but a silent one."""
+    layer = nn.Linear(WIDE, 1)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    zeros = [(torch.zeros(n, WIDE), torch.zeros(n)) for n in clients]
+    return job(layer, zeros, "squared_error", method="dp-sgd", **keys)
+
+
+def moved(made, **local):
+    plan = replace(made.plan, local=replace(made.plan.local, **local)) if local else made.plan
+    data = made.clients.fetch(range(made.clients.count), torch.device("cpu"))
+    return made.method.train(loop.begin(made), data, made.model, plan, RNG.rows(range(made.clients.count)))
+
+
+@pytest.mark.parametrize(("clip", "lr", "rate"), [(1.0, 1.0, 1.0), (0.2, 0.1, 1.0), (3.0, 1.0, 0.5)])
+def test_the_noise_inside_a_client_is_z_clip_over_the_expected_batch(clip, lr, rate):
+    made = silent(clients=(10,) * 4, clip=clip, learning_rate=lr)
+    noise = moved(made, batch_rate=rate).flatten().numpy()
+    std = lr * made.plan.z * clip / (10 * rate)
+    assert kstest(noise, norm(scale=std).cdf).pvalue > 1e-3
+    assert kstest(noise, norm(scale=1.1 * std).cdf).pvalue < 1e-3
+    assert kstest(noise, norm(scale=0.9 * std).cdf).pvalue < 1e-3
+
+
+def test_every_local_step_is_noised_afresh():
+    made = silent()
+    noise = moved(made, steps=4).flatten().numpy()
+    std = 2 * 0.1 * made.plan.z / 10  # four independent steps
+    assert kstest(noise, norm(scale=std).cdf).pvalue > 1e-3
+    assert kstest(noise, norm(scale=2 * std).cdf).pvalue < 1e-3  # four times the same noise
+
+
+def test_an_empty_batch_is_noised_too():
+    """At a rate of 1e-6 no record is drawn; the step must not show it."""
+    made = silent(learning_rate=1.0)
+    rows = moved(made, batch_rate=1e-6)
+    assert not (rows == 0).any()
+    std = made.plan.z  # divided by one record, the least expected batch
+    assert kstest(rows.flatten().numpy(), norm(scale=std).cdf).pvalue > 1e-3
+
+
+def test_the_divisor_is_the_expected_batch_not_the_realised_one():
+    """One step without noise: the clipped sum of the drawn records over rate * size, whoever was drawn."""
+    made = job(method="dp-sgd", clients=federation((40,)), learning_rate=1.0)
+    quiet = replace(made.plan, noise_multiplier=1e-9, local=replace(made.plan.local, batch_rate=0.25))
+    data, state = made.clients.fetch([0], torch.device("cpu")), loop.begin(made)
+    sizes = set()
+    for i in range(6):
+        rng = RNG.at("try", i).rows([0])
+        drawn = made.method._batch(data, quiet, rng.at("batch", 0))
+        total = made.model.gradients.sums(state.params, drawn, 1.0)
+        rows = made.method.train(state, data, made.model, quiet, rng)
+        assert torch.allclose(rows, -total / 10, atol=1e-6)
+        sizes.add(drawn.sizes[0])
+    assert len(sizes) > 1 and sizes != {10}
+
+
+def test_a_step_is_the_clipped_sum_of_a_hand_written_loop():
+    made = job(nn.Linear(20, CLASSES), method="dp-sgd", clients=federation((6,)), learning_rate=0.5, clip=0.4)
+    quiet = replace(made.plan, noise_multiplier=1e-9)
+    data, state = made.clients.fetch([0], torch.device("cpu")), loop.begin(made)
+    module, total = loop.trained(made, state.params), torch.zeros_like(state.params)
+    for x, y in zip(data.x, data.y, strict=True):
+        module.zero_grad()
+        nn.functional.cross_entropy(module(x[None]), y[None]).backward()
+        g = torch.cat([p.grad.flatten() for p in module.parameters()])
+        total += g * min(1.0, 0.4 / float(g.norm()))
+    rows = made.method.train(state, data, made.model, quiet, RNG.rows([0]))
+    assert torch.allclose(rows[0], -0.5 * total / 6, atol=1e-5)
+
+
+def test_poisson_batches_of_a_client_have_the_rate_and_the_binomial_variance():
+    data = Batch(torch.zeros(200, 1), torch.zeros(200), (200,))
+    made = plan(local=Local(batch_rate=0.3))
+    sizes = [len(DpSgd()._batch(data, made, RNG.at("b", i).rows([7])).y) for i in range(1500)]
+    assert abs(np.mean(sizes) - 60) < 5 * np.sqrt(42 / 1500)
+    assert abs(np.var(sizes) / 42 - 1) < 5 * np.sqrt(2 / 1500)
+    fixed = DpSgd(batch_sampling="fixed")
+    assert {len(fixed._batch(data, made, RNG.at("b", i).rows([7])).y) for i in range(20)} == {60}
+
+
+def test_what_a_step_is_charged():
+    def cost(local, sampling="poisson", **keys):
+        (found,) = DpSgd(batch_sampling=sampling).costs(plan(local=local, **keys))
+        return found.relation, found.event
+
+    assert cost(Local(steps=4)) == ("add/remove", Repeated(Gaussian(1.0), 4))
+    assert cost(Local(steps=4, batch_rate=0.1)) == ("add/remove", Repeated(Sampled(Gaussian(1.0), 0.1), 4))
+    small = {"smallest_client": 12, "largest_client": 60}  # the smallest client has the highest rate
+    found = cost(Local(steps=2, batch_rate=None, batch_size=6), **small)
+    assert found == ("add/remove", Repeated(Sampled(Gaussian(1.0), 0.5), 2))
+    fixed = cost(Local(steps=2, batch_rate=None, batch_size=3), "fixed")
+    assert fixed == ("replace", Repeated(FixedSize(Gaussian(0.5), 3, 12), 2))  # z relative to 2C
+    assert cost(Local(steps=None, epochs=2.0, batch_rate=0.25)) == (
+        "add/remove",
+        Repeated(Sampled(Gaussian(1.0), 0.25), 8),
+    )
+
+
+def test_as_many_steps_are_taken_as_are_charged():
+    """Local epochs: the number of noisy steps is what costs() says."""
+    made = silent()
+    local = replace(made.plan.local, steps=None, epochs=2.0, batch_rate=0.25)
+    plan_ = replace(made.plan, local=local)
+    (cost,) = made.method.costs(plan_)
+    counted = []
+    data = made.clients.fetch(range(4), torch.device("cpu"))
+    batch = DpSgd._batch
+    try:
+        DpSgd._batch = lambda self, *a: counted.append(1) or batch(self, *a)
+        made.method.train(loop.begin(made), data, made.model, plan_, RNG.rows(range(4)))
+    finally:
+        DpSgd._batch = batch
+    assert len(counted) == cost.event.count == 8
+
+
+def test_epochs_with_a_batch_size_need_clients_of_one_size():
+    uneven = plan(local=Local(steps=None, epochs=1.0, batch_rate=None, batch_size=4), largest_client=30)
+    with pytest.raises(SpecError, match="clients of one size"):
+        DpSgd().costs(uneven)
+
+
+def test_larger_clients_weigh_more_and_the_noise_is_inside_already():
+    rows = torch.ones(3, 5)
+    sized = plan(mean_client=20.0, population=3)
+    out = DpSgd().release(rows, (10, 20, 30), State(torch.zeros(5)), sized, RNG.rows([0, 1, 2]))
+    assert torch.allclose(out[:, 0], torch.tensor([0.5, 1.0, 1.5]))
+    merged = DpSgd().merge(State(torch.zeros(5)), out, sized, RNG)
+    assert torch.allclose(merged.params, torch.ones(5))
+
+
+@pytest.mark.parametrize("bad", [{"clip": 0}, {"clip": float("nan")}, {"batch_sampling": "shuffled"}])
+def test_what_cannot_be_accounted_is_refused(bad):
+    with pytest.raises(SpecError):
+        DpSgd(**bad)

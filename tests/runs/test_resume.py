@@ -1,0 +1,404 @@
+"""A run may die anywhere; what is charged stays charged, and what goes on is the same run."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+import torch
+from problems import federation, held_out, mlp, same_weights
+
+import sordino
+from sordino.core.errors import RunError
+from sordino.runs import faults
+from sordino.runs.folder import CHECKPOINT, PREVIOUS, RunFolder
+
+ROUNDS, TARGET = 5, 3.0
+CLIENTS, TEST = federation(), held_out()
+
+
+class Killed(BaseException):
+    """Nothing in the run may catch it."""
+
+
+def train(**keys):
+    return sordino.train(mlp(), CLIENTS, test=TEST, **keys)
+
+
+def keys(out, mode="research", every=0.0, **more):
+    """Everything that a state can hold: adaptive clip, server momentum, averaging."""
+    return {
+        "method": "dp-fedavg",
+        "adaptive_clip": True,
+        "server_momentum": 0.5,
+        "averaging": 0.5,
+        "learning_rate": 0.5,
+        "rounds": ROUNDS,
+        "epsilon": TARGET,
+        "mode": mode,
+        "checkpoint_seconds": every,
+        "out": str(out),
+        "name": "it",
+        "device": "cpu",
+    } | more
+
+
+def kill_at(point, number):
+    """Die when a point is passed for the number-th time."""
+    seen = 0
+
+    def hook(name):
+        nonlocal seen
+        if name == point:
+            seen += 1
+            if seen == number + 1:
+                raise Killed
+
+    faults.set_hook(hook)
+
+
+def run_killed(point, number, **keys):
+    """Whether the run died there."""
+    kill_at(point, number)
+    try:
+        train(**keys)
+        return False
+    except Killed:
+        return True
+    finally:
+        faults.set_hook(None)
+
+
+def charges(folder: Path) -> list[int]:
+    with_db = sqlite3.connect(folder / "ledger.sqlite")
+    try:
+        return [r for (r,) in with_db.execute("SELECT round FROM charge ORDER BY id")]
+    finally:
+        with_db.close()
+
+
+@pytest.fixture(scope="module")
+def unkilled(tmp_path_factory):
+    return train(**keys(tmp_path_factory.mktemp("whole")))
+
+
+def loss_of(model):
+    with torch.no_grad():
+        return float(torch.nn.functional.cross_entropy(model(TEST[0]), TEST[1]))
+
+
+@pytest.mark.parametrize("every", [0.0, 1e6])
+@pytest.mark.parametrize("point", faults.POINTS)
+def test_a_research_run_killed_anywhere_ends_as_if_it_had_not_been(point, every, tmp_path, unkilled):
+    died = 0
+    for number in (0, 2, 4):
+        folder = tmp_path / str(number) / "it"
+        if not run_killed(point, number, **keys(folder.parent, every=every)):
+            continue
+        died += 1
+        before = charges(folder)
+        result = train(resume=folder)
+        assert same_weights(result.model, unkilled.model)
+        assert charges(folder) == list(range(ROUNDS)) and charges(folder)[: len(before)] == before
+        assert [r.round for r in result.history] == [1, 2, 3, 4, 5]
+        assert result.guarantee == unkilled.guarantee and result.guarantee.epsilon <= TARGET
+        assert [r.loss for r in result.history] == [r.loss for r in unkilled.history]
+        assert (folder / "model.safetensors").read_bytes() == (unkilled.folder / "model.safetensors").read_bytes()
+    assert died >= 1
+
+
+@pytest.mark.parametrize("every", [0.0, 1e6])
+@pytest.mark.parametrize("point", faults.POINTS)
+def test_a_secure_run_killed_anywhere_never_overspends(point, every, tmp_path):
+    """The noise of a re-run is fresh, so it is charged again; the run ends with fewer rounds, not a higher epsilon."""
+    died = 0
+    for number in (0, 2, 4):
+        folder = tmp_path / str(number) / "it"
+        if not run_killed(point, number, **keys(folder.parent, "secure", every)):
+            continue
+        died += 1
+        before = charges(folder)
+        saved = RunFolder(folder).load_state()
+        kept = saved[1] if saved is not None else 0
+        result = train(resume=folder)
+        assert charges(folder)[: len(before)] == before  # an interrupted round stays charged
+        assert len(charges(folder)) == ROUNDS
+        merged = ROUNDS - (len(before) - kept)
+        assert [r.round for r in result.history] == list(range(1, merged + 1))
+        assert result.guarantee.epsilon <= TARGET and result.guarantee.mode == "secure"
+        if merged:
+            assert loss_of(result.model) == pytest.approx(result.history[-1].loss, rel=1e-5)
+    assert died >= 1
+
+
+def test_a_secure_run_that_always_dies_after_paying_spends_no_more_than_its_budget(tmp_path):
+    folder = tmp_path / "it"
+    assert run_killed("paid", 0, **keys(tmp_path, "secure"))
+    for _ in range(ROUNDS - 1):
+        assert run_killed("paid", 0, resume=folder)
+    assert not run_killed("paid", 0, resume=folder)  # nothing is left to pay with
+    assert charges(folder) == [0] * ROUNDS
+    result = train(resume=folder)
+    assert result.history == [] and 0.99 * TARGET < result.guarantee.epsilon <= TARGET
+    assert same_weights(result.model, mlp())
+
+
+def test_killed_again_and_again_it_is_still_the_same_run(tmp_path, unkilled):
+    folder = tmp_path / "it"
+    assert run_killed("merged", 1, **keys(tmp_path))
+    for point in ("saving", "paid", "recorded", "trained"):
+        assert run_killed(point, 0, resume=folder)
+    assert same_weights(train(resume=folder).model, unkilled.model)
+    assert charges(folder) == list(range(ROUNDS))
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    result = train(**keys(tmp_path))
+    again = train(resume=result.folder)
+    assert same_weights(again.model, result.model) and again.history == result.history
+    assert again.guarantee == result.guarantee and len(charges(result.folder)) == ROUNDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["paid", "recorded"])
+def test_a_capped_sampled_run_resumes_with_the_same_cohorts(point, tmp_path):
+    capped = {"method": "dp-sgd", "client_rate": 0.5, "max_participations": 2, "rounds": 6, "epsilon": 4.0}
+    start = {"learning_rate": 0.1, "device": "cpu", "name": "it"}
+    whole = train(**capped, **start, out=str(tmp_path / "whole"))
+    assert run_killed(point, 3, **capped, **start, out=str(tmp_path))
+    result = train(resume=tmp_path / "it")
+    assert same_weights(result.model, whole.model)
+    assert [r.clients for r in result.history] == [r.clients for r in whole.history]
+
+
+# --- damage
+
+
+def stopped(tmp_path, number=3, **more):
+    """A run killed after some rounds, with a checkpoint for every one of them."""
+    assert run_killed("paid", number, **keys(tmp_path, **more))
+    return tmp_path / "it"
+
+
+def spoil(path: Path, at=0.7):
+    data = bytearray(path.read_bytes())
+    data[int(at * len(data))] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+DAMAGES = {
+    "flipped": spoil,
+    "header": lambda p: spoil(p, 0.02),
+    "last": lambda p: spoil(p, 0.999),
+    "cut": lambda p: p.write_bytes(p.read_bytes()[:-40]),
+    "empty": lambda p: p.write_bytes(b""),
+    "text": lambda p: p.write_text("not a checkpoint"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(damage, tmp_path, unkilled):
+    folder = stopped(tmp_path)
+    DAMAGES[damage](folder / CHECKPOINT)
+    result = train(resume=folder)
+    assert same_weights(result.model, unkilled.model)
+    assert any(CHECKPOINT in note and "damaged" in note for note in result.notes)
+
+
+def test_two_damaged_checkpoints_are_an_error_and_nothing_is_trained(tmp_path):
+    folder = stopped(tmp_path)
+    spoil(folder / CHECKPOINT)
+    spoil(folder / PREVIOUS)
+    before = charges(folder)
+    with pytest.raises(RunError, match=r"cannot resume .*damaged.*Start the run anew"):
+        train(resume=folder)
+    assert charges(folder) == before and not (folder / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("tail", [b'{"round": 4, "cli', b"\x00\x00\x00", b"\xff\xfe{", b"{}\n", b"[1]\n"])
+def test_a_torn_last_record_is_dropped(tail, tmp_path, unkilled):
+    folder = stopped(tmp_path)
+    with (folder / "records.jsonl").open("ab") as file:
+        file.write(tail)
+    result = train(resume=folder)
+    assert [r.round for r in result.history] == [1, 2, 3, 4, 5]
+    assert len((folder / "records.jsonl").read_text().splitlines()) == ROUNDS
+    assert same_weights(result.model, unkilled.model)
+
+
+def test_a_lost_or_damaged_ledger_is_an_error(tmp_path):
+    """What was spent is no longer known: going on would report less than was spent."""
+    folder = stopped(tmp_path)
+    kept = {p.name: p.read_bytes() for p in folder.glob("ledger.sqlite*")}
+    for path in folder.glob("ledger.sqlite*"):
+        path.unlink()
+    (folder / "ledger.sqlite").write_bytes(b"no database at all" * 100)
+    with pytest.raises(RunError, match="ledger"):
+        train(resume=folder)
+    (folder / "ledger.sqlite").unlink()
+    with pytest.raises(RunError, match="ledger"):
+        train(resume=folder)
+    for path in folder.glob("ledger.sqlite*"):
+        path.unlink()
+    for name, data in kept.items():
+        (folder / name).write_bytes(data)
+    assert train(resume=folder).guarantee.epsilon <= TARGET
+
+
+def test_two_processes_on_one_folder_are_refused(tmp_path):
+    folder = stopped(tmp_path)
+    other = RunFolder(folder)
+    other.lock()
+    try:
+        with pytest.raises(RunError, match="in use by another process"):
+            train(resume=folder)
+    finally:
+        other.close()
+    train(resume=folder)
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path):
+    train(**keys(tmp_path))
+    with pytest.raises(RunError, match="exists already"):
+        train(**keys(tmp_path))
+
+
+@pytest.mark.parametrize("who", [0, 5])
+@pytest.mark.parametrize("what", ["x", "y"])
+def test_other_data_is_refused(who, what, tmp_path):
+    folder = stopped(tmp_path)
+    other = [(x.clone(), y.clone()) for x, y in CLIENTS]
+    if what == "x":
+        other[who][0][3, 4] += 1
+    else:
+        other[who][1][3] = (other[who][1][3] + 1) % 3
+    with pytest.raises(RunError, match="other data"):
+        sordino.train(mlp(), other, test=TEST, resume=folder)
+
+
+def test_another_spec_or_model_or_client_count_is_refused(tmp_path):
+    folder = stopped(tmp_path)
+    with pytest.raises(RunError, match="another model"):
+        sordino.train(torch.nn.Linear(20, 3), CLIENTS, test=TEST, resume=folder)
+    with pytest.raises(RunError, match="must be the same"):
+        sordino.train(mlp(), CLIENTS[:-1], test=TEST, resume=folder)
+    text = (folder / "spec.toml").read_text()
+    (folder / "spec.toml").write_text(text.replace("epsilon = 3.0", "epsilon = 30.0"))
+    with pytest.raises(RunError, match="another spec"):
+        train(resume=folder)
+    (folder / "spec.toml").write_text(text)
+    with pytest.raises(RunError, match="without rounds"):
+        train(resume=folder, rounds=7)
+    train(resume=folder)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "spec.toml"])
+def test_a_folder_without_its_head_is_an_error(name, tmp_path):
+    folder = stopped(tmp_path)
+    (folder / name).unlink()
+    with pytest.raises(sordino.SordinoError, match=name):
+        train(resume=folder)
+    with pytest.raises(RunError, match="no run folder"):
+        train(resume=tmp_path / "nowhere")
+    if name == "plan.json":
+        for text in ("[1, 2]", "{", ""):
+            (folder / name).write_text(text)
+            with pytest.raises(RunError, match="damaged"):
+                train(resume=folder)
+
+
+# --- a full disk
+
+
+def full_disk(monkeypatch, names):
+    """From now on, synchronising a file of such a name fails as on a full disk."""
+    real = os.fsync
+
+    def fsync(handle):
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        if any(name in path for name in names):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def test_a_full_disk_at_a_checkpoint_is_one_clear_line_and_the_old_one_stays(tmp_path, monkeypatch, unkilled):
+    folder = stopped(tmp_path, 2)
+    before = (folder / CHECKPOINT).read_bytes()
+    with monkeypatch.context() as patch:
+        full_disk(patch, ["checkpoint"])
+        with pytest.raises(RunError, match=r"cannot write .*checkpoint.*No space left on device") as error:
+            train(resume=folder)
+    assert "\n" not in str(error.value)
+    assert (folder / CHECKPOINT).read_bytes() == before and not list(folder.glob("*.tmp"))
+    assert same_weights(train(resume=folder).model, unkilled.model)
+
+
+def test_a_full_disk_at_the_end_is_resumed_too(tmp_path, monkeypatch, unkilled):
+    with monkeypatch.context() as patch:
+        full_disk(patch, ["model.safetensors"])
+        with pytest.raises(RunError, match="cannot write .*model.safetensors"):
+            train(**keys(tmp_path))
+    assert same_weights(train(resume=tmp_path / "it").model, unkilled.model)
+
+
+TOML = """
+dataset = "small.npz"
+features = "none"
+clients = 8
+method = "dp-fedavg"
+adaptive_clip = true
+learning_rate = 0.5
+server_momentum = 0.5
+rounds = {rounds}
+epsilon = 5.0
+checkpoint_seconds = {every}
+device = "cpu"
+"""
+
+
+@pytest.mark.slow
+def test_a_real_full_disk(small_npz, sordino_command):
+    """RLIMIT_FSIZE: no file may grow past 30,000 bytes; the records or the ledger are the first to hit it."""
+    here = small_npz.parent
+    (here / "it.toml").write_text(TOML.format(rounds=250, every=0))
+    whole = sordino_command("run", "it.toml", "--name", "whole", "--json", cwd=here)
+    assert whole.returncode == 0, whole.stderr
+    failed = sordino_command("run", "it.toml", "--name", "it", "--json", cwd=here, fsize=30_000)
+    assert failed.returncode == 2 and "Traceback" not in failed.stderr
+    assert failed.stderr.startswith("sordino: RunError: cannot write") and failed.stderr.count("\n") == 1
+    state = RunFolder(here / "runs" / "it").load_state()
+    assert state is not None and state[1] > 5 and state[2] is None  # sound, and some way into the run
+    resumed = sordino_command("resume", "runs/it", "--json", cwd=here)
+    assert resumed.returncode == 0, resumed.stderr
+    one, other = ((here / "runs" / n / "model.safetensors").read_bytes() for n in ("whole", "it"))
+    assert one == other
+
+
+@pytest.mark.slow
+def test_five_real_kills(small_npz, sordino_command):
+    """SIGKILL at random moments of a fixed seed; the model at the end is the one of the run that was left alone."""
+    here, draw = small_npz.parent, random.Random(5)
+    (here / "it.toml").write_text(TOML.format(rounds=200, every=0.01))
+    whole = sordino_command("run", "it.toml", "--name", "whole", "--json", cwd=here)
+    assert whole.returncode == 0, whole.stderr
+    folder = here / "runs" / "it"
+    command, killed = ("run", "it.toml", "--name", "it", "--json"), 0
+    for i in range(5):
+        at = {"file": str(folder / "records.jsonl"), "kill": 25 * (i + 1), "delay": draw.random() * 0.02}
+        done = sordino_command(*command, cwd=here, **at)
+        killed += done.returncode == -9
+        command = ("resume", "runs/it", "--json")
+    assert killed == 5
+    done = sordino_command(*command, cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "model.safetensors").read_bytes() == (here / "runs/whole/model.safetensors").read_bytes()
+    assert charges(folder) == list(range(200))
+    result = json.loads((folder / "result.json").read_text())
+    assert result["rounds"] == 200 and result["guarantee"]["epsilon"] <= 5.0
