@@ -192,9 +192,10 @@ class Enough:
     """Says when there are enough quiet rounds, or no more time."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.start = args, time.perf_counter()
+        self.args, self.start = args, 0.0
 
     def __call__(self, clock: Clock) -> bool:
+        self.start = self.start or time.perf_counter()  # from the first question on: start-up is not counted
         over = time.perf_counter() - self.start > self.args.seconds
         return len(clock.quiet()) >= self.args.rounds or (over and len(clock.rounds) >= self.args.warmup + 3)
 

@@ -88,8 +88,8 @@ class Opacus(Sgd):
 
 
 class Limit:
-    """Forward and backward alone, on batches made beforehand, channels last: what no framework can beat
-    that gives its kernels so many records at a time."""
+    """Forward and backward alone, on batches made beforehand, channels last: the least that PyTorch's kernels take
+    for so many records at a time."""
 
     def __init__(self, batch: int) -> None:
         self.model = cnn().to(memory_format=torch.channels_last)

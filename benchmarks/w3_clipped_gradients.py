@@ -234,7 +234,8 @@ def clients(args: argparse.Namespace) -> dict[str, object]:
         (weights[half:], Batch(x[at:], y[at:], sizes[half:])),
     ]
     pool = ThreadPoolExecutor(2)
-    line: dict[str, object] = {"workload": args.workload, "clients": count, "samples": sum(sizes), "device": args.device}
+    line: dict[str, object] = {"workload": args.workload, "clients": count, "samples": sum(sizes)}
+    line["device"] = args.device
     modes = {"one call": 0} if args.device == "cuda" else {"one call": 0, "two threads": 2}
     seconds: dict[str, list[float]] = {f"{mode}, clip {c}": [] for mode in modes for c in (1.0, None)}
     for i in range(args.rounds + 3):

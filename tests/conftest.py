@@ -62,6 +62,7 @@ def sordino_command():
 def small_npz(tmp_path: Path) -> Path:
     """tmp_path/small.npz: 96 training and 60 test records of three classes."""
     import numpy as np
+
     from problems import federation, held_out
 
     clients, (x, y) = federation(), held_out()

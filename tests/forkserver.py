@@ -68,11 +68,23 @@ def one(job):
         return {"rc": os.waitstatus_to_exitcode(status), "stdout": texts[0], "stderr": texts[1]}
 
 
+def warm_up():
+    """A first run imports and compiles what all later ones share."""
+    import torch
+
+    import sordino
+
+    with tempfile.TemporaryDirectory() as out:
+        pair = (torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
+        sordino.train(torch.nn.Linear(2, 2), [pair], test=pair, rounds=1, out=out, device="cpu")
+
+
 def serve():
     import sordino.cli.main
     import sordino.cli.methods
     import sordino.cli.run  # noqa: F401 (what every child will need)
 
+    warm_up()
     for line in sys.stdin:
         print(json.dumps(one(json.loads(line))), flush=True)
 

@@ -48,7 +48,7 @@ def _seeded(make: Any, seed: int) -> nn.Module:
 def job(module: nn.Module | None = None, clients: Any = None, loss: Any = None, **keys: Any) -> build.Job:
     """A job on the small federation; full batches and all clients unless the keys say otherwise."""
     keys = {"rounds": 3, "learning_rate": 0.1, "device": "cpu"} | keys
-    return build.build(spec.from_dict(keys), module or mlp(), clients or federation(), loss, None)
+    return build.build(spec.from_dict(keys), module or mlp(), federation() if clients is None else clients, loss, None)
 
 
 def plan(**keys: Any) -> Plan:
@@ -59,8 +59,7 @@ def plan(**keys: Any) -> Plan:
         "sampler": Poisson(1.0),
         "local": Local(),
         "noise_multiplier": 1.0,
-        "smallest_client": 12,
-        "largest_client": 12,
+        "sizes": (12,),
         "mean_client": 12.0,
     }
     return Plan(**(known | keys))

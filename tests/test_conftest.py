@@ -30,8 +30,9 @@ def suite(tmp_path):
 
 def run(suite, **env):
     clean = {k: v for k, v in os.environ.items() if k not in ("CI", "SORDINO_DATA") and "PYTEST" not in k}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(suite)]
-    return subprocess.run(command, env=clean | {"PYTHONPATH": str(suite)} | env, capture_output=True, text=True, cwd=suite.parent)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(suite)]
+    env = clean | {"PYTHONPATH": str(suite), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | env
+    return subprocess.run(command, env=env, capture_output=True, text=True, cwd=suite.parent)
 
 
 @pytest.mark.slow

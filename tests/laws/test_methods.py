@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from problems import CLASSES, FEATURES, federation, job, linear, mlp
 
+from problems import CLASSES, FEATURES, federation, job, linear, mlp
 from sordino.core import plugin
 from sordino.core.rng import Stream
 from sordino.core.types import State
@@ -172,15 +173,11 @@ def test_a_round_draws_fresh_noise(method):
 
     def round_at(number):
         rng = RNG.at("round", number)
-        rows = made.engine.clients(method_of(made), state, range(8), made.clients, made.model, made.plan, rng.at("c"))
+        rows = made.engine.clients(made.method, state, range(8), made.clients, made.model, made.plan, rng.at("c"))
         return made.method.merge(state, rows, made.plan, rng.at("merge")).params
 
     assert torch.equal(round_at(0), round_at(0))
     assert not (round_at(0) == round_at(1)).any()
-
-
-def method_of(made):
-    return made.method
 
 
 @pytest.mark.parametrize("method", PRIVATE)
@@ -204,7 +201,7 @@ def test_the_promise_is_kept_and_used(method):
 def test_epsilon_grows_with_every_round(method):
     made = job(method=method, epsilon=3.0, rounds=7)
     spent = [made.guarantee(made.viewer, r, r).epsilon for r in range(8)]
-    assert spent[0] == 0 and all(a < b for a, b in zip(spent, spent[1:], strict=False)) and spent[-1] <= 3.0
+    assert spent[0] == 0 and all(a < b for a, b in itertools.pairwise(spent)) and spent[-1] <= 3.0
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from problems import CLASSES, FEATURES, federation, job
 
+from problems import CLASSES, FEATURES, federation, job
 from sordino.core.rng import Stream
 from sordino.core.types import Batch
 from sordino.engines.simulator import Simulator

@@ -3,10 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from problems import CLASSES, federation, job, plan
 from scipy.stats import kstest, norm
 from torch import nn
 
+from problems import CLASSES, federation, job, plan
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.core.types import Batch, State
@@ -108,7 +108,7 @@ def test_what_a_step_is_charged():
 
     assert cost(Local(steps=4)) == ("add/remove", Repeated(Gaussian(1.0), 4))
     assert cost(Local(steps=4, batch_rate=0.1)) == ("add/remove", Repeated(Sampled(Gaussian(1.0), 0.1), 4))
-    small = {"smallest_client": 12, "largest_client": 60}  # the smallest client has the highest rate
+    small = {"sizes": (12, 60)}  # the smallest client has the highest rate
     found = cost(Local(steps=2, batch_rate=None, batch_size=6), **small)
     assert found == ("add/remove", Repeated(Sampled(Gaussian(1.0), 0.5), 2))
     fixed = cost(Local(steps=2, batch_rate=None, batch_size=3), "fixed")
@@ -137,7 +137,7 @@ def test_as_many_steps_are_taken_as_are_charged():
 
 
 def test_epochs_with_a_batch_size_need_clients_of_one_size():
-    uneven = plan(local=Local(steps=None, epochs=1.0, batch_rate=None, batch_size=4), largest_client=30)
+    uneven = plan(local=Local(steps=None, epochs=1.0, batch_rate=None, batch_size=4), sizes=(12, 30))
     with pytest.raises(SpecError, match="clients of one size"):
         DpSgd().costs(uneven)
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from problems import federation, held_out, job, mlp
 from torch import nn
 
+from problems import federation, held_out, job, mlp
 from sordino.core.rng import Stream
 from sordino.engines.simulator import Simulator
 from sordino.methods import optimizers

@@ -58,7 +58,9 @@ def test_impossible_targets_are_refused_with_the_lowest_reachable():
         noise_multiplier(lambda z: NonPrivate("the server sees all"), 1.0, 1e-5)
 
 
-@pytest.mark.parametrize(("target", "delta"), [(0, 1e-5), (-1, 1e-5), (float("inf"), 1e-5), (1, 0), (1, 1), (True, 1e-5)])
+@pytest.mark.parametrize(
+    ("target", "delta"), [(0, 1e-5), (-1, 1e-5), (float("inf"), 1e-5), (1, 0), (1, 1), (True, 1e-5)]
+)
 def test_a_budget_is_a_positive_number_and_a_delta_a_probability(target, delta):
     with pytest.raises(SpecError):
         noise_multiplier(Gaussian, target, delta)

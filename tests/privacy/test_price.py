@@ -1,8 +1,8 @@
 import math
 
 import pytest
-from problems import plan
 
+from problems import plan
 from sordino.core.errors import SpecError
 from sordino.methods.base import Local
 from sordino.methods.dp_fedavg import DpFedAvg

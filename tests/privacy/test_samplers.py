@@ -49,7 +49,9 @@ def test_what_is_not_poisson_is_rejected_by_the_same_statistic():
 
     class Lumpy:  # all or nobody in halves: the right rate again
         def draw(self, n, rng):
-            return np.concatenate([np.arange(h, n, 2) for h in (0, 1) if rng.at(h).uniform(1)[0] < 0.3] or [[]]).astype(int)
+            return np.concatenate([np.arange(h, n, 2) for h in (0, 1) if rng.at(h).uniform(1)[0] < 0.3] or [[]]).astype(
+                int
+            )
 
     lumpy = indicator(Lumpy(), rng)
     assert abs(lumpy.mean() - 0.3) < 0.03 and abs(variance_ratio(lumpy, 0.3) - 1) > spread

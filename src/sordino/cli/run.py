@@ -87,9 +87,9 @@ def _without_privacy(job: Job, progress: RunProgress) -> Result:
     from sordino.methods.fedavg import FedAvg
 
     options = {"method": "fedavg", "options": (), "baseline": False, "viewer": None}
-    name = f"{job.spec.name}-without-privacy" if job.spec.name else None
+    name = f"{job.spec.name[:48]}-without-privacy" if job.spec.name else None
     wanted = replace(job.spec, **options, name=name, out=job.spec.out)  # type: ignore[arg-type]
-    plan = replace(job.plan, noise_multiplier=None, server_momentum=0.0)
+    plan = replace(job.plan, noise_multiplier=None)
     twin = replace(job, spec=wanted, method=FedAvg(), plan=plan, viewer="server")
     progress.start(twin)
     with progress.rounds(twin):

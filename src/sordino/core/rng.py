@@ -32,6 +32,7 @@ from sordino.core.errors import SpecError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Picks = tuple[Tensor, tuple[int, ...]]  # indices into clients' records laid end to end, and how many of each
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,8 +55,7 @@ class Stream:
 
     def at(self, *path: str | int) -> Stream:
         """The stream of that name below this one."""
-        name = "/".join(f"{type(p).__name__}:{p}" for p in path).encode()
-        return Stream(hashlib.blake2b(name, key=self.key, digest_size=32).digest(), self.secure)
+        return Stream(hashlib.blake2b(repr(path).encode(), key=self.key, digest_size=32).digest(), self.secure)
 
     def rows(self, ids: Sequence[int] | Ints) -> RowStream:
         """One stream a client, drawn from together."""
@@ -125,26 +125,27 @@ class RowStream:
             row[:] = self.stream.normals(dim, int(i))
         return torch.from_numpy(rows).to(like.device, like.dtype)
 
-    def poisson(self, sizes: Sequence[int], rates: Sequence[float], device: torch.device) -> list[Tensor]:
-        """For each client the indices below sizes[i], each kept with probability rates[i]."""
+    def poisson(self, sizes: Sequence[int], rates: Sequence[float], device: torch.device) -> Picks:
+        """From each client its records, each kept with probability rates[i]."""
         if device.type == "cuda" and not self.stream.secure:
             width = max(sizes, default=0)
             words = self._words(device, (width + 3) // 4).permute(1, 2, 0).reshape(len(self.ids), -1)[:, :width]
+            size = torch.tensor(list(sizes), device=device)
             keep = words < torch.tensor([r * 2.0**32 for r in rates], device=device)[:, None]
-            keep &= torch.arange(width, device=device) < torch.tensor(list(sizes), device=device)[:, None]
-            return [row.nonzero()[:, 0] for row in keep]
+            keep &= torch.arange(width, device=device) < size[:, None]
+            row, column = keep.nonzero(as_tuple=True)
+            return (size.cumsum(0) - size)[row] + column, tuple(keep.sum(dim=1).tolist())
         draws = (self.stream.poisson(n, r, int(i)) for n, r, i in zip(sizes, rates, self.ids, strict=True))
-        return [torch.from_numpy(d).to(device) for d in draws]
+        return flat(list(draws), sizes, device)
 
-    def fixed(self, sizes: Sequence[int], takes: Sequence[int], device: torch.device) -> list[Tensor]:
-        """For each client takes[i] of sizes[i] indices without replacement."""
+    def fixed(self, sizes: Sequence[int], takes: Sequence[int], device: torch.device) -> Picks:
+        """From each client takes[i] of its sizes[i] records, without replacement."""
         draws = (self.stream.fixed(n, m, int(i)) for n, m, i in zip(sizes, takes, self.ids, strict=True))
-        return [torch.from_numpy(d).to(device) for d in draws]
+        return flat(list(draws), sizes, device)
 
-    def permutations(self, sizes: Sequence[int], device: torch.device) -> list[Tensor]:
-        """For each client a random order of its indices."""
-        draws = (self.stream.permutation(n, int(i)) for n, i in zip(sizes, self.ids, strict=True))
-        return [torch.from_numpy(d).to(device) for d in draws]
+    def permutations(self, sizes: Sequence[int]) -> list[Ints]:
+        """For each client a random order of its records."""
+        return [self.stream.permutation(n, int(i)) for n, i in zip(sizes, self.ids, strict=True)]
 
     def integers(self) -> list[int]:
         """For each client a whole number of 63 bits (the SplitMix64 finaliser of one key and the client)."""
@@ -174,3 +175,11 @@ class RowStream:
             c2, c3 = (p0 >> 32) & mask ^ c3 ^ k1, p0 & mask
             k0, k1 = (k0 + 0x9E3779B9) & mask, (k1 + 0xBB67AE85) & mask
         return torch.stack([w.expand(len(ids), n) for w in (c0, c1, c2, c3)])
+
+
+def flat(chosen: Sequence[Ints], sizes: Sequence[int], device: torch.device) -> Picks:
+    """Each client's own indices -> indices into all clients' records, laid one client after the other."""
+    starts = np.cumsum([0, *sizes])
+    parts = [c + start for c, start in zip(chosen, starts[:-1], strict=True)]
+    index = np.concatenate([np.empty(0, np.int64), *parts])
+    return torch.from_numpy(index).to(device), tuple(len(c) for c in chosen)

@@ -29,14 +29,9 @@ class Batch:
     y: Tensor  # [records, ...]
     sizes: tuple[int, ...]  # [clients], sums to the number of records
 
-    def pick(self, chosen: Sequence[Tensor]) -> Batch:
-        """For each client the records at its chosen indices."""
-        starts, at = [], 0
-        for size in self.sizes:
-            starts.append(at)
-            at += size
-        index = torch.cat([c + start for c, start in zip(chosen, starts, strict=True)])
-        return Batch(self.x[index], self.y[index], tuple(len(c) for c in chosen))
+    def pick(self, index: Tensor, sizes: tuple[int, ...]) -> Batch:
+        """The records at these places, of which sizes[k] belong to client k."""
+        return Batch(self.x[index], self.y[index], sizes)
 
 
 class Clients(Protocol):

@@ -43,7 +43,7 @@ class Layout:
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """Named views of a vector [dim] or of rows [clients, dim]; writing to a view writes to the vector."""
         lead = vector.shape[:-1]
-        return {s.name: vector[..., s.start : s.stop].view(*lead, *s.shape) for s in self.slots}
+        return {s.name: vector[..., s.start : s.stop].view((*lead, *s.shape)) for s in self.slots}
 
     def read(self, module: nn.Module) -> Tensor:
         """The module's trainable parameters as a fresh vector [dim]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,15 +55,20 @@ class LazyClients:
     Memory is for the cohort, not for the population.
     """
 
-    def __init__(self, count: int, records: int, make: Callable[[int], tuple[Any, Any]]) -> None:
+    def __init__(
+        self, count: int, records: int, make: Callable[[int], tuple[Any, Any]], classes: int | None = None
+    ) -> None:
         self.count, self.records, self.make = count, records, make
+        self.classes = classes  # labels are checked against it where it is known
 
     def size(self, client: int) -> int:
         return self.records
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
         parts = [checked(f"client {i}", *self.make(int(i))) for i in ids] or [_none_like(self.make(0))]
-        for i, (x, _) in zip(ids, parts, strict=False):
+        for i, (x, y) in zip(ids, parts, strict=False):
+            if self.classes is not None:
+                check_labels(y, self.classes, f"client {i}")
             if len(x) != self.records:
                 raise DataError(f"client {i} has {len(x)} records where {self.records} were declared.")
         x, y = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
@@ -82,11 +87,13 @@ def adopt(clients: Any) -> ArrayClients | LazyClients:
     """
     if isinstance(clients, ArrayClients | LazyClients):
         return clients
+    if not isinstance(clients, Iterable):
+        raise DataError(f"clients must be a list of (x, y) pairs, one a client, not {type(clients).__name__}.")
     items = list(clients.values()) if isinstance(clients, Mapping) else list(clients)
     if not items:
         raise DataError("there are no clients: pass a list of (x, y) pairs, one a client.")
     pairs = [checked(f"client {i}", *_pair(i, item)) for i, item in enumerate(items)]
-    shapes = {tuple(x.shape[1:]) for x, _ in pairs}
+    shapes = {(tuple(x.shape[1:]), tuple(y.shape[1:])) for x, y in pairs}
     if len(shapes) > 1:
         raise DataError(f"clients have records of different shapes: {sorted(shapes)}.")
     x, y = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
@@ -99,8 +106,10 @@ def _pair(i: int, item: Any) -> tuple[Any, Any]:
     if hasattr(item, "__getitem__") and hasattr(item, "__len__") and not hasattr(item, "shape"):
         rows = [item[j] for j in range(len(item))]  # a map-style Dataset
         if rows and all(isinstance(r, tuple | list) and len(r) == 2 for r in rows):
-            xs = torch.stack([torch.as_tensor(np.asarray(r[0])) for r in rows])
-            return xs, torch.stack([torch.as_tensor(np.asarray(r[1])) for r in rows])
+            try:
+                return np.stack([np.asarray(r[0]) for r in rows]), np.stack([np.asarray(r[1]) for r in rows])
+            except ValueError as error:
+                raise DataError(f"client {i}: its records differ in shape.") from error
         if not rows:
             raise DataError(f"client {i} has no records. Leave it out.")
     raise DataError(f"client {i} must be an (x, y) pair or a map-style Dataset, not {type(item).__name__}.")
@@ -123,11 +132,13 @@ def checked(who: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 def _tensor(who: str, name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         tensor = value.detach()
+        if tensor.is_complex():
+            raise DataError(f"{who}: {name} must be numeric, not {tensor.dtype}.")
     else:
         array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
         if array.dtype.kind not in "fiub":
             raise DataError(f"{who}: {name} must be numeric, not {array.dtype}.")
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = torch.from_numpy(np.array(array, order="C"))
     if tensor.is_floating_point():
         return tensor.to(torch.float32)
     return tensor.to(torch.int64) if name == "y" or tensor.dtype != torch.uint8 else tensor

@@ -12,11 +12,10 @@ from sordino.core.errors import ModelError
 from sordino.core.types import Batch, SampleLoss
 from sordino.core.vector import Layout
 from sordino.gradients.clone import Plan, patch, private
+from sordino.gradients.draw import Draw
 from sordino.gradients.layers import Layer
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape
-
-RECORDS = 128  # at a time on a CPU where clients have their own weights: what they touch stays in its caches
 
 
 class BookKeeping:
@@ -46,26 +45,38 @@ class BookKeeping:
                 layer.open(None)
         return check_losses(losses, x.shape[0])
 
-    def sums(self, weights: Tensor, batch: Batch, clip: float | None, seeds: Sequence[int] | None) -> Tensor:
-        split, stacked = Split(batch.sizes), weights.dim() == 2
+    def sums(
+        self, weights: Tensor, batch: Batch, clip: float | None, seeds: Sequence[int] | None, limit: int
+    ) -> Tensor:
+        """At most `limit` records at a time."""
+        split, stacked, draw = Split(batch.sizes), weights.dim() == 2, Draw(seeds)
         out = weights.new_zeros(split.clients, self._layout.dim)
-        limit = RECORDS if stacked and weights.device.type == "cpu" else split.records
-        for clients, records in split.chunks(limit):
+        for clients, records, sizes in split.chunks(limit):
             own = weights[clients] if stacked else weights
-            part = Split(batch.sizes[clients])
-            if part.records:
-                tape = Tape(self._layout, own, part, clip, None if seeds is None else seeds[clients], out[clients])
-                self._run(tape, batch.x[records], batch.y[records])
+            tape = Tape(self._layout, own, Split(sizes), clip, draw.after(clients.start), out[clients])
+            self._run(tape, batch.x[records], batch.y[records])
         return out
 
-    def _run(self, tape: Tape, x: Tensor, y: Tensor) -> None:
+    def _run(self, tape: Tape, x: Tensor, y: Tensor, alive: Tensor | None = None) -> None:
         with torch.enable_grad():
             losses = self.forward(tape, x, y)
-            if losses.requires_grad:
-                torch.autograd.grad(losses.sum(), tape.anchor, allow_unused=True)
-        del losses
+            total = losses.sum() if alive is None else (losses * alive).sum()
+            if total.requires_grad:
+                torch.autograd.grad(total, tape.anchor, allow_unused=True)
+        del losses, total
         with torch.no_grad():
-            tape.sums()
+            tape.close()
+
+    def pure(self, weights: Tensor, x: Tensor, y: Tensor, alive: Tensor, clip: Tensor | None) -> Tensor:
+        """`sums` as a pure function of tensors, for clients [clients, dim] padded to one size.
+
+        alive [records] is 0 for the records that fill up, 1 for the others.
+        """
+        clients = weights.shape[0]
+        split = Split((x.shape[0] // clients,) * clients, fused=True)
+        out = weights.new_zeros(clients, self._layout.dim)
+        self._run(Tape(self._layout, weights, split, clip, Draw(None), out, pure=True), x, y, alive)
+        return out
 
 
 def check_losses(losses: Tensor, records: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 MARGIN = 2e-6  # of C; several times the rounding error of a float32 norm and of the product with its factor
 
 
-def factors(squared: Tensor, clip: float) -> Tensor:
+def factors(squared: Tensor, clip: float | Tensor) -> Tensor:
     """Squared norms [records] -> factors [records] in [0, 1]."""
     norms = squared.clamp(min=0).sqrt()  # clamp keeps nan
     scaled = torch.where(norms > clip * (1 - MARGIN), clip * (1 - MARGIN) / norms, torch.ones_like(norms))

@@ -62,12 +62,13 @@ def plan(module: nn.Module, layout: Layout) -> Plan:
 
 def private(module: nn.Module, device: torch.device) -> nn.Module:
     """A copy on a device; its parameters share memory with the user's where the device is the same."""
-    memo: dict[int, Any] = {id(value): value for value in module.parameters()}
-    twin = copy.deepcopy(module, memo)
+    own = {id(value): value for value in module.parameters()}
+    twin = copy.deepcopy(module, dict[int, Any](own))
+    fresh = {k: nn.Parameter(v.detach().to(device), requires_grad=False) for k, v in own.items()}  # ties stay
     for part in twin.modules():
         for name, value in part._parameters.items():
             if value is not None:
-                part._parameters[name] = nn.Parameter(value.detach().to(device), requires_grad=False)
+                part._parameters[name] = fresh[id(value)]
         for name, buffer in part._buffers.items():
             if buffer is not None:
                 part._buffers[name] = buffer.to(device)

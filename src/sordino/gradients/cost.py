@@ -12,7 +12,8 @@ from __future__ import annotations
 
 TRAFFIC = 20  # multiplications that cost as much as one number written and read again
 HELD = 2  # how many times the memory of a and g the held gradients may take
-CHUNK = 4_000_000  # numbers of patches made at a time
+CHUNK = 600_000  # numbers of patches made at a time
+PATCHES = 16_000  # numbers of patches a sample up to which they beat PyTorch's kernels on a CPU
 LOOKUP_GRAM = 256  # tokens up to which comparing all pairs beats sorting them
 
 
@@ -22,3 +23,16 @@ def way(t: int, d: int, p: int) -> str:
     if p * d <= HELD * t * (d + p):
         prices["hold"] = TRAFFIC * p * d
     return min(prices, key=lambda name: prices[name])
+
+
+def records(numbers: int, cpu: bool) -> int:
+    """How many records to take at a time if the layers of one take in and give out that many numbers.
+
+    On a CPU few enough to reuse warm memory: fresh pages cost as much as the arithmetic. Results do not depend
+    on it beyond rounding.
+    """
+    numbers = max(1, numbers)
+    if not cpu:
+        return max(1, 2_000_000_000 // numbers)
+    most = max(1, 250_000_000 // numbers)
+    return min(most, 4096, max(64, 3_200_000 // numbers))

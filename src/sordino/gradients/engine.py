@@ -19,11 +19,13 @@ from sordino.core import check
 from sordino.core.errors import DataError, ModelError, SpecError
 from sordino.core.types import Batch, SampleLoss
 from sordino.core.vector import Layout
-from sordino.gradients import clone
+from sordino.gradients import clone, cost
 from sordino.gradients.bookkeeping import BookKeeping
+from sordino.gradients.draw import Draw
 from sordino.gradients.memory import channels_last
+from sordino.gradients.padded import Padded
 from sordino.gradients.persample import PerSample
-from sordino.gradients.probe import Draws
+from sordino.gradients.probe import Draws, Seen
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape, Unsupported
 
@@ -43,12 +45,13 @@ class Gradients:
         self._slow = PerSample(module, loss, layout)
         self._fast: BookKeeping | None = None
         self._lock = threading.Lock()
-        self._known: dict[tuple[object, ...], bool] = {}  # sample shape -> images may be channels-last
+        self._known: dict[tuple[object, ...], Seen] = {}  # by the shape of a sample
         self._random = False
         self.path, self.reason = "vmap", "asked for"
         if path != "vmap":
             try:
                 self._fast = BookKeeping(module, loss, layout, clone.plan(module, layout))
+                self._padded = Padded(self._fast)
                 self.path, self.reason = "book-keeping", "every trainable parameter belongs to a layer with a rule"
             except Unsupported as error:
                 self._retreat(str(error))
@@ -58,9 +61,7 @@ class Gradients:
         """path: "auto" takes book-keeping where it can; naming one insists on it."""
         return cls(module, loss, layout, path)
 
-    def sums(
-        self, weights: Tensor, batch: Batch, clip: float | None, *, seeds: Sequence[int] | None = None
-    ) -> Tensor:
+    def sums(self, weights: Tensor, batch: Batch, clip: float | None, *, seeds: Sequence[int] | None = None) -> Tensor:
         """Each client's sum of its samples' gradients [clients, dim], each of norm at most clip.
 
         weights are [dim], the same for all clients, or [clients, dim]; clip None sums without clipping; seeds has
@@ -70,21 +71,24 @@ class Gradients:
         weights = weights.detach()
         if batch.x.shape[0] == 0 or not self._layout.slots:
             return weights.new_zeros(len(batch.sizes), self._layout.dim)
-        last = self._look(weights, batch)
+        seen = self._look(weights, batch)
         if self._random and seeds is None:
             raise SpecError("the model draws random numbers; give one seed a client, or call its eval() first.")
         if self._fast is None or self.path == "vmap":
             return self._slow.sums(weights, batch, clip, seeds)
-        x = channels_last(batch.x) if last else batch.x
-        return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, seeds)
+        x = channels_last(batch.x) if seen.last else batch.x
+        limit = cost.records(seen.numbers, x.device.type == "cpu")
+        if x.device.type == "cuda" and weights.dim() == 2 and not self._random and self._padded.pays(batch.sizes):
+            return self._padded.sums(weights, batch, clip, limit)
+        return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, seeds, limit)
 
     def _retreat(self, reason: str) -> None:
         if self._asked == "book-keeping":
             raise ModelError(f"no book can be kept: {reason}. Use path='auto' or 'vmap'.")
         self.path, self.reason = "vmap", reason
 
-    def _look(self, weights: Tensor, batch: Batch) -> bool:
-        """Once for every shape of a sample: see `probe`. Returns whether images may be channels-last."""
+    def _look(self, weights: Tensor, batch: Batch) -> Seen:
+        """Once for every shape of a sample: see `probe`."""
         key = (*batch.x.shape[1:], batch.x.dtype, batch.x.device)
         if key not in self._known:
             with self._lock:
@@ -92,41 +96,39 @@ class Gradients:
                     self._known[key] = self._probe(weights[0] if weights.dim() == 2 else weights, batch)
         return self._known[key]
 
-    def _probe(self, weights: Tensor, batch: Batch) -> bool:
+    def _probe(self, weights: Tensor, batch: Batch) -> Seen:
         if self._fast is not None and self.path == "book-keeping":
             try:
                 images = batch.x.dim() == 4 and batch.x.is_floating_point() and batch.x.device.type == "cpu"
-                return self._try_layouts(weights, batch, images)
+                return self._try_orders(self._fast, weights, batch, images)
             except Unsupported as error:
                 self._retreat(str(error))
-        with Draws() as draws, torch.no_grad():
-            with torch.random.fork_rng([]):
-                self._slow.one(weights, batch.x[0], batch.y[0])
+        with Draws(weights.device) as draws, torch.no_grad():
+            self._slow.one(weights, batch.x[0], batch.y[0])
         self._random = self._random or draws.seen
-        return False
+        return Seen(False, 0)
 
-    def _try_layouts(self, weights: Tensor, batch: Batch, last: bool) -> bool:
+    def _try_orders(self, fast: BookKeeping, weights: Tensor, batch: Batch, last: bool) -> Seen:
         if last:
             try:
-                self._forward(weights, batch, True)
-                return True
+                return self._forward(fast, weights, batch, True)
             except RuntimeError:  # a view that needs the usual order of memory, most likely
                 pass
-        self._forward(weights, batch, False)
-        return False
+        return self._forward(fast, weights, batch, False)
 
-    def _forward(self, weights: Tensor, batch: Batch, last: bool) -> None:
-        if self._fast is None:
-            return
+    def _forward(self, fast: BookKeeping, weights: Tensor, batch: Batch, last: bool) -> Seen:
+        numbers = 0
         for size in (1, 2):
             pick = torch.arange(size, device=batch.x.device) % batch.x.shape[0]
-            x = channels_last(batch.x[pick]) if last else batch.x[pick]
-            tape = Tape(self._layout, weights, Split((size,)), None, (0,))
-            with Draws() as draws, torch.no_grad():
-                self._fast.forward(tape, x, batch.y[pick])
+            x, draw = batch.x[pick], Draw((0,))
+            tape = Tape(self._layout, weights, Split((size,)), None, draw, weights.new_zeros(1, self._layout.dim))
+            with Draws(weights.device) as draws, torch.no_grad():
+                fast.forward(tape, channels_last(x) if last else x, batch.y[pick])
             if draws.seen:
                 raise Unsupported("the model draws random numbers outside of dropout layers")
-            self._random = self._random or tape.drew
+            self._random = self._random or draw.used
+            numbers = tape.numbers // size
+        return Seen(last, numbers)
 
     def _check(self, weights: Tensor, batch: Batch, clip: float | None, seeds: Sequence[int] | None) -> None:
         clients, dim = len(batch.sizes), self._layout.dim

@@ -46,13 +46,16 @@ class PerSample:
     def one(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss of one sample, a number."""
         twin = self._twin(weights.device)
-        predictions = functional_call(twin, self._layout.views(weights), (x.unsqueeze(0),))
+        values = {s.name: weights[s.start : s.stop].reshape(s.shape) for s in self._layout.slots}
+        predictions = functional_call(twin, values, (x.unsqueeze(0),))
         return check_losses(self._loss(predictions, y.unsqueeze(0)), 1).squeeze(0)
 
     def _grads(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
         if self._vmap:
             try:
-                return vmap(grad(self.one), in_dims=(None, 0, 0), randomness="different")(weights, x, y)
+                many = vmap(grad(self.one), in_dims=(None, 0, 0), randomness="different")
+                grads: Tensor = many(weights, x, y)
+                return grads
             except RuntimeError:
                 self._each(weights, x[:1], y[:1])  # an error of the model's own is raised here
                 self._vmap = False

@@ -8,23 +8,51 @@ drawn from the global generator and code that cannot live with channels-last ima
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Draws(TorchDispatchMode):
-    """Notices operations that read the global random generator."""
+@dataclass(frozen=True)
+class Seen:
+    """What the look found."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = False
+    last: bool  # images may be channels-last
+    numbers: int  # what the layers of one sample take in and give out
+
+
+class Draws(TorchDispatchMode):
+    """Notices whether torch's global random generator is read. Use as a context; leaves its state as it was.
+
+    An operation that could draw must run and the generator must move: attention without dropout is of the first
+    kind only, and another thread may cause the second.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._device, self._could, self.seen = device, False, False
+
+    def _state(self) -> Tensor:
+        return torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else torch.get_rng_state()
+
+    def __enter__(self) -> Self:
+        self._before = self._state()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self.seen = self._could and not torch.equal(self._before, self._state())
+        if self.seen and self._device.type == "cuda":
+            torch.cuda.set_rng_state(self._before, self._device)
+        elif self.seen:
+            torch.set_rng_state(self._before)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
-            self.seen = True
-        return func(*args, **kwargs)
+        self._could = self._could or torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))

@@ -18,8 +18,8 @@ from torch import Tensor
 class Split:
     """`sizes[k]` consecutive records belong to client k."""
 
-    def __init__(self, sizes: tuple[int, ...]) -> None:
-        self.sizes = sizes
+    def __init__(self, sizes: tuple[int, ...], fused: bool = False) -> None:
+        self.sizes, self.fused = sizes, fused  # fused: prefer what a compiler can merge with its neighbours
         self.clients, self.records = len(sizes), sum(sizes)
         self.even = sizes[0] if sizes and sizes[0] > 0 and len(set(sizes)) == 1 else 0
         self._owner: Tensor | None = None
@@ -30,15 +30,27 @@ class Split:
             if size:
                 yield k, slice(stop - size, stop)
 
-    def chunks(self, limit: int) -> Iterator[tuple[slice, slice]]:
-        """(clients, their records): as many clients at a time as have about `limit` records together."""
-        first, start, stop = 0, 0, 0
+    def chunks(self, limit: int) -> Iterator[tuple[slice, slice, tuple[int, ...]]]:
+        """(clients, records, sizes) of parts with at most `limit` records each.
+
+        Clients stay whole and share a part where they fit; how a larger one is cut depends on its size alone.
+        """
+        first, start, held = 0, 0, 0
         for k, size in enumerate(self.sizes):
-            if stop > start and stop - start + size > limit:
-                yield slice(first, k), slice(start, stop)
-                first, start = k, stop
-            stop += size
-        yield slice(first, self.clients), slice(start, stop)
+            if held + size > limit and held:
+                yield slice(first, k), slice(start, start + held), self.sizes[first:k]
+                first, start, held = k, start + held, 0
+            if size > limit:
+                pieces = -(-size // limit)
+                for i in range(pieces):
+                    cut = size * (i + 1) // pieces - size * i // pieces
+                    yield slice(k, k + 1), slice(start, start + cut), (cut,)
+                    start += cut
+                first = k + 1
+            else:
+                first, held = (k, size) if not held else (first, held + size)
+        if held:
+            yield slice(first, self.clients), slice(start, start + held), self.sizes[first:]
 
     def owner(self, device: torch.device) -> Tensor:
         """The client of every record [records]."""
@@ -58,9 +70,7 @@ class Split:
             return rows.unsqueeze(1).expand(-1, self.even, *tail).reshape(self.records, *tail)
         return rows[self.owner(rows.device)]
 
-    def linear(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None
-    ) -> Tensor:
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """x weightᵀ + bias with each record's own client's weight.
 
         x [records, ..., d], weight [clients, p, d], bias [clients, p] -> [records, ..., p].
@@ -97,6 +107,11 @@ class Split:
         tail = values.shape[1:]
         if factors is None:
             factors = values.new_ones(self.records)
+        if self.clients == 1:
+            return torch.mv(values.reshape(self.records, -1).t(), factors).view(1, *tail)
+        if self.even and self.fused:
+            each = values * factors.view(-1, *(1,) * len(tail))
+            return each.view(self.clients, self.even, *tail).sum(1)
         if self.even:
             y = torch.bmm(factors.view(self.clients, 1, -1), values.reshape(self.clients, self.even, -1))
             return y.view(self.clients, *tail)

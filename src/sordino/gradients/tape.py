@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sordino.core.errors import SpecError
 from sordino.core.vector import Layout
 from sordino.gradients.clipping import factors
+from sordino.gradients.draw import Draw
 from sordino.gradients.split import Split
 from sordino.gradients.terms import Term
 
@@ -44,18 +43,17 @@ class Tape:
         layout: Layout,
         weights: Tensor,
         split: Split,
-        clip: float | None,
-        seeds: Sequence[int] | None,
-        out: Tensor | None = None,
+        clip: float | Tensor | None,
+        draw: Draw,
+        out: Tensor,
+        pure: bool = False,
     ) -> None:
-        self.split, self.stacked = split, weights.dim() == 2
-        self._seeds, self.drew = seeds, False
-        self._generators: dict[int, torch.Generator] = {}
+        self.split, self.stacked, self.draw = split, weights.dim() == 2, draw
         self.anchor = weights.new_zeros((), requires_grad=True)  # makes every step part of the graph
+        self.numbers = 0  # what the steps of this call take in and give out
         self._values = layout.views(weights)
-        self._clip = clip
-        self._out = weights.new_zeros(split.clients, layout.dim) if out is None else out  # starts at zero
-        self._sums = layout.views(self._out)
+        self._clip, self._pure = clip, pure  # pure: no number decides what is computed
+        self._sums = layout.views(out)  # to be added to
         self._uses: Counter[str] = Counter()
         self._open: dict[str, Term] = {}  # of parameters used more than once
         self._terms: list[tuple[str, Term]] = []
@@ -69,15 +67,6 @@ class Tape:
             return None
         return Weight(frozen.expand(self.split.clients, *frozen.shape) if self.stacked else frozen, None)
 
-    def generator(self, client: int, device: torch.device) -> torch.Generator:
-        """The client's own source of randomness for this call."""
-        if self._seeds is None:
-            raise SpecError("the model draws random numbers (dropout); give one seed a client, or call eval().")
-        self.drew = True
-        if client not in self._generators:
-            self._generators[client] = torch.Generator(device).manual_seed(self._seeds[client])
-        return self._generators[client]
-
     def run(self, op: Op, x: Tensor) -> Tensor:
         """x through one layer; x must be the flat batch."""
         if x.shape[0] != self.split.records:
@@ -85,7 +74,8 @@ class Tape:
                 f"a {type(op).__name__.lower()} layer is given {x.shape[0]} rows for {self.split.records} samples"
             )
         self._uses.update(weight.slot for weight in op.weights if weight is not None and weight.slot)
-        y: Tensor = Step.apply(self.anchor, x, op)
+        y: Tensor = Step.apply(self.anchor, x, op)  # type: ignore[no-untyped-call]
+        self.numbers += x.numel() + y.numel()
         return y
 
     def note(self, weight: Weight | None, term: Term) -> None:
@@ -104,21 +94,20 @@ class Tape:
         self._squared = self._squared + term.squared()
         self._terms.append((slot, term))
 
-    def sums(self) -> Tensor:
-        """Every client's sum of (clipped) gradients [clients, dim]; ends the tape."""
+    def close(self) -> None:
+        """Add every client's sum of clipped gradients to out; without a clip `note` has done it."""
         if self._clip is None:
-            return self._out
+            return
         for slot, term in self._open.items():
             self._close(slot, term)
         scale = factors(self._squared, self._clip)
         bad = scale == 0
-        any_bad = bool(bad.any())
+        any_bad = self._pure or bool(bad.any())
         while self._terms:
             slot, term = self._terms.pop()
             if any_bad:
                 term.drop(bad)
-            self._sums[slot].copy_(term.sums(self.split, scale))
-        return self._out
+            self._sums[slot].add_(term.sums(self.split, scale))
 
 
 class Op(ABC):

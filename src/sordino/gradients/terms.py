@@ -117,7 +117,7 @@ class Lookup(Term):
 
     def _by_row(self) -> Tensor:
         """Long sequences: add up what falls on the same row of the same sample, then square."""
-        n, t, d = self.g.shape
+        n = self.g.shape[0]
         sample = torch.arange(n, device=self.g.device).unsqueeze(1)
         keys, place = torch.unique(sample * self.rows + self.index, return_inverse=True)
         rows = table(place, self.g, keys.numel())
@@ -146,7 +146,8 @@ def table(index: Tensor, g: Tensor, rows: int) -> Tensor:
 
 def squares(values: Tensor) -> Tensor:
     """Sum of squares of each sample: [records, ...] -> [records]."""
-    return torch.linalg.vector_norm(values.flatten(1), dim=1).square()
+    norms: Tensor = torch.linalg.vector_norm(values.flatten(1), dim=1)
+    return norms.square()
 
 
 def ghost(a: Tensor, g: Tensor) -> Tensor:

@@ -63,8 +63,7 @@ class Plan:
     local: Local = field(default_factory=Local)
     noise_multiplier: float | None = None  # set by calibration
     max_participations: int | None = None
-    smallest_client: int = 1  # records; sizes are public
-    largest_client: int = 1
+    sizes: tuple[int, ...] = (1,)  # how many records clients have: every number that occurs, ascending; public
     mean_client: float = 1.0
     server_lr: float = 1.0
     server_momentum: float = 0.0
@@ -74,6 +73,10 @@ class Plan:
         if self.noise_multiplier is None:
             raise ValueError("the plan has not been calibrated")
         return self.noise_multiplier
+
+    @property
+    def smallest_client(self) -> int:
+        return self.sizes[0]
 
     @property
     def participations(self) -> int:

@@ -40,23 +40,27 @@ class DpSgd:
         check.one_of(("poisson", "fixed"), batch_sampling=self.batch_sampling)
 
     def costs(self, plan: Plan) -> tuple[Cost, ...]:
-        small = plan.smallest_client  # the highest rate, so the dearest client
-        rate = plan.local.rate(small)
-        if plan.local.steps is None and plan.local.batch_rate is None and small != plan.largest_client:
+        local, sizes = plan.local, plan.sizes
+        if local.steps is None and local.batch_rate is None and len(sizes) > 1:
             raise SpecError(
                 "dp-sgd with local_epochs and batch_size needs clients of one size "
-                f"(found {small} to {plan.largest_client} records). Use local_steps, or batch_rate."
+                f"(found {sizes[0]} to {sizes[-1]} records). Use local_steps, or batch_rate."
             )
         step: Event
-        if self.batch_sampling == "fixed" and rate < 1:
-            # replacing one record moves the clipped sum by 2C
-            take = max(1, round(plan.local.expected_batch(small)))
-            relation, step = "replace", FixedSize(GaussianEvent(plan.z / 2), take, small)
+        if self.batch_sampling == "fixed" and any(self._take(plan, n) < n for n in sizes):
+            # replacing one record moves the clipped sum by 2C; the client with the largest share pays most
+            dear = max(sizes, key=lambda n: self._take(plan, n) / n)
+            relation, step = "replace", FixedSize(GaussianEvent(plan.z / 2), self._take(plan, dear), dear)
         else:
+            rate = 1.0 if self.batch_sampling == "fixed" else max(local.rate(n) for n in sizes)
             relation, step = "add/remove", GaussianEvent(plan.z)
             if rate < 1:
                 step = Sampled(step, rate)
-        return (Cost("record", relation, "server", Repeated(step, plan.local.count(small))),)
+        return (Cost("record", relation, "server", Repeated(step, local.count(sizes[0]))),)
+
+    def _take(self, plan: Plan, size: int) -> int:
+        """Records in a fixed-size batch of a client: whole, at least one."""
+        return min(size, max(1, int(plan.local.rate(size) * size)))
 
     def begin(self, state: State, plan: Plan) -> State:
         return server.begin(state, plan)
@@ -79,9 +83,9 @@ class DpSgd:
         if all(r >= 1 for r in rates):
             return data
         if self.batch_sampling == "fixed":
-            takes = [min(n, max(1, round(plan.local.expected_batch(n)))) for n in data.sizes]
-            return data.pick(rng.fixed(data.sizes, takes, data.x.device))
-        return data.pick(rng.poisson(data.sizes, rates, data.x.device))
+            takes = [self._take(plan, n) for n in data.sizes]
+            return data.pick(*rng.fixed(data.sizes, takes, data.x.device))
+        return data.pick(*rng.poisson(data.sizes, rates, data.x.device))
 
     def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
         weights = torch.tensor(sizes, dtype=rows.dtype, device=rows.device)[:, None] / plan.mean_client

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.core.rng import RowStream
+from sordino.core.rng import Ints, RowStream, flat
 from sordino.core.types import Batch, Model, Rows, Vector
 from sordino.methods import optimizers
 from sordino.methods.base import Local
+
+NONE = np.empty(0, dtype=np.int64)
 
 
 def sgd(start: Vector, data: Batch, model: Model, local: Local, rng: RowStream) -> Rows:
@@ -24,8 +27,9 @@ def sgd(start: Vector, data: Batch, model: Model, local: Local, rng: RowStream) 
         sums = model.gradients.sums(weights, batch, None, seeds=rng.at("model", number).integers())
         sizes = torch.tensor(batch.sizes, device=start.device, dtype=start.dtype)[:, None]
         moved = step(sums / sizes.clamp_min(1))
-        # a client that has done all its steps waits for the others
-        weights = weights - torch.where(sizes > 0, moved, 0.0)
+        if 0 in batch.sizes:  # a client that has done all its steps waits for the others
+            moved = torch.where(sizes > 0, moved, 0.0)
+        weights = weights - moved
     return (weights - start).expand(len(data.sizes), -1)
 
 
@@ -38,15 +42,12 @@ def _batches(data: Batch, local: Local, rng: RowStream) -> Iterator[Batch]:
     widths = [max(1, round(local.expected_batch(n))) for n in data.sizes]
     counts = [local.count(n) if n else 0 for n in data.sizes]
     per_pass = [max(1, -(-n // w)) for n, w in zip(data.sizes, widths, strict=True)]
-    orders: dict[int, list[Tensor]] = {}
+    orders: dict[int, list[Ints]] = {}
     for number in range(max(counts, default=0)):
         chosen = []
-        for k, (n, width, count) in enumerate(zip(data.sizes, widths, counts, strict=True)):
-            if number >= count:
-                chosen.append(torch.empty(0, dtype=torch.int64, device=data.x.device))
-                continue
+        for k, (width, count) in enumerate(zip(widths, counts, strict=True)):
             turn, part = divmod(number, per_pass[k])
             if turn not in orders:
-                orders[turn] = rng.at("shuffle", turn).permutations(data.sizes, data.x.device)
-            chosen.append(orders[turn][k][part * width : min(n, (part + 1) * width)])
-        yield data.pick(chosen)
+                orders[turn] = rng.at("shuffle", turn).permutations(data.sizes)
+            chosen.append(orders[turn][k][part * width : (part + 1) * width] if number < count else NONE)
+        yield data.pick(*flat(chosen, data.sizes, data.x.device))

@@ -24,7 +24,8 @@ def fix(module: nn.Module) -> tuple[nn.Module, list[str]]:
     module, notes = copy.deepcopy(module), []
     for path, layer in list(module.named_modules()):
         if isinstance(layer, _BatchNorm):
-            groups = math.gcd(32, layer.num_features)
+            # without further dimensions a group must hold several channels, or it would always come out as zero
+            groups = 1 if isinstance(layer, nn.BatchNorm1d) else math.gcd(32, layer.num_features)
             group_norm = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
             _replace(module, path, group_norm)
             notes.append(f"{path}: {type(layer).__name__} -> GroupNorm({groups}, {layer.num_features})")

@@ -20,9 +20,13 @@ class Bounded:
 def clip_rows(rows: Rows, bound: float) -> Bounded:
     """Scale every row down to the bound; a zero row stays, a row that is not finite becomes zero."""
     check.positive(clip=bound)
-    finite = torch.isfinite(rows).all(dim=1, keepdim=True)
-    rows = torch.where(finite, rows, 0.0)
-    norms = rows.double().norm(dim=1, keepdim=True)
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
+    if not torch.isfinite(norms).all():
+        rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
     # a hair below the bound, so that rounding to float32 cannot lift a norm above it
-    factor = torch.where(norms > bound * (1 - 1e-6), bound * (1 - 1e-6) / norms.clamp_min(1e-300), 1.0)
-    return Bounded((rows * factor).to(rows.dtype), bound)
+    inside = bound * (1 - 1e-6)
+    factor = torch.where(norms > inside, inside / norms.clamp_min(1e-300), 1.0)
+    if float(factor.min() if len(factor) else 1.0) < 1e-30:  # a float32 factor would be too coarse
+        return Bounded((rows * factor).to(rows.dtype), bound)
+    return Bounded(rows * factor.to(rows.dtype), bound)

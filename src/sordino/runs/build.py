@@ -13,10 +13,10 @@ from sordino.channels.direct import Direct
 from sordino.core import plugin
 from sordino.core.errors import BudgetError, DataError, SpecError
 from sordino.core.rng import Stream
-from sordino.core.types import Batch, Clients, Model, SampleLoss
+from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
 from sordino.data import partition
-from sordino.data.clients import ArrayClients, adopt, check_labels, checked
+from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked
 from sordino.data.load import images, load
 from sordino.engines.base import Engine
 from sordino.engines.simulator import Simulator
@@ -112,15 +112,16 @@ def build(
     sample_loss = losses.loss_for(loss, first.y)
     pair = None if test is None else checked("the test data", *test)
     method: Method = spec.method_object()
-    validate(module, first.x[:3] if len(first.x) > 1 else first.x.expand(2, *first.x.shape[1:]))
+    validate(module, _sample(first.x))
     if sample_loss is losses.cross_entropy:
-        _check_classes(module, held, first.x, pair)
+        held = _check_classes(module, held, first.x, pair)
     module = module.to(device)
     layout = Layout.of(module)
     model = Model(module, layout, sample_loss, Gradients.of(module, sample_loss, layout))
     one = Batch(first.x[:1].to(device), first.y[:1].to(device), (1,))
     model.gradients.sums(layout.read(module), one, 1.0, seeds=[0])  # settles how gradients are clipped
     plan, viewer = _plan(spec, method, held)
+    method.begin(State(layout.read(module)), plan)  # refuses what cannot start before there is a run folder
     if isinstance(held, ArrayClients) and device.type != "cpu":
         held = held.to(device)
     return Job(
@@ -138,6 +139,13 @@ def build(
     )
 
 
+def _sample(x: Tensor) -> Tensor:
+    """A few different records to try a model on; a client may have a single one."""
+    if len(x) > 1 or not x.is_floating_point():
+        return x[:3] if len(x) > 1 else x.expand(2, *x.shape[1:])
+    return torch.cat([x, x.flip(-1) * 0.5])
+
+
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -146,13 +154,14 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _check_classes(module: nn.Module, held: Any, x: Tensor, test: tuple[Tensor, Tensor] | None) -> None:
+def _check_classes(module: nn.Module, held: Any, x: Tensor, test: tuple[Tensor, Tensor] | None) -> Any:
     with torch.no_grad():
         outputs = int(module(x[:1]).shape[-1])
     if isinstance(held, ArrayClients):
         check_labels(held.y, outputs, "the clients' data")
     if test is not None:
         check_labels(test[1], outputs, "the test data")
+    return LazyClients(held.count, held.records, held.make, outputs) if isinstance(held, LazyClients) else held
 
 
 def _sampler(spec: Spec, population: int) -> Sampler:
@@ -186,8 +195,7 @@ def _plan(spec: Spec, method: Method, held: Any) -> tuple[Plan, str]:
         sampler=_sampler(spec, held.count),
         local=local,
         max_participations=spec.max_participations,
-        smallest_client=min(sizes),
-        largest_client=max(sizes),
+        sizes=tuple(sorted(set(sizes))),
         mean_client=sum(sizes) / len(sizes),
         server_lr=spec.server_lr,
         server_momentum=spec.server_momentum,

@@ -62,6 +62,7 @@ class RunFolder:
             self._lock = open(self.path / "lock", "w")  # noqa: PTH123, SIM115 (held until the run ends)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            self.close()
             raise RunError(f"{self.path} is in use by another process.") from error
         except OSError as error:
             raise RunError(f"cannot open the run folder {self.path}: {error.strerror}") from error
@@ -113,7 +114,7 @@ class RunFolder:
         path = self.path / "records.jsonl"
         found = []
         if path.is_file():
-            for line in path.read_text().splitlines():
+            for line in path.read_text(errors="replace").splitlines():
                 try:
                     found.append(RoundRecord.from_line(line))
                 except (ValueError, TypeError, KeyError):

@@ -39,7 +39,7 @@ def run(job: Job, folder: RunFolder, ledger: Ledger, state: State, done: int) ->
 def _rounds(
     job: Job, folder: RunFolder, ledger: Ledger, state: State, done: int, beside: ThreadPoolExecutor
 ) -> Iterator[RoundRecord]:
-    saved = time.monotonic()
+    saved, kept = time.monotonic(), done
     costs = job.method.costs(job.plan)
     while done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None):
         start = time.monotonic()
@@ -72,8 +72,10 @@ def _rounds(
         faults.point("recorded")
         if done == job.plan.rounds or time.monotonic() - saved >= job.spec.checkpoint_seconds:
             folder.save_state(state, done)
-            saved = time.monotonic()
+            saved, kept = time.monotonic(), done
         yield record
+    if done != kept:  # the budget ended the run before its rounds did
+        folder.save_state(state, done)
 
 
 def _draw(job: Job, ledger: Ledger, done: int) -> Ints:

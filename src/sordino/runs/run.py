@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sordino.core.errors import RunError, SpecError
 from sordino.core.record import RoundRecord
 from sordino.core.types import SampleLoss
+from sordino.data.clients import ArrayClients
 from sordino.privacy import price
 from sordino.privacy.guarantee import Guarantee
 from sordino.runs import build, faults, loop, spec
@@ -67,7 +68,9 @@ def train(
             raise RunError("a resumed run keeps its keys: pass resume alone, without " + ", ".join(keys) + ".")
         keys = _stored(Path(resume))
     if brought := [k for k in keys if k in spec.NAMED]:
-        raise SpecError(f"{brought[0]} belongs to `sordino run`; sordino.train takes its model and clients as arguments.")
+        raise SpecError(
+            f"{brought[0]} belongs to `sordino run`; sordino.train takes its model and clients as arguments."
+        )
     job = build.build(spec.from_dict(keys), model, clients, loss, test)
     return execute(job, own=True, at=None if resume is None else Path(resume), watch=watch)
 
@@ -96,9 +99,14 @@ def execute(job: Job, own: bool, at: Path | None = None, watch: Watch | None = N
         research = job.spec.mode == "research"
         ledger = Ledger(folder.path / "ledger.sqlite", job.plan.rounds, job.plan.participations, research)
         found = folder.load_state() if at is not None else None
+        if found is not None and ledger.charged < found[1]:
+            raise RunError(
+                f"{folder.path}: the ledger has {ledger.charged} charges for {found[1]} rounds; it was lost."
+            )
         notes = job.notes
         if found is None:
             state, done = loop.begin(job), 0
+            folder.save_state(state, 0)  # a resumed run goes on from these weights, not from newly drawn ones
         else:
             state, done, warning = found
             state = replace(
@@ -179,13 +187,22 @@ def describe(job: Job) -> dict[str, Any]:
 def _fingerprint(job: Job) -> str:
     """Of everything a resumed run must share with the one it continues."""
     first = job.clients.fetch([0], torch.device("cpu"))
+    held = job.clients if isinstance(job.clients, ArrayClients) else first  # all records that are in memory
     parts = [
         json.dumps(job.spec.to_dict() | {"name": None, "out": None}, sort_keys=True),
         str([(s.name, s.shape) for s in job.model.layout.slots]),
         str((job.plan.population, job.plan.mean_client, tuple(first.x.shape))),
-        hashlib.blake2b(first.x.contiguous().numpy().tobytes() + first.y.numpy().tobytes()).hexdigest(),
+        _digest(held.x, held.y),
+        _digest(*(p for p in job.model.module.parameters() if not p.requires_grad), *job.model.module.buffers()),
     ]
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def _digest(*tensors: Tensor) -> str:
+    total = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
 
 
 def _plan_file(path: Path) -> dict[str, Any]:

@@ -71,7 +71,10 @@ class Spec:
         for f in fields():
             _typed(f.name, getattr(self, f.name), typing.get_type_hints(Spec)[f.name])
         check.positive(
-            epsilon=self.epsilon, learning_rate=0.1 if self.learning_rate is None else self.learning_rate, server_lr=self.server_lr, memory_gb=self.memory_gb
+            epsilon=self.epsilon,
+            learning_rate=0.1 if self.learning_rate is None else self.learning_rate,
+            server_lr=self.server_lr,
+            memory_gb=self.memory_gb,
         )
         check.non_negative(checkpoint_seconds=self.checkpoint_seconds)
         check.below_one(delta=self.delta)

@@ -16,7 +16,7 @@ GOLDEN_ORDERS = [1 + x / 10 for x in range(1, 100)] + [*range(11, 64), 128, 256,
 
 
 def at(event, order):
-    return float(rdp.rdp(event)[np.flatnonzero(rdp.ORDERS == order)[0]])
+    return float(rdp.rdp(event)[np.flatnonzero(order == rdp.ORDERS)[0]])
 
 
 @pytest.mark.parametrize(("rate", "z", "order", "value"), POISSON)
@@ -28,8 +28,10 @@ def test_gaussian_curve_is_order_over_two_z_squared():
     assert at(Gaussian(2.0), 8) == pytest.approx(1.0, rel=1e-12)
 
 
-@pytest.mark.parametrize(("z", "rate", "steps", "value"), [(1, 0.01, 1000, 2.10136652542), (2, 0.05, 300, 2.1182832483)])
-def test_sampled_gaussian_epsilon(z, rate, steps, value, monkeypatch):
+@pytest.mark.parametrize(
+    ("z", "rate", "steps", "value"), [(1, 0.01, 1000, 2.10136652542), (2, 0.05, 300, 2.1182832483)]
+)
+def test_sampled_gaussian_epsilon(z, rate, steps, value):
     """The golden value is for the orders above; ours are more, so ours may lie below it, by a little."""
     event = Repeated(Sampled(Gaussian(z), rate), steps)
     assert value * (1 - 2e-3) <= rdp.epsilon(event, 1e-5) <= value * (1 + 1e-9)
@@ -39,13 +41,11 @@ def test_sampled_gaussian_epsilon(z, rate, steps, value, monkeypatch):
     assert float(found) == pytest.approx(value, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("z", "size", "steps", "value"), [(1, 100, 1000, 3.57611148235), (2, 500, 300, 4.52445258498)]
-)
+@pytest.mark.parametrize(("z", "size", "steps", "value"), [(1, 100, 1000, 3.57611148235), (2, 500, 300, 4.52445258498)])
 def test_without_replacement_epsilon(z, size, steps, value):
     """z is relative to the replace-one sensitivity; Wang, Balle, Kasiviswanathan, orders 2 to 256."""
     event = Repeated(FixedSize(Gaussian(z), size, 10_000), steps)
-    assert value * (1 - 5e-3) <= rdp.epsilon(event, 1e-5) <= value * (1 + 2e-2)
+    assert value * (1 - 1e-9) <= rdp.epsilon(event, 1e-5) <= value * (1 + 1e-3)
     curve = rdp.rdp(event)
     assert np.all(curve <= rdp.rdp(Repeated(Gaussian(z), steps)) * (1 + 1e-12))  # sampling never costs
 

@@ -18,30 +18,47 @@ from torch import Tensor, nn
 from sordino.gradients import cost
 from sordino.gradients.layers.base import Layer
 from sordino.gradients.layers.patches import Geometry
+from sordino.gradients.memory import is_last
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Op, Tape, Unsupported, Weight
 from sordino.gradients.terms import Dense, Term, ghost, squares, zero
 
 
 class Convolution(Op):
+    """By patches where clients have their own weights and where patches are small; else by PyTorch's kernels."""
+
     def __init__(self, tape: Tape, weight: Weight, bias: Weight | None, shape: Geometry) -> None:
         super().__init__(tape, weight, bias)
         self.weight, self.bias, self.shape = weight, bias, shape
         self.patches: Tensor | None = None
 
+    def _small(self, x: Tensor) -> bool:
+        if self.shape.groups > 1 or self.tape.stacked:
+            return self.shape.groups == 1
+        numbers = math.prod(self.shape.out) * math.prod(self.shape.kernel) * x.shape[1]
+        return x.device.type == "cpu" and numbers <= cost.PATCHES
+
     def forward(self, x: Tensor) -> Tensor:
         w, bias, shape = self.weight.value, None if self.bias is None else self.bias.value, self.shape
+        if self._small(x):
+            self.patches = shape.patches(x)
+            self.tape.numbers += self.patches.numel()
+            split, w, bias = self._whole(w, bias)
+            y = shape.blank(x, w.shape[1])
+            split.linear(self.patches, shape.rows(w), bias, out=shape.tokens(y))
+            return y if is_last(x) else y.contiguous()
         if not self.tape.stacked:
             return shape.convolve(x, w, bias)
-        if shape.groups > 1:
-            return torch.cat([
-                shape.convolve(x[rows], w[k], None if bias is None else bias[k])
-                for k, rows in self.tape.split.slices()
-            ])  # fmt: skip
-        self.patches = shape.patches(x)
-        y = shape.blank(x, w.shape[1])
-        self.tape.split.linear(self.patches, shape.rows(w), bias, out=shape.tokens(y))
-        return y
+        return torch.cat([
+            shape.convolve(x[rows], w[k], None if bias is None else bias[k])
+            for k, rows in self.tape.split.slices()
+        ])  # fmt: skip
+
+    def _whole(self, w: Tensor, bias: Tensor | None) -> tuple[Split, Tensor, Tensor | None]:
+        """Shared weights are those of one client that has all records."""
+        if self.tape.stacked:
+            return self.tape.split, w, bias
+        return Split((self.tape.split.records,)), w.unsqueeze(0), None if bias is None else bias.unsqueeze(0)
 
     def backward(self, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
         gx = self._pull(x, g) if wanted else None
@@ -53,12 +70,13 @@ class Convolution(Op):
         return gx
 
     def _pull(self, x: Tensor, g: Tensor) -> Tensor:
-        split, shape, w = self.tape.split, self.shape, self.weight.value
+        shape, w = self.shape, self.weight.value
+        if self.patches is not None:
+            split, w, _ = self._whole(w, None)
+            return shape.fold(split.linear(shape.tokens(g), shape.rows(w).transpose(1, 2)), x)
         if not self.tape.stacked:
             return shape.pull(x, g, w)
-        if shape.groups > 1:
-            return torch.cat([shape.pull(x[rows], g[rows], w[k]) for k, rows in split.slices()])
-        return shape.fold(split.linear(shape.tokens(g), shape.rows(w).transpose(1, 2)), x)
+        return torch.cat([shape.pull(x[rows], g[rows], w[k]) for k, rows in self.tape.split.slices()])
 
 
 class Kernel(Term):
@@ -85,28 +103,37 @@ class Kernel(Term):
         for x, g in zip(self.x.split(step), self.g.split(step), strict=True):
             yield self.shape.patches(x), self.shape.tokens(g)
 
-    def _instantiate(self, a: Tensor, g: Tensor) -> Tensor:
+    def _instantiate(self, a: Tensor, g: Tensor, out: Tensor | None = None) -> Tensor:
+        """Per-sample gradients [records, p, d]."""
         n, _, p = g.shape
-        if self.shape.groups == 1:
-            return torch.bmm(g.transpose(1, 2), a)
         groups = self.shape.groups
+        if groups == 1:
+            return torch.bmm(g.transpose(1, 2), a) if out is None else torch.bmm(g.transpose(1, 2), a, out=out)
         each = g.view(n, -1, groups, p // groups).permute(0, 2, 3, 1).reshape(n * groups, p // groups, -1)
-        return torch.bmm(each, self.shape.grouped(a)).view(n, p, -1)
+        values = torch.bmm(each, self.shape.grouped(a)).view(n, p, -1)
+        return values if out is None else out.copy_(values)
 
     def squared(self) -> Tensor:
+        if self.values is not None:
+            return squares(self.values)
         way = cost.way(*self._size) if self.shape.groups == 1 else "hold"
+        if way == "hold":
+            return self._hold()
         if way == "ghost":
             return join([ghost(a, g) for a, g in self._chunks()])
-        if way == "discard":
-            return join([squares(self._instantiate(a, g)) for a, g in self._chunks()])
-        return squares(self._hold())
+        return join([squares(self._instantiate(a, g)) for a, g in self._chunks()])
 
     def _hold(self) -> Tensor:
-        if self.values is None:
-            self.values = join([self._instantiate(a, g) for a, g in self._chunks()])
-            self.x = self.g = self.values.new_empty(0)
-            self.patches = None
-        return self.values
+        """Keep the per-sample gradients, and nothing else; their squared norms."""
+        _, d, p = self._size
+        values, norms, at = self.x.new_empty(self.x.shape[0], p, d), [], 0
+        for a, g in self._chunks():
+            part = values[at : at + a.shape[0]]
+            norms.append(squares(self._instantiate(a, g, part)))
+            at += a.shape[0]
+        self.values, self.patches = values, None
+        self.x = self.g = values.new_empty(0)
+        return join(norms)
 
     def drop(self, bad: Tensor) -> None:
         if self.values is not None:
@@ -132,9 +159,12 @@ class Kernel(Term):
     def add(self, other: Term) -> Term:
         if not isinstance(other, Kernel):
             raise TypeError(f"cannot add {type(other).__name__} to a convolution's gradient")
-        both = Kernel(self.shape, self.x, self.g, None, self.weight)
-        both.values = self._hold() + other._hold()
-        return both
+        for term in (self, other):
+            if term.values is None:
+                term._hold()
+        if self.values is not None and other.values is not None:
+            self.values = self.values + other.values
+        return self
 
 
 def join(parts: list[Tensor]) -> Tensor:

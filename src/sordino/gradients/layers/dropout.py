@@ -18,7 +18,7 @@ def drop(x: Tensor, p: float, tape: Tape, shape: tuple[int, ...] | None = None) 
     shape = tuple(x.shape) if shape is None else shape
     keep = x.new_empty(shape)
     for k, rows in tape.split.slices():
-        keep[rows] = torch.rand(keep[rows].shape, generator=tape.generator(k, x.device), device=x.device)
+        keep[rows] = torch.rand(keep[rows].shape, generator=tape.draw.generator(k, x.device), device=x.device)
     return x * ((keep >= p).to(x.dtype) / (1 - p)) if p < 1 else x * 0
 
 
@@ -43,4 +43,5 @@ class ChannelDropout(Dropout):
 
     @property
     def spatial(self) -> int:
-        return 1 + [nn.Dropout1d, nn.Dropout2d, nn.Dropout3d].index(type(self.module).__mro__[1])
+        kinds = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+        return 1 + [isinstance(self.module, kind) for kind in kinds].index(True)

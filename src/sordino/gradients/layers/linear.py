@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from sordino.gradients.layers.base import Layer, tokens
 from sordino.gradients.tape import Op, Tape, Weight

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,9 +87,7 @@ class LastNorm(Norm):
 
     def pull(self, x: Tensor, g: Tensor, weight: Tensor | None) -> Tensor:
         mask = [True, False, False]
-        gx: Tensor = aten.native_layer_norm_backward(
-            g, x, self.shape, self.mean, self.rstd, weight, None, mask
-        )[0]
+        gx: Tensor = aten.native_layer_norm_backward(g, x, self.shape, self.mean, self.rstd, weight, None, mask)[0]
         return gx
 
     def per_sample(self, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,9 +116,7 @@ class RootNorm(LastNorm):
 class ChannelNorm(Norm):
     """GroupNorm; InstanceNorm is the case of one channel a group.  Wu and He (2018), arXiv:1803.08494."""
 
-    def __init__(
-        self, tape: Tape, weight: Weight | None, bias: Weight | None, groups: int, eps: float
-    ) -> None:
+    def __init__(self, tape: Tape, weight: Weight | None, bias: Weight | None, groups: int, eps: float) -> None:
         super().__init__(tape, weight, bias)
         self.groups, self.eps = groups, eps
 
@@ -139,9 +136,7 @@ class ChannelNorm(Norm):
         x = dense(x)
         g = channels_last(g) if is_last(x) else g.contiguous()
         mask = [True, False, False]
-        gx: Tensor = aten.native_group_norm_backward(
-            g, x, self.mean, self.rstd, weight, *self.sizes(x), mask
-        )[0]
+        gx: Tensor = aten.native_group_norm_backward(g, x, self.mean, self.rstd, weight, *self.sizes(x), mask)[0]
         return gx
 
     def per_sample(self, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,9 +158,9 @@ class LayerNorm(Layer):
     op: type[LastNorm] = LastNorm
 
     def __call__(self, x: Tensor) -> Tensor:
-        module = self.module
-        shape, eps = tuple(module.normalized_shape), module.eps  # type: ignore[arg-type]
-        eps = torch.finfo(x.dtype).eps if eps is None else float(eps)  # type: ignore[arg-type]
+        module: Any = self.module
+        shape: tuple[int, ...] = tuple(module.normalized_shape)
+        eps = torch.finfo(x.dtype).eps if module.eps is None else float(module.eps)
         return self.tape.run(self.op(self.tape, self.weight("weight"), self.weight("bias"), shape, eps), x)
 
 
@@ -178,10 +173,9 @@ class GroupNorm(Layer):
         return int(self.module.num_groups)  # type: ignore[arg-type]
 
     def __call__(self, x: Tensor) -> Tensor:
-        op = ChannelNorm(
-            self.tape, self.weight("weight"), self.weight("bias"), self.groups(x), float(self.module.eps)  # type: ignore[arg-type]
-        )
-        return self.tape.run(op, x)
+        module: Any = self.module
+        weight, bias = self.weight("weight"), self.weight("bias")
+        return self.tape.run(ChannelNorm(self.tape, weight, bias, self.groups(x), float(module.eps)), x)
 
 
 class InstanceNorm(GroupNorm):

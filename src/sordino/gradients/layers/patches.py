@@ -171,9 +171,7 @@ def starts(shape: Geometry, c: int, records: int) -> Tensor:
     """[records t K / last kernel size], for padded images in channels-last order."""
     full = [s + sum(p) for s, p in zip(shape.size, shape.padding, strict=True)]
     at = torch.arange(records).view(-1, *(1,) * (2 * len(full) - 1)) * (math.prod(full) * c)
-    for i, (k, d, step, o) in enumerate(
-        zip(shape.kernel, shape.dilation, shape.stride, shape.out, strict=True)
-    ):
+    for i, (k, d, step, o) in enumerate(zip(shape.kernel, shape.dilation, shape.stride, shape.out, strict=True)):
         jump, dims = math.prod(full[i + 1 :]) * c, len(full)
         at = at + (torch.arange(o) * step * jump).view(-1, *(1,) * (2 * dims - 2 - i))
         if i < dims - 1:

@@ -52,7 +52,8 @@ def rdp(event: Event) -> Curve:
         case Visible(inner, rate):
             # E[(P/Q)^a] = 1 - rate + rate * e^{(a-1) D_a}: with probability 1 - rate nothing is learnt
             power = (ORDERS - 1) * rdp(inner)
-            return np.logaddexp(np.log1p(-rate) if rate < 1 else -np.inf, np.log(rate) + power) / (ORDERS - 1)
+            absent = np.log1p(-rate) if rate < 1 else -np.inf
+            return np.asarray(np.logaddexp(absent, np.log(rate) + power) / (ORDERS - 1))
         case Sampled(inner, 1.0):
             return rdp(inner)
         case Sampled(Gaussian(z), rate):
@@ -63,7 +64,7 @@ def rdp(event: Event) -> Curve:
         case FixedSize(Gaussian(z), size, population):
             relation = dp.NeighboringRelation.REPLACE_ONE
             step = dp.SampledWithoutReplacementDpEvent(population, size, dp.GaussianDpEvent(z))
-            curve = rdp(Gaussian(z)).copy()  # sampling never hurts, so this bounds the other orders
+            curve: Curve = rdp(Gaussian(z)).copy()  # sampling never hurts, so this bounds the other orders
             whole = np.isin(ORDERS, WHOLE)
             curve[whole] = np.minimum(curve[whole], _library_curve(step, relation, WHOLE))
             return curve

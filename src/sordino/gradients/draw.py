@@ -1,0 +1,35 @@
+"""Randomness inside a model: every client draws from a generator of its own, seeded by its own number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from sordino.core.errors import SpecError
+
+
+class Draw:
+    """The generators of one call. No global state is read or moved."""
+
+    def __init__(self, seeds: Sequence[int] | None, first: int = 0) -> None:
+        self._seeds, self._first = seeds, first
+        self._generators: dict[int, torch.Generator] = {}
+
+    def after(self, first: int) -> Draw:
+        """The same generators, with clients counted from `first`."""
+        rest = Draw(self._seeds, first)
+        rest._generators = self._generators
+        return rest
+
+    @property
+    def used(self) -> bool:
+        return bool(self._generators)
+
+    def generator(self, client: int, device: torch.device) -> torch.Generator:
+        if self._seeds is None:
+            raise SpecError("the model draws random numbers (dropout); give one seed a client, or call its eval().")
+        k = self._first + client
+        if k not in self._generators:
+            self._generators[k] = torch.Generator(device).manual_seed(self._seeds[k])
+        return self._generators[k]

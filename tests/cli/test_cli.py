@@ -1,0 +1,196 @@
+"""The command as people and programs meet it, each in a process of its own."""
+
+import json
+import tomllib
+
+import pytest
+
+from sordino.runs import spec
+
+TOML = """
+dataset = "small.npz"
+features = "none"
+clients = 8
+rounds = 3
+epsilon = 4.0
+learning_rate = 0.5
+device = "cpu"
+"""
+
+
+@pytest.fixture
+def here(small_npz):
+    (small_npz.parent / "small.toml").write_text(TOML)
+    return small_npz.parent
+
+
+@pytest.fixture
+def call(here, sordino_command):
+    return lambda *args, **keys: sordino_command(*args, cwd=here, **keys)
+
+
+def one_line(done, kind, *words):
+    """An error of ours: one line on stderr, exit code 2, no traceback."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith(f"sordino: {kind}: ") and done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def no_folder(here):
+    return not (here / "runs").exists() or not list((here / "runs").iterdir())
+
+
+def test_run_prints_one_json_object(call, here):
+    done = call("run", "small.toml", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["guarantee"]["epsilon"] <= 4.0 and found["guarantee"]["viewer"] == "server"
+    assert found["rounds"] == 3 and 0 <= found["accuracy"] <= 1 and found["plan"]["noise_multiplier"] > 0
+    folder = here / found["folder"]
+    assert {p.name for p in folder.iterdir()} >= {
+        "spec.toml",
+        "plan.json",
+        "ledger.sqlite",
+        "records.jsonl",
+        "model.safetensors",
+        "result.json",
+    }
+    assert json.loads((folder / "result.json").read_text())["guarantee"] == found["guarantee"]
+
+
+def test_run_tells_a_person_the_guarantee(call):
+    done = call("run", "small.toml")
+    assert done.returncode == 0, done.stderr
+    for words in ("epsilon = 4", "any single record", "delta = 1e-05", "Run folder:", "Accuracy with privacy", "seed"):
+        assert words in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_flags_win_over_the_file_and_the_folder_keeps_both(call, here):
+    flags = ("--epsilon", "1.5", "--rounds", "2", "--method", "dp-fedavg", "--clip", "0.25", "--adaptive-clip")
+    done = call("run", "small.toml", *flags, "--name", "mine", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["rounds"] == 2 and found["guarantee"]["epsilon"] <= 1.5 and found["plan"]["method"] == "dp-fedavg"
+    stored = tomllib.loads((here / "runs" / "mine" / "spec.toml").read_text())
+    assert (stored["clip"], stored["adaptive_clip"], stored["learning_rate"]) == (0.25, True, 0.5)
+    assert spec.from_dict(stored).epsilon == 1.5
+
+
+def test_a_seed_repeats_a_run_and_another_does_not(call, here):
+    models = []
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert call("run", "small.toml", "--name", name, "--seed", seed, "--json").returncode == 0
+        models.append((here / "runs" / name / "model.safetensors").read_bytes())
+    assert models[0] == models[1] != models[2]
+
+
+def test_baseline_trains_the_same_without_privacy(call):
+    found = json.loads(call("run", "small.toml", "--baseline", "--json").stdout)
+    assert 0 <= found["accuracy_without_privacy"] <= 1
+
+
+def test_a_long_name_does_not_sink_the_baseline(call):
+    """The private run has been paid for by then."""
+    done = call("run", "small.toml", "--baseline", "--json", "--name", "x" * 64)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "kind", "words"),
+    [
+        (("--epsilon", "-1"), "SpecError", ("epsilon must be positive",)),
+        (("--epsilon", "nan"), "SpecError", ("epsilon must be finite",)),
+        (("--epsilon", "1e400"), "SpecError", ("epsilon must be finite",)),
+        (("--epsilon", "two"), "SpecError", ("epsilon must be a number", "'two'")),
+        (("--rounds", "2.5"), "SpecError", ("rounds must be a whole number",)),
+        (("--method", "dp-fedavgg"), "SpecError", ("Did you mean 'dp-fedavg'?",)),
+        (("--quantile", "0.5"), "SpecError", ("belongs to dp-fedavg, not to dp-sgd",)),
+        (("--name", "../../x"), "SpecError", ("name must be",)),
+        (("--mode", "secure", "--seed", "1"), "SpecError", ("accepts no seed",)),
+        (("--batch-size", "1000"), "SpecError", ("batch_size 1000 is larger",)),
+        (("--dataset", "none.npz"), "DataError", ("no dataset 'none.npz'",)),
+        (("--clients", "1000"), "DataError", ("cannot give each of 1000 clients",)),
+        (("--model", "cnn"), "ModelError", ("the cnn needs pictures",)),
+        (("--model", "cmn"), "SpecError", ("Did you mean 'cnn'?",)),
+        (("--features", "scattering"), "DataError", ("uint8 pictures",)),
+        (("--method", "dp-fedavg", "--viewer", "server"), "BudgetError", ("viewer = public", "dp-sgd")),
+        (("--method", "dp-fedavg", "--adaptive-clip", "--count-noise", "0.01"), "SpecError", ("count_noise",)),
+        (("--out", "small.toml"), "RunError", ("cannot make a run folder",)),
+    ],
+)
+def test_an_error_is_one_line_and_leaves_no_folder(args, kind, words, call, here):
+    one_line(call("run", "small.toml", *args), kind, *words)
+    assert no_folder(here)
+
+
+def test_a_broken_file_is_one_line(call, here):
+    (here / "small.toml").write_text("epsilon = 1\nepsilon = 2\n")
+    one_line(call("run", "small.toml"), "SpecError", "small.toml is not valid TOML")
+    (here / "small.toml").write_text("epsilom = 1\n")
+    one_line(call("run", "small.toml"), "SpecError", "Did you mean 'epsilon'?")
+    one_line(call("run", "missing.toml"), "SpecError", "cannot read missing.toml")
+    assert no_folder(here)
+
+
+def test_an_unknown_flag_or_command_names_what_there_is(call):
+    done = call("run", "--epsilom", "1")
+    assert done.returncode == 2 and "--epsilon" in done.stderr and "Traceback" not in done.stderr
+    done = call("rum")
+    assert done.returncode == 2 and "There are: run" in done.stderr
+
+
+def test_methods_are_listed_for_people_and_programs(call):
+    rows = {r["method"]: r for r in json.loads(call("methods", "--json").stdout)}
+    assert rows["dp-sgd"]["unit"] == "record" and rows["dp-sgd"]["protects_from"] == ["server", "public"]
+    assert rows["dp-fedavg"]["unit"] == "client" and rows["dp-fedavg"]["protects_from"] == ["public"]
+    assert rows["fedavg"]["protects_from"] == []
+    assert rows["dp-fedavg"]["options"]["quantile"] == 0.5
+    assert "protects no one" in call("methods").stdout
+
+
+def test_init_writes_a_file_that_runs_and_never_overwrites(call, here):
+    done = call("init")
+    assert done.returncode == 0 and "sordino run sordino.toml" in done.stdout
+    assert (here / "sordino.toml").read_text() == spec.template()
+    (here / "sordino.toml").write_text("mine")
+    one_line(call("init"), "RunError", "exists already")
+    assert (here / "sordino.toml").read_text() == "mine"
+    assert call("init", "other.toml").returncode == 0 and (here / "other.toml").exists()
+    one_line(call("init", "no/such/folder.toml"), "RunError", "cannot write")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_one_line(shell, call):
+    done = call("completion", shell)
+    assert done.returncode == 0 and done.stdout.count("\n") == 1 and f"{shell}_source" in done.stdout
+
+
+def test_resume_wants_a_run(call, here):
+    one_line(call("resume", "runs/none"), "RunError", "there is no run folder")
+    (here / "empty").mkdir()
+    one_line(call("resume", "empty"), "RunError", "plan.json is missing")
+    assert call("resume").returncode == 2
+
+
+def test_resuming_a_finished_run_gives_its_result_again(call, here):
+    first = call("run", "small.toml", "--name", "it", "--json")
+    again = call("resume", "runs/it", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["guarantee"] == json.loads(first.stdout)["guarantee"]
+
+
+def test_a_run_from_python_is_resumed_from_python(call, here):
+    import sordino
+    from problems import federation, linear
+
+    sordino.train(linear(), federation(), rounds=1, out=str(here / "runs"), name="own", device="cpu")
+    one_line(call("resume", "runs/own"), "RunError", "started from Python", "resume=")
+
+
+def test_version(call):
+    from sordino import __version__
+
+    assert __version__ in call("--version").stdout

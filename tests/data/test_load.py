@@ -1,0 +1,131 @@
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sordino.core.errors import DataError
+from sordino.data.load import images, load
+
+
+class Touch:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.path),)
+
+
+def arrays():
+    draw = np.random.default_rng(0)
+    return {
+        "x_train": draw.normal(size=(30, 4)),
+        "y_train": draw.integers(0, 3, 30),
+        "x_test": draw.normal(size=(10, 4)),
+        "y_test": draw.integers(0, 3, 10),
+    }
+
+
+def saved(tmp_path, **changed):
+    values = {k: v for k, v in (arrays() | changed).items() if v is not None}
+    np.savez(tmp_path / "it.npz", **values)
+    return load("it.npz", str(tmp_path))
+
+
+def refused(match, *args):
+    with pytest.raises(DataError, match=match) as error:
+        load(*args)
+    assert "\n" not in str(error.value)
+
+
+def test_an_npz_file_is_read(tmp_path):
+    data = saved(tmp_path, client_train=np.arange(30) % 5)
+    assert data.name == "it.npz" and data.x_train.dtype == torch.float32 and data.y_train.dtype == torch.int64
+    assert torch.equal(data.x_test, torch.from_numpy(arrays()["x_test"]).float())
+    assert data.client_train.tolist() == (np.arange(30) % 5).tolist()
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"y_test": None}, "lacks y_test"),
+        ({"x_train": None, "y_train": None}, "lacks x_train, y_train"),
+        ({"x_train": np.full((30, 4), np.nan)}, "training part: x holds a nan"),
+        ({"x_test": np.full((10, 4), np.inf)}, "test part: x holds a nan"),
+        ({"y_train": np.zeros(29, int)}, "they need one row a record"),
+        ({"x_train": np.zeros((0, 4)), "y_train": np.zeros(0, int)}, "has no records"),
+        ({"y_train": np.array(["a"] * 30)}, "y must be numeric"),
+        ({"client_train": np.zeros(29, int)}, "client_train must hold one whole number"),
+        ({"client_train": np.zeros(30)}, "client_train must hold one whole number"),
+        ({"client_train": np.zeros((30, 1), int)}, "client_train must hold one whole number"),
+    ],
+)
+def test_a_file_with_the_wrong_arrays_is_refused(changed, match, tmp_path):
+    with pytest.raises(DataError, match=match):
+        saved(tmp_path, **changed)
+
+
+def test_a_pickled_object_is_refused_and_never_opened(tmp_path):
+    proof = tmp_path / "proof"
+    objects = np.empty(30, dtype=object)
+    objects[:] = [Touch(proof)] * 30
+    np.savez(tmp_path / "it.npz", **(arrays() | {"x_train": objects}))
+    refused("cannot read", "it.npz", str(tmp_path))
+    (tmp_path / "raw.npz").write_bytes(pickle.dumps(Touch(proof)))  # not a zip at all
+    refused("cannot read", "raw.npz", str(tmp_path))
+    assert not proof.exists()
+    with np.load(tmp_path / "it.npz", allow_pickle=True) as file:  # the trap is armed
+        file["x_train"]
+    assert proof.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04" + b"\x00" * 50, b"\x93NUMPY"])
+def test_what_is_not_a_zip_is_refused(content, tmp_path):
+    (tmp_path / "it.npz").write_bytes(content)
+    refused("cannot read", "it.npz", str(tmp_path))
+
+
+def test_a_single_array_by_the_name_of_npz_is_refused(tmp_path):
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(3))
+    (tmp_path / "it.npz").write_bytes(buffer.getvalue())
+    refused("it.npz", "it.npz", str(tmp_path))
+
+
+def test_a_damaged_file_is_refused_wherever_the_damage_is(tmp_path):
+    """Every 37th byte flipped in turn: read as it was, or a DataError."""
+    np.savez_compressed(tmp_path / "good.npz", **arrays())
+    good, read, bad = (tmp_path / "good.npz").read_bytes(), 0, 0
+    for at in range(0, len(good), 37):
+        data = bytearray(good)
+        data[at] ^= 0xFF
+        (tmp_path / "it.npz").write_bytes(bytes(data))
+        try:
+            load("it.npz", str(tmp_path))
+            read += 1
+        except DataError:
+            bad += 1
+    assert bad > 5 * read
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    refused("no dataset 'nothing'", "nothing")
+    refused("no dataset 'nothing.npz'.*tried", "nothing.npz", str(tmp_path))
+    (tmp_path / "folder.npz").mkdir()
+    refused("no dataset", "folder.npz", str(tmp_path))
+    with zipfile.ZipFile(tmp_path / "it.zip", "w"):
+        pass
+    refused("no dataset", "it.zip", str(tmp_path))
+
+
+def test_pictures_are_scaled_by_published_constants():
+    x = images(torch.tensor([[[0, 255]]], dtype=torch.uint8))
+    assert x.shape == (1, 1, 1, 2)
+    assert x.flatten().tolist() == pytest.approx([-0.1307 / 0.3081, (1 - 0.1307) / 0.3081], rel=1e-5)
+    floats = torch.zeros(2, 3)
+    assert images(floats) is floats

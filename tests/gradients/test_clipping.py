@@ -1,0 +1,110 @@
+"""The bound is kept, zero survives, broken samples vanish."""
+
+import pytest
+import torch
+from reference import case, loss, middle_norm, naive, relative
+from torch import nn
+
+from sordino.core.errors import SpecError
+from sordino.core.types import Batch
+from sordino.core.vector import Layout
+from sordino.gradients import Gradients
+from sordino.gradients.clipping import factors
+from sordino.gradients.terms import ghost
+
+PATHS = ["book-keeping", "vmap"]
+
+
+def small():
+    return nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 25, 4))
+
+
+def singles(batch):
+    """Every sample a client of its own, so that a row is one clipped gradient."""
+    return Batch(batch.x, batch.y, (1,) * batch.x.shape[0])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("clip", [1e-6, 0.37, 3.0, 1e4])
+def test_no_clipped_gradient_is_longer_than_the_clip(path, clip):
+    module = small()
+    layout, weights, batch = case(module, torch.randn(200, 2, 5, 5) * 3, (200,), False)
+    rows = Gradients.of(module, loss, layout, path).sums(weights, singles(batch), clip)
+    norms = rows.double().norm(dim=1)
+    assert norms.max().item() <= clip
+    if clip < 1:  # all are cut, and to the clip, not far below it
+        assert norms.min().item() >= clip * (1 - 1e-5)
+
+
+def test_tokens_that_cancel_do_not_hide_their_norm():
+    """a_t all alike and g_t summing to almost nothing: the Gram matrices lose all digits, the guard does not."""
+    g = torch.randn(1000, 16, 8)
+    g[:, -1] = -g[:, :-1].sum(1) * (1 + 1e-6)
+    a = torch.randn(1000, 1, 8).expand(-1, 16, -1).contiguous()
+    true = torch.einsum("ntp,ntd->npd", g.double(), a.double()).flatten(1).norm(dim=1)
+    assert (ghost(a, g).double().sqrt() >= true).float().mean() > 0.99
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_zero_gradients_survive(path):
+    module = nn.Linear(3, 2)
+    layout, weights, batch = case(module, torch.randn(4, 3), (3, 1), False)
+    still = Gradients.of(module, lambda p, y: (p * 0).sum(1), layout, path)
+    assert torch.equal(still.sums(weights, batch, 1.0), torch.zeros(2, layout.dim))
+    assert torch.equal(factors(torch.zeros(3), 1.0), torch.ones(3))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+@pytest.mark.parametrize("stacked", [False, True], ids=["shared", "own"])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_broken_sample_adds_exactly_nothing(path, stacked, bad):
+    module = nn.Sequential(nn.Conv2d(2, 30, 2), nn.ReLU(), nn.Flatten(), nn.Linear(480, 4))
+    square = lambda p, y: p.square().sum(1)  # noqa: E731
+    layout, weights, batch = case(module, torch.randn(6, 2, 5, 5), (3, 3), stacked)
+    gradients = Gradients.of(module, square, layout, path)
+    x = batch.x.clone()
+    x[1] = bad
+    got = gradients.sums(weights, Batch(x, batch.y, (3, 3)), 1.0)
+    keep = torch.tensor([0, 2, 3, 4, 5])
+    expected = gradients.sums(weights, Batch(x[keep], batch.y[keep], (2, 3)), 1.0)
+    assert torch.isfinite(got).all()
+    assert relative(got, expected.double()) <= 1e-6
+
+
+def test_without_a_clip_nothing_is_hidden():
+    module = nn.Linear(3, 2)
+    layout, weights, batch = case(module, torch.full((2, 3), float("nan")), (2,), False)
+    assert Gradients.of(module, loss, layout).sums(weights, batch, None).isnan().any()
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, float("nan")])
+def test_a_clip_is_positive(clip):
+    module = nn.Linear(3, 2)
+    layout, weights, batch = case(module, torch.randn(2, 3), (2,), False)
+    with pytest.raises(SpecError, match="clip"):
+        Gradients.of(module, loss, layout).sums(weights, batch, clip)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stacked", [False, True], ids=["shared", "own"])
+def test_frozen_parameters_neither_move_nor_count(path, stacked):
+    module = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 4, 2), nn.Flatten(), nn.Linear(16, 3)
+    )
+    module[0].requires_grad_(False)  # a whole layer
+    module[1].bias.requires_grad_(False)
+    module[3].weight.requires_grad_(False)  # a trainable bias on a frozen weight
+    module[5].bias.requires_grad_(False)
+    layout, weights, batch = case(module, torch.randn(6, 2, 5, 5), (4, 0, 2), stacked)
+    assert {s.name for s in layout.slots} == {"1.weight", "3.bias", "5.weight"}
+    clip = middle_norm(module, weights, batch)
+    got = Gradients.of(module, loss, layout, path).sums(weights, batch, clip)
+    assert relative(got, naive(module, weights, batch, clip)) <= 1e-5
+
+
+def test_nothing_to_do_is_done():
+    module = nn.Linear(3, 2)
+    layout = Layout.of(module)
+    empty = Batch(torch.zeros(0, 3), torch.zeros(0), (0, 0))
+    got = Gradients.of(module, loss, layout).sums(layout.read(module), empty, 1.0)
+    assert torch.equal(got, torch.zeros(2, layout.dim))

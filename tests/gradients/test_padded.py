@@ -1,0 +1,85 @@
+"""The padded step of the GPU path, run on the CPU: right, pure, and safe where no compiler is to be had."""
+
+import pytest
+import torch
+from reference import case, loss, middle_norm, naive, relative
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from sordino.core.types import Batch
+from sordino.gradients import Gradients, padded
+from sordino.gradients.bookkeeping import BookKeeping
+from sordino.gradients.clone import plan
+from sordino.gradients.padded import Padded, padding
+
+SIZES = (5, 0, 11, 1)
+
+
+def book():
+    module = nn.Sequential(
+        nn.Conv2d(1, 4, 4, 2, 1), nn.GroupNorm(2, 4), nn.Tanh(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(36, 3)
+    )
+    layout, weights, batch = case(module, torch.randn(17, 1, 8, 8), SIZES, True)
+    return module, BookKeeping(module, loss, layout, plan(module, layout)), weights, batch
+
+
+@pytest.mark.parametrize("limit", [1000, 20, 1])
+@pytest.mark.parametrize("clipped", [True, False])
+def test_padding_does_not_show(limit, clipped):
+    module, kept, weights, batch = book()
+    clip = middle_norm(module, weights, batch) if clipped else None
+    got = Padded(kept, None).sums(weights, batch, clip, limit)
+    assert relative(got, naive(module, weights, batch, clip)) <= 1e-5
+
+
+def test_the_traced_step_holds_no_numbers():
+    """Traced with one set of tensors, right for another, broken record included."""
+    module, kept, weights, batch = book()
+    index, alive = padding(SIZES, weights.device)
+    alive = alive.float()
+    first = (weights * 0 + 1, batch.x[index] * 0, batch.y[index] * 0, alive * 0, torch.tensor(9.0))
+    graph = make_fx(Padded(kept, None)._plain)(*first)
+    x = batch.x.clone()
+    x[1] = float("nan")
+    got = graph(weights, x[index], batch.y[index], alive, torch.tensor(0.5))
+    keep = torch.tensor([i for i in range(17) if i != 1])
+    expected = naive(module, weights, Batch(x[keep], batch.y[keep], (4, 0, 11, 1)), 0.5)
+    assert relative(got, expected) <= 1e-5
+
+
+def test_no_compiler_no_harm(monkeypatch):
+    module, kept, weights, batch = book()
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(padded.torch, "compile", fail)
+    with pytest.warns(UserWarning, match="no compiler here"):
+        got = Padded(kept).sums(weights, batch, 0.5, 1000)
+    assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
+
+
+def test_padding_pays_only_for_sizes_that_are_alike():
+    kept = Padded(book()[1])
+    assert kept.pays((60, 55, 64)) and not kept.pays((1000, *(1,) * 50))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_is_the_same():
+    module, kept, weights, batch = book()
+    got = Padded(kept, "aot_eager").sums(weights, batch, 0.5, 1000)
+    assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("stacked", [False, True], ids=["shared", "own"])
+def test_on_a_gpu(stacked):
+    module, _, weights, batch = book()
+    weights = weights if stacked else weights[0]
+    layout = case(module, batch.x, SIZES, False)[0]
+    gradients = Gradients.of(module, loss, layout)
+    for clip in (0.5, None):
+        got = gradients.sums(weights.cuda(), Batch(batch.x.cuda(), batch.y.cuda(), SIZES), clip).cpu()
+        assert relative(got, naive(module, weights, batch, clip)) <= 1e-5

@@ -1,0 +1,197 @@
+import dataclasses
+import math
+import tomllib
+
+import click
+import pytest
+
+from sordino.core import plugin
+from sordino.core.errors import SordinoError, SpecError
+from sordino.runs import spec
+from sordino.runs.spec import Spec, from_dict
+
+
+def refused(match, **values):
+    with pytest.raises(SpecError, match=match) as error:
+        from_dict(values)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_key_is_told_its_nearest():
+    refused("unknown key 'epsilom'. Did you mean 'epsilon'", epsilom=1.0)
+    refused("Did you mean 'batch_rate'", batchrate=0.5)
+    refused("unknown key 'xyzzy'.*sordino init", xyzzy=1)
+    refused("unknown key 'options'", options=(("clip", 3.0),))  # an inner name is not a key
+
+
+def test_a_key_of_another_method_says_whose_it_is():
+    refused("'quantile'.*belongs to dp-fedavg, not to dp-sgd", method="dp-sgd", quantile=0.5)
+    refused("'clip'.*not to fedavg", method="fedavg", clip=1.0)
+    assert from_dict({"method": "dp-fedavg", "quantile": 0.25}).method_object().quantile == 0.25
+
+
+def test_an_unknown_method_is_told_its_nearest():
+    refused("Did you mean 'dp-sgd'", method="dp-sdg")
+    refused("unknown method 5", method=5)
+
+
+NUMBERS = [f.name for f in spec.fields() if f.type in ("float", "float | None", "int", "int | None")]
+WHOLE = [f.name for f in spec.fields() if f.type in ("int", "int | None")]
+TEXTS = [f.name for f in spec.fields() if f.type in ("str", "str | None")]
+FLAGS = [f.name for f in spec.fields() if f.type == "bool"]
+
+
+def test_every_field_is_one_of_these_types():
+    assert len(NUMBERS) + len(TEXTS) + len(FLAGS) == len(spec.fields()) > 25
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [True, False, math.nan, math.inf, -math.inf, 1e400, "1", [1], {"a": 1}], ids=repr)
+def test_a_number_is_a_finite_number(name, value):
+    refused(name, **{name: value})
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_below_its_range_is_refused(name):
+    refused(name, **{name: -1})
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_number_is_not_a_fraction(name):
+    refused(f"{name} must be a whole number", **{name: 2.5})
+    refused(name, **{name: 2.0})
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_is_text(name):
+    refused(name, **{name: 3})
+    refused(name, **{name: True})
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_true_or_false_is_nothing_else(name):
+    for value in (1, 0, "true", "yes", 1.0):
+        refused(f"{name} must be true or false", **{name: value})
+
+
+@pytest.mark.parametrize("method", plugin.available("methods"))
+@pytest.mark.parametrize("value", [math.nan, math.inf, "x", True], ids=repr)
+def test_a_methods_own_keys_are_checked_alike(method, value):
+    for f in spec.method_fields(method):
+        kind = str(f.type)
+        if (kind == "bool" and value is True) or (kind == "str" and value == "x" and f.name != "batch_sampling"):
+            continue
+        refused(f.name, method=method, **{f.name: value})
+
+
+@pytest.mark.parametrize("name", ["../../x", "..", ".hidden", "a/b", "a\\b", "", "a b", "x" * 65, "a\n", "-rf", "ü"])
+def test_a_name_cannot_leave_its_folder(name):
+    refused("name must be", name=name)
+
+
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ({"mode": "secure", "seed": 1}, "accepts no seed"),
+        ({"local_steps": 1, "local_epochs": 1.0}, "not both"),
+        ({"batch_size": 1, "batch_rate": 0.5}, "not both"),
+        ({"mode": "fast"}, "mode must be one of research, secure"),
+        ({"viewer": "me"}, "viewer must be one of"),
+        ({"optimizer": "lion"}, "optimizer"),
+        ({"device": "tpu"}, "device"),
+        ({"client_sampling": "shuffle"}, "client_sampling"),
+        ({"features": "pca"}, "features"),
+        ({"delta": 1.0}, "delta"),
+        ({"client_rate": 0.0}, "client_rate"),
+        ({"client_rate": 1.01}, "client_rate"),
+        ({"averaging": 1.0}, "averaging"),
+        ({"rounds": 0}, "rounds"),
+        ({"seed": 2**63}, "seed"),
+        ({"clip": 0.0}, "clip"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(keys, match):
+    refused(match, **keys)
+
+
+def test_a_file_is_read_and_a_broken_one_named(tmp_path):
+    good = tmp_path / "good.toml"
+    good.write_text('epsilon = 3\nmethod = "dp-fedavg"\nclip = 0.5\n')
+    found = from_dict(spec.read(good))
+    assert found.epsilon == 3 and found.method_object().clip == 0.5
+    for text, match in (
+        ("epsilon = 1\nepsilon = 2\n", "good.toml is not valid TOML"),
+        ("epsilon = \n", "not valid TOML"),
+        ("epsilon = 1e400\n", "epsilon must be finite"),
+        ("epsilon = nan\n", "epsilon must be finite"),
+        ("epsilon = true\n", "epsilon must be a number"),
+        ("[section]\nepsilon = 1\n", "unknown key 'section'"),
+        ("rounds = 1979-05-27\n", "rounds must be a whole number"),
+    ):
+        good.write_text(text)
+        with pytest.raises(SpecError, match=match):
+            from_dict(spec.read(good))
+    good.write_bytes(b"\xff\xfe")
+    with pytest.raises(SpecError, match="cannot read"):
+        spec.read(good)
+    with pytest.raises(SordinoError, match="cannot read"):
+        spec.read(tmp_path / "missing.toml")
+
+
+def test_the_template_reads_back_to_the_defaults():
+    values = tomllib.loads(spec.template())
+    found = from_dict(values)
+    assert dataclasses.replace(found, options=()) == Spec()
+    assert found.method_object() == Spec().method_object()
+    for f in spec.fields():  # every key is there, the empty ones commented out
+        assert f"\n{f.name} = " in spec.template() or f"\n# {f.name} = " in spec.template()
+
+
+@pytest.mark.parametrize("method", plugin.available("methods"))
+def test_the_template_of_every_method_can_be_switched_on(method):
+    _, _, own = spec.template().partition(f"# --- of {method} only\n")
+    lines = [line.removeprefix("# ") for line in own.split("\n\n")[0].splitlines() if line]
+    values = tomllib.loads("\n".join(lines)) | {"method": method}
+    assert from_dict(values).method_object() == plugin.load("methods", method)()
+    assert len(values) == len(spec.method_fields(method)) + 1
+
+
+def test_flags_fields_and_keys_are_one_schema():
+    from sordino.cli.run import run
+
+    flags = {p.name for p in run.params if isinstance(p, click.Option)} - {"as_json", "help"}
+    keys = {f.name for f in spec.fields()} | {
+        f.name for m in plugin.available("methods") for f in spec.method_fields(m)
+    }
+    assert flags == keys
+    for p in run.params:
+        if isinstance(p, click.Option) and p.name in keys:
+            assert f"--{p.name.replace('_', '-')}" in p.opts and p.default is None
+
+
+def test_no_method_field_hides_a_field_of_the_spec():
+    own = {f.name for f in spec.fields()}
+    for method in plugin.available("methods"):
+        assert not own & {f.name for f in spec.method_fields(method)}
+
+
+def test_to_dict_and_toml_round_trip():
+    odd = 'quote " backslash \\ tab \t newline \n ü \x7f'
+    values = {"method": "dp-fedavg", "clip": 0.1 + 0.2, "epsilon": 1e-17, "seed": 2**62, "data_dir": odd}
+    found = from_dict(values)
+    text = "\n".join(f"{k} = {spec.to_toml(v)}" for k, v in found.to_dict().items())
+    assert from_dict(tomllib.loads(text)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "value"),
+    [("3", int, 3), ("0.5", float, 0.5), ("3", float | None, 3.0), ("x", str | None, "x"), ("true", bool, True)],
+)
+def test_a_flags_text_becomes_a_value(text, hint, value):
+    assert spec.parse("k", text, hint) == value
+
+
+@pytest.mark.parametrize(("text", "hint"), [("x", int), ("0.5", int), ("x", float), ("", float | None), ("yes", bool)])
+def test_a_flag_that_is_no_such_value_is_refused(text, hint):
+    with pytest.raises(SpecError, match="rate must be"):
+        spec.parse("rate", text, hint)
