@@ -32,7 +32,6 @@ def endless(job: build.Job, out: str) -> Iterator[Any]:
         yield from loop.run(job, folder, ledger, loop.begin(job), 0)
     finally:
         ledger.close()
-        job.engine.close()
         folder.close()
 
 

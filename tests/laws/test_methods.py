@@ -27,7 +27,7 @@ LOCAL = {"local_steps": 3, "batch_rate": 0.5}  # batches are drawn, so the rando
 def rows_of(job, cohort, engine=None, state=None):
     """What leaves the clients of a cohort."""
     state = state or loop.begin(job)
-    engine = engine or Simulator(CPU, workers=1)
+    engine = engine or Simulator(CPU)
     return engine.clients(job.method, state, cohort, job.clients, job.model, job.plan, RNG.at("clients"))
 
 
@@ -63,21 +63,17 @@ def test_the_cohort_is_every_client_by_itself(method):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("memory_gb", [1e-9, 2e-5, 2.0])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_chunks_and_workers_change_nothing(method, memory_gb, workers):
+def test_chunks_change_nothing(method, memory_gb):
     made = uncalibrated(method, clients=federation(SIZES), **LOCAL)
-    engine = Simulator(CPU, memory_gb, workers)
-    try:
-        rows = rows_of(made, range(6), engine)
-        assert torch.equal(rows, rows_of(made, range(6), engine))  # bit for bit in the same chunks
-    finally:
-        engine.close()
+    engine = Simulator(CPU, memory_gb)
+    rows = rows_of(made, range(6), engine)
+    assert torch.equal(rows, rows_of(made, range(6), engine))  # bit for bit in the same chunks
     assert torch.allclose(rows, rows_of(made, range(6)), atol=1e-5, rtol=1e-5)
 
 
 def test_a_tiny_memory_takes_one_client_at_a_time():
     made = uncalibrated("fedavg")
-    assert [len(c) for c in Simulator(CPU, 1e-9, 1)._chunks(range(5), made.plan, made.model)] == [1] * 5
+    assert [len(c) for c in Simulator(CPU, 1e-9)._chunks(range(5), made.model)] == [1] * 5
     assert [len(c) for c in Simulator(CPU, 2.0, 1)._chunks(range(5), made.plan, made.model)] == [5]
     assert [len(c) for c in Simulator(CPU, 2.0, 2)._chunks(range(5), made.plan, made.model)] == [3, 2]
     assert [len(c) for c in Simulator(CPU, 2.0, 2)._chunks([], made.plan, made.model)] == [0]

@@ -19,7 +19,7 @@ SIZES = (3, 40, 1, 12, 100, 7)
 
 def released(made, cohort):
     state = loop.begin(made)
-    engine = Simulator(CPU, workers=1)
+    engine = Simulator(CPU)
     return engine.clients(made.method, state, cohort, made.clients, made.model, made.plan, RNG.at("c"))
 
 

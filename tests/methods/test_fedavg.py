@@ -24,7 +24,7 @@ def flat(module):
 def round_of(made, state, number=0, cohort=None):
     cohort = range(made.clients.count) if cohort is None else cohort
     rng = RNG.at("round", number)
-    engine = Simulator(CPU, workers=1)
+    engine = Simulator(CPU)
     rows = engine.clients(made.method, state, cohort, made.clients, made.model, made.plan, rng.at("clients"))
     return made.method.merge(state, rows, made.plan, rng.at("merge"))
 
@@ -135,7 +135,7 @@ def test_a_client_with_fewer_steps_waits_for_the_others():
     local = Local(steps=None, epochs=1.0, batch_rate=None, batch_size=4, learning_rate=0.1)
     made = replace(made, plan=replace(made.plan, local=local))
     state = loop.begin(made)
-    both = Simulator(CPU, workers=1).clients(made.method, state, [0, 1], made.clients, made.model, made.plan, RNG)
+    both = Simulator(CPU).clients(made.method, state, [0, 1], made.clients, made.model, made.plan, RNG)
     data = made.clients.fetch([1], CPU)
     once = -0.1 * made.model.gradients.sums(state.params, data, None)[0]  # weight 4 times mean: the sum
     assert torch.allclose(both[1, :-1], once, atol=1e-5)

@@ -5,13 +5,12 @@ on nothing but the root key and the path, so any draw can be repeated alone, in 
 
 Two modes. `research`: the root key comes from a seed; runs repeat bit for bit on the same machine, and whoever
 knows the seed can subtract the noise, so the guarantee is for experiments only. `secure`: the root key is 32
-bytes from the operating system, never stored; the numbers are an AES-256 counter keystream.
+bytes from the operating system, never stored.
 
-Sources of numbers, by mode and device:
-    research, CPU    Philox4x64-10 (numpy), ziggurat normals
-    research, CUDA   Philox4x32-10 on the device, Box-Muller normals, all rows in one pass
-    secure           AES-256-CTR on the host, Box-Muller normals in float64, rounded to float32
-Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3".
+On a CPU, and in secure mode everywhere, the numbers are an AES-256 counter keystream: keyed by the path, the client in
+the upper half of the counter. In research mode on a GPU they are Philox4x32-10, computed on the device for all clients
+in one pass (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). Normals come by Box and Muller (1958)
+from 53-bit (secure) or 32-bit (research) uniforms, as float32.
 """
 
 from __future__ import annotations
@@ -63,16 +62,7 @@ class Stream:
 
     def uniform(self, n: int, row: int = -1) -> Floats:
         """n numbers in [0, 1), multiples of 2^-53."""
-        return self._bits(n, row) / 2.0**53 if self.secure else self._philox(row).random(n)
-
-    def normals(self, n: int, row: int = -1) -> NDArray[np.float32]:
-        if not self.secure:
-            return self._philox(row).standard_normal(n, dtype=np.float32)
-        half = (n + 1) // 2
-        bits = self._bits(2 * half, row)
-        radius = np.sqrt(-2 * np.log((bits[:half] + 0.5) / 2.0**53))  # + 0.5: never log(0)
-        angle = bits[half:] * (2 * math.pi / 2.0**53)
-        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:n].astype(np.float32)
+        return (self.words(n, row) >> np.uint64(11)) / 2.0**53
 
     def integer(self) -> int:
         """A whole number of 63 bits, to key something else with."""
@@ -89,17 +79,11 @@ class Stream:
         """`size` of n indices without replacement, sorted."""
         return np.sort(self.permutation(n, row)[:size])
 
-    def _philox(self, row: int) -> np.random.Generator:
-        words = np.frombuffer(self.key, dtype=np.uint64)
-        counter = np.array([0, 0, row % 2**64, 0], dtype=np.uint64)
-        return np.random.Generator(np.random.Philox(key=words[:2], counter=counter))
-
-    def _bits(self, n: int, row: int) -> Floats:
-        """n whole numbers of 53 bits (as floats) from the keystream."""
-        nonce = (row % 2**64).to_bytes(8, "big") + bytes(8)  # the low half counts blocks
+    def words(self, n: int, row: int = -1) -> NDArray[np.uint64]:
+        """n random words of 64 bits: the keystream of this path and row."""
+        nonce = (row % 2**64).to_bytes(8, "big") + bytes(8)  # the lower half counts blocks
         cipher = Cipher(algorithms.AES(self.key), modes.CTR(nonce)).encryptor()
-        words = np.frombuffer(cipher.update(bytes(8 * n)), dtype=np.uint64)
-        return (words >> np.uint64(11)).astype(np.float64)
+        return np.frombuffer(cipher.update(bytes(8 * n)), dtype=np.uint64)
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,14 +100,16 @@ class RowStream:
         """Standard normals [clients, dim] on the device of `like`."""
         if like.device.type == "cuda" and not self.stream.secure:
             words = self._words(like.device, (dim + 3) // 4)  # [4, clients, dim / 4]
-            unit = (words.double() + 0.5) / 2.0**32
-            radius, angle = torch.sqrt(-2 * torch.log(unit[:2])), 2 * math.pi * unit[2:]
-            pairs = torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)]).to(like.dtype)
-            return pairs.permute(1, 0, 2).reshape(len(self.ids), -1)[:, :dim]
-        rows = np.empty((len(self.ids), dim), dtype=np.float32)
-        for row, i in zip(rows, self.ids, strict=True):
-            row[:] = self.stream.normals(dim, int(i))
-        return torch.from_numpy(rows).to(like.device, like.dtype)
+            unit = words.permute(1, 0, 2).reshape(len(self.ids), -1).double().add_(0.5).mul_(2.0**-32)
+        elif self.stream.secure:
+            drawn = np.stack([self.stream.words(dim + dim % 2, int(i)) for i in self.ids]) >> np.uint64(11)
+            unit = torch.from_numpy((drawn + 0.5) * 2.0**-53)
+        else:
+            halves = np.empty((len(self.ids), (dim + 1) // 2), dtype=np.uint64)
+            for half, i in zip(halves, self.ids, strict=True):
+                half[:] = self.stream.words(len(half), int(i))
+            unit = torch.from_numpy(halves.view(np.uint32).astype(np.float32)).add_(0.5).mul_(2.0**-32)
+        return box_muller(unit)[:, :dim].to(like.device, like.dtype)
 
     def poisson(self, sizes: Sequence[int], rates: Sequence[float], device: torch.device) -> Picks:
         """From each client its records, each kept with probability rates[i]."""
@@ -175,6 +161,14 @@ class RowStream:
             c2, c3 = (p0 >> 32) & mask ^ c3 ^ k1, p0 & mask
             k0, k1 = (k0 + 0x9E3779B9) & mask, (k1 + 0xBB67AE85) & mask
         return torch.stack([w.expand(len(ids), n) for w in (c0, c1, c2, c3)])
+
+
+def box_muller(unit: Tensor) -> Tensor:
+    """Uniforms in (0, 1) [rows, 2 n] -> standard normals, same shape."""
+    half = unit.shape[1] // 2
+    radius = unit[:, :half].log().mul_(-2).sqrt_()
+    angle = unit[:, half:] * (2 * math.pi)
+    return torch.cat([angle.cos().mul_(radius), angle.sin_().mul_(radius)], dim=1)
 
 
 def flat(chosen: Sequence[Ints], sizes: Sequence[int], device: torch.device) -> Picks:

@@ -40,9 +40,9 @@ class ArrayClients:
         if len(ids) and all(b == a + 1 for a, b in itertools.pairwise(ids)):  # neighbours: no copy
             rows = slice(int(self.starts[ids[0]]), int(self.starts[ids[-1] + 1]))
             return Batch(self.x[rows].to(device), self.y[rows].to(device), sizes)
-        spans = [np.arange(self.starts[i], self.starts[i + 1]) for i in ids]
-        index = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *spans]))
-        return Batch(self.x[index].to(device), self.y[index].to(device), sizes)
+        spans = [slice(int(self.starts[i]), int(self.starts[i + 1])) for i in ids] or [slice(0, 0)]
+        x, y = torch.cat([self.x[s] for s in spans]), torch.cat([self.y[s] for s in spans])
+        return Batch(x.to(device), y.to(device), sizes)
 
     def to(self, device: torch.device) -> ArrayClients:
         """The same clients with their data already on the device."""

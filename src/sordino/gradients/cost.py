@@ -35,4 +35,4 @@ def records(numbers: int, cpu: bool) -> int:
     if not cpu:
         return max(1, 2_000_000_000 // numbers)
     most = max(1, 250_000_000 // numbers)
-    return min(most, 4096, max(64, 3_200_000 // numbers))
+    return min(most, 4096, max(64, 10_000_000 // numbers))

@@ -124,7 +124,6 @@ def execute(job: Job, own: bool, at: Path | None = None, watch: Watch | None = N
     finally:
         if ledger is not None:
             ledger.close()
-        job.engine.close()
         folder.close()
 
 
