@@ -10,6 +10,7 @@ test data. Cohorts have a fixed size, so that every round has as much to do as t
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,20 @@ def job(method: str, clients: Any, **keys: Any) -> build.Job:
     return build.build(spec.from_dict(keys | {"method": method}), cnn((1, 28, 28), 10), clients)
 
 
+def _repeat(t: torch.Tensor, records: int) -> torch.Tensor:
+    return t if len(t) == records else t[torch.arange(records) % len(t)]
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--method", default="dp-sgd")
     parser.add_argument("--beside", help="another method, whose rounds take turns with these")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--clients-per-round", type=int)
+    parser.add_argument("--clients", type=int, help="another number of clients; their records repeat")
     args = parser.parse_args()
     load, memory = WORKLOADS[args.workload], Memory()
+    load = replace(load, clients=args.clients or load.clients)
     cohort = args.clients_per_round or load.cohort
     keys = {
         "client_sampling": "fixed",
@@ -56,7 +63,7 @@ def main() -> None:
         "batch_size": load.batch,
         "device": args.device,
     }
-    clients = ArrayClients(*data(), [load.records] * load.clients)
+    clients = ArrayClients(*(_repeat(t, load.clients * load.records) for t in data()), [load.records] * load.clients)
     names = [args.method] + ([args.beside] if args.beside else [])
     with tempfile.TemporaryDirectory() as out:
         runs = {name: endless(job(name, clients, **keys), str(Path(out) / name)) for name in names}

@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -27,8 +26,10 @@ from torch import Tensor, nn
 
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
+from sordino.engines.heap import keep_freed_memory
 from sordino.gradients import Gradients
 
+WARM = 5  # calls before the first that counts: a GPU's step is compiled on the way
 BATCH = {"cnn": 256, "resnet18gn": 32, "transformer": 256}
 
 
@@ -179,7 +180,7 @@ def peak(name: str, form: str, args: argparse.Namespace) -> dict[str, float]:
 
 def in_fresh_process(name: str, form: str, args: argparse.Namespace) -> dict[str, float]:
     command = [sys.executable, __file__, "--models", name, "--device", args.device, "--memory-of", form]
-    command += ["--threads", str(args.threads)]
+    command += ["--threads", str(args.threads), "--batch", str(args.batch), *(["--tf32"] if args.tf32 else [])]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     return json.loads(lines[-1])  # type: ignore[no-any-return]
 
@@ -194,6 +195,7 @@ def w3(name: str, args: argparse.Namespace) -> dict[str, object]:
             memory = in_fresh_process(name, form, args)
             line[key] |= {k: round(v, 1) for k, v in memory.items()}  # type: ignore[operator]
     line["speed_ratio"] = round(seconds[best] / seconds["ours"], 3)
+    line["speed_ratio_by_form"] = {f: round(s / seconds["ours"], 3) for f, s in seconds.items() if f != "ours"}
     if not args.no_memory:
         line["memory_ratio"] = round(line["ours"]["peak_mb"] / line["plain"]["peak_mb"], 3)  # type: ignore[index]
     if args.check:
@@ -217,7 +219,7 @@ def error(name: str, args: argparse.Namespace) -> float:
 
 
 def clients(args: argparse.Namespace) -> dict[str, object]:
-    """w1, w2: every client its own weights; seconds for 6000 samples, one call or two threads of half each."""
+    """w1, w2: every client its own weights; seconds for 6000 samples."""
     torch.manual_seed(0)
     w1 = args.workload == "w1"
     count, size = args.clients or (10 if w1 else 100), 60 if w1 else 10
@@ -227,31 +229,18 @@ def clients(args: argparse.Namespace) -> dict[str, object]:
     layout = Layout.of(model)
     x, y = (t.to(args.device) for t in records("cnn", sum(sizes)))
     weights = layout.read(model).to(args.device) + 0.01 * torch.randn(count, layout.dim, device=args.device)
-    gradients, half = Gradients.of(model, sample_loss, layout), count // 2
-    at = sum(sizes[:half])
-    halves = [
-        (weights[:half], Batch(x[:at], y[:at], sizes[:half])),
-        (weights[half:], Batch(x[at:], y[at:], sizes[half:])),
-    ]
-    pool = ThreadPoolExecutor(2)
+    gradients, batch = Gradients.of(model, sample_loss, layout), Batch(x, y, sizes)
     line: dict[str, object] = {"workload": args.workload, "clients": count, "samples": sum(sizes)}
-    line["device"] = args.device
-    modes = {"one call": 0} if args.device == "cuda" else {"one call": 0, "two threads": 2}
-    seconds: dict[str, list[float]] = {f"{mode}, clip {c}": [] for mode in modes for c in (1.0, None)}
-    for i in range(args.rounds + 3):
-        for mode, threads in modes.items():
-            torch.set_num_threads(1 if threads else args.threads)
-            list(pool.map(lambda _: torch.set_num_threads(1), range(2)))
-            for clip in (1.0, None):
-                sync(args.device)
-                start = time.perf_counter()
-                if threads:
-                    list(pool.map(lambda h, c=clip: gradients.sums(h[0], h[1], c), halves))  # type: ignore[misc]
-                else:
-                    gradients.sums(weights, Batch(x, y, sizes), clip)
-                sync(args.device)
-                if i >= 3:
-                    seconds[f"{mode}, clip {clip}"].append(time.perf_counter() - start)
+    line |= {"device": args.device, "tf32": args.tf32}
+    seconds: dict[str, list[float]] = {"clip 1.0": [], "clip None": []}
+    for i in range(args.rounds + WARM):
+        for clip in (1.0, None):
+            sync(args.device)
+            start = time.perf_counter()
+            gradients.sums(weights, batch, clip)
+            sync(args.device)
+            if i >= WARM:
+                seconds[f"clip {clip}"].append(time.perf_counter() - start)
     per = 6000 / sum(sizes)
     line["s_per_6000"] = {k: [round(statistics.median(v) * per, 4), round(min(v) * per, 4)] for k, v in seconds.items()}
     line["samples_per_s"] = {k: round(sum(sizes) / statistics.median(v)) for k, v in seconds.items()}
@@ -269,9 +258,15 @@ def main() -> None:
     parser.add_argument("--even", action="store_true", help="as many samples for every client")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--batch", type=int, default=0, help="records a step instead of the model's own number")
+    parser.add_argument("--tf32", action="store_true", help="let a GPU round factors to TF32")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32  # for plain and ours alike
+    keep_freed_memory()  # as the simulator does, for plain and ours alike
+    if args.batch:
+        BATCH.update(dict.fromkeys(BATCH, args.batch))
     if args.memory_of:
         print(json.dumps(peak(args.models, args.memory_of, args)))
     elif args.workload == "w3":

@@ -35,7 +35,8 @@ def test_padding_does_not_show(limit, clipped):
 def test_the_traced_step_holds_no_numbers():
     """Traced with one set of tensors, right for another, broken record included."""
     module, kept, weights, batch = book()
-    index, alive = padding(SIZES, weights.device)
+    sizes = torch.tensor(SIZES)
+    index, alive = padding(sizes.cumsum(0) - sizes, sizes, 16)
     alive = alive.float()
     first = (weights * 0 + 1, batch.x[index] * 0, batch.y[index] * 0, alive * 0, torch.tensor(9.0))
     graph = make_fx(Padded(kept, None)._plain)(*first)
@@ -55,7 +56,24 @@ def test_no_compiler_no_harm(monkeypatch):
 
     monkeypatch.setattr(padded.torch, "compile", fail)
     with pytest.warns(UserWarning, match="no compiler here"):
-        got = Padded(kept).sums(weights, batch, 0.5, 1000)
+        steps = Padded(kept)
+        for _ in range(padded.PATIENCE + 1):
+            got = steps.sums(weights, batch, 0.5, 1000)
+    assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
+
+
+def test_few_numbers_of_clients_occur_and_little_is_added():
+    numbers = [padded.rounded(n) for n in range(1, 2000)]
+    assert all(n <= m <= 1.15 * n + 1 for n, m in enumerate(numbers, 1))
+    assert len(set(numbers)) < 80
+
+
+def test_a_crowd_is_sorted_by_size_and_comes_back_in_order():
+    module = nn.Linear(3, 2)
+    sizes = tuple(1 + (7 * k) % 23 for k in range(90))
+    layout, weights, batch = case(module, torch.randn(sum(sizes), 3), sizes, True)
+    kept = BookKeeping(module, loss, layout, plan(module, layout))
+    got = Padded(kept, None).sums(weights, batch, 0.5, 10**6)
     assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
 
 
@@ -68,7 +86,10 @@ def test_padding_pays_only_for_sizes_that_are_alike():
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_is_the_same():
     module, kept, weights, batch = book()
-    got = Padded(kept, "aot_eager").sums(weights, batch, 0.5, 1000)
+    steps = Padded(kept, "aot_eager")
+    for _ in range(padded.PATIENCE + 1):
+        got = steps.sums(weights, batch, 0.5, 1000)
+    assert steps._steps  # it was compiled
     assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
 
 

@@ -20,4 +20,4 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # not glibc
         return False
     wanted = ((M_MMAP_THRESHOLD, 32 << 20), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 64 << 20))
-    return all([mallopt(option, value) == 1 for option, value in wanted])
+    return all([mallopt(option, value) == 1 for option, value in wanted])  # noqa: C419 (every call is wanted)

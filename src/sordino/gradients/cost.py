@@ -12,7 +12,7 @@ from __future__ import annotations
 
 TRAFFIC = 20  # multiplications that cost as much as one number written and read again
 HELD = 2  # how many times the memory of a and g the held gradients may take
-CHUNK = 600_000  # numbers of patches made at a time
+CHUNK = {"cpu": 600_000, "cuda": 400_000_000}  # numbers of patches made at a time
 PATCHES = 16_000  # numbers of patches a sample up to which they beat PyTorch's kernels on a CPU
 LOOKUP_GRAM = 256  # tokens up to which comparing all pairs beats sorting them
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -19,21 +21,27 @@ from sordino.core.types import Batch
 from sordino.gradients.bookkeeping import BookKeeping
 
 ROUND = 8  # sizes are rounded up to a multiple, so that few shapes occur
+PARTS = 4  # clients of about one size go together, in that many parts,
+CROWD = 64  # if there are at least that many
 WASTE = 2.0  # padded records a record, beyond which padding does not pay
 SHAPES = 16  # shapes compiled at most
+PATIENCE = 2  # times a shape is met before it is compiled: cohorts drawn by Poisson differ in size
 TOLERANCE = 1e-3  # relative difference beyond which a compiled step is not trusted
 
 Step = Callable[..., Tensor]  # weights, x, y, alive[, clip] -> [clients, dim]
 
 
-def padding(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+def padding(starts: Tensor, sizes: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """(index, alive) [clients x size]: which record stands where, and whether it is one. Record 0 fills up."""
-    size = -(-max(sizes) // ROUND) * ROUND
-    each = torch.tensor(sizes)
-    place = torch.arange(size).expand(len(sizes), size)
-    alive = place < each.unsqueeze(1)
-    index = torch.where(alive, place + (each.cumsum(0) - each).unsqueeze(1), 0)
-    return index.reshape(-1).to(device), alive.reshape(-1).to(device)
+    place = torch.arange(size, device=sizes.device)
+    alive = place < sizes.unsqueeze(1)
+    return torch.where(alive, place + starts.unsqueeze(1), 0).reshape(-1), alive.reshape(-1)
+
+
+def rounded(clients: int) -> int:
+    """Up to an eighth more clients, so that few numbers of them occur."""
+    step = max(1, 1 << max(0, clients.bit_length() - 4))
+    return -(-clients // step) * step
 
 
 class Padded:
@@ -42,31 +50,45 @@ class Padded:
     def __init__(self, book: BookKeeping, backend: str | None = "inductor") -> None:
         self._book, self._backend = book, backend
         self._steps: dict[tuple[object, ...], Step] = {}
+        self._met: Counter[tuple[object, ...]] = Counter()
         self._lock = threading.Lock()
 
     def pays(self, sizes: tuple[int, ...]) -> bool:
         return max(sizes) * len(sizes) <= WASTE * sum(sizes) + ROUND * len(sizes)
 
     def sums(self, weights: Tensor, batch: Batch, clip: float | None, limit: int) -> Tensor:
-        """At most about `limit` records at a time, in parts of as many clients each."""
-        size = -(-max(batch.sizes) // ROUND) * ROUND
-        count = max(1, min(len(batch.sizes), limit // size))
-        parts = -(-len(batch.sizes) // count)
-        count = -(-len(batch.sizes) // parts)
-        index, alive = padding(batch.sizes, weights.device)
+        """At most about `limit` records at a time, clients of about one size together."""
+        many, widest, even = len(batch.sizes), max(batch.sizes), min(batch.sizes) == max(batch.sizes)
+        parts = 1 if even or many < CROWD else PARTS
+        count = -(-many // max(parts, -(-widest * many // limit)))
         bound = None if clip is None else weights.new_tensor(clip)
-        out = []
-        for first in range(0, len(batch.sizes), count):
-            own = weights[first : first + count]
-            rows = slice(first * size, first * size + own.shape[0] * size)
-            inputs = (own, batch.x[index[rows]], batch.y[index[rows]], alive[rows].to(weights.dtype), bound)
-            out.append(self._step(inputs)(*(t for t in inputs if t is not None)))
-        return torch.cat(out) if len(out) > 1 else out[0]
+        if even and count == many:
+            alive = torch.ones(len(batch.y), dtype=weights.dtype, device=weights.device)
+            return self._call(weights, batch.x, batch.y, alive, bound)
+        sizes = torch.tensor(batch.sizes)
+        order = sizes.argsort(stable=True)
+        starts, own_device = sizes.cumsum(0) - sizes, weights.device
+        out = torch.empty_like(weights)
+        for who in order.split(count):
+            size = max(1, -(-int(sizes[who].max()) // ROUND) * ROUND)
+            fill = (0, rounded(len(who)) - len(who))  # clients without records
+            first, each = (F.pad(t[who], fill).to(own_device) for t in (starts, sizes))
+            index, alive = padding(first, each, size)
+            own = F.pad(weights[who.to(own_device)], (0, 0, *fill))
+            rows = self._call(own, batch.x[index], batch.y[index], alive.to(weights.dtype), bound)
+            out[who.to(own_device)] = rows[: len(who)]
+        return out
+
+    def _call(self, *inputs: Tensor | None) -> Tensor:
+        return self._step(inputs)(*(t for t in inputs if t is not None))
 
     def _step(self, inputs: tuple[Tensor | None, ...]) -> Step:
         key = tuple((t.shape, t.dtype, t.device) if t is not None else None for t in inputs)
         if key not in self._steps:
             with self._lock:
+                self._met[key] += 1
+                if self._met[key] <= PATIENCE:
+                    return self._plain
                 if key not in self._steps:
                     self._steps[key] = self._compile(tuple(t for t in inputs if t is not None))
         return self._steps[key]

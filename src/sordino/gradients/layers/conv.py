@@ -96,7 +96,7 @@ class Kernel(Term):
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Patches and output gradients as rows, a few records at a time."""
         t, d, _ = self._size
-        step = max(1, cost.CHUNK // max(1, t * d * self.shape.groups))
+        step = max(1, cost.CHUNK["cpu" if self.x.device.type == "cpu" else "cuda"] // max(1, t * d * self.shape.groups))
         if self.patches is not None:
             yield self.patches, self.shape.tokens(self.g)
             return
