@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test quick lint bench clean
+.PHONY: run test quick lint clean
 
 run: $(READY)
 	$(BIN)/sordino run --baseline

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -44,6 +45,9 @@ class RunProgress:
                 f"multiplier {plan.z:.4g} (noise norm {noise_norm:,.0f} times one clipped contribution a step), "
                 f"{spec.mode} mode"
             )
+
+    def began(self, folder: Path) -> None:
+        self.say(f"Run folder: {folder} (after an interruption: sordino resume {folder})")
 
     @contextmanager
     def rounds(self, job: Job) -> Iterator[None]:

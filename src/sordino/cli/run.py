@@ -69,7 +69,7 @@ def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
         job = make()
     progress.start(job)
     with progress.rounds(job):
-        result = execute(job, own=False, at=at, watch=progress.after_round)
+        result = execute(job, own=False, at=at, watch=progress.after_round, began=progress.began)
     plain = None
     if job.spec.baseline and job.method.private:
         progress.say("The same model and features without privacy:")
@@ -93,7 +93,7 @@ def _without_privacy(job: Job, progress: RunProgress) -> Result:
     twin = replace(job, spec=wanted, method=FedAvg(), plan=plan, viewer="server")
     progress.start(twin)
     with progress.rounds(twin):
-        return execute(twin, own=False, watch=progress.after_round)
+        return execute(twin, own=False, watch=progress.after_round, began=progress.began)
 
 
 def _as_json(job: Job, result: Result, plain: Result | None) -> dict[str, Any]:

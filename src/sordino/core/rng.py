@@ -117,7 +117,7 @@ class RowStream:
             width = max(sizes, default=0)
             words = self._words(device, (width + 3) // 4).permute(1, 2, 0).reshape(len(self.ids), -1)[:, :width]
             size = torch.tensor(list(sizes), device=device)
-            keep = words < torch.tensor([r * 2.0**32 for r in rates], device=device)[:, None]
+            keep = words < torch.tensor([int(r * 2**32) for r in rates], device=device)[:, None]
             keep &= torch.arange(width, device=device) < size[:, None]
             row, column = keep.nonzero(as_tuple=True)
             return (size.cumsum(0) - size)[row] + column, tuple(keep.sum(dim=1).tolist())

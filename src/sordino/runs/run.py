@@ -86,11 +86,19 @@ def resume_spec(path: Path) -> Job:
     return build.from_spec(spec.from_dict(_stored(path)))
 
 
-def execute(job: Job, own: bool, at: Path | None = None, watch: Watch | None = None) -> Result:
-    """Run a job to its end, in a fresh folder or in the one it was interrupted in."""
+def execute(
+    job: Job,
+    own: bool,
+    at: Path | None = None,
+    watch: Watch | None = None,
+    began: Callable[[Path], None] | None = None,
+) -> Result:
+    """Run a job to its end, in a fresh folder or in the one it was interrupted in (`began` is told which)."""
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
     folder.lock()
     ledger = None
+    if began is not None:
+        began(folder.path)
     try:
         if at is None:
             _write_head(folder, job, own)

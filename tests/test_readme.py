@@ -1,0 +1,46 @@
+"""What the README shows is what happens."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def example() -> str:
+    (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    return block
+
+
+def test_the_example_has_at_most_fifteen_lines():
+    assert len([line for line in example().splitlines() if line.strip()]) <= 15
+
+
+@pytest.mark.slow
+def test_the_example_trains_a_private_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(compile(example(), "README", "exec"), names)
+    result = names["result"]
+    assert result.guarantee.epsilon <= 2.0 and result.accuracy > 0.8
+    assert "any single record of any client is protected with epsilon = 2" in capsys.readouterr().out
+
+
+def test_every_shown_command_and_flag_exists():
+    from sordino.cli.main import COMMANDS
+    from sordino.runs.spec import fields
+
+    shown = re.findall(r"^    (?:eval \"\$\()?sordino (\w+)(.*)$", README, flags=re.MULTILINE)
+    assert len(shown) >= 5
+    flags = {"--" + f.name.replace("_", "-") for f in fields()} | {"--json"}
+    for command, rest in shown:
+        assert command in COMMANDS
+        assert set(re.findall(r"--[a-z-]+", rest.split("#")[0])) <= flags
+
+
+def test_every_linked_file_exists():
+    root = Path(__file__).parent.parent
+    for name in re.findall(r"\]\(([^)#]+)\)|(docs/[\w/.-]+|[A-Z]+\.md|NOTICE)", README):
+        path = next(n for n in name if n).rstrip(".")
+        assert path.startswith("http") or (root / path).exists(), path
