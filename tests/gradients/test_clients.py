@@ -82,7 +82,7 @@ def test_chunks_do_not_show(stacked, monkeypatch):
     sizes = (10, 0, 1, 7, 13, 2)
     layout, weights, batch = case(module, torch.randn(33, 1, 8, 8), sizes, stacked)
     monkeypatch.setattr(cost, "records", lambda *_: 4)
-    monkeypatch.setattr(cost, "CHUNK", 100)
+    monkeypatch.setitem(cost.CHUNK, "cpu", 100)
     got = Gradients.of(module, loss, layout).sums(weights, batch, 0.5)
     assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
 

@@ -74,9 +74,8 @@ def test_chunks_change_nothing(method, memory_gb):
 def test_a_tiny_memory_takes_one_client_at_a_time():
     made = uncalibrated("fedavg")
     assert [len(c) for c in Simulator(CPU, 1e-9)._chunks(range(5), made.model)] == [1] * 5
-    assert [len(c) for c in Simulator(CPU, 2.0, 1)._chunks(range(5), made.plan, made.model)] == [5]
-    assert [len(c) for c in Simulator(CPU, 2.0, 2)._chunks(range(5), made.plan, made.model)] == [3, 2]
-    assert [len(c) for c in Simulator(CPU, 2.0, 2)._chunks([], made.plan, made.model)] == [0]
+    assert [len(c) for c in Simulator(CPU, 2.0)._chunks(range(5), made.model)] == [5]
+    assert [len(c) for c in Simulator(CPU, 2.0)._chunks([], made.model)] == [0]
 
 
 @pytest.mark.parametrize("method", METHODS)
