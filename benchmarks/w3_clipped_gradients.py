@@ -29,7 +29,7 @@ from sordino.core.vector import Layout
 from sordino.engines.heap import keep_freed_memory
 from sordino.gradients import Gradients
 
-WARM = 5  # calls before the first that counts: a GPU's step is compiled on the way
+WARM = 25  # calls before the first that counts: a GPU's step is compiled on the way
 BATCH = {"cnn": 256, "resnet18gn": 32, "transformer": 256}
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import random
 import sqlite3
 from pathlib import Path
 
@@ -376,59 +374,3 @@ def test_a_full_disk_at_the_end_is_resumed_too(tmp_path, monkeypatch, unkilled):
         with pytest.raises(RunError, match=r"cannot write .*model\.safetensors"):
             train(**keys(tmp_path))
     assert same_weights(train(resume=tmp_path / "it").model, unkilled.model)
-
-
-TOML = """
-dataset = "small.npz"
-features = "none"
-clients = 8
-method = "dp-fedavg"
-adaptive_clip = true
-learning_rate = 0.5
-server_momentum = 0.5
-rounds = {rounds}
-epsilon = 5.0
-checkpoint_seconds = {every}
-device = "cpu"
-"""
-
-
-@pytest.mark.slow
-def test_a_real_full_disk(small_npz, sordino_command):
-    """RLIMIT_FSIZE: no file may grow past 120,000 bytes; the ledger is the first to hit it."""
-    here = small_npz.parent
-    (here / "it.toml").write_text(TOML.format(rounds=250, every=0))
-    whole = sordino_command("run", "it.toml", "--name", "whole", "--json", cwd=here)
-    assert whole.returncode == 0, whole.stderr
-    failed = sordino_command("run", "it.toml", "--name", "it", "--json", cwd=here, fsize=120_000)
-    assert failed.returncode == 2 and "Traceback" not in failed.stderr
-    assert failed.stderr.startswith("sordino: RunError: cannot write") and failed.stderr.count("\n") == 1
-    state = RunFolder(here / "runs" / "it").load_state()
-    assert state is not None and state[1] > 5 and state[2] is None  # sound, and some way into the run
-    resumed = sordino_command("resume", "runs/it", "--json", cwd=here)
-    assert resumed.returncode == 0, resumed.stderr
-    one, other = ((here / "runs" / n / "model.safetensors").read_bytes() for n in ("whole", "it"))
-    assert one == other
-
-
-@pytest.mark.slow
-def test_five_real_kills(small_npz, sordino_command):
-    """SIGKILL at random moments of a fixed seed; the model at the end is the one of the run that was left alone."""
-    here, draw = small_npz.parent, random.Random(5)
-    (here / "it.toml").write_text(TOML.format(rounds=200, every=0.01))
-    whole = sordino_command("run", "it.toml", "--name", "whole", "--json", cwd=here)
-    assert whole.returncode == 0, whole.stderr
-    folder = here / "runs" / "it"
-    command, killed = ("run", "it.toml", "--name", "it", "--json"), 0
-    for i in range(5):
-        at = {"file": str(folder / "records.jsonl"), "kill": 25 * (i + 1), "delay": draw.random() * 0.02}
-        done = sordino_command(*command, cwd=here, **at)
-        killed += done.returncode == -9
-        command = ("resume", "runs/it", "--json")
-    assert killed == 5
-    done = sordino_command(*command, cwd=here)
-    assert done.returncode == 0, done.stderr
-    assert (folder / "model.safetensors").read_bytes() == (here / "runs/whole/model.safetensors").read_bytes()
-    assert charges(folder) == list(range(200))
-    result = json.loads((folder / "result.json").read_text())
-    assert result["rounds"] == 200 and result["guarantee"]["epsilon"] <= 5.0

@@ -187,6 +187,15 @@ def test_what_belongs_to_the_command_is_refused(key, tmp_path):
         train(tmp_path, **{key: True if key == "baseline" else "mnist"})
 
 
+def test_the_callers_model_stays_as_it_is(tmp_path):
+    model = mlp()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    result = sordino.train(model, federation(), method="fedavg", rounds=1, out=str(tmp_path), device="cpu")
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert result.model is not model
+    assert not all(torch.equal(v, before[k]) for k, v in result.model.state_dict().items())
+
+
 def test_the_public_names_are_those_and_no_other():
     for name in sordino.__all__:
         assert getattr(sordino, name) is not None

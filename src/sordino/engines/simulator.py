@@ -24,6 +24,8 @@ class Simulator:
         self.memory = memory_gb * 2**30
         if device.type == "cpu":
             keep_freed_memory()
+        else:  # a seed must repeat a run bit for bit; cuDNN would otherwise pick kernels that add in any order
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
     def clients(
         self, method: Method, state: State, cohort: Sequence[int], data: Clients, model: Model, plan: Plan, rng: Stream

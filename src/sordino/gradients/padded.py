@@ -25,7 +25,7 @@ PARTS = 4  # clients of about one size go together, in that many parts,
 CROWD = 64  # if there are at least that many
 WASTE = 2.0  # padded records a record, beyond which padding does not pay
 SHAPES = 16  # shapes compiled at most
-PATIENCE = 2  # times a shape is met before it is compiled: cohorts drawn by Poisson differ in size
+PATIENCE = 20  # times a shape is met before it is compiled: cohorts drawn by Poisson differ in size
 TOLERANCE = 1e-3  # relative difference beyond which a compiled step is not trusted
 
 Step = Callable[..., Tensor]  # weights, x, y, alive[, clip] -> [clients, dim]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,7 +106,7 @@ def build(
     notes: list[str] = []
     held = adopt(clients)
     device = _device(spec.device)
-    module = module if isinstance(module, nn.Module) else module()
+    module = copy.deepcopy(module if isinstance(module, nn.Module) else module()).cpu()  # the caller's stays as it is
     if spec.fix_model:
         module, notes = fix(module)
     first = held.fetch([0], torch.device("cpu"))
