@@ -26,7 +26,8 @@ def _flags() -> dict[str, tuple[Any, str]]:
         own = typing.get_type_hints(plugin.load("methods", method))
         for f in spec.method_fields(method):
             owners = [m for m in plugin.available("methods") if f.name in {g.name for g in spec.method_fields(m)}]
-            found.setdefault(f.name, (own[f.name], f"of {', '.join(owners)}"))
+            text = spec.method_help(method).get(f.name, "")
+            found.setdefault(f.name, (own[f.name], f"{text} ({', '.join(owners)})"))
     return found
 
 

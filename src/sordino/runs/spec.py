@@ -7,6 +7,7 @@ One schema: a field below is a TOML key, a command-line flag (dashes for undersc
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import tomllib
 import types
@@ -130,6 +131,14 @@ def method_fields(method: str) -> list[dataclasses.Field[Any]]:
     return list(dataclasses.fields(plugin.load("methods", method)))
 
 
+def method_help(method: str) -> dict[str, str]:
+    """What each field of a method is: the comment behind it in its source."""
+    found: dict[str, str] = {}
+    for cls in reversed(plugin.load("methods", method).__mro__[:-1]):
+        found |= dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), flags=re.MULTILINE))
+    return found
+
+
 def from_dict(values: dict[str, Any]) -> Spec:
     """Checked by name and by type; an unknown key names the nearest known one."""
     known = {f.name for f in fields()}
@@ -207,12 +216,15 @@ def template() -> str:
         own = method_fields(method)
         if own:
             lines += ["", f"# --- of {method} only"]
-            lines += [_line(f.name, f.default, "", commented=method != Spec.method) for f in own]
+            text = method_help(method)
+            lines += [_line(f.name, f.default, text.get(f.name, ""), commented=method != Spec.method) for f in own]
     return "\n".join(lines) + "\n"
 
 
 def _line(name: str, value: Any, text: str, commented: bool = False) -> str:
-    shown = to_toml(value) if value is not None else '""'
+    hint = str(typing.get_type_hints(Spec).get(name, ""))
+    example = 10 if "int" in hint else 0.5 if "float" in hint else "..."
+    shown = to_toml(example if value is None else value)
     start = "# " if value is None or commented else ""
     return f"{start}{name} = {shown}" + (f"  # {text}" if text else "")
 
