@@ -73,3 +73,20 @@ def test_five_real_kills(small_npz, sordino_command):
     assert charges(folder) == list(range(200))
     result = json.loads((folder / "result.json").read_text())
     assert result["rounds"] == 200 and result["guarantee"]["epsilon"] <= 5.0
+
+
+@pytest.mark.slow
+def test_a_secure_run_that_is_really_killed_pays_for_what_it_lost(small_npz, sordino_command):
+    """No seed, so a re-run is a new release: charged again, and the run ends with fewer rounds."""
+    here = small_npz.parent
+    (here / "it.toml").write_text(TOML.format(rounds=120, every=1000) + 'mode = "secure"\n')
+    folder, command = here / "runs" / "it", ("run", "it.toml", "--name", "it", "--json")
+    for i in range(2):
+        at = {"file": str(folder / "records.jsonl"), "kill": 20 * (i + 1), "delay": 0.0}
+        assert sordino_command(*command, cwd=here, **at).returncode == -9
+        command = ("resume", "runs/it", "--json")
+    done = sordino_command(*command, cwd=here)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((folder / "result.json").read_text())
+    assert len(charges(folder)) == 120  # never one more than was planned
+    assert result["rounds"] < 120 and 0 < result["guarantee"]["epsilon"] <= 5.0
