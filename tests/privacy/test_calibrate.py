@@ -2,6 +2,7 @@ import pytest
 
 from sordino.core.errors import BudgetError, SpecError
 from sordino.privacy.account import epsilon
+from sordino.privacy.accountants import pld
 from sordino.privacy.calibrate import noise_multiplier
 from sordino.privacy.events import Composed, FixedSize, Gaussian, NonPrivate, Repeated, Sampled, Visible
 
@@ -24,6 +25,8 @@ PLANS = {
         ("rounds", 2.0, 1e-5),
         ("rounds", 0.1, 1e-7),
         pytest.param("sampled", 1.5, 1e-5, marks=pytest.mark.slow),
+        pytest.param("sampled", 0.05, 1e-5, marks=pytest.mark.slow),
+        pytest.param("sampled", 30.0, 1e-5, marks=pytest.mark.slow),
         pytest.param("fixed", 3.0, 1e-5, marks=pytest.mark.slow),
         pytest.param("visible", 2.0, 1e-5, marks=pytest.mark.slow),
         ("two parts", 4.0, 1e-4),
@@ -31,10 +34,10 @@ PLANS = {
 )
 def test_the_noise_is_enough_and_not_more_than_enough(name, target, delta):
     make = PLANS[name]
-    z = noise_multiplier(make, target, delta)
-    assert epsilon(make(z), delta) <= target
-    assert epsilon(make(z), delta) >= 0.995 * target
-    assert epsilon(make(0.99 * z), delta) > target
+    z, grid = noise_multiplier(make, target, delta), pld.grid_for(target)
+    assert epsilon(make(z), delta, grid) <= target
+    assert epsilon(make(z), delta, grid) >= 0.995 * target
+    assert epsilon(make(0.99 * z), delta, grid) > target
 
 
 @pytest.mark.slow
@@ -42,8 +45,8 @@ def test_a_whole_sampled_round_is_calibrated():
     def make(z):
         return Repeated(Sampled(Repeated(Sampled(Gaussian(z), 0.2), 3), 0.3), 5)
 
-    z = noise_multiplier(make, 1.0, 1e-5)
-    assert 0.995 < epsilon(make(z), 1e-5) <= 1.0 < epsilon(make(0.99 * z), 1e-5)
+    z, grid = noise_multiplier(make, 1.0, 1e-5), pld.grid_for(1.0)
+    assert 0.995 < epsilon(make(z), 1e-5, grid) <= 1.0 < epsilon(make(0.99 * z), 1e-5, grid)
 
 
 def test_a_smaller_target_needs_more_noise():

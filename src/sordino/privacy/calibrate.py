@@ -24,7 +24,9 @@ def noise_multiplier(make: Callable[[float], Event], target: float, delta: float
     if (reason := non_private(make(1.0))) is not None:
         raise BudgetError(f"no noise reaches epsilon={target:g} here: {reason}.")
 
-    def costs(z: float, grid: float = pld.COARSE) -> float:
+    fine = pld.grid_for(target)
+
+    def costs(z: float, grid: float = 10 * fine) -> float:
         return epsilon(make(z), delta, grid)
 
     high = 1.0
@@ -41,7 +43,7 @@ def noise_multiplier(make: Callable[[float], Event], target: float, delta: float
         high, low = low, low / 2
     high = _root(costs, target, low, high)
     # the coarse grid lies above the fine one, so `high` is safe; look a little below it on the fine grid
-    return _root(lambda z: costs(z, pld.FINE), target, 0.98 * high, high)
+    return _root(lambda z: costs(z, fine), target, 0.98 * high, high)
 
 
 def _root(costs: Callable[[float], float], target: float, low: float, high: float) -> float:

@@ -26,6 +26,7 @@ from sordino.methods.base import Local, Method, Plan
 from sordino.models import losses
 from sordino.models.validate import fix, validate
 from sordino.privacy import price
+from sordino.privacy.accountants import pld
 from sordino.privacy.calibrate import noise_multiplier
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
@@ -46,18 +47,12 @@ class Job:
     viewer: str
     notes: tuple[str, ...]  # what was changed or chosen on the way
 
-    def guarantee(self, viewer: str, rounds: int, participations: int, **grid: float) -> Guarantee:
-        costs, plan = self.method.costs(self.plan), self.plan
+    def guarantee(self, viewer: str, rounds: int, participations: int, rough: bool = False) -> Guarantee:
+        """What so many rounds cost; `rough` is quicker and still an upper bound."""
+        costs, plan, spec = self.method.costs(self.plan), self.plan, self.spec
+        grid = pld.grid_for(spec.epsilon) * (10 if rough else 1)
         return price.guarantee(
-            costs,
-            viewer,
-            plan.sampler,
-            plan.population,
-            rounds,
-            participations,
-            self.spec.delta,
-            self.spec.mode,
-            **grid,
+            costs, viewer, plan.sampler, plan.population, rounds, participations, spec.delta, spec.mode, grid
         )
 
     def promise(self) -> Guarantee:

@@ -16,7 +16,6 @@ from sordino.core.rng import Ints
 from sordino.core.types import State, Vector
 from sordino.models.losses import accuracy, cross_entropy
 from sordino.privacy import price
-from sordino.privacy.accountants import pld
 from sordino.runs import faults
 from sordino.runs.build import Job
 from sordino.runs.folder import RunFolder
@@ -104,8 +103,7 @@ def spent(job: Job, rounds: int, participations: int, last: bool) -> dict[str, f
     """Epsilon so far, against every viewer; on the way by a coarser (still sound) grid."""
     out = {}
     for viewer in price.VIEWERS:
-        grid = pld.FINE if last else pld.COARSE
-        now = job.guarantee(viewer, rounds, participations, grid=grid)
+        now = job.guarantee(viewer, rounds, participations, rough=not last)
         out[viewer] = now.epsilon
         if not last and viewer == job.viewer:  # less has happened than was planned
             out[viewer] = min(now.epsilon, job.promise().epsilon)

@@ -18,7 +18,12 @@ from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.events import Composed, Event, Gaussian, Repeated, Sampled, Visible
 
 Floats = NDArray[np.float64]
-FINE, COARSE = 1e-4, 1e-3  # loss grids: for a promise, and for a running display (still an upper bound)
+FINE, COARSE = 1e-4, 1e-3  # loss grids: for a promise, and for a first look (still an upper bound)
+
+
+def grid_for(epsilon: float) -> float:
+    """A loss grid fine enough for an epsilon of about that size: FINE at 2, finer below, coarser above."""
+    return min(max(epsilon * FINE / 2, 1e-5), 1e-2)
 
 
 @lru_cache(maxsize=64)
