@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,3 +70,12 @@ def plan(**keys: Any) -> Plan:
 def same_weights(a: nn.Module, b: nn.Module) -> bool:
     one, other = a.state_dict(), b.state_dict()
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def charges(folder: Path) -> list[int]:
+    """The rounds in a run folder's ledger, in the order in which they were paid."""
+    with_db = sqlite3.connect(folder / "ledger.sqlite")
+    try:
+        return [r for (r,) in with_db.execute("SELECT round FROM charge ORDER BY id")]
+    finally:
+        with_db.close()

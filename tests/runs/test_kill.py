@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-import sqlite3
-from pathlib import Path
 
 import pytest
 
+from problems import charges
 from sordino.runs.folder import RunFolder
 
 TOML = """
@@ -24,14 +23,6 @@ epsilon = 5.0
 checkpoint_seconds = {every}
 device = "cpu"
 """
-
-
-def charges(folder: Path) -> list[int]:
-    with_db = sqlite3.connect(folder / "ledger.sqlite")
-    try:
-        return [r for (r,) in with_db.execute("SELECT round FROM charge ORDER BY id")]
-    finally:
-        with_db.close()
 
 
 @pytest.mark.slow

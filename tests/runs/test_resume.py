@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import sqlite3
 from pathlib import Path
 
 import pytest
 import torch
 
 import sordino
-from problems import federation, held_out, mlp, same_weights
+from problems import charges, federation, held_out, mlp, same_weights
 from sordino.core.errors import RunError
 from sordino.runs import faults
 from sordino.runs.folder import CHECKPOINT, PREVIOUS, RunFolder
@@ -70,14 +69,6 @@ def run_killed(point, number, **keys):
         return True
     finally:
         faults.set_hook(None)
-
-
-def charges(folder: Path) -> list[int]:
-    with_db = sqlite3.connect(folder / "ledger.sqlite")
-    try:
-        return [r for (r,) in with_db.execute("SELECT round FROM charge ORDER BY id")]
-    finally:
-        with_db.close()
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from sordino.core import plugin
 from sordino.privacy.guarantee import up
 from sordino.runs import spec
 from sordino.runs.build import Job, from_spec
-from sordino.runs.run import Result, describe, execute, resume_spec
+from sordino.runs.run import Result, describe, execute, resume_spec, without_privacy
 
 
 def _flags() -> dict[str, tuple[Any, str]]:
@@ -68,33 +68,20 @@ def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
     progress = RunProgress(quiet=as_json)
     with progress.preparing():
         job = make()
-    progress.start(job)
-    with progress.rounds(job):
-        result = execute(job, own=False, at=at, watch=progress.after_round, began=progress.began)
-    plain = None
+    result, plain = _train(job, at, progress), None
     if job.spec.baseline and job.method.private:
         progress.say("The same model and features without privacy:")
-        plain = _without_privacy(job, progress)
+        plain = _train(without_privacy(job), None, progress)
     if as_json:
         click.echo(jsonlib.dumps(_as_json(job, result, plain), indent=2))
     else:
         _tell(job, result, plain, progress)
 
 
-def _without_privacy(job: Job, progress: RunProgress) -> Result:
-    """The same clients, features, model and rounds with neither clip nor noise."""
-    from dataclasses import replace
-
-    from sordino.methods.fedavg import FedAvg
-
-    options = {"method": "fedavg", "options": (), "baseline": False, "viewer": None}
-    name = f"{job.spec.name[:48]}-without-privacy" if job.spec.name else None
-    wanted = replace(job.spec, **options, name=name, out=job.spec.out)  # type: ignore[arg-type]
-    plan = replace(job.plan, noise_multiplier=None)
-    twin = replace(job, spec=wanted, method=FedAvg(), plan=plan, viewer="server")
-    progress.start(twin)
-    with progress.rounds(twin):
-        return execute(twin, own=False, watch=progress.after_round, began=progress.began)
+def _train(job: Job, at: Path | None, progress: RunProgress) -> Result:
+    progress.start(job)
+    with progress.rounds(job):
+        return execute(job, own=False, at=at, watch=progress.after_round, began=progress.began)
 
 
 def _as_json(job: Job, result: Result, plain: Result | None) -> dict[str, Any]:

@@ -40,8 +40,11 @@ class Clients(Protocol):
     @property
     def count(self) -> int: ...
 
-    def size(self, client: int) -> int:
-        """How many records a client has (public: batch rates and weights are made from it)."""
+    def sizes(self) -> tuple[int, ...]:
+        """How many records clients have: every number that occurs, ascending (public)."""
+
+    def mean_size(self) -> float:
+        """Records a client, on average (public)."""
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch: ...
 

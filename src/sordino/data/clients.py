@@ -35,6 +35,12 @@ class ArrayClients:
     def size(self, client: int) -> int:
         return int(self.starts[client + 1] - self.starts[client])
 
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(np.unique(np.diff(self.starts)).tolist())
+
+    def mean_size(self) -> float:
+        return float(self.starts[-1]) / self.count
+
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
         sizes = tuple(self.size(i) for i in ids)
         if len(ids) and all(b == a + 1 for a, b in itertools.pairwise(ids)):  # neighbours: no copy
@@ -61,8 +67,11 @@ class LazyClients:
         self.count, self.records, self.make = count, records, make
         self.classes = classes  # labels are checked against it where it is known
 
-    def size(self, client: int) -> int:
-        return self.records
+    def sizes(self) -> tuple[int, ...]:
+        return (self.records,)
+
+    def mean_size(self) -> float:
+        return float(self.records)
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
         parts = [checked(f"client {i}", *self.make(int(i))) for i in ids] or [_none_like(self.make(0))]

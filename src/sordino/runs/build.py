@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +20,7 @@ from sordino.core.vector import Layout
 from sordino.data import partition
 from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked
 from sordino.data.load import images, load
+from sordino.data.scattering import scattering
 from sordino.engines.base import Engine
 from sordino.engines.simulator import Simulator
 from sordino.gradients.engine import Gradients
@@ -67,8 +69,6 @@ def from_spec(spec: Spec) -> Job:
         spec = replace(spec, learning_rate=8.0)  # chosen on a validation split: docs/results/mnist.md
     data = load(spec.dataset, spec.data_dir)
     if spec.features == "scattering":
-        from sordino.data.scattering import scattering
-
         if data.x_train.dtype != torch.uint8:
             raise DataError(f"features = scattering needs uint8 pictures; {spec.dataset} has {data.x_train.dtype}.")
         x_train, x_test = scattering(data.x_train), scattering(data.x_test)
@@ -76,8 +76,6 @@ def from_spec(spec: Spec) -> Job:
         x_train, x_test = images(data.x_train), images(data.x_test)
     classes = int(data.y_train.max()) + 1 if not data.y_train.is_floating_point() else 1
     if data.client_train is not None:
-        import numpy as np
-
         parts = [np.flatnonzero(data.client_train == c) for c in np.unique(data.client_train)]
         spec = replace(spec, clients=len(parts))
     else:
@@ -167,7 +165,7 @@ def _sampler(spec: Spec, population: int) -> Sampler:
 
 
 def _plan(spec: Spec, method: Method, held: Any) -> tuple[Plan, str]:
-    sizes = [held.size(i) for i in range(held.count)] if isinstance(held, ArrayClients) else [held.records]
+    sizes = held.sizes()
     if spec.batch_size is not None and spec.batch_size > min(sizes):
         raise SpecError(
             f"batch_size {spec.batch_size} is larger than the smallest client's {min(sizes)} records. "
@@ -191,8 +189,8 @@ def _plan(spec: Spec, method: Method, held: Any) -> tuple[Plan, str]:
         sampler=_sampler(spec, held.count),
         local=local,
         max_participations=spec.max_participations,
-        sizes=tuple(sorted(set(sizes))),
-        mean_client=sum(sizes) / len(sizes),
+        sizes=sizes,
+        mean_client=held.mean_size(),
         server_lr=spec.server_lr,
         server_momentum=spec.server_momentum,
     )

@@ -75,15 +75,19 @@ def train(
     return execute(job, own=True, at=None if resume is None else Path(resume), watch=watch)
 
 
-def run_spec(wanted: spec.Spec, watch: Watch | None = None, job: Job | None = None) -> Result:
-    return execute(job or build.from_spec(wanted), own=False, watch=watch)
-
-
 def resume_spec(path: Path) -> Job:
     """The job of a stored run; its `execute(..., at=path)` goes on where it stopped."""
     if _plan_file(path).get("own"):
         raise RunError(f"{path} was started from Python with its own model; use sordino.train(..., resume='{path}').")
     return build.from_spec(spec.from_dict(_stored(path)))
+
+
+def without_privacy(job: Job) -> Job:
+    """The same clients, features, model and rounds with neither clip nor noise."""
+    name = f"{job.spec.name[:48]}-without-privacy" if job.spec.name else None
+    wanted = replace(job.spec, method="fedavg", options=(), viewer=None, baseline=False, name=name)
+    plan = replace(job.plan, noise_multiplier=None)
+    return replace(job, spec=wanted, method=wanted.method_object(), plan=plan, viewer="server")
 
 
 def execute(
