@@ -21,6 +21,7 @@ MAY = {
     "models": ("core", "models"),
     "methods": ("core", "privacy", "methods"),
     "channels": ("core", "privacy", "channels"),
+    "attacks": ("core", "privacy", "attacks"),
     "engines": ("core", "privacy", "methods", "channels", "engines"),
     "runs": ("core", "privacy", "gradients", "data", "models", "methods", "channels", "engines", "runs"),
     "cli": None,  # anything
@@ -36,15 +37,26 @@ CORE = {
     "types": ("vector",),
 }
 PRIVACY = {
-    "events": (),
+    "pairs": (),
+    "losses": ("pairs",),
+    "events": ("pairs",),
     "guarantee": (),
     "clip": (),
-    "accountants": ("events",),
-    "mechanisms": ("events", "clip"),
+    "accountants": ("events", "pairs", "losses"),
+    "quantise": ("clip",),
+    "exact": (),
+    "mechanisms": ("events", "pairs", "clip", "quantise", "exact"),
     "samplers": ("events",),
-    "account": ("events", "accountants"),
+    "shuffle": ("events", "pairs"),
+    "claims": ("pairs", "accountants"),
+    "allocation": ("accountants",),
+    "account": ("events", "pairs", "accountants"),
     "calibrate": ("events", "accountants", "account"),
-    "price": ("events", "accountants", "account", "guarantee", "samplers"),
+    "trust": ("events", "shuffle"),
+    "price": ("events", "accountants", "account", "guarantee", "samplers", "trust"),
+    "filters": ("events", "accountants"),
+    "individual": ("accountants",),
+    "personal": ("events", "account"),
 }
 
 

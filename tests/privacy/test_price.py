@@ -62,21 +62,21 @@ def test_full_participation_is_not_sampled():
 
 def test_with_a_cap_the_cheaper_bound_wins():
     def of(rate, cap):
-        g = price.guarantee(RECORD, "public", Poisson(rate), 1000, 20, cap, 1e-5, "research", pld.COARSE)
+        g = price.guarantee(RECORD, "public", Poisson(rate), 1000, 20, cap, 1e-5, "research", pld.ROUGH)
         return g.epsilon
 
-    hidden = epsilon(Repeated(Visible(Gaussian(4.0), 0.05), 20), 1e-5, pld.COARSE)
+    hidden = epsilon(Repeated(Visible(Gaussian(4.0), 0.05), 20), 1e-5, pld.ROUGH)
     capped = epsilon(Repeated(Gaussian(4.0), 1), 1e-5)
     assert of(0.05, 20) == hidden
     assert of(0.05, 1) == min(hidden, capped)
-    assert of(0.9, 1) == capped < epsilon(Repeated(Visible(Gaussian(4.0), 0.9), 20), 1e-5, pld.COARSE)
+    assert of(0.9, 1) == capped < epsilon(Repeated(Visible(Gaussian(4.0), 0.9), 20), 1e-5, pld.ROUGH)
     assert of(0.05, 19) == hidden < epsilon(Repeated(Gaussian(4.0), 19), 1e-5)
 
 
 def test_the_public_never_pays_more_than_the_server():
     for rate, cap in ((0.1, 3), (0.5, 10), (1.0, 10)):
         both = [
-            price.guarantee(RECORD, v, Poisson(rate), 100, 10, cap, 1e-5, "research", pld.COARSE).epsilon
+            price.guarantee(RECORD, v, Poisson(rate), 100, 10, cap, 1e-5, "research", pld.ROUGH).epsilon
             for v in ("public", "server")
         ]
         assert both[0] <= both[1] * (1 + 1e-9)
@@ -105,7 +105,18 @@ def test_a_guarantee_says_all_that_it_needs_to_mean_something():
 
 
 def test_an_unknown_viewer_is_refused():
-    with pytest.raises(SpecError, match="viewer must be one of server, public"):
+    with pytest.raises(SpecError, match="viewer must be one of server, public, client or server"):
         price.cost_to("neighbour", RECORD)
     with pytest.raises(SpecError):
         price.cost_to("server", (Cost("client", "add/remove", "public", NonPrivate("x")),))
+
+
+def test_another_client_sees_what_the_public_sees_and_colluders_see_what_the_server_sees():
+    half = plan(sampler=Poisson(0.5))
+    for viewer, other in (("client", "public"), ("server+3", "server")):
+        for method in (DpSgd(), DpFedAvg()):
+            a, b = (
+                price.guarantee(method.costs(half), v, half.sampler, 8, 5, 5, 1e-5, "secure") for v in (viewer, other)
+            )
+            assert a.epsilon == b.epsilon and a.viewer == viewer
+    assert "3 clients that collude" in a.sentence() or math.isinf(a.epsilon)

@@ -16,6 +16,12 @@ def available(kind: str) -> list[str]:
     return sorted(n.replace("_", "-") for n in names if n not in HELPERS and not n.startswith("_"))
 
 
+def import_all(kind: str, *modules: str) -> None:
+    """Import every plug-in of a kind, and other modules, so that whatever they register is known."""
+    for name in [f"{kind}.{n.replace('-', '_')}" for n in available(kind)] + list(modules):
+        importlib.import_module(f"sordino.{name}")
+
+
 def load(kind: str, name: str) -> Any:
     """The class or function that a plug-in file exports as its one `__all__` name."""
     known = available(kind)

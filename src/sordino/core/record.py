@@ -19,6 +19,7 @@ class RoundRecord:
     loss: float | None = None  # on the test data, which is taken as public
     accuracy: float | None = None
     clip: float | None = None  # the bound in use, where it adapts
+    evaluated_on: str | None = None  # whose data loss and accuracy are of; public data cost nothing
 
     def to_line(self) -> str:
         return json.dumps(_plain(asdict(self)), allow_nan=False)

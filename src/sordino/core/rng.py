@@ -96,6 +96,16 @@ class RowStream:
     def at(self, *path: str | int) -> RowStream:
         return RowStream(self.stream.at(*path), self.ids)
 
+    def words(self, n: int) -> NDArray[np.uint64]:
+        """Random words of 64 bits [clients, n], on the host."""
+        if len(self.ids) == 1:
+            return self.stream.words(n, int(self.ids[0]))[None]
+        return np.array([self.stream.words(n, int(i)) for i in self.ids], dtype=np.uint64).reshape(len(self.ids), n)
+
+    def uniform(self, n: int) -> Floats:
+        """Numbers in (0, 1), odd multiples of 2^-54 [clients, n], on the host: never 0, never 1."""
+        return np.asarray(((self.words(n) >> np.uint64(11)) + 0.5) * 2.0**-53, dtype=np.float64)
+
     def normal(self, dim: int, like: Tensor) -> Tensor:
         """Standard normals [clients, dim] on the device of `like`."""
         if like.device.type == "cuda" and not self.stream.secure:

@@ -1,60 +1,149 @@
-"""Target epsilon -> noise multiplier, never less private than asked."""
+"""Target epsilon -> noise, never less private than asked.
+
+Works for anything with one knob: a noise multiplier, a scale, a number of steps. Costs are looked up on the rough
+grid, which lies above the truth by a few parts in ten thousand, so what is found is safe and hardly more than needed.
+"""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable
-
-from scipy.optimize import brentq
+from dataclasses import dataclass
 
 from sordino.core import check
-from sordino.core.errors import BudgetError
+from sordino.core.errors import BudgetError, SpecError
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
-from sordino.privacy.events import Event, non_private
+from sordino.privacy.events import Event, NonPrivate, gdp_mu_squared, non_private
 
-LARGEST = 1e5  # a noise multiplier beyond which nothing is learnt
+LARGEST, SMALLEST = 1e6, 1e-4  # noise beyond which nothing is learnt, and below which nothing is hidden
+CLOSE = 5e-4  # how near to the target, relatively, a search stops
+
+
+STARTS = tuple(16.0**k for k in (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5))
 
 
 def noise_multiplier(make: Callable[[float], Event], target: float, delta: float) -> float:
-    """The least noise multiplier z (to 1e-4, rounded up) with epsilon(make(z)) <= target.
+    """The least size of noise z (rounded up) with epsilon(make(z)) <= target.
 
-    `make` builds the event of the whole run from z; epsilon must not grow with z.
+    `make` builds the event of the whole run from z; epsilon must not grow with z. Sizes that it refuses with a
+    SpecError count as infinite, so that a mechanism with limits of its own ends at them. Few looks, as one may be slow:
+    a secant of ln epsilon over ln z, first on the sloppiest grid.
     """
     check.positive(epsilon=target)
     check.below_one(delta=delta)
-    if (reason := non_private(make(1.0))) is not None:
-        raise BudgetError(f"no noise reaches epsilon={target:g} here: {reason}.")
 
-    fine = pld.grid_for(target)
+    def tried(z: float) -> Event:
+        try:
+            return make(z)
+        except SpecError as error:
+            return NonPrivate(str(error))
 
-    def costs(z: float, grid: float = 10 * fine) -> float:
-        return epsilon(make(z), delta, grid)
-
-    high = 1.0
-    while costs(high) > target:
-        high *= 2
-        if high > LARGEST:
-            lowest = costs(LARGEST)
-            raise BudgetError(
-                f"no noise multiplier up to {LARGEST:g} reaches epsilon={target:g} at delta={delta:g} (lowest "
-                f"reachable: {lowest:.3g}). Use fewer rounds or steps, a smaller rate, or a larger epsilon."
-            )
-    low = high / 2
-    while costs(low) <= target and low > 1e-3:
-        high, low = low, low / 2
-    high = _root(costs, target, low, high)
-    # the coarse grid lies above the fine one, so `high` is safe; look a little below it on the fine grid
-    return _root(lambda z: costs(z, fine), target, 0.98 * high, high)
+    start = next((z for z in STARTS if non_private(tried(z)) is None), None)
+    if start is None:
+        make(1.0)  # says what is wrong
+        raise BudgetError(f"no noise reaches epsilon={target:g} here: {non_private(make(1.0))}.")
+    search = _Secant(target, delta)
+    near = search.find(lambda z: epsilon(tried(z), delta, pld.SLOPPY), start, close=0.03)
+    close = (
+        CLOSE / 100 if gdp_mu_squared(tried(start)) is not None else CLOSE
+    )  # plain Gaussian noise is exact and quick
+    return search.find(lambda z: epsilon(tried(z), delta, pld.ROUGH), near, close)
 
 
-def _root(costs: Callable[[float], float], target: float, low: float, high: float) -> float:
-    """A z in [low, high], within 1e-4 above the root of costs(z) = target; `high` is known to be good."""
+@dataclass
+class _Secant:
+    target: float
+    delta: float
+    slope: float = -1.0  # of ln epsilon over ln z: that of small Gaussian noise
 
-    def excess(log_z: float) -> float:
-        return math.log(max(costs(math.exp(log_z)), 1e-12) / target)
+    def find(self, costs: Callable[[float], float], z: float, close: float) -> float:
+        """A z whose cost is at most `close` below the target, or the least that is safe."""
+        aim = math.log(self.target) - close / 2
+        small: tuple[float, float] | None = None  # ln z with too much cost, and that cost
+        large: tuple[float, float] | None = None
+        x = math.log(z)
+        for attempt in range(200):
+            cost = costs(math.exp(x))
+            y = math.log(min(max(cost, 1e-6 * self.target), 1e6 * self.target))
+            known = small or large
+            if known is not None and abs(x - known[0]) < 1 and x != known[0]:
+                self.slope = min(max((y - known[1]) / (x - known[0]), -4.0), -0.05)
+            if cost <= self.target:
+                large = (x, y)
+                if cost >= self.target * (1 - close) or x <= math.log(SMALLEST):
+                    break
+            else:
+                small = (x, y)
+            if small is None or large is None:
+                x += math.copysign(min(max(abs(aim - y) / -self.slope, close), math.log(64)), y - aim)
+                x = max(x, math.log(SMALLEST))
+                if x > math.log(LARGEST):
+                    raise self._out_of_reach(costs(LARGEST))
+                continue
+            if large[0] - small[0] < 1e-9:
+                break
+            share = (small[1] - aim) / (small[1] - large[1]) if small[1] > large[1] else 0.5
+            share = min(max(share, 0.02), 0.98) if attempt < 12 else 0.5
+            x = small[0] + share * (large[0] - small[0])
+        if large is None:
+            raise self._out_of_reach(cost)
+        return math.exp(large[0])
 
-    if excess(math.log(low)) <= 0:
-        return low
-    root = math.exp(float(brentq(excess, math.log(low), math.log(high), xtol=2e-5)))
-    while costs(root) > target:
-        root = min(root * (1 + 2e-5), high)
-    return root
+    def _out_of_reach(self, lowest: float) -> BudgetError:
+        return BudgetError(
+            f"no noise multiplier up to {LARGEST:g} reaches epsilon={self.target:g} at delta={self.delta:g} "
+            f"(lowest reachable: {lowest:.3g}). Use fewer rounds or steps, a smaller rate, or a larger epsilon."
+        )
+
+
+def whole(make: Callable[[int], Event], target: float, delta: float, near: int, step: int = 1) -> int:
+    """The least multiple of `step` whose event is within the target, from one that is: a number of trials, say."""
+    low, high = max(0, int(0.98 * near) // step - 1), near // step
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            safe = epsilon(make(middle * step), delta, pld.ROUGH) <= target
+        except SpecError:
+            safe = False
+        low, high = (low, middle) if safe else (middle, high)
+    return high * step
+
+
+def steps_within(make: Callable[[int], Event], target: float, delta: float, most: int) -> int:
+    """The largest number of steps (rounds, participations), 0 to `most`, whose epsilon is within the target.
+
+    Of more than ENOUGH steps it may find a few less than the most, whose epsilon is 2e-5 below the target.
+    """
+    check.positive(epsilon=target)
+    check.below_one(delta=delta)
+    check.count(most=most)
+    near = _steps(lambda n: epsilon(make(n), delta, pld.SLOPPY), target, most, 1, close=0.02)
+    return _steps(lambda n: epsilon(make(n), delta, pld.ROUGH), target, most, max(near, 1), close=2e-5)
+
+
+ENOUGH = 5000
+
+
+def _steps(costs: Callable[[int], float], target: float, most: int, n: int, close: float) -> int:
+    """The largest n within the target, or one of many that is `close`: epsilon is about a power of n."""
+    low, high, slope = (0, 0.0), (most + 1, math.inf), 0.5
+    for attempt in range(200):
+        cost = costs(n)
+        if 0 < low[0] != n and low[1] > 0 and math.isfinite(cost):
+            slope = min(max(math.log(max(cost, 1e-300) / low[1]) / math.log(n / low[0]), 0.1), 2.0)
+        if cost <= target:
+            low = (n, cost)
+        else:
+            high = (n, cost)
+        done = low[0] > ENOUGH and low[1] >= target * (1 - close)
+        if high[0] - low[0] <= 1 or done:
+            break
+        known, value = low if low[1] > 0 else high
+        guess = 2.0 * n
+        if 0 < value < math.inf:
+            guess = known * min(max(target / value, 1e-9), 1e9) ** (1 / slope)
+        if attempt > 20 and high[0] <= most:
+            guess = (low[0] + high[0]) / 2  # so many looks: no power of n at all
+        n = int(min(max(guess, low[0] + 1), high[0] - 1))
+    return low[0]

@@ -1,21 +1,93 @@
-"""What a release does to one protected unit: data only, no arithmetic.
+"""What a release does to one protected unit, measured in units of the sensitivity the code enforces.
 
-An event says how two neighbouring inputs can be told apart, measured in units of the sensitivity the code
-enforces. Events nest: a round of local DP-SGD is `Repeated(Sampled(Gaussian(1.1), 0.05), 20)`.
+A leaf is one use of one mechanism and says what is known about it: a dominating pair, a Renyi curve, a pure epsilon.
+It stands in the mechanism's own file. The events here combine leaves: a round of local DP-SGD is
+`Repeated(Sampled(Gaussian(1.1), 0.05), 20)`. Accountants read an event through `parts`, which counts every
+elementary release, so that none can forget a repetition.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from sordino.core import check
-from sordino.core.errors import SpecError
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.core import check, plugin
+from sordino.core.errors import SpecError, UnsupportedEvent
+from sordino.privacy import pairs
+from sordino.privacy.pairs import Pair
+
+Floats = NDArray[np.float64]
+LARGEST_GROUP = 64  # units whose draws are told apart
 
 
 class Event:
-    """The root of all events; frozen, comparable, hashable."""
+    """The root of all events; frozen, comparable, hashable.
+
+    A leaf overrides what it knows. Everything weaker follows: a GDP level gives a pair, a rho and a curve; a pure
+    epsilon gives randomized response, which dominates it.
+    """
+
+    mirrored: ClassVar[bool] = True  # some involution swaps P and Q: true of symmetric additive noise
+    replaces: ClassVar[bool] = False  # about one value replaced by another (a report that is always sent), not added
+    _kinds: ClassVar[dict[str, type[Event]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if Event._kinds.setdefault(cls.__name__, cls).__module__ != cls.__module__:
+            raise TypeError(f"two events are called {cls.__name__}")
+
+    def gdp(self) -> float | None:
+        """mu, if one use is exactly mu-GDP: Gaussian noise."""
+        return None
+
+    def pure(self) -> float | None:
+        """epsilon, if one use is epsilon-DP."""
+        return None
+
+    def rho(self) -> float | None:
+        """rho, if one use is rho-zCDP: D_a <= rho a for every a > 1."""
+        mu, epsilon = self.gdp(), self.pure()
+        if mu is not None:
+            return mu * mu / 2
+        return None if epsilon is None else epsilon * epsilon / 2  # Bun and Steinke (2016), Proposition 3.3
+
+    def renyi(self, orders: Floats) -> Floats | None:
+        """An upper bound on the Renyi divergences of one use, both directions."""
+        epsilon, rho = self.pure(), self.rho()
+        curves = [rho * orders] if rho is not None else []
+        if epsilon is not None:
+            curves.append(_renyi_of_randomized_response(epsilon, orders))
+        return None if not curves else np.minimum.reduce(curves)
+
+    def pair(self) -> Pair | None:
+        """A dominating pair of one use: with the unit against without it."""
+        mu, epsilon = self.gdp(), self.pure()
+        if mu is not None:
+            return pairs.Shift(mu)
+        return None if epsilon is None else pairs.randomized_response(epsilon)
+
+    def grouped(self, k: int) -> Event:
+        """The same release when k units change together (k = 2: one unit replaced by another)."""
+        epsilon = self.pure()
+        if epsilon is None:
+            raise UnsupportedEvent(f"nothing is known about {k} units at once for {self!r}.")
+        return Pure(k * epsilon)
+
+    def summed(self, n: int) -> Event:
+        """The same noise added by n clients, of whom only the sum is seen; itself, where no more is known."""
+        return self
+
+
+def _renyi_of_randomized_response(epsilon: float, orders: Floats) -> Floats:
+    if epsilon == 0:
+        return np.zeros_like(orders)
+    keep, flip = -np.logaddexp(0.0, -epsilon), -np.logaddexp(0.0, epsilon)
+    both = np.logaddexp(keep + (orders - 1) * epsilon, flip - (orders - 1) * epsilon)
+    return np.asarray(both / (orders - 1))
 
 
 @dataclass(frozen=True)
@@ -27,19 +99,100 @@ class Gaussian(Event):
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
 
+    def gdp(self) -> float:
+        return 1 / self.noise_multiplier
+
+    def grouped(self, k: int) -> Event:
+        return Gaussian(self.noise_multiplier / k)
+
+    def summed(self, n: int) -> Event:
+        return Gaussian(self.noise_multiplier * math.sqrt(n))
+
+
+@dataclass(frozen=True)
+class Pure(Event):
+    """Anything that is epsilon-DP, of which no more is known."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        check.non_negative(epsilon=self.epsilon)
+
+    def pure(self) -> float:
+        return self.epsilon
+
+
+@dataclass(frozen=True)
+class Approximate(Event):
+    """Anything that is (epsilon, delta)-DP, of which no more is known."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check.non_negative(epsilon=self.epsilon)
+        check.fraction(delta=self.delta)
+
+    def pure(self) -> float | None:
+        return self.epsilon if self.delta == 0 else None
+
+    def pair(self) -> Pair:
+        return pairs.randomized_response(self.epsilon, self.delta)
+
+    def grouped(self, k: int) -> Event:
+        """k eps and delta (e^{k eps} - 1)/(e^eps - 1): Vadhan (2017), "The complexity of DP", Lemma 2.2."""
+        times = k if self.epsilon == 0 else math.expm1(k * self.epsilon) / math.expm1(self.epsilon)
+        return Approximate(k * self.epsilon, min(times * self.delta, 1 - 2**-53))
+
 
 @dataclass(frozen=True)
 class Sampled(Event):
     """`event`, if the protected unit is drawn (Poisson, probability `rate`); the draw stays secret.
 
-    Not drawn must look exactly like not there. Add/remove relation only.
+    Not drawn must look exactly like not there. `event` is what one added unit does, also where the relation is
+    "replace": then two units change places, and both may be drawn.
     """
 
     event: Event
     rate: float
+    relation: str = "add/remove"
 
     def __post_init__(self) -> None:
         check.probability(rate=self.rate)
+        check.one_of(("add/remove", "replace"), relation=self.relation)
+
+
+@dataclass(frozen=True)
+class SampledGroup(Event):
+    """Poisson-sampled Gaussian noise, of which `size` units change together, each drawn on its own.
+
+    Dominated by sum_j Bin(size, rate)(j) N(j, z^2) against N(0, z^2): Ganesh (2024), arXiv:2401.10294, Theorem 3.1.
+    """
+
+    noise_multiplier: float
+    rate: float
+    size: int
+    mirrored: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check.positive(noise_multiplier=self.noise_multiplier)
+        check.probability(rate=self.rate)
+        check.count(size=self.size)
+
+    def pair(self) -> Pair:
+        n, q = self.size, self.rate
+        weights = {float(j): math.comb(n, j) * q**j * (1 - q) ** (n - j) for j in range(n + 1)}
+        return pairs.Mixtures(self.noise_multiplier, weights, {0.0: 1.0})
+
+    def grouped(self, k: int) -> Event:
+        return _sampled_group(self.noise_multiplier, self.rate, self.size * k)
+
+
+def _sampled_group(noise_multiplier: float, rate: float, size: int) -> Event:
+    if size <= LARGEST_GROUP:
+        return SampledGroup(noise_multiplier, rate, size)
+    touched = -math.expm1(size * math.log1p(-rate)) if rate < 1 else 1.0
+    return Sampled(Gaussian(noise_multiplier / size), touched)
 
 
 @dataclass(frozen=True)
@@ -76,6 +229,16 @@ class Visible(Event):
 
 
 @dataclass(frozen=True)
+class Parallel(Event):
+    """One of `events`, on disjoint parts of the data: a unit lives in one part (McSherry 2009).
+
+    Add/remove only: a replaced unit may leave one part and enter another.
+    """
+
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
 class Repeated(Event):
     event: Event
     count: int  # zero is allowed: nothing has happened yet
@@ -101,15 +264,132 @@ class NonPrivate(Event):
 class Cost:
     """An event, for whose data (unit, relation) and against whom (viewer)."""
 
-    unit: str  # "record" | "client"
+    unit: str  # "record" | "client" | "user" | "label"
     relation: str  # "add/remove" | "replace"
-    viewer: str  # "server": sees every message; "public": sees the released models
+    viewer: str  # see trust.py
     event: Event
 
 
-_KINDS: dict[str, type[Event]] = {
-    c.__name__: c for c in (Gaussian, Sampled, FixedSize, Visible, Repeated, Composed, NonPrivate)
-}
+def parts(event: Event) -> dict[Event, int]:
+    """Every elementary release of an event (a leaf, or a leaf or whole round under a sampler) and how often."""
+    found: Counter[Event] = Counter()
+    _count(event, 1, found)
+    return dict(found)
+
+
+def _count(event: Event, times: int, found: Counter[Event]) -> None:
+    match event:
+        case Repeated(inner, count):
+            if count:
+                _count(inner, times * count, found)
+        case Composed(events):
+            for inner in events:
+                _count(inner, times, found)
+        case Sampled(inner, 1.0, "add/remove") | Visible(inner, 1.0):
+            _count(inner, times, found)
+        case FixedSize(inner, size, population) if size == population:
+            _count(inner, times, found)
+        case _:
+            found[event] += times
+
+
+def grouped(event: Event, k: int) -> Event:
+    """What an event does to k units at once: a user with k records, or (k = 2) a replaced unit.
+
+    Under a sampler the group is touched if any of its units is drawn, and then at most all k of them are.
+    """
+    check.count(group=k)
+    if k == 1:
+        return event
+    match event:
+        case Repeated(inner, count):
+            return Repeated(grouped(inner, k), count)
+        case Composed(events):
+            return Composed(tuple(grouped(e, k) for e in events))
+        case Parallel(events):  # the units of a group may live in different parts
+            return Composed(tuple(grouped(e, k) for e in events))
+        case Sampled(Gaussian(z), rate, "add/remove"):
+            return _sampled_group(z, rate, k)
+        case Sampled(inner, rate, relation):
+            return Sampled(grouped(inner, k), -math.expm1(k * math.log1p(-rate)) if rate < 1 else 1.0, relation)
+        case FixedSize(inner, size, population):
+            return FixedSize(grouped(inner, k), min(k * size, population), population)
+        case Visible(inner, rate):
+            return Visible(grouped(inner, k), min(1.0, k * rate))
+        case NonPrivate():
+            return event
+        case _:
+            return event.grouped(k)
+
+
+def replaced(event: Event) -> Event:
+    """What replacing one unit by another does, given what adding one does; a report is about that already."""
+    match event:
+        case Repeated(inner, count):
+            return Repeated(replaced(inner), count)
+        case Composed(events):
+            return Composed(tuple(replaced(e) for e in events))
+        case Sampled(inner, rate, "add/remove") if not of_replaced_units(inner):
+            return Sampled(inner, rate, "replace")
+        case Visible(inner, rate):
+            return Visible(replaced(inner), rate)
+        case NonPrivate() | FixedSize() | Sampled():
+            return event
+        case _:
+            return event if event.replaces else grouped(event, 2)
+
+
+def of_replaced_units(event: Event) -> bool:
+    """Whether some part is a statement about replaced units only, and so none about added or removed ones."""
+    for part in parts(event):
+        inner = getattr(part, "event", None)
+        if part.replaces or isinstance(part, FixedSize) or getattr(part, "relation", None) == "replace":
+            return True
+        if isinstance(inner, Event) and of_replaced_units(inner):
+            return True
+    return False
+
+
+def non_private(event: Event) -> str | None:
+    """The reason why an event gives no guarantee, or None if it gives one."""
+    for part in parts(event):
+        if isinstance(part, NonPrivate):
+            return part.reason
+        inner = part.events if isinstance(part, Parallel) else (getattr(part, "event", None),)
+        for one in inner:
+            if isinstance(one, Event) and (reason := non_private(one)) is not None:
+                return reason
+    return None
+
+
+def gdp_mu_squared(event: Event) -> float | None:
+    """mu^2 of an event made of plain Gaussians only (exactly mu-GDP), else None."""
+    found = [(part.gdp(), count) for part, count in parts(event).items()]
+    if any(mu is None for mu, _ in found):
+        return None
+    return math.fsum(count * mu * mu for mu, count in found if mu is not None)
+
+
+def distance(event: Event) -> float:
+    """How far, in total variation, the samplers of all releases may be from the laws that are accounted."""
+    total = 0.0
+    for part, count in parts(event).items():
+        inner = part.events if isinstance(part, Parallel) else (getattr(part, "event", None),)
+        total += count * float(getattr(part, "distance", 0.0))
+        total += count * math.fsum(distance(one) for one in inner if isinstance(one, Event))
+    return total
+
+
+def steps(event: Event) -> int:
+    """How many elementary releases an event is made of."""
+    total = 0
+    for part, count in parts(event).items():
+        inner = getattr(part, "event", None)
+        if isinstance(part, Parallel):
+            total += count * max((steps(e) for e in part.events), default=0)
+        else:
+            total += count * (steps(inner) if isinstance(inner, Event) else 1)
+    return total
 
 
 def to_json(event: Event) -> dict[str, Any]:
@@ -117,60 +397,30 @@ def to_json(event: Event) -> dict[str, Any]:
     for name, value in vars(event).items():
         if isinstance(value, Event):
             out[name] = to_json(value)
-        elif isinstance(value, tuple):
+        elif isinstance(value, tuple) and value and isinstance(value[0], Event):
             out[name] = [to_json(v) for v in value]
         else:
-            out[name] = value
+            out[name] = list(value) if isinstance(value, tuple) else value
     return out
 
 
-def from_json(data: dict[str, Any]) -> Event:
+def from_json(data: Any) -> Event:
+    """The event that `to_json` wrote down; one clear error for anything else."""
+    if not isinstance(data, dict):
+        raise SpecError(f"a privacy event is an object with a kind, not {data!r}.")
     fields = {k: v for k, v in data.items() if k != "kind"}
     for name, value in fields.items():
         if isinstance(value, dict):
             fields[name] = from_json(value)
         elif isinstance(value, list):
-            fields[name] = tuple(from_json(v) for v in value)
-    kind = _KINDS.get(data.get("kind", ""))
+            fields[name] = tuple(from_json(v) if isinstance(v, dict) else v for v in value)
+    name = data.get("kind", "")
+    if name not in Event._kinds:  # the leaves stand in the mechanisms' files
+        plugin.import_all("privacy.mechanisms", "privacy.shuffle")
+    kind = Event._kinds.get(name)
     if kind is None:
-        raise SpecError(f"unknown privacy event {data.get('kind')!r}.")
-    return kind(**fields)
-
-
-def non_private(event: Event) -> str | None:
-    """The reason why an event gives no guarantee, or None if it gives one."""
-    if isinstance(event, NonPrivate):
-        return event.reason
-    if isinstance(event, Repeated) and event.count == 0:
-        return None
-    if isinstance(event, Composed):
-        return next((r for e in event.events if (r := non_private(e)) is not None), None)
-    inner = getattr(event, "event", None)
-    return non_private(inner) if isinstance(inner, Event) else None
-
-
-def gdp_mu_squared(event: Event) -> float | None:
-    """mu^2 of an event made of plain Gaussians only (exactly mu-GDP), else None."""
-    if isinstance(event, Gaussian):
-        return event.noise_multiplier**-2
-    if isinstance(event, Repeated):
-        inner = gdp_mu_squared(event.event)
-        return None if inner is None else inner * event.count
-    if isinstance(event, Composed):
-        parts = [gdp_mu_squared(e) for e in event.events]
-        return None if None in parts else math.fsum(p for p in parts if p is not None)
-    if isinstance(event, Sampled | Visible) and event.rate == 1.0:
-        return gdp_mu_squared(event.event)
-    if isinstance(event, FixedSize) and event.size == event.population:
-        return gdp_mu_squared(event.event)
-    return None
-
-
-def steps(event: Event) -> int:
-    """How many elementary releases an event is made of."""
-    if isinstance(event, Repeated):
-        return event.count * steps(event.event)
-    if isinstance(event, Composed):
-        return sum(steps(e) for e in event.events)
-    inner = getattr(event, "event", None)
-    return steps(inner) if isinstance(inner, Event) else 1
+        raise SpecError(f"unknown privacy event {name!r}.")
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise SpecError(f"a privacy event {name} cannot be made of {', '.join(fields) or 'nothing'}.") from error

@@ -6,12 +6,26 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-UNITS = {"record": "any single record of any client", "client": "all data of any single client"}
+UNITS = {
+    "record": "any single record of any client",
+    "client": "all data of any single client",
+    "user": "all records of any single user",
+    "label": "the label of any single record",
+    "report": "the report of any single client",
+}
 RELATIONS = {"add/remove": "added or removed", "replace": "replaced by other data"}
 VIEWERS = {
     "server": "a curious server that sees every message and who takes part",
     "public": "anyone who sees every released model but not who takes part",
+    "client": "any other client, which sees every released model but not who else takes part",
 }
+
+
+def who(viewer: str) -> str:
+    """A viewer in words."""
+    kind, _, colluders = viewer.partition("+")
+    text = VIEWERS.get(kind, viewer)
+    return f"{text}, and {colluders} clients that collude with it" if colluders else text
 
 
 @dataclass(frozen=True)
@@ -26,16 +40,18 @@ class Guarantee:
     reason: str | None = None  # why epsilon is infinite, where it is
 
     def sentence(self) -> str:
-        who = f"against {VIEWERS.get(self.viewer, self.viewer)}"
+        against = f"against {who(self.viewer)}"
         if math.isinf(self.epsilon):
-            return f"No guarantee (epsilon is infinite) {who}: {self.reason}."
+            return f"No guarantee (epsilon is infinite) {against}: {self.reason}."
         text = (
             f"In total over {self.rounds} rounds, {UNITS.get(self.unit, self.unit)} is protected with "
             f"epsilon = {up(self.epsilon)}, delta = {self.delta:g} (the {self.unit} being "
-            f"{RELATIONS.get(self.relation, self.relation)}) {who}."
+            f"{RELATIONS.get(self.relation, self.relation)}) {against}."
         )
         if self.mode == "research":
             text += " The noise came from a seed: an experiment, void against anyone who knows the seed."
+        elif self.mode == "secure":
+            text += " The noise is drawn from the operating system, in floating point, whose rounding no proof covers."
         return text
 
     def to_json(self) -> dict[str, Any]:
@@ -50,4 +66,5 @@ def up(epsilon: float, digits: int = 3) -> str:
     if math.isinf(epsilon):
         return "infinite"
     scale = 10**digits
-    return f"{math.ceil(epsilon * scale - 1e-6) / scale:g}"
+    text = f"{math.ceil(epsilon * scale - 1e-6) / scale:.{digits}f}"
+    return text.rstrip("0").rstrip(".")

@@ -10,22 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sordino.core.errors import SpecError
+from sordino.privacy import trust
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
 from sordino.privacy.events import Cost, Event, Repeated, non_private
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Sampler, of_records_inside
 
-VIEWERS = ("server", "public")
+VIEWERS = ("server", "public")  # those every run reports
 
 
 def cost_to(viewer: str, costs: Sequence[Cost]) -> Cost:
-    """The cost that names the viewer; else the server's, of which the public sees a function."""
+    """The cost that names the viewer; else that of someone who sees all that this viewer sees."""
+    kind = trust.viewer(viewer).kind
     by_viewer = {c.viewer: c for c in costs}
-    found = by_viewer.get(viewer) or by_viewer.get("server")
-    if viewer not in VIEWERS or found is None:
-        raise SpecError(f"viewer must be one of {', '.join(VIEWERS)}, not {viewer!r}.")
-    return found
+    for name in (viewer, *(("public", "server") if kind != "server" else ("server",))):
+        if name in by_viewer:
+            return by_viewer[name]
+    raise SpecError(f"the method does not say what viewer {viewer!r} is charged.")
 
 
 def total(
@@ -33,7 +35,7 @@ def total(
 ) -> tuple[Event, ...]:
     """Events that each bound the whole run; the least epsilon counts."""
     every_time = Repeated(cost.event, participations)
-    if viewer == "server" or non_private(cost.event) is not None:
+    if trust.viewer(viewer).sees_draw or non_private(cost.event) is not None:
         return (every_time,)
     if cost.unit == "record":
         a_round = of_records_inside(sampler, cost.event, population)
@@ -52,12 +54,12 @@ def guarantee(
     participations: int,
     delta: float,
     mode: str,
-    grid: float = pld.FINE,
+    cells: float = pld.FINE,
 ) -> Guarantee:
     cost = cost_to(viewer, costs)
     events = total(cost, viewer, sampler, population, rounds, participations)
     return Guarantee(
-        epsilon=min(epsilon(e, delta, grid) for e in events),
+        epsilon=min(epsilon(e, delta, cells) for e in events),
         delta=delta,
         unit=cost.unit,
         relation=cost.relation,

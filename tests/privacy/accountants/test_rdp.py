@@ -1,22 +1,23 @@
-"""Golden values: THEORY.md, section 8, "Sampled Gaussian: RDP" and "zCDP and RDP conversions"."""
+"""Golden values of curves and conversions."""
 
 import numpy as np
 import pytest
 
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.accountants import rdp
-from sordino.privacy.events import FixedSize, Gaussian, Repeated, Sampled
+from sordino.privacy.events import Approximate, FixedSize, Gaussian, Repeated, Sampled
 
 POISSON = [
     (0.01, 1.0, 8, 0.000893643907606),
     (0.01, 1.0, 32, 11.246275937),
     (0.05, 2.0, 16, 0.00734731410318),
+    (0.1, 4.0, 64, 0.0379998859062),
 ]
 GOLDEN_ORDERS = [1 + x / 10 for x in range(1, 100)] + [*range(11, 64), 128, 256, 512]
 
 
 def at(event, order):
-    return float(rdp.rdp(event)[np.flatnonzero(order == rdp.ORDERS)[0]])
+    return float(rdp.at(event, np.array([float(order)]))[0])
 
 
 @pytest.mark.parametrize(("rate", "z", "order", "value"), POISSON)
@@ -37,7 +38,7 @@ def test_sampled_gaussian_epsilon(z, rate, steps, value):
     assert value * (1 - 2e-3) <= rdp.epsilon(event, 1e-5) <= value * (1 + 1e-9)
     curve = rdp.rdp(event)
     kept = np.isin(rdp.ORDERS, GOLDEN_ORDERS)
-    found = rdp.library.compute_epsilon(rdp.ORDERS[kept], curve[kept], 1e-5)[0]
+    found = rdp.epsilon_of_curve(rdp.ORDERS[kept], curve[kept], 1e-5)
     assert float(found) == pytest.approx(value, rel=1e-6)
 
 
@@ -57,7 +58,32 @@ def test_improved_conversion():
     assert found < 2.52426295609  # the classic conversion
 
 
+def test_single_conversions():
+    assert rdp.epsilon_of_curve(np.array([10.0]), np.array([0.5]), 1e-5) == pytest.approx(1.41801063678, rel=1e-9)
+    assert 0.5 + np.log(1e5) / 9 == pytest.approx(1.77921394055, rel=1e-9)  # the classic one, for comparison
+
+
+def test_delta_is_the_inverse_of_epsilon():
+    for event in (Gaussian(2.0), Repeated(Sampled(Gaussian(1.0), 0.02), 50)):
+        for delta in (1e-3, 1e-9):
+            assert rdp.delta(event, rdp.epsilon(event, delta)) == pytest.approx(delta, rel=1e-6)
+    assert rdp.delta(Repeated(Gaussian(1.0), 0), 0.1) == 0.0
+
+
+def test_sampling_any_release_is_the_sampled_gaussian_where_it_is_one():
+    """The binomial sum over whole orders against the library's curve for the Gaussian; between them it lies above."""
+    exact = rdp.at(Sampled(Gaussian(1.5), 0.1), rdp.ORDERS)
+    ours = rdp._sampled(Gaussian(1.5), 0.1, rdp.ORDERS)
+    whole = (np.floor(rdp.ORDERS) == rdp.ORDERS) & (rdp.ORDERS <= rdp.HIGHEST)
+    np.testing.assert_allclose(ours[whole], exact[whole], rtol=1e-9)
+    assert np.all(ours >= exact * (1 - 1e-9)) and np.all(ours <= rdp.ORDERS / (2 * 1.5**2) * (1 + 1e-12))
+
+
 def test_nothing_costs_nothing_and_the_unknown_is_refused():
     assert rdp.epsilon(Repeated(Gaussian(1.0), 0), 1e-5) == 0.0
     with pytest.raises(UnsupportedEvent, match="rdp"):
-        rdp.epsilon(Sampled(Repeated(Gaussian(1.0), 2), 0.1), 1e-5)
+        rdp.epsilon(Sampled(Sampled(Gaussian(1.0), 0.5), 0.1), 1e-5)
+    with pytest.raises(UnsupportedEvent, match="rdp"):
+        rdp.epsilon(Sampled(Gaussian(1.0), 0.1, "replace"), 1e-5)
+    with pytest.raises(UnsupportedEvent, match="rdp"):
+        rdp.epsilon(Approximate(1.0, 1e-6), 1e-5)

@@ -6,34 +6,64 @@ Dong, Roth, Su (2022), arXiv:1905.02383, Corollary 2.13; Balle and Wang (2018), 
 import math
 
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 
+from sordino.core import check
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy.events import Event, gdp_mu_squared
+from sordino.privacy.events import Event, Gaussian, Sampled, gdp_mu_squared, parts
+from sordino.privacy.pairs import gaussian_delta as delta_of_mu
 
 
-def delta(mu: float, epsilon: float) -> float:
-    """delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)."""
-    if mu <= 0:
-        return 0.0
-    a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-    # log of the ratio of the two terms, so that neither e^eps overflows nor a difference cancels
-    ratio = epsilon + float(log_ndtr(b)) - float(log_ndtr(a))
-    return float(ndtr(a)) * -math.expm1(min(ratio, 0.0))
+def mu_of(event: Event) -> float:
+    squared = gdp_mu_squared(event)
+    if squared is None:
+        raise UnsupportedEvent("gdp is exact for plain Gaussian noise only.")
+    return math.sqrt(squared)
 
 
 def epsilon(event: Event, target_delta: float) -> float:
-    squared = gdp_mu_squared(event)
-    if squared is None:
-        raise UnsupportedEvent(f"gdp is exact for plain Gaussian noise only, not for {event!r}.")
-    return epsilon_of_mu(math.sqrt(squared), target_delta)
+    return epsilon_of_mu(mu_of(event), target_delta)
+
+
+def delta(event: Event, target_epsilon: float) -> float:
+    return delta_of_mu(mu_of(event), target_epsilon)
 
 
 def epsilon_of_mu(mu: float, target_delta: float) -> float:
-    if mu <= 0 or delta(mu, 0.0) <= target_delta:
+    if mu <= 0 or delta_of_mu(mu, 0.0) <= target_delta:
         return 0.0
     high = 1.0
-    while delta(mu, high) > target_delta:
+    while delta_of_mu(mu, high) > target_delta:
         high *= 2
-    root = float(brentq(lambda e: delta(mu, e) - target_delta, 0.0, high, xtol=1e-13, rtol=1e-14))
+    root = float(brentq(lambda e: delta_of_mu(mu, e) - target_delta, 0.0, high, xtol=1e-13, rtol=1e-14))
     return root * (1 + 1e-12)
+
+
+def mu_for(epsilon: float, delta: float) -> float:
+    """The largest mu that is (epsilon, delta)-DP: a whole budget in one number (Balle and Wang 2018, Algorithm 1)."""
+    check.positive(epsilon=epsilon)
+    check.below_one(delta=delta)
+    high = 1.0
+    while delta_of_mu(high, epsilon) <= delta:
+        high *= 2
+    low = high
+    while delta_of_mu(low, epsilon) > delta:
+        low /= 2
+    root = float(brentq(lambda m: delta_of_mu(m, epsilon) - delta, low, high, xtol=1e-16, rtol=1e-14))
+    while delta_of_mu(root, epsilon) > delta:
+        root *= 1 - 1e-12
+    return root
+
+
+def central_limit(event: Event) -> float | None:
+    """The mu that sampled Gaussian steps tend to, q sqrt(T (e^{1/z^2} - 1)): an approximation, NEVER a promise.
+
+    Bu, Dong, Long, Su (2020), arXiv:1911.11607, Corollary 5.4. It may lie below the truth. None for other events.
+    """
+    total = 0.0
+    for part, count in parts(event).items():
+        if not isinstance(part, Sampled) or not isinstance(part.event, Gaussian) or part.relation != "add/remove":
+            return None
+        if part.event.noise_multiplier < 0.05:  # e^{1/z^2} would overflow
+            return None
+        total += count * part.rate**2 * math.expm1(part.event.noise_multiplier**-2)
+    return math.sqrt(total)

@@ -1,101 +1,113 @@
-"""Privacy loss distributions on a grid, rounded to the pessimistic side.
+"""Privacy loss distributions: dominating pairs, composed numerically and always rounded to the safe side.
 
-Composition and connect-the-dots come from `dp-accounting`: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi (2022),
-arXiv:2207.04380. Sampling a whole round is our own: Zhu, Dong, Wang (2022), arXiv:2106.08567, Theorem 11, says
-that if (P, Q) dominates a mechanism, ((1-q)Q + qP, Q) and its reverse dominate the sampled one; their hockey
-sticks are those of (P, Q) at a moved epsilon, so the grid of the inner distribution gives the outer one.
+Koskela, Jalko, Honkela (2020), arXiv:1906.03049; Zhu, Dong, Wang (2022), arXiv:2106.08567. Every elementary release
+becomes a pair in closed form, under its sampler too; only composition needs a grid (privacy/losses.py).
 """
 
-import math
+from __future__ import annotations
+
 from functools import lru_cache
 
-import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as library
-from numpy.typing import NDArray
-
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy.events import Composed, Event, Gaussian, Repeated, Sampled, Visible
+from sordino.privacy import losses, pairs
+from sordino.privacy.events import (
+    Composed,
+    Event,
+    FixedSize,
+    Gaussian,
+    Parallel,
+    Repeated,
+    Sampled,
+    Visible,
+    grouped,
+    of_replaced_units,
+    parts,
+)
+from sordino.privacy.losses import FINE, ROUGH, SLOPPY
+from sordino.privacy.pairs import Pair
 
-Floats = NDArray[np.float64]
-FINE, COARSE = 1e-4, 1e-3  # loss grids: for a promise, and for a first look (still an upper bound)
+__all__ = ["FINE", "ROUGH", "SLOPPY", "delta", "epsilon", "pair_of"]
+
+POINTS = {FINE: 2**16, ROUGH: 2**14, SLOPPY: 2**12}  # of the law of a whole round
 
 
-def grid_for(epsilon: float) -> float:
-    """A loss grid fine enough for an epsilon of about that size: FINE at 2, finer below, coarser above."""
-    return min(max(epsilon * FINE / 2, 1e-5), 1e-2)
+@lru_cache(maxsize=512)
+def pair_of(event: Event, cells: float = FINE) -> Pair:
+    """A pair that dominates one elementary release: with the unit against without it.
 
-
-@lru_cache(maxsize=64)
-def pld(event: Event, grid: float = FINE) -> library.PrivacyLossDistribution:
+    Only a whole round under a sampler needs a grid, and `cells` for it.
+    """
     match event:
-        case Gaussian(z):
-            return library.from_gaussian_mechanism(z, value_discretization_interval=grid)
-        case Repeated(inner, count):
-            return pld(inner, grid).self_compose(count) if count else _nothing(grid)
-        case Composed(events):
-            total = _nothing(grid)
-            for part in events:
-                total = total.compose(pld(part, grid))
-            return total
-        case Visible(inner, rate):
-            return pld(inner, grid).compute_mixture(_nothing(grid), rate) if rate < 1 else pld(inner, grid)
-        case Sampled(inner, 1.0):
-            return pld(inner, grid)
-        case Sampled(Gaussian(z), rate):
-            return library.from_gaussian_mechanism(z, value_discretization_interval=grid, sampling_prob=rate)
+        case Sampled(Gaussian(z), rate, "replace"):
+            # (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1), in units of the clip norm
+            return pairs.Mixtures(z, {0.0: 1 - rate, 1.0: rate}, {0.0: 1 - rate, -1.0: rate})
+        case Sampled(inner, rate, "replace"):
+            return _either_way(grouped(inner, 2), rate, cells)
         case Sampled(inner, rate):
-            return _sampled(pld(inner, grid), rate, grid)
+            if of_replaced_units(inner):
+                raise UnsupportedEvent("what replaced units cost cannot be sampled under add/remove.")
+            return pairs.diluted(pair_of(inner, cells), rate)
+        case FixedSize(inner, size, population):
+            return _either_way(inner, size / population, cells)
+        case Visible(inner, rate):
+            return pairs.Seldom(pair_of(inner, cells), rate)
+        case Repeated() | Composed():
+            found = parts(event)
+            if not found:
+                return pairs.Atoms([0.0], [1.0], [1.0], symmetric=True)
+            if list(found.values()) == [1]:
+                return pair_of(next(iter(found)), cells)
+            each, counts = [pair_of(e, cells) for e in found], list(found.values())
+            forth = losses.whole(each, counts, POINTS[cells])
+            if all(p.symmetric for p in each):
+                return pairs.TwoSided(forth, forth, symmetric=True)
+            return pairs.TwoSided(forth, losses.whole([p.reversed() for p in each], counts, POINTS[cells]))
+        case Parallel():
+            raise UnsupportedEvent("pld knows no pair for one of several parallel releases.")
         case _:
-            raise UnsupportedEvent(f"pld has no distribution for {event!r}.")
+            pair = event.pair()
+            if pair is None:
+                raise UnsupportedEvent(f"pld knows no dominating pair for {event!r}.")
+            return pair
 
 
-def epsilon(event: Event, target_delta: float, grid: float = FINE) -> float:
-    return float(pld(event, grid).get_epsilon_for_delta(target_delta))
+def _either_way(event: Event, rate: float, cells: float) -> Pair:
+    """A replaced unit that is in the sample with probability `rate`, whichever way round.
+
+    H_g' <= rate * H_g with g' = 1 + rate (g - 1) for g >= 1, for both orders of the neighbours: Balle, Barthe,
+    Gaboardi (2018), arXiv:1807.01647, Theorem 2 (advanced joint convexity) and Theorem 9. The symmetric pair that has
+    these hockey sticks dominates.
+    """
+    inner = pair_of(event, cells)
+    if rate >= 1:
+        return inner
+    if not inner.symmetric:
+        raise UnsupportedEvent(f"pld samples a replaced unit of symmetric releases only, not of {event!r}.")
+    return pairs.Mirrored(pairs.diluted(inner, rate))
 
 
-def _nothing(grid: float) -> library.PrivacyLossDistribution:
-    return library.identity(value_discretization_interval=grid)
+def _directions(event: Event, cells: float) -> tuple[list[list[Pair]], list[int]]:
+    found = parts(event)
+    each = [pair_of(e, cells) for e in found]
+    both = [each] if all(p.symmetric for p in each) else [each, [p.reversed() for p in each]]
+    return both, list(found.values())
 
 
-def _sampled(inner: library.PrivacyLossDistribution, q: float, grid: float) -> library.PrivacyLossDistribution:
-    remove = inner._pmf_remove.to_dense_pmf()  # of (P, Q): with the unit against without it
-    add = inner._pmf_add.to_dense_pmf()  # of (Q, P)
-    top = max(_highest(remove), _highest(add))
-    bound = math.ceil(math.log1p(q * math.expm1(min(top, 700.0))) / grid) + 1
-    floor = math.floor(math.log1p(-q) / grid) - 1
-    # H_g((1-q)Q + qP || Q) = q H_h(P || Q), h = 1 + (g - 1)/q; and 1 - g below g = 1 - q
-    at = np.arange(floor, bound + 1)
-    g = np.exp(at * grid)
-    h = 1 + (g - 1) / q
-    outer_remove = np.where(h > 0, q * _delta(remove, np.log(np.maximum(h, 1e-300))), 1 - g)
-    # H_g(Q || (1-q)Q + qP) = (1 - g(1-q)) H_h(Q || P), h = g q / (1 - g(1-q)); and 0 from g = 1/(1-q)
-    back = np.arange(-bound, -floor + 1)
-    g = np.exp(back * grid)
-    rest = 1 - g * (1 - q)
-    h = np.where(rest > 0, g * q / np.where(rest > 0, rest, 1), np.inf)
-    outer_add = np.where(rest > 0, rest * _delta(add, np.log(np.minimum(h, 1e300))), 0.0)
-    return library.PrivacyLossDistribution(_connect(at, outer_remove, grid), _connect(back, outer_add, grid))
+def epsilon(event: Event, target_delta: float, cells: float = FINE) -> float:
+    """The worse direction; a direction that is clearly the better one is looked at roughly only."""
+    both, counts = _directions(event, cells)
+    if not counts:
+        return 0.0
+    if len(both) == 1 or cells >= ROUGH:
+        return max(losses.epsilon(pairs, counts, target_delta, cells) for pairs in both)
+    rough = [losses.epsilon(pairs, counts, target_delta, ROUGH) for pairs in both]
+    worse = 0 if rough[0] >= rough[1] else 1
+    found = losses.epsilon(both[worse], counts, target_delta, cells)
+    if rough[1 - worse] > found:
+        return max(found, losses.epsilon(both[1 - worse], counts, target_delta, cells))
+    return found
 
 
-def _highest(pmf: pld_pmf.DensePLDPmf) -> float:
-    return float((pmf._lower_loss + pmf.size) * pmf._discretization)
-
-
-def _connect(at: NDArray[np.int64], deltas: Floats, grid: float) -> pld_pmf.PLDPmf:
-    decreasing = np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, int(at[0]), int(at[-1]), decreasing)
-
-
-def _delta(pmf: pld_pmf.DensePLDPmf, epsilons: Floats) -> Floats:
-    """Hockey sticks of a dense distribution at any epsilons: sums over the losses above each of them."""
-    losses = (pmf._lower_loss + np.arange(pmf.size)) * pmf._discretization
-    probs = np.maximum(pmf._probs, 0.0)  # a Fourier transform leaves dust below zero
-    mass = np.append(np.cumsum(probs[::-1])[::-1], 0.0)
-    # sum of p e^{-loss} above an index, in logs: e^{-loss} of a very negative loss would overflow
-    with np.errstate(divide="ignore"):
-        logs = np.log(probs) - losses
-    tails = np.append(np.logaddexp.accumulate(logs[::-1])[::-1], -np.inf)
-    index = np.searchsorted(losses, epsilons, side="right")
-    gone = np.exp(np.minimum(epsilons + tails[index], 700.0))
-    return np.asarray(pmf._infinity_mass + np.maximum(mass[index] - gone, 0.0))
+def delta(event: Event, target_epsilon: float, cells: float = FINE) -> float:
+    both, counts = _directions(event, cells)
+    return max(losses.delta(pairs, counts, target_epsilon, cells) for pairs in both) if counts else 0.0

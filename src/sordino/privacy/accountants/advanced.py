@@ -1,0 +1,22 @@
+"""Advanced composition: sqrt(2 ln(1/delta') sum eps_i^2) + sum eps_i (e^eps_i - 1).
+
+Dwork, Rothblum, Vadhan (2010), "Boosting and differential privacy", Theorem III.3. Half of delta pays for the
+composition, half for the releases that have no pure level (all of it for the composition, where all have one).
+"""
+
+import math
+
+from sordino.privacy.accountants import single
+from sordino.privacy.events import Event
+
+
+def epsilon(event: Event, target_delta: float) -> float:
+    steps = single.steps_of(event, target_delta / 2)
+    own = math.fsum(count * one.delta for one, count in steps)
+    return of_steps([(one.epsilon, count) for one, count in steps], target_delta - own)
+
+
+def of_steps(steps: list[tuple[float, int]], slack: float) -> float:
+    squares = math.fsum(count * eps * eps for eps, count in steps)
+    drift = math.fsum(count * eps * math.expm1(min(eps, 700.0)) for eps, count in steps)
+    return math.sqrt(2 * math.log(1 / slack) * squares) + drift

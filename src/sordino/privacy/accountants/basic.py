@@ -1,0 +1,13 @@
+"""Basic composition: epsilons and deltas add up.  Dwork et al. (2006), "Our data, ourselves", Theorem 1.
+
+A release without a pure level gets an equal share of delta and pays the exact epsilon of one use at that share.
+"""
+
+import math
+
+from sordino.privacy.accountants import single
+from sordino.privacy.events import Event
+
+
+def epsilon(event: Event, target_delta: float) -> float:
+    return math.fsum(count * one.epsilon for one, count in single.steps_of(event, target_delta))

@@ -1,0 +1,49 @@
+"""One use of every release as (epsilon, delta), which is all that the oldest composition theorems look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sordino.core.errors import UnsupportedEvent
+from sordino.privacy.accountants import pld, rdp
+from sordino.privacy.events import Event, Sampled, Visible, parts
+
+
+@dataclass(frozen=True)
+class Single:
+    epsilon: float
+    delta: float
+
+
+def steps_of(event: Event, spare: float) -> list[tuple[Single, int]]:
+    """Each elementary release with its count; those without a pure level share `spare` equally."""
+    found = parts(event)
+    pure = {part: pure_of(part) for part in found}
+    needy = sum(count for part, count in found.items() if pure[part] is None)
+    out = []
+    for part, count in found.items():
+        level = pure[part]
+        one = Single(level, 0.0) if level is not None else _approximate(part, spare / needy)
+        out.append((one, count))
+    return out
+
+
+def pure_of(part: Event) -> float | None:
+    """The pure level of one use; a Poisson sample of it is ln(1 + q (e^eps - 1))-DP (Li, Qardaji, Su 2012)."""
+    if isinstance(part, Sampled) and part.relation == "add/remove":
+        inner = pure_of(part.event)
+        return None if inner is None else float(np.logaddexp(np.log1p(-part.rate), np.log(part.rate) + inner))
+    if isinstance(part, Visible):
+        return pure_of(part.event)
+    if hasattr(part, "event"):
+        return None
+    return part.pure()
+
+
+def _approximate(part: Event, delta: float) -> Single:
+    try:
+        return Single(pld.epsilon(part, delta), delta)
+    except UnsupportedEvent:
+        return Single(rdp.epsilon(part, delta), delta)

@@ -1,0 +1,301 @@
+"""A dominating pair (P, Q) seen through its privacy loss L = ln(dP/dQ).
+
+Whoever dominates a mechanism is as easy to tell apart as any two neighbours: H_g(M(D) || M(D')) <= H_g(P || Q) for
+all g >= 0, with the hockey stick H_g = sup_S P(S) - g Q(S) = delta(ln g). Zhu, Dong, Wang (2022), arXiv:2106.08567,
+Definition 7. A pair says how P and Q weigh the losses above and below any number; nothing else is ever needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, log_ndtr, logsumexp, ndtr
+
+Floats = NDArray[np.float64]
+Masses = tuple[Floats, Floats]  # of P and of Q
+
+
+class Pair(Protocol):
+    @property
+    def symmetric(self) -> bool:
+        """Whether (Q, P) has the same losses as (P, Q), so that one direction says all."""
+
+    def above(self, loss: Floats) -> Masses:
+        """P(L > loss) and Q(L > loss), precise where they are small."""
+
+    def below(self, loss: Floats) -> Masses:
+        """P(L <= loss) and Q(L <= loss), precise where they are small."""
+
+    def reversed(self) -> Pair:
+        """(Q, P)."""
+
+
+def tails(pair: Pair, loss: Floats) -> tuple[Masses, Masses]:
+    """Above and below, at once."""
+    if isinstance(pair, Diluted):
+        return pair.both(loss)
+    return pair.above(loss), pair.below(loss)
+
+
+def delta(pair: Pair, epsilon: float) -> float:
+    """The hockey stick of one direction at e^epsilon: exact, no grid."""
+    p, q = pair.above(np.array([epsilon], dtype=np.float64))
+    return max(0.0, float(p[0]) - (float(np.exp(epsilon + np.log(q[0]))) if q[0] > 0 else 0.0))
+
+
+@dataclass(frozen=True)
+class Shift:
+    """N(mu, 1) against N(0, 1): the loss is N(mu^2/2, mu^2) under P, N(-mu^2/2, mu^2) under Q."""
+
+    mu: float
+    symmetric: bool = True
+
+    def above(self, loss: Floats) -> Masses:
+        return ndtr(self.mu / 2 - loss / self.mu), ndtr(-self.mu / 2 - loss / self.mu)
+
+    def below(self, loss: Floats) -> Masses:
+        return ndtr(loss / self.mu - self.mu / 2), ndtr(loss / self.mu + self.mu / 2)
+
+    def reversed(self) -> Pair:
+        return self
+
+
+class Atoms:
+    """Finitely many losses (-inf and inf among them, if need be) with their masses under P and Q."""
+
+    def __init__(self, losses: ArrayLike, p: ArrayLike, q: ArrayLike, symmetric: bool = False) -> None:
+        loss = np.asarray(losses, dtype=np.float64)
+        order = np.argsort(loss, kind="stable")
+        self.losses = loss[order]
+        self.p, self.q = np.asarray(p, dtype=np.float64)[order], np.asarray(q, dtype=np.float64)[order]
+        self.symmetric = symmetric
+        self._over = [np.append(np.cumsum(m[::-1])[::-1], 0.0) for m in (self.p, self.q)]
+        self._under = [np.append(0.0, np.cumsum(m)) for m in (self.p, self.q)]
+
+    def __repr__(self) -> str:
+        return f"Atoms({len(self.losses)} losses from {self.losses[0]:g} to {self.losses[-1]:g})"
+
+    @staticmethod
+    def of(p: ArrayLike, q: ArrayLike, symmetric: bool = False) -> Atoms:
+        """From two probability vectors over the same outcomes."""
+        first, second = np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64)
+        some = (first > 0) | (second > 0)
+        first, second = first[some], second[some]
+        with np.errstate(divide="ignore"):
+            return Atoms(np.log(first) - np.log(second), first, second, symmetric)
+
+    def above(self, loss: Floats) -> Masses:
+        at = np.searchsorted(self.losses, loss, side="right")
+        return self._over[0][at], self._over[1][at]
+
+    def below(self, loss: Floats) -> Masses:
+        at = np.searchsorted(self.losses, loss, side="right")
+        return self._under[0][at], self._under[1][at]
+
+    def reversed(self) -> Pair:
+        return self if self.symmetric else Atoms(-self.losses, self.q, self.p)
+
+
+def randomized_response(epsilon: float, delta: float = 0.0) -> Atoms:
+    """Dominates all that is (epsilon, delta)-DP in both directions: Kairouz, Oh, Viswanath (2017), Theorem 3.4."""
+    keep, flip = (1 - delta) * expit(epsilon), (1 - delta) * expit(-epsilon)
+    losses = [-np.inf, -epsilon, epsilon, np.inf]
+    return Atoms(losses, [0.0, flip, keep, delta], [delta, keep, flip, 0.0], symmetric=True)
+
+
+class Mixtures:
+    """Two mixtures of normals, N(s, z^2) with weights: P shifted up, Q down, so that the loss grows with x."""
+
+    def __init__(self, z: float, p: dict[float, float], q: dict[float, float]) -> None:
+        self.z, self._p, self._q = z, p, q
+        self.symmetric = {-s: w for s, w in q.items()} == p
+        high = max(p) + z * 40
+        low = min(q) - z * 40
+        self._x = np.linspace(low, high, 40_001)
+        self._loss = np.maximum.accumulate(self._log_ratio(self._x))
+
+    def _log_density(self, x: Floats, parts: dict[float, float]) -> Floats:
+        terms = [np.log(w) - (x - s) ** 2 / (2 * self.z**2) for s, w in parts.items() if w > 0]
+        return np.asarray(logsumexp(np.stack(terms), axis=0))
+
+    def _log_ratio(self, x: Floats) -> Floats:
+        return self._log_density(x, self._p) - self._log_density(x, self._q)
+
+    def _slope(self, x: Floats) -> Floats:
+        def mean(parts: dict[float, float]) -> Floats:
+            whole = self._log_density(x, parts)
+            terms = [s * np.exp(np.log(w) - (x - s) ** 2 / (2 * self.z**2) - whole) for s, w in parts.items() if w > 0]
+            return np.asarray(sum(terms))
+
+        return (mean(self._p) - mean(self._q)) / self.z**2
+
+    def _at(self, loss: Floats) -> Floats:
+        """Where the loss is reached: a table, then Newton, kept inside the cell of the table."""
+        cell = np.clip(np.searchsorted(self._loss, loss), 1, len(self._x) - 1)
+        low, high = self._x[cell - 1], self._x[cell]
+        x = np.clip(np.interp(loss, self._loss, self._x), low, high)
+        for _ in range(2):  # from an interpolated start
+            slope = self._slope(x)
+            x = np.clip(x - (self._log_ratio(x) - loss) / np.maximum(slope, 1e-300), low, high)
+        x = np.where(loss >= self._loss[-1], np.inf, x)
+        return np.where(loss <= self._loss[0], -np.inf, x)
+
+    def _mass(self, x: Floats, parts: dict[float, float], sign: int) -> Floats:
+        return np.asarray(sum(w * ndtr(sign * (s - x) / self.z) for s, w in parts.items()))
+
+    def above(self, loss: Floats) -> Masses:
+        x = self._at(loss)
+        return self._mass(x, self._p, 1), self._mass(x, self._q, 1)
+
+    def below(self, loss: Floats) -> Masses:
+        x = self._at(loss)
+        return self._mass(x, self._p, -1), self._mass(x, self._q, -1)
+
+    def reversed(self) -> Pair:
+        return self if self.symmetric else Reversed(self)
+
+
+@dataclass(frozen=True)
+class Reversed:
+    """(Q, P) of a pair whose losses have no atoms."""
+
+    of: Pair
+    symmetric: bool = False
+
+    def above(self, loss: Floats) -> Masses:
+        p, q = self.of.below(-loss)
+        return q, p
+
+    def below(self, loss: Floats) -> Masses:
+        p, q = self.of.above(-loss)
+        return q, p
+
+    def reversed(self) -> Pair:
+        return self.of
+
+
+@dataclass(frozen=True)
+class Diluted:
+    """((1-q) Q + q P, Q): its loss is ln(1 - q + q e^L). Zhu, Dong, Wang (2022), Theorem 11."""
+
+    of: Pair
+    rate: float
+    symmetric: bool = False
+
+    def _inner(self, loss: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+        """The loss of the inner pair at which the outer one is reached; and where none is: below ln(1 - q)."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            share = self.rate - (1 - self.rate) * np.expm1(-loss)
+            inner = loss + np.log(np.maximum(share, 0.0) / self.rate)
+        return np.where(share > 0, inner, -np.inf), share < 0
+
+    def _mix(self, masses: Masses, beyond: NDArray[np.bool_], there: float) -> Masses:
+        p, q = masses
+        return np.where(beyond, there, (1 - self.rate) * q + self.rate * p), np.where(beyond, there, q)
+
+    def above(self, loss: Floats) -> Masses:
+        inner, beyond = self._inner(loss)
+        return self._mix(self.of.above(inner), beyond, 1.0)
+
+    def below(self, loss: Floats) -> Masses:
+        inner, beyond = self._inner(loss)
+        return self._mix(self.of.below(inner), beyond, 0.0)
+
+    def both(self, loss: Floats) -> tuple[Masses, Masses]:
+        inner, beyond = self._inner(loss)
+        above, below = tails(self.of, inner)
+        return self._mix(above, beyond, 1.0), self._mix(below, beyond, 0.0)
+
+    def reversed(self) -> Pair:
+        return Reversed(self)
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """The symmetric pair with the positive losses of another: H_g as there for g >= 1, 1 - g + g H_{1/g} below."""
+
+    of: Pair
+    symmetric: bool = True
+
+    def _far(self, loss: Floats) -> Masses:
+        """P and Q beyond |loss|, on the positive side."""
+        return self.of.above(np.abs(loss))
+
+    def above(self, loss: Floats) -> Masses:
+        p, q = self._far(loss)
+        return np.where(loss >= 0, p, 1 - q), np.where(loss >= 0, q, 1 - p)
+
+    def below(self, loss: Floats) -> Masses:
+        p, q = self._far(loss)
+        return np.where(loss >= 0, 1 - p, q), np.where(loss >= 0, 1 - q, p)
+
+    def reversed(self) -> Pair:
+        return self
+
+
+@dataclass(frozen=True)
+class TwoSided:
+    """Two pairs that dominate the two directions, each on its own."""
+
+    forth: Pair
+    back: Pair
+    symmetric: bool = False
+
+    def above(self, loss: Floats) -> Masses:
+        return self.forth.above(loss)
+
+    def below(self, loss: Floats) -> Masses:
+        return self.forth.below(loss)
+
+    def reversed(self) -> Pair:
+        return TwoSided(self.back, self.forth)
+
+
+@dataclass(frozen=True)
+class Seldom:
+    """The pair itself with probability `rate`, visibly; otherwise nothing is learnt and the loss is 0."""
+
+    of: Pair
+    rate: float
+
+    @property
+    def symmetric(self) -> bool:
+        return self.of.symmetric
+
+    def above(self, loss: Floats) -> Masses:
+        p, q = self.of.above(loss)
+        rest = np.where(loss < 0, 1 - self.rate, 0.0)
+        return rest + self.rate * p, rest + self.rate * q
+
+    def below(self, loss: Floats) -> Masses:
+        p, q = self.of.below(loss)
+        rest = np.where(loss < 0, 0.0, 1 - self.rate)
+        return rest + self.rate * p, rest + self.rate * q
+
+    def reversed(self) -> Pair:
+        return self if self.symmetric else Seldom(self.of.reversed(), self.rate)
+
+
+def diluted(pair: Pair, rate: float) -> Pair:
+    """Poisson sampling under add/remove: with the unit (drawn with probability `rate`) against without it."""
+    if rate >= 1:
+        return pair
+    if isinstance(pair, TwoSided):
+        return TwoSided(diluted(pair.forth, rate), diluted(pair.back.reversed(), rate).reversed())
+    if isinstance(pair, Atoms):
+        with np.errstate(divide="ignore", over="ignore"):
+            losses = np.logaddexp(np.log1p(-rate), np.log(rate) + pair.losses)
+        return Atoms(losses, (1 - rate) * pair.q + rate * pair.p, pair.q)
+    return Diluted(pair, rate)
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), without overflow or cancellation."""
+    if mu <= 0:
+        return 0.0
+    a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+    ratio = epsilon + float(log_ndtr(b)) - float(log_ndtr(a))
+    return float(ndtr(a)) * -float(np.expm1(min(ratio, 0.0)))
