@@ -1,0 +1,136 @@
+"""Integer Gaussian noise for an L2 bound: P(k) proportional to exp(-k^2 / (2 sigma^2)).
+
+Canonne, Kamath, Steinke (2020), arXiv:2004.00010: (L2 / sigma)^2 / 2 -zCDP in any dimension (Theorems 4 and 14), the
+variance is below sigma^2 (Corollary 9). A sum of such noises is not such a noise; what the server of a secure sum sees
+is priced by Kairouz, Liu, Steinke (2021), arXiv:2102.06387, Proposition 14. Sampled exactly, see `exact.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from torch import Tensor
+
+from sordino.core import check
+from sordino.core.errors import SpecError
+from sordino.core.rng import RowStream
+from sordino.privacy.events import Event, Floats
+from sordino.privacy.exact import BITS, LONGEST, Table, exp_minus, symmetric, too_wide
+from sordino.privacy.quantise import Bounds, Integers
+
+__all__ = ["DiscreteGaussian"]
+
+
+@dataclass(frozen=True)
+class DiscreteGaussianEvent(Event):
+    noise_multiplier: float  # sigma / L2 bound
+    distance: float = 0.0  # total variation distance of the sampler from the law, all coordinates
+
+    def __post_init__(self) -> None:
+        check.positive(noise_multiplier=self.noise_multiplier)
+        check.fraction(distance=self.distance)
+
+    def rho(self) -> float:
+        return (1 / self.noise_multiplier) * (1 / self.noise_multiplier) / 2
+
+    def grouped(self, k: int) -> Event:
+        return DiscreteGaussianEvent(self.noise_multiplier / k, self.distance)
+
+
+@dataclass(frozen=True)
+class DistributedDiscreteGaussianEvent(Event):
+    """A sum of rows, each with its own discrete Gaussian noise: the server sees the sum and nothing else."""
+
+    sigma: float  # of one client's noise
+    clients: int
+    dim: int
+    l1: float
+    l2: float
+    distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.positive(sigma=self.sigma, l1=self.l1, l2=self.l2)
+        check.count(clients=self.clients, dim=self.dim)
+        check.fraction(distance=self.distance)
+        if self.sigma < 0.5 and self.clients > 1:
+            raise SpecError(
+                f"sums of discrete Gaussians are understood from sigma = 0.5 on, not at {self.sigma:g}; "
+                "use a smaller granularity."
+            )
+
+    def tau(self) -> float:
+        """How far the sum is from one discrete Gaussian: 10 sum_{k<n} exp(-2 pi^2 sigma^2 k/(k+1))."""
+        k = np.arange(1, self.clients, dtype=np.float64)
+        return float(10 * np.exp(-2 * (math.pi * self.sigma) ** 2 * k / (k + 1)).sum())
+
+    def rho(self) -> float:
+        tau, std, root = self.tau(), math.sqrt(self.clients) * self.sigma, math.sqrt(self.dim)
+        near, far = self.l2 / std, self.l1 / std
+        flat, mixed = near**2 + 2 * tau * self.dim, near**2 + 2 * far * tau + tau**2 * self.dim
+        return min(flat, mixed, (near + tau * root) ** 2) / 2
+
+    def renyi(self, orders: Floats) -> Floats:
+        plain = orders * self.l2**2 / (2 * self.clients * self.sigma**2)
+        return np.minimum(plain + self.tau() * self.dim, self.rho() * orders)
+
+    def grouped(self, k: int) -> Event:
+        return replace(self, l1=k * self.l1, l2=k * self.l2)
+
+
+@dataclass(frozen=True)
+class DiscreteGaussian:
+    """Add discrete Gaussian noise of scale noise_multiplier * L2 bound to every coordinate."""
+
+    noise_multiplier: float  # sigma / L2 bound of the integer rows
+
+    def __post_init__(self) -> None:
+        check.positive(noise_multiplier=self.noise_multiplier)
+
+    def add(self, rows: Integers, rng: RowStream) -> Tensor:
+        """Every row gets its own noise, keyed by its client."""
+        return rows.plus(self.table(rows.bounds).draw(rng, rows.bounds.dim))
+
+    def event(self, bounds: Bounds) -> Event:
+        return DiscreteGaussianEvent(self.noise_multiplier, bounds.dim * self.table(bounds).distance)
+
+    def event_of_sum(self, bounds: Bounds, clients: int) -> Event:
+        """What the sum of so many noisy rows gives away; a client whose data are gone still adds its noise."""
+        check.count(clients=clients)
+        distance = clients * bounds.dim * self.table(bounds).distance
+        sigma = self.noise_multiplier * math.sqrt(bounds.l2_squared)
+        return DistributedDiscreteGaussianEvent(sigma, clients, bounds.dim, bounds.l1, bounds.l2, distance)
+
+    def table(self, bounds: Bounds) -> Table:
+        return _table(Fraction(self.noise_multiplier) ** 2 * bounds.l2_squared)
+
+    def variance(self, bounds: Bounds) -> float:
+        """Of one coordinate: the second moment of the law, a sum; at most sigma^2."""
+        k, mass = probabilities(self.noise_multiplier * math.sqrt(bounds.l2_squared))
+        return float((k * k * mass).sum())
+
+
+def probabilities(sigma: float) -> tuple[Floats, Floats]:
+    """The integers that matter and their probabilities, as floats: for analysis, not for sampling."""
+    k = np.arange(-math.ceil(38 * sigma) - 2, math.ceil(38 * sigma) + 3, dtype=np.float64)
+    weight = np.exp(-k * k / (2 * sigma * sigma))
+    return k, weight / weight.sum()
+
+
+def _ratios(variance: Fraction) -> Iterator[int]:
+    """w(k+1)/w(k) = exp(-(2k+1) / (2 sigma^2))."""
+    ratio, step = exp_minus(1 / (2 * variance)), exp_minus(1 / variance)
+    while True:
+        yield ratio
+        ratio = ratio * step >> BITS
+
+
+@lru_cache(maxsize=8)
+def _table(variance: Fraction) -> Table:
+    if variance > (LONGEST // 13) ** 2:  # it reaches 13.4 scales far
+        raise too_wide("discrete Gaussian")
+    return symmetric(_ratios(variance), "discrete Gaussian")

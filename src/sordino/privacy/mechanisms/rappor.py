@@ -1,0 +1,162 @@
+"""RAPPOR: a Bloom filter, blurred once for ever and once for every report.  Erlingsson, Pihur, Korolova (2014),
+arXiv:1407.6981.
+
+An item sets h of m bits by public hash functions, others for each cohort of clients. Permanent: a bit is replaced by
+a fair coin with probability f, and the outcome B' is kept. Instantaneous: a report's bit is 1 with probability q
+where B' is 1, p where it is 0. (El Ouadrhiri and Abdelhadi, Eq. 28, print p for f; in Fu et al. hashes go to [k]
+instead of the m bits.)
+
+Levels: any number of reports of one item is eps_inf = 2 h ln((1 - f/2)/(f/2)) (Theorem 1), one report is eps_1
+(Theorem 2), and exactly R reports are h (g(R ln(q/p)) + g(R ln((1-p)/(1-q)))), g(t) = ln(((1-f/2) e^t + f/2)/((f/2)
+e^t + 1 - f/2)), which is eps_1 for R = 1 and tends to eps_inf. An item that changes has other permanent bits: items
+that change at the same times, through c different ones, are at most c eps_inf apart. When an item changes is not
+hidden, since reports of one item share B'.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sordino.core import check
+from sordino.core.errors import DataError, SpecError
+from sordino.core.rng import RowStream
+from sordino.privacy.events import Event
+from sordino.privacy.mechanisms.count_mean_sketch import ITEMS, hashed, public_seed, sum_rows
+from sordino.privacy.mechanisms.generalized_rr import debias, share_variance
+from sordino.privacy.mechanisms.randomized_response import Floats, Ints, categories, coins, one
+from sordino.privacy.mechanisms.unary_encoding import bit_rows
+
+__all__ = ["Rappor"]
+
+
+@dataclass(frozen=True)
+class RapporEvent(Event):
+    replaces: ClassVar[bool] = True
+    hashes: int
+    blur: float  # f
+    low: float  # p
+    high: float  # q
+    reports: int = 1  # of the same item
+
+    def __post_init__(self) -> None:
+        check.count(hashes=self.hashes, reports=self.reports)
+        noise(self.blur, self.low, self.high)
+
+    def pure(self) -> float:
+        times = min(self.reports, 2**53)
+        ones = times * (math.log(self.high / self.low) if self.low > 0 else math.inf)
+        zeros = times * (math.log((1 - self.low) / (1 - self.high)) if self.high < 1 else math.inf)
+        return self.hashes * (self._seen(ones) + self._seen(zeros))
+
+    def _seen(self, t: float) -> float:
+        """g: what a log ratio of t about a permanent bit says about the true bit."""
+        less, flip = math.exp(-t), self.blur / 2
+        return math.log(((1 - flip) + flip * less) / (flip + (1 - flip) * less))
+
+
+@dataclass(frozen=True)
+class Rappor:
+    """Report a Bloom filter of the item, blurred permanently and instantaneously."""
+
+    bits: int = 128  # m: bits of a report
+    hashes: int = 2  # h: hash functions of a Bloom filter
+    cohorts: int = 8  # groups of clients with hash functions of their own
+    blur: float = 0.5  # f: how often a permanent bit is a fair coin
+    low: float = 0.5  # p: chance of a reported 1 where the permanent bit is 0
+    high: float = 0.75  # q: chance of a reported 1 where the permanent bit is 1
+    seed: int = 0  # of the hash functions; public
+
+    def __post_init__(self) -> None:
+        check.count(bits=self.bits, hashes=self.hashes, cohorts=self.cohorts)
+        if max(self.bits, self.hashes, self.cohorts) > 2**20:
+            raise SpecError("bits, hashes and cohorts are at most 2^20 each.")
+        noise(self.blur, self.low, self.high)
+        public_seed(self.seed)
+
+    @property
+    def truth(self) -> tuple[float, float]:
+        """p* and q*: the chance of a reported 1 where the true bit is 0 and 1."""
+        shared, kept = self.blur / 2 * (self.low + self.high), 1 - self.blur
+        return shared + kept * self.low, shared + kept * self.high
+
+    def cohort(self, ids: Ints) -> Ints:
+        """Of each client; public."""
+        return np.asarray(ids, dtype=np.int64) % self.cohorts
+
+    def bloom(self, items: Ints, cohort: Ints) -> NDArray[np.bool_]:
+        """The true bits [n, m]."""
+        out = np.zeros((len(items), self.bits), dtype=bool)
+        for h in range(self.hashes):
+            out[np.arange(len(items)), hashed(items, cohort * self.hashes + h, self.bits, self.seed)] = True
+        return out
+
+    def randomize(self, values: ArrayLike, rng: RowStream, memory: RowStream | None = None) -> NDArray[np.uint8]:
+        """`memory` is the clients' own stream that never changes: the same item has the same permanent bits.
+
+        Without one they are drawn anew, and every further report is a further `event()`.
+        """
+        items = categories(values, ITEMS, rng)
+        memory = rng.at("permanent") if memory is None else memory
+        if not np.array_equal(memory.ids, rng.ids):
+            raise SpecError("memory and rng belong to different clients.")
+        kept = self.bloom(items, self.cohort(rng.ids))
+        order, (found, starts) = np.argsort(items, kind="stable"), np.unique(np.sort(items), return_index=True)
+        for item, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+            words = replace(memory.at("item", item), ids=memory.ids[rows]).words(self.bits)
+            kept[rows] ^= coins(words, self.blur / 2)  # a fair coin instead: flipped half of the time
+        words = rng.at("report").words(self.bits)
+        return np.where(kept, ~coins(words, 1 - self.high), coins(words, self.low)).astype(np.uint8)  # [n, m]
+
+    def probabilities(self, value: int, cohort: int = 0) -> Floats:
+        """That each bit of one report is 1 [m]; given the item, bits are independent."""
+        true = self.bloom(np.array([one(value, ITEMS)]), np.array([one(cohort, self.cohorts)]))[0]
+        return np.where(true, self.truth[1], self.truth[0])
+
+    def bit_shares(self, reports: ArrayLike, cohort: ArrayLike) -> Floats:
+        """The share of clients in each cohort whose true bit is 1 [cohorts, m]; unbiased (t_ij / N_j in the paper)."""
+        seen, group = bit_rows(reports, self.bits), categories(cohort, self.cohorts)
+        count = np.bincount(group, minlength=self.cohorts)
+        if len(group) != len(seen) or not count.all():
+            raise DataError(f"every report needs its cohort, and each of {self.cohorts} cohorts some reports.")
+        sums = sum_rows(seen, group, self.cohorts)
+        low, high = self.truth
+        return debias(sums / count[:, None], high, low)
+
+    def estimate(self, reports: ArrayLike, cohort: ArrayLike, items: ArrayLike) -> Floats:
+        """The share of each candidate item, by least squares on the bit shares.
+
+        Unbiased if no item is missing from the list and clients are in their cohorts by chance. The paper first selects
+        candidates by a lasso, which is not done here.
+        """
+        asked = categories(items, ITEMS)
+        filters = [self.bloom(asked, np.full(len(asked), c)).T for c in range(self.cohorts)]
+        design = np.concatenate(filters).astype(np.float64)  # [cohorts m, items]
+        found, _, rank, _ = np.linalg.lstsq(design, self.bit_shares(reports, cohort).ravel(), rcond=None)
+        if rank < len(asked):
+            raise SpecError(
+                f"{len(asked)} candidates cannot be told apart; use more bits, more cohorts or a shorter list."
+            )
+        return np.asarray(found)
+
+    def variance(self, share: float = 0.0, n: int = 1) -> float:
+        """Of one bit share, from one report each of n clients."""
+        return share_variance(self.truth[1], self.truth[0], share, n)
+
+    def event(self, reports: int = 1) -> Event:
+        """That many reports of the same item, with a memory."""
+        return RapporEvent(self.hashes, self.blur, self.low, self.high, reports)
+
+    def permanent(self) -> Event:
+        """Any number of reports of the same item, and the permanent bits themselves: eps_inf."""
+        return RapporEvent(self.hashes, self.blur, 0.0, 1.0)
+
+
+def noise(blur: float, low: float, high: float) -> None:
+    check.below_one(f=blur)
+    check.non_negative(low=low)
+    check.probability(high=high)
+    if low >= high:
+        raise SpecError(f"low must be below high, the chance of a 1 where the bit is 1; found {low!r} and {high!r}.")

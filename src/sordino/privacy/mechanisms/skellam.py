@@ -1,0 +1,130 @@
+"""Skellam noise: the difference of two Poisson(mu/2) variables, of variance mu. Closed under sums.
+
+Agarwal, Kairouz, Liu (2021), arXiv:2110.04995, Theorem 3.5, for integer rows with an L1 and an L2 bound:
+
+    D_a <= a L2^2/(2 mu) + min( ((2a-1) L2^2 + 6 L1)/(4 mu^2), 3 L1/(2 mu) ).
+
+The paper proves it at whole orders; between them (a-1) D_a is convex in a and zero at a = 1, so we interpolate that.
+n clients that add mu/n each (`share`) make a sum with exactly the noise of one that adds mu: what a secure sum needs.
+Sampled exactly, see `exact.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import ive
+from torch import Tensor
+
+from sordino.core import check
+from sordino.core.rng import RowStream
+from sordino.privacy.events import Event, Floats
+from sordino.privacy.exact import BITS, LONGEST, ONE, Table, symmetric, too_wide
+from sordino.privacy.quantise import Bounds, Integers
+
+__all__ = ["Skellam"]
+
+
+@dataclass(frozen=True)
+class SkellamEvent(Event):
+    mu: float  # variance of a coordinate's noise in all
+    l1: float  # of the integer rows
+    l2: float
+    distance: float = 0.0  # total variation distance of the sampler from the law, all coordinates and clients
+
+    def __post_init__(self) -> None:
+        check.positive(mu=self.mu, l1=self.l1, l2=self.l2)
+        check.fraction(distance=self.distance)
+
+    def renyi(self, orders: Floats) -> Floats:
+        low = np.floor(orders)
+        part, high = orders - low, low + 1
+        both = (1 - part) * (low - 1) * self._at(low) + part * (high - 1) * self._at(high)
+        return np.asarray(both / (orders - 1))
+
+    def _at(self, orders: Floats) -> Floats:
+        mu, l1, square = self.mu, self.l1, self.l2**2
+        extra = np.minimum(((2 * orders - 1) * square + 6 * l1) / (4 * mu * mu), 3 * l1 / (2 * mu))
+        return orders * square / (2 * mu) + extra
+
+    def grouped(self, k: int) -> Event:
+        return replace(self, l1=k * self.l1, l2=k * self.l2)
+
+
+@dataclass(frozen=True)
+class Skellam:
+    """Add Skellam noise of standard deviation noise_multiplier * L2 bound to every coordinate."""
+
+    noise_multiplier: float  # standard deviation / L2 bound of the integer rows
+
+    def __post_init__(self) -> None:
+        check.positive(noise_multiplier=self.noise_multiplier)
+
+    def share(self, bounds: Bounds, clients: int) -> Fraction:
+        """mu of each client, so that the sum over them has the noise this mechanism promises."""
+        check.count(clients=clients)
+        return Fraction(self.noise_multiplier) ** 2 * bounds.l2_squared / clients
+
+    def add(self, rows: Integers, rng: RowStream, clients: int = 1) -> Tensor:
+        """Every row gets its share of the noise, keyed by its client."""
+        return rows.plus(self.table(rows.bounds, clients).draw(rng, rows.bounds.dim))
+
+    def event(self, bounds: Bounds, clients: int = 1) -> Event:
+        """Of the sum over so many clients, each of which adds its share and is there to add it."""
+        distance = clients * bounds.dim * self.table(bounds, clients).distance
+        # mu rounded down: a hair more is charged than was added
+        mu = math.nextafter(self.variance(bounds), 0.0)
+        return SkellamEvent(mu, bounds.l1, bounds.l2, distance)
+
+    def table(self, bounds: Bounds, clients: int = 1) -> Table:
+        return _table(self.share(bounds, clients))
+
+    def variance(self, bounds: Bounds) -> float:
+        """Of one coordinate of the sum."""
+        return float(self.share(bounds, 1))
+
+
+def probabilities(mu: float) -> tuple[Floats, Floats]:
+    """The integers that matter and their probabilities e^-mu I_k(mu), as floats: for analysis, not for sampling."""
+    k = np.arange(-_far(mu), _far(mu) + 1, dtype=np.float64)
+    return k, ive(np.abs(k), mu)
+
+
+def renyi_of_shift(mu: float, shift: int, orders: Floats) -> Floats:
+    """The divergence of one coordinate moved by an integer, by its sum: exact but for what floats drop."""
+    _, mass = probabilities(mu)
+    some = (mass[shift:] > 0) & (mass[: len(mass) - shift] > 0)
+    p, q = np.log(mass[: len(mass) - shift][some]), np.log(mass[shift:][some])
+    return np.asarray(np.logaddexp.reduce(orders[:, None] * p + (1 - orders[:, None]) * q, axis=1) / (orders - 1))
+
+
+def _far(mu: float) -> int:
+    """An integer that Skellam noise reaches with a probability below e^-300, by Chernoff's bound."""
+    k = 16
+    while k * math.asinh(k / mu) - k * k / (math.hypot(mu, k) + mu) < 300:
+        k += k // 8
+    return k
+
+
+def _ratios(mu: Fraction) -> Iterator[int]:
+    """I_(k+1)(mu)/I_k(mu) = 1/(2(k+1)/mu + the next ratio), from far out, where it is almost zero, inwards (Miller).
+
+    A step inwards multiplies an error by the square of a ratio: starting where w < e^-300 leaves nothing of it.
+    """
+    ratios, ratio = [], 0
+    for k in range(_far(float(mu)), 0, -1):
+        ratio = (ONE << BITS) // ((2 * k * mu.denominator << BITS) // mu.numerator + ratio)
+        ratios.append(ratio)
+    yield from reversed(ratios)
+
+
+@lru_cache(maxsize=8)
+def _table(mu: Fraction) -> Table:
+    if mu > (LONGEST // 13) ** 2:
+        raise too_wide("Skellam")
+    return symmetric(_ratios(mu), "Skellam")

@@ -1,0 +1,155 @@
+"""Personal budgets: every client its own (epsilon, delta), and how often it may take part for that.
+
+The plan and its noise are those of the run; a client with less to spend takes part less often. Who has which budget is
+public. Participations are counted as seen by the viewer (no amplification by the draw of clients), so a client's count
+alone says what it has paid: Jorgensen, Yu, Cormode (2015), "Conservative or liberal? Personalized DP", Definition 5.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.core import check
+from sordino.core.errors import SpecError
+from sordino.privacy.account import epsilon as cost
+from sordino.privacy.events import Event, Repeated
+
+if TYPE_CHECKING:
+    from sordino.core.rng import Stream
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """The distinct budgets, and which of them each client has."""
+
+    kinds: tuple[tuple[float, float], ...]  # (epsilon, delta)
+    of: Ints  # [clients]: index into kinds
+
+    @property
+    def clients(self) -> int:
+        return len(self.of)
+
+
+def read(text: str, clients: int, delta: float, rng: Stream) -> Budgets:
+    """A CSV file with the columns client, epsilon and perhaps delta; or a distribution such as "0.5:0.4,2:0.6".
+
+    `delta` is for those for whom none is given; `rng` deals a distribution to the clients (publicly).
+    """
+    if _is_distribution(text):
+        return deal(text, clients, delta, rng)
+    return table(_rows(Path(text)), clients, delta, text)
+
+
+def table(budgets: Mapping[Any, Any], clients: int, delta: float, name: str = "budgets") -> Budgets:
+    """One entry a client: {client: epsilon} or {client: (epsilon, delta)}."""
+    pairs: list[tuple[float, float] | None] = [None] * clients
+    for client, value in budgets.items():
+        if isinstance(client, bool) or not isinstance(client, int) or not 0 <= client < clients:
+            raise SpecError(f"{name}: there is no client {client!r}; clients are numbered 0 to {clients - 1}.")
+        pair = value if isinstance(value, tuple | list) else (value, delta)
+        if len(pair) != 2:
+            raise SpecError(f"{name}: client {client} needs (epsilon, delta), not {value!r}.")
+        pairs[client] = _checked(f"{name}: client {client}", *pair)
+    if missing := [i for i, p in enumerate(pairs) if p is None]:
+        raise SpecError(
+            f"{name}: {len(missing)} clients have no budget, client {missing[0]} first. Give every client one."
+        )
+    found = [p for p in pairs if p is not None]
+    kinds = tuple(sorted(set(found)))
+    index = {kind: i for i, kind in enumerate(kinds)}
+    return Budgets(kinds, np.array([index[p] for p in found], dtype=np.int64))
+
+
+def deal(text: str, clients: int, delta: float, rng: Stream) -> Budgets:
+    """epsilon:share pairs; each budget goes to its share of the clients (largest remainders), in a random order."""
+    shares: dict[float, float] = {}
+    for part in text.split(","):
+        left, _, right = part.partition(":")
+        epsilon, share = _number(f"budgets {text!r}", left), _number(f"budgets {text!r}", right)
+        _checked(f"budgets {text!r}", epsilon, delta)
+        check.probability(**{f"a share in budgets {text!r}": share})
+        if epsilon in shares:
+            raise SpecError(f"budgets {text!r} name epsilon {epsilon:g} twice.")
+        shares[epsilon] = share
+    if abs(math.fsum(shares.values()) - 1) > 1e-9:
+        raise SpecError(f"the shares in budgets {text!r} sum to {math.fsum(shares.values()):g}, not to 1.")
+    kinds = sorted(shares)
+    exact = np.array([shares[k] * clients for k in kinds])
+    counts = np.floor(exact + 1e-9).astype(np.int64)
+    dear = np.argsort(counts - exact, kind="stable")[: clients - int(counts.sum())]
+    counts[dear] += 1
+    of = np.empty(clients, dtype=np.int64)
+    of[rng.permutation(clients)] = np.repeat(np.arange(len(kinds)), counts)
+    return Budgets(tuple((k, float(delta)) for k in kinds), of)
+
+
+def participations(event: Event, budgets: Budgets, at_most: int = 1_000_000) -> Ints:
+    """For each client the largest count (up to `at_most`) whose composed epsilon(delta_k) is within epsilon_k."""
+    check.count(at_most=at_most)
+    counts = [_largest(lambda n, k=k: cost(Repeated(event, n), k[1]) <= k[0], at_most) for k in budgets.kinds]  # type: ignore[misc]
+    return np.array(counts, dtype=np.int64)[budgets.of]
+
+
+def _largest(fits: Callable[[int], bool], at_most: int) -> int:
+    """The largest n up to `at_most` that fits, if all below it do; 0 where none does."""
+    low, high = 0, 1
+    while high < at_most and fits(high):
+        low, high = high, 2 * high
+    if high >= at_most:
+        high = at_most
+        if fits(high):
+            return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _is_distribution(text: str) -> bool:
+    return ":" in text and not Path(text).exists()
+
+
+def _rows(path: Path) -> dict[int, tuple[Any, Any] | float]:
+    try:
+        lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines(), restval=""))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SpecError(f"budgets: cannot read {path}: {error}") from error
+    names = set(lines[0]) if lines else set()
+    if not {"client", "epsilon"} <= names or not names <= {"client", "epsilon", "delta"}:
+        raise SpecError(
+            f"budgets: {path} needs the columns client, epsilon and perhaps delta, not {sorted(map(str, names))}."
+        )
+    out: dict[int, tuple[Any, Any] | float] = {}
+    for number, line in enumerate(lines, start=2):
+        where = f"{path}, line {number}"
+        client = line["client"].strip()
+        if not client.isascii() or not client.isdecimal():
+            raise SpecError(f"{where}: client must be a whole number, not {client!r}.")
+        if int(client) in out:
+            raise SpecError(f"{where}: client {client} has a budget already.")
+        epsilon, delta = _number(where, line["epsilon"]), (line.get("delta") or "").strip()
+        out[int(client)] = (epsilon, _number(where, delta)) if delta else epsilon
+    return out
+
+
+def _number(where: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise SpecError(f"{where}: {text.strip()!r} is not a number.") from error
+
+
+def _checked(where: str, epsilon: object, delta: object) -> tuple[float, float]:
+    check.positive(**{f"{where}: epsilon": epsilon})
+    check.below_one(**{f"{where}: delta": delta})
+    return float(epsilon), float(delta)  # type: ignore[arg-type]

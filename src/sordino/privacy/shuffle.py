@@ -1,0 +1,248 @@
+"""Reports of a local randomizer through a shuffler that hides who sent what.
+
+Clones: Feldman, McMillan, Talwar (2021), "Hiding among the clones", arXiv:2012.12803. Write E = e^eps0 and R_0, R_1
+for the two candidate reports of one client. Pure local DP gives R_0 = (E Q_0 + Q_1)/(E + 1) and, with 0 and 1 swapped,
+R_1; every other client reports a draw from (Q_0 + Q_1)/2 = (R_0 + R_1)/2 with some probability r. So what the
+shuffler shows is a function of the pair
+
+    C ~ Bin(n - 1, r),  A ~ Bin(C, 1/2),  B ~ Bern(E/(E + 1)):  (A + B, C - A + 1 - B)  against  (A + 1 - B, C - A + B).
+
+- `any` randomizer: r = 1/E, since R >= max(R_0, R_1)/E >= (R_0 + R_1)/(2E) (2021, Section 3).
+- `response`: r = 2/(E + 1), if R >= (R_0 + R_1)/(E + 1) holds at every output and for any three inputs. True of k-ary
+  randomized response. Feldman, McMillan, Talwar (2023), arXiv:2208.04591, stated it for every randomizer; their errata
+  withdraw that (the proof of Lemma 3.5 fails for p < 1/(E + 1)) and keep it for a restricted class only. The
+  condition here is all that the decomposition above needs.
+
+n counts honest reports that arrive; a report is local-DP as a whole; the relation is "replace" (one client's value is
+another), and epsilon must be meant for it; rounds compose after the shuffling, by the pair.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import betainc, logsumexp
+from scipy.stats import binom
+
+from sordino.core import check
+from sordino.core.errors import UnsupportedEvent
+from sordino.privacy.events import Event
+from sordino.privacy.pairs import Atoms
+
+Floats = NDArray[np.float64]
+
+RANDOMIZERS = ("any", "response")
+NO_CLONES = 300.0  # from this eps0 on nobody is ever a clone
+TAIL = 1e-18  # mass of C beyond each end of the window; it is priced as if nobody were a clone
+BLOCKS = 20_000  # values of C told apart when epsilon is asked for
+ATOMS = 1_000_000  # outcomes written down for a pair, before they are put on the grid
+GRID = 20_000  # losses of a pair on either side of zero
+
+
+@dataclass(frozen=True)
+class ShuffledEvent(Event):
+    """`reports` reports of an epsilon-LDP randomizer, shuffled: one client's value is replaced."""
+
+    replaces: ClassVar[bool] = True
+    epsilon: float
+    reports: int
+    randomizer: str = "any"
+
+    def __post_init__(self) -> None:
+        _check(self.reports, self.epsilon, self.randomizer)
+
+    def pure(self) -> float:
+        return self.epsilon  # a shuffler never harms
+
+    def pair(self) -> Atoms:
+        return _pair(self.reports, self.epsilon, self.randomizer)
+
+    def renyi(self, orders: Floats) -> Floats:
+        pair, base = self.pair(), super().renyi(orders)
+        with np.errstate(divide="ignore"):
+            log_p = np.log(pair.p)
+        curve = np.array([logsumexp(log_p + (a - 1) * pair.losses) / (a - 1) for a in orders])
+        return curve if base is None else np.minimum(curve, base)
+
+
+def shuffled(event: Event, reports: int, randomizer: str = "any") -> Event:
+    """What a shuffler makes of one report each of `reports` clients; `event` is what replacing one report does."""
+    epsilon = event.pure()
+    if epsilon is None:
+        raise UnsupportedEvent(
+            f"shuffling amplifies pure local DP only, and {event!r} has a delta, which {reports} reports multiply. "
+            "Use a pure randomizer, or price the reports without the shuffler."
+        )
+    return event if epsilon == 0 else ShuffledEvent(epsilon, reports, randomizer)
+
+
+def epoch(event: Event) -> Event:
+    """The cost of an epoch in which every record is used exactly once, by one step that costs `event`: `event`.
+
+    Proof. Fix the order of the records. Replacing the record at one place changes one step; the steps before it do
+    not see the record, those after it see it through released values only, so the transcript is as far apart as that
+    one step. The order has the same law with either record, so the transcript is a mixture with common weights, and
+    H_g is jointly convex. The relation is "replace", or "zero out" (a removed record leaves its place empty);
+    removing a record so that the others move up would change many batches. No amplification is claimed: shuffled
+    batches are not Poisson samples, and the Poisson price does not hold for them (Chua et al. 2024,
+    arXiv:2403.17673).
+    """
+    return event
+
+
+def epsilon(reports: int, epsilon0: float, delta: float, randomizer: str = "any") -> float:
+    """The least epsilon of all bounds that hold: the clones' exact sum, the closed forms, and no amplification."""
+    found = [epsilon0, numerical(reports, epsilon0, delta, randomizer), closed_2021(reports, epsilon0, delta)]
+    if randomizer == "response":
+        found.append(closed_2023(reports, epsilon0, delta))
+    return min(found)
+
+
+def closed_2021(reports: int, epsilon0: float, delta: float) -> float:
+    """Feldman, McMillan, Talwar (2021), Theorem 3.1; epsilon0 where it does not apply."""
+    _check(reports, epsilon0, "any", delta)
+    if epsilon0 > math.log(reports / (16 * math.log(2 / delta))):
+        return epsilon0
+    e = math.exp(epsilon0)
+    inner = 8 * math.sqrt(e * math.log(4 / delta) / reports) + 8 * e / reports
+    return min(epsilon0, math.log1p(math.tanh(epsilon0 / 2) * inner))
+
+
+def closed_2023(reports: int, epsilon0: float, delta: float) -> float:
+    """Feldman, McMillan, Talwar (2023), for a `response` only (see their errata); epsilon0 where it does not apply."""
+    _check(reports, epsilon0, "response", delta)
+    most = reports / (8 * math.log(2 / delta)) - 1
+    if most <= 0 or epsilon0 > math.log(most):
+        return epsilon0
+    e = math.exp(epsilon0)
+    inner = 4 * math.sqrt(2 * math.log(4 / delta) / ((e + 1) * reports)) + 4 / reports
+    return min(epsilon0, math.log1p((e - 1) * inner))
+
+
+def numerical(reports: int, epsilon0: float, delta: float, randomizer: str = "any") -> float:
+    """The epsilon of the clones' pair: its hockey stick summed, and inverted to the safe side."""
+    _check(reports, epsilon0, randomizer, delta)
+    if epsilon0 >= NO_CLONES:
+        return epsilon0
+    clones, weights, rest = _clones(reports, epsilon0, randomizer, BLOCKS)
+
+    def excess(eps: float) -> float:
+        found = _hockey(clones, weights, rest, epsilon0, eps)
+        return math.log(found / delta) if found > 0 else -1e3
+
+    if excess(0.0) <= 0:
+        return 0.0
+    root = float(brentq(excess, 0.0, epsilon0, xtol=1e-15, rtol=1e-12, maxiter=500))
+    return min(epsilon0, root * (1 + 1e-9))
+
+
+def numerical_delta(reports: int, epsilon0: float, eps: float, randomizer: str = "any") -> float:
+    """delta(eps) of the clones' pair."""
+    _check(reports, epsilon0, randomizer)
+    check.non_negative(epsilon=eps)
+    if eps >= epsilon0:
+        return 0.0
+    if epsilon0 >= NO_CLONES:
+        return -math.expm1(eps - epsilon0)
+    return _hockey(*_clones(reports, epsilon0, randomizer, BLOCKS), epsilon0, eps)
+
+
+def _check(reports: int, epsilon0: float, randomizer: str, delta: float = 0.5) -> None:
+    check.count(reports=reports)
+    check.positive(epsilon=epsilon0)
+    check.below_one(delta=delta)
+    check.one_of(RANDOMIZERS, randomizer=randomizer)
+
+
+def _rate(epsilon0: float, randomizer: str) -> float:
+    return math.exp(-epsilon0) if randomizer == "any" else 2 / (math.exp(epsilon0) + 1)
+
+
+def _clones(reports: int, epsilon0: float, randomizer: str, blocks: int) -> tuple[Floats, Floats, float]:
+    """Values of C with their masses, and the mass outside the window.
+
+    Where there are more values than blocks, a block counts as its least value: fewer clones hide less.
+    """
+    rate = _rate(epsilon0, randomizer)
+    c = binom(reports - 1, rate)
+    low, high = int(c.ppf(TAIL)), reports - 1 - int(binom.ppf(TAIL, reports - 1, 1 - rate))
+    step = -(-(high + 1 - low) // blocks)
+    starts = np.arange(low, high + 1, step)
+    weights = c.pmf(starts) if step == 1 else np.diff(np.append(c.cdf(starts - 1), c.cdf(high)))
+    return starts.astype(np.float64), weights, float(c.cdf(low - 1) + c.sf(high))
+
+
+def _hockey(clones: Floats, weights: Floats, rest: float, epsilon0: float, eps: float) -> float:
+    """delta(eps): for every C two binomial tails, as the loss grows with A + B; the rest as randomized response."""
+    keep, cut = 1 / (1 + math.exp(-epsilon0)), -math.expm1(eps - epsilon0)
+    first = np.floor((clones + 1) * _share(epsilon0, eps)) + 1  # the least A + B with a loss above eps
+    at = binom.pmf(first - 1, clones, 0.5)
+    over = np.where(first <= clones, betainc(first, np.maximum(clones - first + 1, 0.5), 0.5), 0.0)
+    each = np.maximum(keep * cut * at - math.expm1(eps) * over, 0.0)
+    return float(weights @ each) + rest * keep * cut
+
+
+def _share(epsilon0: float, eps: float) -> float:
+    """The share (A + B)/(C + 1) at which the loss is eps: (gE - 1)/((E - 1)(1 + g))."""
+    return math.expm1(-epsilon0 - eps) / (math.expm1(-epsilon0) * (1 + math.exp(-eps)))
+
+
+@lru_cache(maxsize=16)
+def _pair(reports: int, epsilon0: float, randomizer: str) -> Atoms:
+    """All outcomes, on a grid of losses.
+
+    An outcome between two losses of the grid is split so that its masses under P and Q stay what they are; that can
+    only make the pair easier to tell apart (Doroshenko et al. 2022, arXiv:2207.04380). Outcomes too rare to be
+    written down are split between the last loss of the grid and +-eps0, by their total.
+    """
+    if epsilon0 >= NO_CLONES:
+        return Atoms([-epsilon0, epsilon0], [0.0, 1.0], [1.0, 0.0], symmetric=True)
+    each = 4.5 * math.sqrt(reports * _rate(epsilon0, randomizer)) + 2  # outcomes for one value of C
+    clones, weights, rest = _clones(reports, epsilon0, randomizer, max(16, min(1000, int(ATOMS / each))))
+    keep = 1 / (1 + math.exp(-epsilon0))
+    flip = math.exp(-epsilon0) * keep
+    end = 0.5 + 4.5 / math.sqrt(clones[0] + 1)  # nine standard deviations of A, where C is least
+    far = math.log((end * keep + (1 - end) * flip) / (end * flip + (1 - end) * keep)) if end < 1 else epsilon0
+    grid = np.linspace(-far, far, 2 * GRID + 1)
+    if far < epsilon0:
+        grid = np.concatenate([[-epsilon0], grid, [epsilon0]])
+    loss, p, q = [np.array([epsilon0])], [np.array([rest * keep])], [np.array([rest * flip])]
+    for c, weight in zip(clones, weights, strict=True):
+        n = c + 1
+        last = min(n, math.floor(n * end))
+        a = np.arange(math.ceil(n / 2), last + 1)
+        x, mass = a / n, 2 * weight * binom.pmf(a, n, 0.5)
+        high, low = x * keep + (1 - x) * flip, x * flip + (1 - x) * keep
+        half = np.where(2 * a == n, 0.5, 1.0)  # the other half of the outcomes is the mirror image
+        loss.append(np.log(high / low))
+        p.append(half * mass * high)
+        q.append(half * mass * low)
+        if last < n:
+            near, over = binom.sf(last - 1, c, 0.5), binom.sf(last, c, 0.5)  # A >= last, A > last
+            upper, under = weight * (keep * near + flip * over), weight * (flip * near + keep * over)
+            loss.append(np.array([math.log(upper / under) if under > 0 else epsilon0]))
+            p.append(np.array([upper]))
+            q.append(np.array([under]))
+    return _on_grid(np.concatenate(loss), np.concatenate(p), np.concatenate(q), grid)
+
+
+def _on_grid(loss: Floats, p: Floats, q: Floats, grid: Floats) -> Atoms:
+    """Positive losses and their mirror images, split between neighbours on the grid."""
+    left = np.clip(np.searchsorted(grid, loss, side="right") - 1, 0, len(grid) - 2)
+    low, high = grid[left], grid[left + 1]
+    # q2 (e^high - e^low) = p - e^low q, written without large exponentials
+    share = np.clip(np.expm1(np.minimum(loss - low, high - low)) / np.expm1(high - low), 0.0, 1.0)
+    q_high = q * share
+    p_high = np.minimum(p, q_high * np.exp(high))
+    size = len(grid)
+    on_p = np.bincount(left + 1, p_high, size) + np.bincount(left, p - p_high, size)
+    on_q = np.bincount(left + 1, q_high, size) + np.bincount(left, q - q_high, size)
+    p_all, q_all = on_p + on_q[::-1], on_q + on_p[::-1]
+    some = (p_all > 0) | (q_all > 0)
+    return Atoms(grid[some], p_all[some], q_all[some], symmetric=True)

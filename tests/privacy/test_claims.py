@@ -1,0 +1,80 @@
+import math
+
+import pytest
+
+from sordino.core.errors import SpecError
+from sordino.privacy import claims
+from sordino.privacy.accountants import gdp
+
+
+def test_golden_nbafl():
+    assert claims.nbafl_factor(0.01) == pytest.approx(3.10751146009, rel=1e-9)
+    assert claims.nbafl_uplink_std(20, 1000, 50, 0.01, exposures=25) == pytest.approx(0.0621502292018, rel=1e-9)
+    down = claims.nbafl_downlink_std(20, 1000, 50, 0.01, rounds=200, exposures=25, clients=50)
+    assert down == pytest.approx(0.00465089728366, rel=1e-9)
+    assert claims.nbafl_downlink_std(20, 1000, 50, 0.01, rounds=176, exposures=25, clients=50) == 0.0  # T <= L sqrt N
+    assert claims.nbafl_downlink_std(20, 1000, 50, 0.01, rounds=177, exposures=25, clients=50) > 0.0
+
+
+def test_golden_fedsdp():
+    assert claims.fedsdp_mu(0.1, 0.02, 0.5) == pytest.approx(0.0346603356385, rel=1e-9)
+    assert claims.fedsdp_total(0.1, 0.02, 0.5, 40, 1e-5) == pytest.approx(0.802102585487, rel=1e-9)
+    totals = [claims.fedsdp_total(e / 10, 0.02, 0.5, 40, 1e-5) for e in range(1, 6)]
+    assert totals == pytest.approx([0.802, 1.722, 2.711, 3.762, 4.869], abs=5e-4)
+    assert claims.fedsdp_total(0.5, 0.02, 0.5, 400, 1e-5) == pytest.approx(20.1, abs=0.05)
+
+
+def test_the_std_is_the_mu():
+    assert claims.fedsdp_std(1.0, 500, 0.1, 0.02, 0.5) == pytest.approx(
+        0.004 / claims.fedsdp_mu(0.1, 0.02, 0.5), rel=1e-12
+    )
+    assert claims.fedsdp_std(1.0, 500, 0.5, 1e-5, 0.0) == pytest.approx(0.004 * 4.7985 / 0.5, rel=1e-5)
+    assert claims.fedsdp_std(1.0, 500, 0.5, 1e-5, 0.0, floor=100.0) == pytest.approx(0.004 * 10 / 0.5, rel=1e-12)
+
+
+def test_golden_xue():
+    assert claims.xue_delta(0.5, 7, 26) == pytest.approx(7.3376993311e-06, rel=1e-9)
+    assert claims.xue_exact_delta(0.5, 7, 26) == pytest.approx(1.10529193119e-08, rel=1e-9)
+
+
+def test_algorithm_4_is_the_minimum_over_whole_orders():
+    for eps, rounds, sigma in [(0.5, 7, 26.0), (2.0, 108, 26.0), (8.0, 208, 10.0), (0.3, 2, 26.0), (0.1, 5, 1.0)]:
+        naive = min((a - 1) * (rounds * a / (2 * sigma**2) - eps) for a in range(2, 2000))
+        assert claims.xue_delta(eps, rounds, sigma) == pytest.approx(math.exp(min(0.0, naive)), rel=1e-12)
+        assert claims.xue_exact_delta(eps, rounds, sigma) < claims.xue_delta(eps, rounds, sigma)
+
+
+@pytest.mark.parametrize(("eps", "sigma", "printed", "exact"), [(0.5, 26, 7, 13), (2, 26, 108, 170), (8, 10, 208, 277)])
+def test_the_rounds_that_algorithm_4_allows(eps, sigma, printed, exact):
+    for formula, rounds in ((claims.xue_delta, printed), (claims.xue_exact_delta, exact)):
+        assert formula(eps, rounds, sigma) <= 1e-5 < formula(eps, rounds + 1, sigma)
+
+
+def test_why_nbafl_is_a_claim():
+    """One upload with the noise it prints, at the true sensitivity 2C: a thousand records too little."""
+    std = claims.nbafl_uplink_std(1.0, 1000, 1.0, 1e-5)
+    assert gdp.epsilon_of_mu(2.0 / 1000 / std, 1e-5) < 1.0  # what it says, were the sensitivity 2C/m
+    assert gdp.epsilon_of_mu(2.0 / std, 1e-5) > 10_000
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: claims.nbafl_factor(0.0),
+        lambda: claims.nbafl_uplink_std(0.0, 1000, 50, 0.01),
+        lambda: claims.nbafl_uplink_std(1.0, 0, 50, 0.01),
+        lambda: claims.nbafl_uplink_std(1.0, 10, math.nan, 0.01),
+        lambda: claims.nbafl_downlink_std(1.0, 10, 1.0, 0.01, 0, 1, 1),
+        lambda: claims.fedsdp_mu(-1.0, 0.02, 0.5),
+        lambda: claims.fedsdp_mu(1.0, 1.0, 0.5),
+        lambda: claims.fedsdp_mu(1.0, 0.02, -0.1),
+        lambda: claims.fedsdp_std(1.0, True, 1.0, 0.02, 0.1),
+        lambda: claims.fedsdp_total(1.0, 0.02, 0.1, 40, 0.0),
+        lambda: claims.xue_delta(0.5, 0, 26),
+        lambda: claims.xue_delta(0.5, 7, 0),
+        lambda: claims.xue_exact_delta(math.inf, 7, 26),
+    ],
+)
+def test_nonsense_is_refused(make):
+    with pytest.raises(SpecError):
+        make()
