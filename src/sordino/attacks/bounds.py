@@ -1,0 +1,159 @@
+"""Lower bounds on epsilon from what an attack got right.  An audit refutes a claim; it never proves one.
+
+Guesses, thresholds and the number of guesses are fixed before the counting, on other runs; or the level is divided by
+the number of choices tried (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+from scipy.special import betainc, betaincinv, expit, ndtri
+from scipy.stats import binom
+
+from sordino.core import check
+from sordino.core.errors import SpecError
+from sordino.privacy.accountants import gdp
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Lower:
+    """A lower bound on epsilon, and the most that so few trials could ever have shown."""
+
+    epsilon: float
+    ceiling: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a membership test got: hits among members, false alarms among the others."""
+
+    true_positives: int
+    positives: int
+    false_positives: int
+    negatives: int
+
+    def __post_init__(self) -> None:
+        check.count(positives=self.positives, negatives=self.negatives)
+        _at_most(self.positives, true_positives=self.true_positives)
+        _at_most(self.negatives, false_positives=self.false_positives)
+
+    def perfect(self) -> Counts:
+        """The best outcome these trials could have."""
+        return Counts(self.positives, self.positives, 0, self.negatives)
+
+    def rates(self, confidence: float) -> tuple[float, float]:
+        """A lower bound on the true positive rate and an upper one on the false positive rate, together true with
+        probability `confidence`: each misses with half of what is left."""
+        low, _ = clopper_pearson(self.true_positives, self.positives, confidence)
+        _, high = clopper_pearson(self.false_positives, self.negatives, confidence)
+        return float(low), float(high)
+
+
+def clopper_pearson(hits: ArrayLike, trials: ArrayLike, confidence: float = 0.95) -> tuple[Floats, Floats]:
+    """The exact two-sided interval of a binomial proportion: Clopper and Pearson (1934).  Arrays are taken whole."""
+    check.below_one(confidence=confidence)
+    k, n = np.asarray(hits), np.asarray(trials)
+    whole = np.issubdtype(k.dtype, np.integer) and np.issubdtype(n.dtype, np.integer)
+    if not whole or np.any(k < 0) or np.any(k > n) or np.any(n < 1):
+        raise SpecError(f"hits must be whole numbers from 0 to the number of trials, not {hits!r} of {trials!r}.")
+    tail = (1 - confidence) / 2
+    low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1), n - k + 1, tail))
+    high = np.where(k == n, 1.0, betaincinv(k + 1, np.maximum(n - k, 1), 1 - tail))
+    return low, high
+
+
+def from_rates(counts: Counts, delta: float, confidence: float = 0.95) -> Lower:
+    """Model-free: (eps, delta)-DP forces TPR <= e^eps FPR + delta, and the same of the complements.
+
+    Kairouz, Oh, Viswanath (2017), Section 2; at a low false positive rate as in Carlini et al. (2022),
+    arXiv:2112.03570.
+    """
+    check.fraction(delta=delta)
+    found, most = (_separation(*c.rates(confidence), delta) for c in (counts, counts.perfect()))
+    return Lower(found, most, confidence)
+
+
+def _separation(tpr: float, fpr: float, delta: float) -> float:
+    odds = [(tpr - delta, fpr), (1 - fpr - delta, 1 - tpr)]
+    return max([0.0, *(math.log(top / bottom) for top, bottom in odds if top > 0 and bottom > 0)])
+
+
+def gaussian_mu(counts: Counts, confidence: float = 0.95) -> float:
+    """A lower bound on mu of a mechanism that claims to be mu-GDP: Phi^-1(TPR) - Phi^-1(FPR) (Dong, Roth, Su 2022).
+
+    Nasr et al. (2023), arXiv:2302.07956.
+    """
+    tpr, fpr = counts.rates(confidence)
+    return max(0.0, float(ndtri(tpr)) - float(ndtri(fpr))) if tpr > 0 and fpr < 1 else 0.0
+
+
+def gaussian(counts: Counts, delta: float, confidence: float = 0.95) -> Lower:
+    """The epsilon of `gaussian_mu`: a bound on epsilon only where the mechanism is (near) Gaussian."""
+    check.below_one(delta=delta)
+    mus = [gaussian_mu(c, confidence) for c in (counts, counts.perfect())]
+    found, most = (gdp.epsilon_of_mu(mu, delta) for mu in mus)
+    return Lower(found, most, confidence)
+
+
+def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """How likely so many correct guesses are at best, if the run were (epsilon, delta)-DP.
+
+    Steinke, Nasr, Jagielski (2023), arXiv:2305.08846, Theorem 5.2: `canaries` records, each put in by a fair coin; the
+    auditor guesses the coins of `guesses` of them and abstains on the others.
+    """
+    _check_run(canaries, guesses, correct, delta)
+    check.non_negative(epsilon=epsilon)
+    return _p_value(canaries, guesses, correct, epsilon, delta)
+
+
+def one_run(canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95) -> Lower:
+    """The largest epsilon that a single training run refutes; a larger one refuted refutes every smaller one."""
+    _check_run(canaries, guesses, correct, delta)
+    check.below_one(confidence=confidence)
+    found, most = (_invert(canaries, guesses, v, delta, 1 - confidence) for v in (correct, guesses))
+    return Lower(found, most, confidence)
+
+
+def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    if correct == 0:
+        return 1.0
+    right = float(expit(epsilon))
+    value = float(betainc(correct, guesses - correct + 1, right))  # P[Bin >= v]
+    if delta > 0:
+        below = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, right))  # P[v - i <= Bin < v], i = 1 .. v
+        value += 2 * canaries * delta * float(np.max(below / np.arange(1, correct + 1)))
+    return min(1.0, value)
+
+
+def _invert(canaries: int, guesses: int, correct: int, delta: float, level: float) -> float:
+    def excess(eps: float) -> float:
+        return _p_value(canaries, guesses, correct, eps, delta) - level
+
+    if correct == 0 or excess(0.0) >= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) < 0:
+        high *= 2
+    root = float(brentq(excess, 0.0, high, xtol=1e-13, rtol=1e-13))
+    return max(0.0, root * (1 - 1e-11))  # to the side of refuting less
+
+
+def _check_run(canaries: int, guesses: int, correct: int, delta: float) -> None:
+    check.count(canaries=canaries)
+    _at_most(canaries, guesses=guesses)
+    _at_most(guesses, correct=correct)
+    check.fraction(delta=delta)
+
+
+def _at_most(most: int, **values: object) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise SpecError(f"{name} must be a whole number from 0 to {most}, not {value!r}.")
