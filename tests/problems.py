@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,9 +74,14 @@ def same_weights(a: nn.Module, b: nn.Module) -> bool:
 
 
 def charges(folder: Path) -> list[int]:
-    """The rounds in a run folder's ledger, in the order in which they were paid."""
-    with_db = sqlite3.connect(folder / "ledger.sqlite")
+    """The rounds of a run folder in its ledger, in the order in which they were paid."""
+    kept = json.loads((folder / "ledger.json").read_text())
+    path = folder / kept["path"]
+    if not path.exists():
+        return []
+    with_db = sqlite3.connect(path)
     try:
-        return [r for (r,) in with_db.execute("SELECT round FROM charge ORDER BY id")]
+        query = "SELECT what FROM entry WHERE kind = 'round' AND job = ? ORDER BY id"
+        return [json.loads(what)["round"] for (what,) in with_db.execute(query, (kept["job"],))]
     finally:
         with_db.close()

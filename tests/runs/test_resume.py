@@ -223,20 +223,56 @@ def test_a_torn_last_record_is_dropped(tail, tmp_path, unkilled):
 def test_a_lost_or_damaged_ledger_is_an_error(tmp_path):
     """What was spent is no longer known: going on would report less than was spent."""
     folder = stopped(tmp_path)
-    kept = {p.name: p.read_bytes() for p in folder.glob("ledger.sqlite*")}
-    for path in folder.glob("ledger.sqlite*"):
-        path.unlink()
-    (folder / "ledger.sqlite").write_bytes(b"no database at all" * 100)
-    with pytest.raises(RunError, match="ledger"):
+    ledger, note = tmp_path / "ledger.sqlite", folder / "ledger.json"
+    kept, kept_note = ledger.read_bytes(), note.read_text()
+    ledger.write_bytes(b"no database at all" * 100)
+    with pytest.raises(RunError, match="cannot open the ledger"):
         train(resume=folder)
-    (folder / "ledger.sqlite").unlink()
-    with pytest.raises(RunError, match="ledger"):
+    ledger.unlink()
+    with pytest.raises(RunError, match=r"ledger .* is gone; it had \d entries"):
         train(resume=folder)
-    for path in folder.glob("ledger.sqlite*"):
-        path.unlink()
-    for name, data in kept.items():
-        (folder / name).write_bytes(data)
+    assert not ledger.exists()
+    for text in ("", "[]", "{}", '{"path": 3, "entries": 1, "head": "", "job": "x"}'):
+        note.write_text(text)
+        with pytest.raises(RunError, match=r"ledger\.json"):
+            train(resume=folder)
+    ledger.write_bytes(kept)
+    note.write_text(kept_note)
     assert train(resume=folder).guarantee.epsilon <= TARGET
+
+
+def test_a_ledger_that_was_cut_or_put_back_is_an_error(tmp_path):
+    """An old copy would let the run pay for the same rounds twice."""
+    folder = stopped(tmp_path, 1)
+    ledger = tmp_path / "ledger.sqlite"
+    old = ledger.read_bytes()
+    assert run_killed("paid", 2, resume=folder)  # two rounds more, one of them noted in the folder
+    new = ledger.read_bytes()
+    ledger.write_bytes(old)
+    with pytest.raises(RunError, match=r"cut or replaced by another copy: row \d was .*it ends at row \d"):
+        train(resume=folder)
+    assert ledger.read_bytes() == old
+    ledger.write_bytes(new)
+    assert train(resume=folder).guarantee.epsilon <= TARGET
+
+
+@pytest.mark.parametrize("mode", ["research", "secure"])
+def test_a_ledger_that_is_removed_under_a_run_stops_it_before_the_next_release(mode, tmp_path):
+    merged = []
+
+    def hook(name):
+        merged.append(name == "merged")
+        if name == "merged" and sum(merged) == 2:
+            (tmp_path / "ledger.sqlite").unlink()
+
+    faults.set_hook(hook)
+    with pytest.raises(RunError, match=r"removed or replaced|No such file") as error:
+        train(**keys(tmp_path, mode))
+    assert "round 3 was not run" in str(error.value) and "\n" not in str(error.value)
+    assert sum(merged) == 2
+    faults.set_hook(None)
+    with pytest.raises(RunError, match="is gone"):
+        train(resume=tmp_path / "it")
 
 
 def test_two_processes_on_one_folder_are_refused(tmp_path):

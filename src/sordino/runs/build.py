@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sordino.channels.direct import Direct
 from sordino.core import plugin
 from sordino.core.errors import BudgetError, DataError, SpecError
-from sordino.core.rng import Stream
+from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
 from sordino.data import partition
@@ -27,9 +27,10 @@ from sordino.gradients.engine import Gradients
 from sordino.methods.base import Local, Method, Plan
 from sordino.models import losses
 from sordino.models.validate import fix, validate
-from sordino.privacy import price
+from sordino.privacy import account, personal, price
 from sordino.privacy.accountants import pld
 from sordino.privacy.calibrate import noise_multiplier
+from sordino.privacy.events import Cost
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
 from sordino.runs.spec import Spec
@@ -48,18 +49,33 @@ class Job:
     rng: Stream
     viewer: str
     notes: tuple[str, ...]  # what was changed or chosen on the way
+    budgets: personal.Budgets | None = None  # of the clients, where they have their own
+    caps: Ints | None = None  # [clients]: in how many rounds each may take part for its own budget
 
     def guarantee(self, viewer: str, rounds: int, participations: int, rough: bool = False) -> Guarantee:
         """What so many rounds cost; `rough` is quicker and still an upper bound."""
         costs, plan, spec = self.method.costs(self.plan), self.plan, self.spec
-        grid = pld.grid_for(spec.epsilon) * (10 if rough else 1)
+        cells = pld.ROUGH if rough else pld.FINE
         return price.guarantee(
-            costs, viewer, plan.sampler, plan.population, rounds, participations, spec.delta, spec.mode, grid
+            costs, viewer, plan.sampler, plan.population, rounds, participations, spec.delta, spec.mode, cells
         )
+
+    @property
+    def viewers(self) -> tuple[str, ...]:
+        """Against whom a guarantee is reported."""
+        return tuple(dict.fromkeys((*price.VIEWERS, self.viewer)))
 
     def promise(self) -> Guarantee:
         """What the whole plan costs the viewer the budget is meant against."""
         return self.guarantee(self.viewer, self.plan.rounds, self.plan.participations)
+
+    def whole(self) -> Cost:
+        """The whole plan as one event, against the viewer of the budget."""
+        plan = self.plan
+        cost = price.cost_to(self.viewer, self.method.costs(plan))
+        found = price.total(cost, self.viewer, plan.sampler, plan.population, plan.rounds, plan.participations)
+        event = found[0] if len(found) == 1 else min(found, key=lambda e: account.epsilon(e, self.spec.delta))
+        return Cost(cost.unit, cost.relation, self.viewer, event)
 
 
 def from_spec(spec: Spec) -> Job:
@@ -115,6 +131,7 @@ def build(
     one = Batch(first.x[:1].to(device), first.y[:1].to(device), (1,))
     model.gradients.sums(layout.read(module), one, 1.0, seeds=[0])  # settles how gradients are clipped
     plan, viewer = _plan(spec, method, held)
+    budgets, caps, more = _personal(spec, method, plan, viewer)
     method.begin(State(layout.read(module)), plan)  # refuses what cannot start before there is a run folder
     if isinstance(held, ArrayClients) and device.type != "cpu":
         held = held.to(device)
@@ -129,7 +146,9 @@ def build(
         channel=Direct(),
         rng=Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system(),
         viewer=viewer,
-        notes=tuple(notes),
+        notes=(*notes, *more),
+        budgets=budgets,
+        caps=caps,
     )
 
 
@@ -198,6 +217,31 @@ def _plan(spec: Spec, method: Method, held: Any) -> tuple[Plan, str]:
     if not method.private:
         return plan, viewer
     return replace(plan, noise_multiplier=_calibrate(method, plan, viewer, spec)), viewer
+
+
+def _personal(
+    spec: Spec, method: Method, plan: Plan, viewer: str
+) -> tuple[personal.Budgets | None, Ints | None, tuple[str, ...]]:
+    """The clients' own budgets and what they pay for; the noise stays that of the run."""
+    if spec.budgets is None:
+        return None, None, ()
+    if not method.private:
+        raise SpecError(f"budgets need a private method; {spec.method} adds no noise.")
+    dealer = Stream.research(spec.seed or 0).at("budgets")  # public, also in secure mode
+    budgets = personal.read(spec.budgets, plan.population, spec.delta, dealer)
+    event = price.cost_to(viewer, method.costs(plan)).event
+    rich = np.array([e >= spec.epsilon and d >= spec.delta for e, d in budgets.kinds])[budgets.of]
+    caps = np.where(rich, plan.participations, personal.participations(event, budgets, plan.participations))
+    out = np.flatnonzero(caps == 0)
+    if len(out) == plan.population:
+        raise BudgetError(
+            f"no client's own budget pays for one participation at noise multiplier {plan.z:.4g}. "
+            "Lower the run's epsilon (more noise), or raise the budgets."
+        )
+    if not len(out):
+        return budgets, caps, ()
+    names = ", ".join(map(str, out[:10])) + (", ..." if len(out) > 10 else "")
+    return budgets, caps, (f"{len(out)} clients never take part, their budgets pay for no round: {names}",)
 
 
 def _calibrate(method: Method, plan: Plan, viewer: str, spec: Spec) -> float:

@@ -2,7 +2,20 @@
 
 from collections.abc import Callable
 
-POINTS = ("drawn", "paying", "paid", "trained", "merged", "recorded", "saving", "saved", "finishing")
+POINTS = (
+    "planning",
+    "planned",
+    "drawn",
+    "paying",
+    "paid",
+    "trained",
+    "merged",
+    "recorded",
+    "saving",
+    "saved",
+    "noting",
+    "finishing",
+)
 
 _hook: Callable[[str], None] | None = None
 

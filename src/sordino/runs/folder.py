@@ -2,7 +2,7 @@
 
 spec.toml               what was asked
 plan.json               what was derived: noise multiplier, guarantees, gradient path, environment
-ledger.sqlite           who has paid for which round
+ledger.json             which job of which ledger it is, and the last entry of the ledger that it saw
 records.jsonl           one line a round
 checkpoint.safetensors  the state after a round (and the one before it, checkpoint.previous.safetensors)
 model.safetensors       the final model
@@ -97,6 +97,10 @@ class RunFolder:
             return json.loads((self.path / name).read_text())
         except (OSError, ValueError) as error:
             raise RunError(f"{self.path / name} is missing or damaged: {error}") from error
+
+    def note_ledger(self, head: dict[str, Any]) -> None:
+        """The last entry of the ledger that the run has seen, beside what is already known of it."""
+        self.write_json("ledger.json", self.read_json("ledger.json") | head)
 
     # --- records
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +20,9 @@ from sordino.privacy import price
 from sordino.runs import faults
 from sordino.runs.build import Job
 from sordino.runs.folder import RunFolder
-from sordino.runs.ledger import Ledger
+from sordino.runs.jobs import Account
+
+PUBLIC = "public test data"
 
 
 def begin(job: Job) -> State:
@@ -29,17 +32,17 @@ def begin(job: Job) -> State:
     return job.method.begin(state, job.plan)
 
 
-def run(job: Job, folder: RunFolder, ledger: Ledger, state: State, done: int) -> Iterator[RoundRecord]:
+def run(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> Iterator[RoundRecord]:
     """Draw, pay, train, carry, merge; from `done` rounds on, until the rounds or the budget are used up."""
     with ThreadPoolExecutor(1) as beside:  # epsilon depends on who paid alone: computed while the clients train
         yield from _rounds(job, folder, ledger, state, done, beside)
 
 
 def _rounds(
-    job: Job, folder: RunFolder, ledger: Ledger, state: State, done: int, beside: ThreadPoolExecutor
+    job: Job, folder: RunFolder, ledger: Account, state: State, done: int, beside: ThreadPoolExecutor
 ) -> Iterator[RoundRecord]:
     saved, kept = time.monotonic(), done
-    costs = job.method.costs(job.plan)
+    cost = price.cost_to(job.viewer, job.method.costs(job.plan))  # of one participation
     while done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None):
         start = time.monotonic()
         rng = job.rng.at("round", done)
@@ -47,7 +50,7 @@ def _rounds(
         faults.point("drawn")
         if ledger.repeats(done) is None:
             faults.point("paying")
-            ledger.spend(done, cohort, costs)  # durably, or stop here
+            ledger.spend(done, cohort, cost)  # durably, or stop here
         faults.point("paid")
         epsilon = beside.submit(spent, job, ledger.charged, ledger.most, done + 1 == job.plan.rounds)
         ids = cohort.tolist()
@@ -70,14 +73,20 @@ def _rounds(
         folder.append(record)
         faults.point("recorded")
         if done == job.plan.rounds or time.monotonic() - saved >= job.spec.checkpoint_seconds:
-            folder.save_state(state, done)
+            _save(folder, ledger, state, done)
             saved, kept = time.monotonic(), done
         yield record
     if done != kept:  # the budget ended the run before its rounds did
-        folder.save_state(state, done)
+        _save(folder, ledger, state, done)
 
 
-def _draw(job: Job, ledger: Ledger, done: int) -> Ints:
+def _save(folder: RunFolder, ledger: Account, state: State, done: int) -> None:
+    folder.save_state(state, done)
+    faults.point("noting")
+    folder.note_ledger(ledger.head())
+
+
+def _draw(job: Job, ledger: Account, done: int) -> Ints:
     paid = ledger.repeats(done)
     if paid is not None:
         return paid
@@ -102,7 +111,7 @@ def model_vector(state: State) -> Vector:
 def spent(job: Job, rounds: int, participations: int, last: bool) -> dict[str, float]:
     """Epsilon so far, against every viewer; on the way by a coarser (still sound) grid."""
     out = {}
-    for viewer in price.VIEWERS:
+    for viewer in job.viewers:
         now = job.guarantee(viewer, rounds, participations, rough=not last)
         out[viewer] = now.epsilon
         if not last and viewer == job.viewer:  # less has happened than was planned
@@ -114,8 +123,8 @@ def _due(job: Job, done: int) -> bool:
     return job.test is not None and (done % job.spec.evaluate_every == 0 or done == job.plan.rounds)
 
 
-def evaluate(job: Job, params: Vector) -> dict[str, float]:
-    """Loss and accuracy on the test data, which is taken as public."""
+def evaluate(job: Job, params: Vector) -> dict[str, Any]:
+    """Loss and accuracy on the test data, which is taken as public: nobody is charged for it."""
     if job.test is None:
         return {}
     module = trained(job, params).eval()
@@ -127,7 +136,7 @@ def evaluate(job: Job, params: Vector) -> dict[str, float]:
             total += float(job.model.loss(out, y[i : i + 2000]).sum())
             if job.model.loss is cross_entropy:
                 right += float(accuracy(out, y[i : i + 2000]).sum())
-    scores = {"loss": total / len(y)}
+    scores: dict[str, Any] = {"loss": total / len(y), "evaluated_on": PUBLIC}
     return scores | {"accuracy": right / len(y)} if job.model.loss is cross_entropy else scores
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,16 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.core.errors import RunError, SpecError
+from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.core.record import RoundRecord
-from sordino.core.types import SampleLoss
+from sordino.core.types import Clients, SampleLoss
 from sordino.data.clients import ArrayClients
-from sordino.privacy import price
 from sordino.privacy.guarantee import Guarantee
 from sordino.runs import build, faults, loop, spec
 from sordino.runs.build import Job
 from sordino.runs.folder import RunFolder, pack_model
-from sordino.runs.ledger import Ledger
+from sordino.runs.jobs import Account
+from sordino.runs.ledger import Charge, Ledger
 
 Watch = Callable[[Job, RoundRecord], None]  # called after every round
 
@@ -85,9 +87,9 @@ def resume_spec(path: Path) -> Job:
 def without_privacy(job: Job) -> Job:
     """The same clients, features, model and rounds with neither clip nor noise."""
     name = f"{job.spec.name[:48]}-without-privacy" if job.spec.name else None
-    wanted = replace(job.spec, method="fedavg", options=(), viewer=None, baseline=False, name=name)
+    wanted = replace(job.spec, method="fedavg", options=(), viewer=None, baseline=False, name=name, budgets=None)
     plan = replace(job.plan, noise_multiplier=None)
-    return replace(job, spec=wanted, method=wanted.method_object(), plan=plan, viewer="server")
+    return replace(job, spec=wanted, method=wanted.method_object(), plan=plan, viewer="server", budgets=None, caps=None)
 
 
 def execute(
@@ -98,18 +100,23 @@ def execute(
     began: Callable[[Path], None] | None = None,
 ) -> Result:
     """Run a job to its end, in a fresh folder or in the one it was interrupted in (`began` is told which)."""
+    ordered, data = fingerprints(job.clients)
+    if at is None:
+        _afford(job, data)
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
     folder.lock()
-    ledger = None
-    if began is not None:
-        began(folder.path)
+    book, ledger = None, None
     try:
         if at is None:
-            _write_head(folder, job, own)
+            _write_head(folder, job, own, ordered, data)
         else:
-            _check_same(folder, job)
-        research = job.spec.mode == "research"
-        ledger = Ledger(folder.path / "ledger.sqlite", job.plan.rounds, job.plan.participations, research)
+            _check_same(folder, job, ordered)
+        faults.point("planning")
+        book = _book(folder)
+        ledger = _account(book, folder, job, data)
+        faults.point("planned")
+        if began is not None:
+            began(folder.path)
         found = folder.load_state() if at is not None else None
         if found is not None and ledger.charged < found[1]:
             raise RunError(
@@ -133,20 +140,88 @@ def execute(
             if watch is not None:
                 watch(job, record)
         return _finish(job, folder, ledger, history, notes)
+    except BudgetError:
+        if at is None and ledger is None:  # refused at the last moment: as if it had never been there
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
     finally:
-        if ledger is not None:
-            ledger.close()
+        if book is not None:
+            book.close()
         folder.close()
 
 
-def _finish(job: Job, folder: RunFolder, ledger: Ledger, history: list[RoundRecord], notes: tuple[str, ...]) -> Result:
+# --- the ledger
+
+
+def plan_charge(job: Job) -> Charge:
+    return Charge(job.whole(), job.promise().epsilon, job.spec.delta)
+
+
+def _afford(job: Job, data: str) -> None:
+    """Refuse what the budget of the data cannot pay before there is a run folder."""
+    path = _ledger_path(job, Path(job.spec.out))
+    if not path.is_file():
+        return
+    book = Ledger(path)
+    try:
+        book.check(data, plan_charge(job))
+        if job.spec.baseline and job.method.private and book.budget(data) is not None:
+            raise BudgetError(f"{path}: these data have a budget, so no baseline without privacy. Drop baseline.")
+    finally:
+        book.close()
+
+
+def _ledger_path(job: Job, out: Path) -> Path:
+    return Path(job.spec.ledger) if job.spec.ledger is not None else out / "ledger.sqlite"
+
+
+def _book(folder: RunFolder) -> Ledger:
+    """The ledger that a run folder names; with the entry that the run saw last."""
+    kept = folder.read_json("ledger.json")
+    try:
+        path, entries, head = folder.path / kept["path"], int(kept["entries"]), str(kept["head"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{folder.path / 'ledger.json'} is damaged.") from error
+    path = Path(os.path.normpath(path.absolute()))
+    if entries and not path.is_file():
+        raise RunError(f"the ledger {path} of this run is gone; it had {entries} entries. Put it back.")
+    book = Ledger(path)
+    try:
+        book.chain.expect(entries, head)
+    except RunError:
+        book.close()
+        raise
+    return book
+
+
+def _account(book: Ledger, folder: RunFolder, job: Job, data: str) -> Account:
+    """The pages of this run in the ledger; the first time, its whole plan is charged."""
+    plan, mode = job.plan, job.spec.mode
+    account = book.open_job(
+        str(folder.read_json("ledger.json")["job"]),
+        data,
+        plan_charge(job),
+        plan.rounds,
+        plan.participations,
+        repeatable=mode == "research",
+        caps=job.caps,
+        purpose=job.spec.method,
+        run=folder.path.name,
+        mode=mode,
+    )
+    folder.note_ledger(account.head())
+    return account
+
+
+def _finish(job: Job, folder: RunFolder, ledger: Account, history: list[RoundRecord], notes: tuple[str, ...]) -> Result:
     found = folder.load_state()
     state = found[0] if found is not None else loop.begin(job)
     module = loop.trained(job, loop.model_vector(state).to(job.engine.device))
-    guarantees = {v: job.guarantee(v, ledger.charged, ledger.most) for v in price.VIEWERS}
+    guarantees = {v: job.guarantee(v, ledger.charged, ledger.most) for v in job.viewers}
     faults.point("finishing")
     folder.write("model.safetensors", pack_model(module))
     result = Result(module.cpu(), guarantees[job.viewer], guarantees, history, folder.path, notes)
+    folder.note_ledger(ledger.head())
     folder.write_json(
         "result.json",
         {
@@ -155,6 +230,7 @@ def _finish(job: Job, folder: RunFolder, ledger: Ledger, history: list[RoundReco
             "rounds": len(history),
             "accuracy": result.accuracy,
             "notes": list(notes),
+            "ledger": folder.read_json("ledger.json"),
         },
     )
     return result
@@ -163,11 +239,14 @@ def _finish(job: Job, folder: RunFolder, ledger: Ledger, history: list[RoundReco
 # --- the head of a run folder
 
 
-def _write_head(folder: RunFolder, job: Job, own: bool) -> None:
+def _write_head(folder: RunFolder, job: Job, own: bool, ordered: str, data: str) -> None:
+    path = os.path.relpath(_ledger_path(job, folder.path.parent).absolute(), folder.path.absolute())
+    fresh = {"path": path, "job": os.urandom(8).hex(), "data": data, "entries": 0, "head": ""}
+    folder.write_json("ledger.json", fresh)
     kept = {k: v for k, v in job.spec.to_dict().items() if not (own and k in spec.NAMED)}
     lines = [f"{k} = {spec.to_toml(v)}" for k, v in kept.items()]
     folder.write("spec.toml", ("\n".join(lines) + "\n").encode())
-    folder.write_json("plan.json", {"own": own, "fingerprint": _fingerprint(job)} | describe(job))
+    folder.write_json("plan.json", {"own": own, "fingerprint": _fingerprint(job, ordered)} | describe(job))
 
 
 def describe(job: Job) -> dict[str, Any]:
@@ -184,6 +263,8 @@ def describe(job: Job) -> dict[str, Any]:
         "parameters": job.model.layout.dim,
         "gradient_path": job.model.gradients.path,
         "gradient_reason": job.model.gradients.reason,
+        "evaluated_on": loop.PUBLIC if job.test is not None else None,
+        "budgets": _own_budgets(job),
         "device": str(job.engine.device),
         "environment": {
             "python": platform.python_version(),
@@ -195,18 +276,58 @@ def describe(job: Job) -> dict[str, Any]:
     }
 
 
-def _fingerprint(job: Job) -> str:
+def _own_budgets(job: Job) -> list[dict[str, float]] | None:
+    """The distinct personal budgets: how many clients have them and how often each of those may take part."""
+    if job.budgets is None or job.caps is None:
+        return None
+    of, caps = job.budgets.of, job.caps
+    return [
+        {"epsilon": e, "delta": d, "clients": int((of == i).sum()), "participations": int(caps[of == i].max(initial=0))}
+        for i, (e, d) in enumerate(job.budgets.kinds)
+    ]
+
+
+def _fingerprint(job: Job, ordered: str) -> str:
     """Of everything a resumed run must share with the one it continues."""
     first = job.clients.fetch([0], torch.device("cpu"))
-    held = job.clients if isinstance(job.clients, ArrayClients) else first  # all records that are in memory
     parts = [
-        json.dumps(job.spec.to_dict() | {"name": None, "out": None}, sort_keys=True),
+        json.dumps(job.spec.to_dict() | {"name": None, "out": None, "ledger": None}, sort_keys=True),
         str([(s.name, s.shape) for s in job.model.layout.slots]),
         str((job.plan.population, job.plan.mean_client, tuple(first.x.shape))),
-        _digest(held.x, held.y),
+        ordered,
         _digest(*(p for p in job.model.module.parameters() if not p.requires_grad), *job.model.module.buffers()),
     ]
+    if job.caps is not None:  # the file they came from may have changed
+        parts.append(hashlib.blake2b(job.caps.tobytes(), digest_size=16).hexdigest())
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def fingerprints(clients: Clients) -> tuple[str, str]:
+    """Of the records in the order of the clients; and of the records in any order, however they are dealt.
+
+    The second names the data in a ledger: another seed, another number of clients is still the same data. Of clients
+    made when asked for, the first one and the declared sizes stand for all.
+    """
+    lazy = not isinstance(clients, ArrayClients)
+    held: Any = clients.fetch([0], torch.device("cpu")) if lazy else clients
+    x, y = (_bytes(t) for t in (held.x, held.y))
+    rows = []
+    for one, label in zip(x, y, strict=True):
+        record = hashlib.blake2b(one, digest_size=16)
+        record.update(label)
+        rows.append(record.digest())
+    shape = (
+        f"{tuple(held.x.shape[1:])} {held.x.dtype} {held.y.dtype} {(clients.count, clients.sizes()) if lazy else ''}"
+    )
+    ordered, any_order = (
+        hashlib.blake2b(shape.encode() + b"".join(r), digest_size=16).hexdigest() for r in (rows, sorted(rows))
+    )
+    return ordered, any_order
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """One row of bytes a record."""
+    return tensor.detach().cpu().reshape(len(tensor), -1).contiguous().view(torch.uint8).numpy()
 
 
 def _digest(*tensors: Tensor) -> str:
@@ -230,8 +351,8 @@ def _stored(path: Path) -> dict[str, Any]:
     return spec.read(path / "spec.toml")
 
 
-def _check_same(folder: RunFolder, job: Job) -> None:
-    if _plan_file(folder.path).get("fingerprint") != _fingerprint(job):
+def _check_same(folder: RunFolder, job: Job, ordered: str) -> None:
+    if _plan_file(folder.path).get("fingerprint") != _fingerprint(job, ordered):
         raise RunError(
             f"{folder.path} was started with another model, other data or another spec; a resumed run must be the same."
         )

@@ -19,6 +19,7 @@ from typing import Any
 
 from sordino.core import check, plugin
 from sordino.core.errors import SpecError
+from sordino.privacy import trust
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
@@ -34,8 +35,13 @@ class Spec:
     method: str = _f("dp-sgd", "what clients and server do: see `sordino methods`", "method")
     epsilon: float = _f(2.0, "total privacy budget of the whole run", "privacy")
     delta: float = _f(1e-5, "total delta of the whole run", "privacy")
-    viewer: str | None = _f(None, "against whom: server or public (default: the method's own)", "privacy")
+    viewer: str | None = _f(
+        None, "against whom: server, public, client, server+N colluding clients (default: the method's own)", "privacy"
+    )
     max_participations: int | None = _f(None, "rounds in which one client may take part at most", "privacy")
+    budgets: str | None = _f(
+        None, "personal budgets: a CSV file (client, epsilon, delta), or epsilon:share pairs: 0.5:0.4,2:0.6", "privacy"
+    )
     mode: str = _f("research", "research (seeded, repeatable) or secure (keyed by the operating system)", "privacy")
     seed: int | None = _f(None, "seed of a research run (default 0); a secure run accepts none", "privacy")
     dataset: str = _f("mnist", "mnist, or the path of an .npz file", "data")
@@ -66,6 +72,9 @@ class Spec:
     checkpoint_seconds: float = _f(5.0, "least time between two checkpoints", "run")
     name: str | None = _f(None, "name of the run folder (default: made from the time)", "run")
     out: str = _f("runs", "folder in which run folders are made", "run")
+    ledger: str | None = _f(
+        None, "file in which all jobs on these data are charged (default: ledger.sqlite in out)", "run"
+    )
     options: tuple[tuple[str, Any], ...] = ()  # the method's own fields
 
     def __post_init__(self) -> None:
@@ -95,7 +104,7 @@ class Spec:
         check.one_of(("auto", "cpu", "cuda"), device=self.device)
         check.one_of(("scattering", "none"), features=self.features)
         if self.viewer is not None:
-            check.one_of(("server", "public"), viewer=self.viewer)
+            trust.viewer(self.viewer)
         self._check_pairs()
         self.method_object()
 

@@ -1,0 +1,291 @@
+"""`sordino ledger`: budgets, what was spent, and whether the file still says what it said."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json as jsonlib
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sordino.core.errors import RunError, SpecError
+from sordino.privacy import trust
+from sordino.privacy.filters import THEORIES
+from sordino.privacy.guarantee import up
+from sordino.runs.chain import COLUMNS, Entry
+from sordino.runs.jobs import ids
+from sordino.runs.ledger import RELATIONS, UNITS, Budget, Ledger, View
+
+DEFAULT = Path("runs") / "ledger.sqlite"
+HELP = {"help_option_names": ["-h", "--help"]}
+_file = click.argument("file", metavar="[LEDGER]", required=False, default=DEFAULT, type=click.Path(path_type=Path))
+_option = click.option(
+    "--ledger", "file", default=DEFAULT, type=click.Path(path_type=Path), metavar="LEDGER", help=f"Default: {DEFAULT}."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(context_settings=HELP)
+def ledger() -> None:
+    """Set a budget, show what was spent, verify or export a ledger."""
+
+
+@ledger.command(context_settings=HELP)
+@click.option("--epsilon", type=float, required=True, help="What all jobs on the same data may spend in total.")
+@click.option("--delta", type=float, required=True, help="Their total delta.")
+@click.option("--data", default=None, metavar="FINGERPRINT", help="Of these data (its first letters are enough).")
+@click.option("--run", default=None, type=click.Path(path_type=Path), help="Of the data of this run folder.")
+@click.option("--theory", type=click.Choice(THEORIES), default="plans", show_default=True, help="How jobs add up.")
+@click.option("--unit", type=click.Choice(UNITS), default=None, help="Whom it protects (default: as the first job).")
+@click.option("--relation", type=click.Choice(RELATIONS), default=None, help="In which relation (default: likewise).")
+@click.option(
+    "--viewer", default=None, metavar="VIEWER", help="Against whom: server, public, server+2 (default: likewise)."
+)
+@_option
+@_json
+def budget(
+    epsilon: float,
+    delta: float,
+    data: str | None,
+    run: Path | None,
+    theory: str,
+    unit: str | None,
+    relation: str | None,
+    viewer: str | None,
+    file: Path,
+    as_json: bool,
+) -> None:
+    """Set what may be spent: on these data, or (without --data and --run) on each data set that has no other budget."""
+    if data is not None and run is not None:
+        raise SpecError("give --data or --run, not both.")
+    given = (unit, relation, viewer)
+    if any(given) and not all(given):
+        raise SpecError("give --unit, --relation and --viewer together, or none of them.")
+    if run is not None:
+        kept = _kept(run)
+        file, data = _home(run, kept), kept["data"]
+    book = Ledger(file)
+    try:
+        chosen = _full(book, data) if data else ""
+        view = View(unit, relation, str(trust.viewer(viewer))) if unit and relation and viewer else None
+        entry = book.set_budget(Budget(epsilon, delta, theory, view), chosen)
+    finally:
+        book.close()
+    whom = f"data {chosen[:12]}" if chosen else "each data set without a budget of its own"
+    if as_json:
+        click.echo(jsonlib.dumps(_plain(entry), indent=2))
+    else:
+        click.echo(
+            f"{file}, row {entry.id}: total budget epsilon = {epsilon:g}, delta = {delta:g} ({theory}) for {whom}."
+        )
+
+
+@ledger.command(context_settings=HELP)
+@_file
+@_json
+def show(file: Path, as_json: bool) -> None:
+    """What was spent on which data by which job, in total, and what is left."""
+    book = Ledger(file, "read")
+    try:
+        found = _summary(book)
+    finally:
+        book.close()
+    if as_json:
+        click.echo(jsonlib.dumps(found, indent=2, allow_nan=False))
+        return
+    click.echo(f"{file}: {found['entries']} entries, head {found['head'][:12]}")
+    for data in found["data"]:
+        click.echo(f"\ndata {data['data'][:12]}")
+        heads = ("job", "kind", "purpose", "run", "mode", "unit", "relation", "viewer", "epsilon", "delta", "rounds")
+        rows = [[_cell(h, job[h]) for h in heads] for job in data["jobs"]]
+        widths = [max(len(r[i]) for r in [list(heads), *rows]) for i in range(len(heads))]
+        for row in [list(heads), *rows]:
+            click.echo("  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
+        for total in data["totals"]:
+            click.echo("  " + total["sentence"])
+        if data["budget"]:
+            click.echo("  " + data["budget"]["sentence"])
+
+
+@ledger.command(context_settings=HELP)
+@_file
+@click.option(
+    "--against", multiple=True, type=click.Path(path_type=Path), help="A run folder, its ledger.json or result.json."
+)
+@_json
+def verify(file: Path, against: tuple[Path, ...], as_json: bool) -> None:
+    """Recompute the chain; with --against, see whether it still holds what a run saw. Exit code 1 if not."""
+    heads, homes = [], []
+    for path in against:
+        kept = _kept(path)
+        heads.append((str(path), int(kept["entries"]), str(kept["head"])))
+        homes.append(_home(path, kept))
+    source = click.get_current_context().get_parameter_source("file")
+    if homes and source is not None and source.name == "DEFAULT":
+        file = homes[0]
+    book = Ledger(file, "read")
+    try:
+        problems = book.chain.verify(heads)
+        entries, head = book.chain.head()
+    finally:
+        book.close()
+    if as_json:
+        click.echo(
+            jsonlib.dumps({"ledger": str(file), "entries": entries, "head": head, "problems": problems}, indent=2)
+        )
+    elif not problems:
+        seen = f" and hold what {len(heads)} run(s) saw" if heads else ""
+        click.echo(f"{file}: {entries} entries are whole{seen}; head {head}")
+    else:
+        for problem in problems:
+            click.echo(f"sordino: {file}: {problem}.", err=True)
+    if problems:
+        sys.exit(1)
+
+
+@ledger.command(context_settings=HELP)
+@click.argument("target", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--format", "kind", type=click.Choice(["csv", "json"]), default="csv", show_default=True)
+@_option
+def export(target: Path, kind: str, file: Path) -> None:
+    """Write all entries to FILE."""
+    book = Ledger(file, "read")
+    try:
+        rows = [_plain(e) for e in book.chain.select()]
+    finally:
+        book.close()
+    if kind == "json":
+        text = jsonlib.dumps(rows, indent=2, allow_nan=False) + "\n"
+    else:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([_csv(row[c]) for c in COLUMNS] for row in rows)
+        text = out.getvalue()
+    temporary = target.with_name(f"{target.name}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(target)
+    except OSError as error:
+        raise RunError(f"cannot write {target}: {error.strerror}.") from error
+    click.echo(f"{target}: {len(rows)} entries.")
+
+
+# --- helpers
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    """What a run folder (or its ledger.json, or its result.json) says about its ledger."""
+    file = path / "ledger.json" if path.is_dir() else path
+    try:
+        found = jsonlib.loads(file.read_text())
+        found = found.get("ledger", found)
+        if {"path", "data", "entries", "head"} <= found.keys():
+            return dict(found)
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunError(f"cannot read {file}: {error}") from error
+    raise RunError(f"{file} does not say which ledger a run was charged to.")
+
+
+def _home(path: Path, kept: dict[str, Any]) -> Path:
+    return Path(os.path.relpath((path if path.is_dir() else path.parent) / kept["path"]))
+
+
+def _full(book: Ledger, start: str) -> str:
+    """The one fingerprint that begins like this; a whole one may be new."""
+    found = [d for d in book.data() if d.startswith(start)]
+    if len(found) == 1:
+        return found[0]
+    if not found and len(start) == 32:
+        return start
+    raise SpecError(f"{len(found)} data sets in {book.path} begin with {start!r}. `sordino ledger show` lists them.")
+
+
+def _summary(book: Ledger) -> dict[str, Any]:
+    entries, head = book.chain.head()
+    out = []
+    for data in book.data():
+        budget, jobs = book.budget(data), []
+        for entry in book.charges(data):
+            what = entry.details()
+            done = book.chain.count("job = ? AND kind = 'round'", [entry.job]) if entry.kind == "plan" else None
+            jobs.append(
+                {
+                    "job": entry.job,
+                    "kind": entry.kind,
+                    "purpose": what.get("purpose", ""),
+                    "run": what.get("run", ""),
+                    "mode": what.get("mode", ""),
+                    "unit": entry.unit,
+                    "relation": entry.relation,
+                    "viewer": entry.viewer,
+                    "epsilon": _number(entry.epsilon),
+                    "delta": entry.delta,
+                    "rounds": None if done is None else f"{done} of {what['rounds']}",
+                    "owners": None if entry.owners is None else len(ids(entry.owners)),
+                }
+            )
+        totals = []
+        for total in book.totals(data):
+            view = total["view"]
+            over = f"{len(jobs)} charges" if len(jobs) > 1 else "1 charge"
+            text = f"total over {over}: epsilon = {up(total['epsilon'])} at delta = {total['delta']:g} for {view}"
+            text += f" (no guarantee there by {', '.join(total['without'])})" if total["without"] else ""
+            totals.append(
+                {
+                    "total": True,
+                    "unit": view.unit,
+                    "relation": view.relation,
+                    "viewer": view.viewer,
+                    "epsilon": _number(total["epsilon"]),
+                    "infinite": math.isinf(total["epsilon"]),
+                    "delta": total["delta"],
+                    "sentence": text + ".",
+                }
+            )
+        limit = None
+        if budget is not None:
+            left = book.left(data) or {}
+            words = ", ".join(f"{k} {v:.4g}" for k, v in left.items()) or "nothing"
+            terms = {"plans": "", "rdp": "Renyi divergence by order: ", "gdp": "Gaussian "}[budget.theory]
+            limit = {
+                "epsilon": budget.epsilon,
+                "delta": budget.delta,
+                "theory": budget.theory,
+                "left": left,
+                "sentence": f"budget: total epsilon <= {budget.epsilon:g} at delta = {budget.delta:g} "
+                f"({budget.theory}); left: {terms}{words}.",
+            }
+        out.append({"data": data, "jobs": jobs, "totals": totals, "budget": limit})
+    return {"ledger": str(book.path), "entries": entries, "head": head, "data": out}
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or math.isinf(value) else value
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    """JSON has no infinity: null stands for an infinite epsilon of a charge."""
+    row = {c: getattr(entry, c) for c in COLUMNS}
+    row |= {"what": entry.details(), "event": jsonlib.loads(entry.event) if entry.event else None}
+    return row | {
+        "owners": None if entry.owners is None else ids(entry.owners).tolist(),
+        "epsilon": _number(entry.epsilon),
+    }
+
+
+def _csv(value: Any) -> Any:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return jsonlib.dumps(value) if isinstance(value, dict) else value
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "epsilon":
+        return up(math.inf if value is None else value)
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,198 @@
+"""All that can be known of a configuration before it runs, for the rules of runs/checks.py to look at."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino.core import plugin
+from sordino.core.errors import DataError, RunError, SordinoError
+from sordino.core.types import SampleLoss
+from sordino.data.clients import ArrayClients, adopt, checked
+from sordino.data.load import Dataset, images, load
+from sordino.data.scattering import scattering
+from sordino.methods.base import Method, Plan
+from sordino.privacy import price
+from sordino.privacy.events import Cost
+from sordino.privacy.samplers import FixedSize, Poisson
+from sordino.runs import build, planner, spec
+from sordino.runs.build import Job
+from sordino.runs.folder import RunFolder
+from sordino.runs.spec import Spec
+
+FITTED = 1e-5  # means nearer to 0 than this, and deviations within ten times this of 1, do not come about by chance
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is None could not be looked at."""
+
+    spec: Spec
+    job: Job | None = None  # as it would run, noise calibrated
+    module: nn.Module | None = None  # as it was brought, before fix_model
+    sample: Tensor | None = None  # a few records, as the model gets them
+    data: Dataset | None = None
+    clients: int | None = None
+    records: int | None = None  # of all clients
+    ledger: Path = Path("runs") / "ledger.sqlite"
+    problem: SordinoError | None = None  # why there is no job
+
+    @property
+    def method(self) -> Method:
+        method: Method = self.spec.method_object()
+        return method
+
+    @property
+    def viewer(self) -> str:
+        return self.spec.viewer or self.method.viewer
+
+    @property
+    def public_data(self) -> bool:
+        return self.data is not None and self.data.name == "mnist"
+
+    def plan(self) -> Plan:
+        """That of the job; where there is none, an outline that has the same relation."""
+        if self.job is not None and self.job.plan.noise_multiplier is not None:
+            return self.job.plan
+        fixed = self.spec.client_sampling == "fixed" and self.spec.client_rate < 1
+        return Plan(
+            rounds=self.spec.rounds,
+            population=self.clients or 2,
+            sampler=FixedSize(1) if fixed else Poisson(self.spec.client_rate),
+            noise_multiplier=1.0,
+        )
+
+    def cost(self, viewer: str | None = None) -> Cost:
+        """Of one participation."""
+        return price.cost_to(viewer or self.viewer, self.method.costs(self.plan()))
+
+    def units(self) -> int | None:
+        """How many are protected."""
+        return self.records if self.cost().unit == "record" else self.clients
+
+    def nsr(self) -> float | None:
+        """Noise-to-signal ratio of the whole run: see runs/planner.py."""
+        if self.job is None or not self.method.private:
+            return None
+        plan, cost = self.job.plan, self.cost()
+        where = "records" if cost.unit == "record" else "sum" if self.method.viewer == "public" else "updates"
+        steps = plan.rounds * (plan.local.count(plan.smallest_client) if where == "records" else 1)
+        batch = plan.local.expected_batch(max(1, round(plan.mean_client)))
+        step = planner.step_nsr(where, plan.z, self.job.model.layout.dim, max(1.0, plan.expected_cohort), batch)
+        return step / math.sqrt(steps)
+
+
+def of_spec(wanted: Spec) -> Case:
+    """A named dataset and model. Features are made of a few records only; the others stand in by number."""
+    data = load(wanted.dataset, wanted.data_dir)
+    few = data.x_train[:3] if len(data.x_train) > 1 else data.x_train.expand(2, *data.x_train.shape[1:])
+    if wanted.features == "scattering":
+        if few.dtype != torch.uint8:
+            raise DataError(f"features = scattering needs uint8 pictures; {wanted.dataset} has {few.dtype}.")
+        sample = scattering(few)
+    else:
+        sample = images(few)
+    if data.client_train is not None:
+        sizes = np.unique(data.client_train, return_counts=True)[1].tolist()
+    elif wanted.clients > len(data.y_train):
+        raise DataError(
+            f"cannot give each of {wanted.clients} clients a record: there are {len(data.y_train)} records."
+        )
+    else:
+        sizes = [len(p) for p in np.array_split(np.arange(len(data.y_train)), wanted.clients)]
+    classes = int(data.y_train.max()) + 1 if not data.y_train.is_floating_point() else 1
+    module: nn.Module = plugin.load("models", wanted.model)(tuple(sample.shape[1:]), classes)
+    held = ArrayClients(sample[:1].expand(len(data.y_train), *sample.shape[1:]), data.y_train, sizes)
+    return _case(replace(wanted, clients=len(sizes)), module, held, sample, data, None)
+
+
+def of_parts(
+    wanted: Spec,
+    module: nn.Module,
+    clients: Any,
+    loss: str | SampleLoss | None = None,
+    test: tuple[Any, Any] | None = None,
+) -> Case:
+    """One's own module and clients, as `sordino.train` takes them."""
+    held = adopt(clients)
+    first = held.fetch([0], torch.device("cpu"))
+    data = None
+    if isinstance(held, ArrayClients):
+        pair = (first.x[:0], first.y[:0]) if test is None else checked("the test data", *test)
+        data = Dataset("the clients' data", held.x, held.y, *pair, client_train=np.zeros(len(held.y), dtype=np.int64))
+    sample = first.x[:3] if len(first.x) > 1 else first.x.expand(2, *first.x.shape[1:])
+    return _case(wanted, module, held, sample, data, loss)
+
+
+def _case(
+    wanted: Spec, module: nn.Module, held: Any, sample: Tensor, data: Dataset | None, loss: str | SampleLoss | None
+) -> Case:
+    job, problem = None, None
+    try:
+        job = build.build(replace(wanted, device="cpu"), module, held, loss)
+    except SordinoError as error:
+        problem = error
+    path = Path(wanted.ledger) if wanted.ledger else Path(wanted.out) / "ledger.sqlite"
+    records = round(held.count * held.mean_size())
+    return Case(wanted, job, module, sample, data, held.count, records, path, problem)
+
+
+def of_run(folder: Path) -> Case:
+    """A run folder: its spec, and its data where they are still found."""
+    if not folder.is_dir():
+        raise RunError(f"there is no run folder {folder}.")
+    kept = RunFolder(folder)
+    plan, ledger = kept.read_json("plan.json"), kept.read_json("ledger.json")
+    wanted = spec.from_dict(spec.read(folder / "spec.toml"))
+    try:
+        path = folder / ledger["path"]
+        bare = Case(wanted, clients=int(plan["clients"]), ledger=path)
+        own = bool(plan.get("own"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{folder} is damaged: {error!r} in plan.json or ledger.json.") from error
+    if own:  # its model and clients came from Python
+        return bare
+    try:
+        return replace(of_spec(wanted), ledger=path)
+    except DataError:  # moved, or looked for from another folder
+        return bare
+
+
+# --- what data show
+
+
+def looks_fitted(x: Tensor) -> bool:
+    """Whether most features (or all numbers together) have mean 0 and deviation 1, or range 0 to 1, to many digits."""
+    if not x.is_floating_point() or len(x) < 20:
+        return False
+    rows = x.double().flatten(1)
+    rows = rows[:, rows.std(0, correction=0) > 1e-12]
+    if rows.shape[1] == 0:
+        return False
+    either = torch.stack([(rows.std(0, correction=c) - 1).abs() for c in (0, 1)]).amin(0)
+    standard = (rows.mean(0).abs() < FITTED) & (either < 10 * FITTED)
+    whole = abs(float(rows.mean())) < FITTED and abs(float(rows.std(correction=0)) - 1) < 10 * FITTED
+    ranged = (rows.amin(0).abs() < FITTED) & ((rows.amax(0) - 1).abs() < FITTED)
+    by_range = float(ranged.double().mean()) >= 0.5 and len(rows[:1000].unique()) > 256  # fewer: pictures, flags
+    return whole or by_range or float(standard.double().mean()) >= 0.5
+
+
+def repeated(data: Dataset) -> tuple[int, bool]:
+    """How many test records are training records too, and whether training records repeat among themselves."""
+    train, test = _digests(data.x_train, data.y_train), _digests(data.x_test, data.y_test)
+    known = set(train)
+    return sum(t in known for t in test), len(known) < 0.99 * len(train)
+
+
+def _digests(x: Tensor, y: Tensor) -> list[bytes]:
+    if not len(x):
+        return []
+    pair = [t.reshape(len(t), -1).contiguous().view(torch.uint8).numpy() for t in (x, y)]
+    return [hashlib.blake2b(a.tobytes() + b.tobytes(), digest_size=16).digest() for a, b in zip(*pair, strict=True)]

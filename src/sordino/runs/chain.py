@@ -1,0 +1,270 @@
+"""An append-only table of entries, each holding the hash of the one before it; one SQLite file for many processes.
+
+When `writing` ends, what was appended survives a power cut (WAL, full synchronisation). Triggers forbid to change or
+delete an entry; whoever goes round them breaks the chain, which `verify` sees. Hashes prove order and content, not who
+wrote them: against someone who rewrites the whole file, keep a head elsewhere (every run folder does).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from sordino.core.errors import RunError, SordinoError
+
+OURS, VERSION = 0x534F5244, 2  # "SORD"; version 1 was one file a run
+GENESIS = "0" * 64
+KINDS = ("budget", "plan", "round", "evaluation", "trial", "audit", "note")
+WAIT = 30.0  # seconds to wait for other writers
+T = TypeVar("T")
+
+SCHEMA = (
+    """CREATE TABLE entry (
+    id INTEGER PRIMARY KEY,
+    kind TEXT NOT NULL, job TEXT NOT NULL, data TEXT NOT NULL, owners BLOB, what TEXT NOT NULL, time TEXT NOT NULL,
+    unit TEXT NOT NULL, relation TEXT NOT NULL, viewer TEXT NOT NULL, event TEXT NOT NULL, epsilon REAL, delta REAL,
+    previous TEXT NOT NULL, hash TEXT NOT NULL)""",
+    "CREATE INDEX by_job ON entry (job, kind)",
+    "CREATE INDEX by_data ON entry (data, kind)",
+    """CREATE TRIGGER no_update BEFORE UPDATE ON entry
+    BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
+    """CREATE TRIGGER no_delete BEFORE DELETE ON entry
+    BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
+    """CREATE TRIGGER in_order BEFORE INSERT ON entry
+    WHEN NEW.id IS NOT (SELECT coalesce(max(id), 0) + 1 FROM entry)
+    BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    id: int
+    kind: str
+    job: str
+    data: str  # fingerprint of the clients' data
+    owners: bytes | None  # ids of the clients concerned (int64, little-endian); None: all of them
+    what: str  # JSON: the round, the purpose, ...
+    time: str
+    unit: str
+    relation: str
+    viewer: str
+    event: str  # JSON
+    epsilon: float | None
+    delta: float | None
+    previous: str
+    hash: str
+
+    def details(self) -> dict[str, Any]:
+        found = json.loads(self.what)
+        return found if isinstance(found, dict) else {}
+
+    def digest(self) -> str:
+        """What the hash must be: over the hash before and everything else in the entry."""
+        content = [None if v is None else v.hex() if isinstance(v, bytes) else v for v in astuple(self)[:-1]]
+        return hashlib.blake2b(json.dumps(content).encode(), digest_size=32).hexdigest()
+
+
+COLUMNS = tuple(f.name for f in fields(Entry))
+_SELECT = f"SELECT {', '.join(COLUMNS)} FROM entry"
+
+
+class Chain:
+    def __init__(self, path: Path, mode: str = "create", wait: float = WAIT) -> None:
+        """mode: create (made if it is not there), write (must be there) or read."""
+        self.path, self.wait, self._mode = Path(path), wait, mode
+        if mode != "create" and not self.path.is_file():
+            raise RunError(f"there is no ledger {self.path}.")
+        self._seen = (0, GENESIS)
+        self._files: tuple[int, ...] | None = None
+        flag = {"create": "rwc", "write": "rw", "read": "ro"}[mode]
+        try:
+            if mode == "create":
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            where = f"file:{quote(str(self.path.absolute()))}?mode={flag}"
+            self._db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=wait)
+        except (sqlite3.Error, OSError) as error:
+            raise RunError(f"cannot open the ledger {self.path}: {error}") from error
+        try:
+            self._patiently(self._ready)
+            self._inode = self._stat("")
+            self._seen = self.head()
+        except (sqlite3.Error, OSError) as error:
+            self._db.close()
+            raise RunError(f"cannot open the ledger {self.path}: {error}") from error
+        except SordinoError:
+            self._db.close()
+            raise
+
+    def _ready(self) -> None:
+        """Make the table if the file is new; refuse a file of another kind before anything in it changes."""
+        self._db.execute("BEGIN")  # one look: another process may be making the table
+        try:
+            tables = [name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            (ours,) = self._db.execute("PRAGMA application_id").fetchone()
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        finally:
+            self._rollback()
+        if not tables and ours == 0 and self._mode == "create":
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._make()
+        elif ours != OURS:
+            kind = "was written by an older version of Sordino" if "charge" in tables else "is not a ledger"
+            raise RunError(f"{self.path} {kind}; nothing in it was changed. Use another file.")
+        elif version != VERSION:
+            raise RunError(
+                f"{self.path} has schema {version}, this version of Sordino reads {VERSION}. Use another file."
+            )
+        if self._mode != "read":
+            self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+
+    def _make(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            if not self._db.execute("SELECT 1 FROM sqlite_master").fetchall():  # no one was faster
+                for statement in SCHEMA:
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA application_id = {OURS}")
+                self._db.execute(f"PRAGMA user_version = {VERSION}")
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._rollback()
+            raise
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Try until `wait` seconds are over while others hold the file."""
+        until = time.monotonic() + self.wait
+        while True:
+            try:
+                return act()
+            except sqlite3.OperationalError as error:
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                    raise
+                if time.monotonic() >= until:
+                    raise RunError(
+                        f"the ledger {self.path} has been in use by another process for {self.wait:g} seconds. "
+                        "Try again when it is done."
+                    ) from error
+                time.sleep(0.005)
+
+    def _rollback(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    # --- writing
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """One transaction: all that is appended inside is on disk when this ends, or none of it. Others wait."""
+        try:
+            self._patiently(lambda: self._db.execute("BEGIN IMMEDIATE"))
+            self.expect(*self._seen)
+            yield
+            self._db.execute("COMMIT")
+            self._check_files()
+            self._seen = self.head()
+        except (sqlite3.Error, OSError) as error:
+            raise RunError(f"cannot write the ledger {self.path}: {error}. Free some space or restore it.") from error
+        finally:
+            self._rollback()
+
+    def append(self, **values: Any) -> Entry:
+        """Inside `writing`: the next entry of the chain."""
+        last, previous = self.head()
+        blank = dict.fromkeys(("job", "data", "unit", "relation", "viewer", "event"), "")
+        known = blank | {"owners": None, "epsilon": None, "delta": None} | values
+        known["what"] = json.dumps(known.get("what", {}), sort_keys=True)
+        known["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        entry = Entry(**known, id=last + 1, previous=previous, hash="")
+        entry = replace(entry, hash=entry.digest())
+        marks = ", ".join("?" * len(COLUMNS))
+        self._db.execute(f"INSERT INTO entry ({', '.join(COLUMNS)}) VALUES ({marks})", astuple(entry))
+        return entry
+
+    def expect(self, row: int, hash: str) -> None:
+        """The entry that was seen before must still be there."""
+        if row and (found := self._hash(row)) != hash:
+            raise RunError(
+                f"the ledger {self.path} was cut or replaced by another copy: row {row} was {hash[:12]}, "
+                f"now {found[:12] if found else f'it ends at row {self.head()[0]}'}. Put the right file back."
+            )
+
+    def _stat(self, suffix: str) -> int:
+        return Path(f"{self.path}{suffix}").stat().st_ino
+
+    def _check_files(self) -> None:
+        """SQLite writes on into a file that was removed: what it wrote there is lost."""
+        files = (self._stat(""), self._stat("-wal"))
+        if files[0] != self._inode or (self._files is not None and files != self._files):
+            raise OSError("it was removed or replaced while in use")
+        self._files = files
+
+    # --- reading
+
+    def head(self) -> tuple[int, str]:
+        """Number and hash of the last entry."""
+        found = self._rows("SELECT id, hash FROM entry ORDER BY id DESC LIMIT 1")
+        return (int(found[0][0]), str(found[0][1])) if found else (0, GENESIS)
+
+    def _hash(self, row: int) -> str | None:
+        found = self._rows("SELECT hash FROM entry WHERE id = ?", (row,))
+        return str(found[0][0]) if found else None
+
+    def _rows(self, query: str, values: Iterable[Any] = ()) -> list[Any]:
+        try:
+            return self._db.execute(query, tuple(values)).fetchall()
+        except sqlite3.Error as error:
+            raise RunError(f"cannot read the ledger {self.path}: {error}") from error
+
+    def select(self, where: str = "1", values: Iterable[Any] = ()) -> Iterator[Entry]:
+        try:
+            for row in self._db.execute(f"{_SELECT} WHERE {where} ORDER BY id", tuple(values)):
+                yield Entry(*row)
+        except sqlite3.Error as error:
+            raise RunError(f"cannot read the ledger {self.path}: {error}") from error
+
+    def count(self, where: str, values: Iterable[Any]) -> int:
+        return int(self._rows(f"SELECT count(*) FROM entry WHERE {where}", values)[0][0])
+
+    def verify(self, heads: Iterable[tuple[str, int, str]] = (), most: int = 20) -> list[str]:
+        """What is wrong with the chain, by row; and whether it still has the heads (name, row, hash) others saw."""
+        found = [str(text).splitlines()[0] for (text,) in self._rows("PRAGMA integrity_check(5)")]
+        problems = [f"the file is damaged: {text}" for text in found if text != "ok"]
+        number, before = 0, GENESIS
+        for entry in self.select():
+            if entry.id != number + 1:
+                problems.append(f"row {number + 1} is missing: the next one is row {entry.id}")
+            elif entry.previous != before:
+                problems.append(f"row {entry.id}: expected to follow {before[:12]}, it says {entry.previous[:12]}")
+            if entry.digest() != entry.hash:
+                problems.append(
+                    f"row {entry.id} was edited: expected hash {entry.digest()[:12]}, found {entry.hash[:12]}"
+                )
+            number, before = entry.id, entry.hash
+            if len(problems) >= most:
+                return problems
+        made = {sql for (sql,) in self._rows("SELECT sql FROM sqlite_master")}
+        problems += ["the triggers or indices of the table were changed"] if not set(SCHEMA) <= made else []
+        for name, row, hash in heads:
+            there = self._hash(row)
+            if row and there is None:
+                problems.append(
+                    f"row {row} is missing: {name} saw it with hash {hash[:12]}, the ledger ends at row {number}. "
+                    "Its tail was cut or an old copy was put back"
+                )
+            elif row and there != hash:
+                problems.append(f"row {row}: expected hash {hash[:12]}, which {name} saw, found {str(there)[:12]}")
+        return problems
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
