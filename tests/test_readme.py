@@ -28,15 +28,19 @@ def test_the_example_trains_a_private_model(tmp_path, monkeypatch, capsys):
 
 
 def test_every_shown_command_and_flag_exists():
-    from sordino.cli.main import COMMANDS
-    from sordino.runs.spec import fields
+    import click
+
+    from sordino.cli.main import cli
 
     shown = re.findall(r"^    (?:eval \"\$\()?sordino (\w+)(.*)$", README, flags=re.MULTILINE)
-    assert len(shown) >= 5
-    flags = {"--" + f.name.replace("_", "-") for f in fields()} | {"--json"}
-    for command, rest in shown:
-        assert command in COMMANDS
-        assert set(re.findall(r"--[a-z-]+", rest.split("#")[0])) <= flags
+    assert len(shown) >= 10
+    for name, rest in shown:
+        command, words = cli.get_command(click.Context(cli), name), re.split("#|&&", rest)[0].split()
+        assert command is not None, name
+        if isinstance(command, click.Group):
+            command = command.commands[words[0]]
+        flags = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+        assert {w.split("=")[0] for w in words if w.startswith("--")} <= flags, (name, words)
 
 
 def test_every_linked_file_exists():

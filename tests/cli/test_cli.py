@@ -52,7 +52,7 @@ def test_run_prints_one_json_object(call, here):
     assert {p.name for p in folder.iterdir()} >= {
         "spec.toml",
         "plan.json",
-        "ledger.sqlite",
+        "ledger.json",
         "records.jsonl",
         "model.safetensors",
         "result.json",

@@ -12,7 +12,16 @@ import click
 COMMANDS = {  # name -> (module, one line for --help)
     "run": ("sordino.cli.run", "Train privately: on the embedded dataset, or as a TOML file says."),
     "resume": ("sordino.cli.run", "Go on with an interrupted run."),
+    "plan": ("sordino.cli.plan", "Say before training what would work: unit, trust model, noise, rounds, accuracy."),
+    "check": ("sordino.cli.check", "Is a configuration private at all? What is broken, weak or worth knowing."),
     "methods": ("sordino.cli.methods", "List the methods: whom they protect from whom, and their options."),
+    "epsilon": ("sordino.cli.epsilon", "Price a mechanism, sampled, repeated or in a schedule: its total epsilon."),
+    "calibrate": ("sordino.cli.calibrate", "Find the noise, or the number of steps, for a total epsilon."),
+    "mechanisms": ("sordino.cli.mechanisms", "List the mechanisms: their geometry, parameters and what is known."),
+    "ledger": (
+        "sordino.cli.ledger",
+        "Set a budget over all runs on the same data; show, verify or export what was spent.",
+    ),
     "init": ("sordino.cli.init", "Write a commented run file with every key."),
     "completion": ("sordino.cli.completion", "Print the line that switches shell completion on."),
 }
