@@ -173,30 +173,30 @@ class Sum:
             window = self._window(theta, top, cells)
         ones = [window.rounded(pair, *reached) for pair, reached in zip(self.pairs, self._reach, strict=True)]
         logs, _, noise = window.convolved(ones, self.counts, theta)
-        above = sum(n * float(one.log_moments(np.array([steep]))[0]) for one, n in zip(ones, self.counts, strict=True))
-        above -= steep * window.losses[-1]
-        lost = (_any_infinite(ones, self.counts) + float(np.exp(min(above, 0.0)))) * float(np.exp(-log_delta))
+        lost = _any_infinite(ones, self.counts) + _above(ones, self.counts, steep, float(window.losses[-1]))
+        lost *= float(np.exp(-log_delta))
         with np.errstate(over="ignore"):
             probs, noise = (np.minimum(np.exp(x - log_delta), 1e280) for x in (logs, noise))
             return Tail(window.losses, probs, lost, noise)
 
     def everything(self, points: int) -> Atoms:
         """The whole law of the sum as a pair: P and Q precise in both tails, put together from several tilts."""
-        top, up = self.quantile(WHOLE)
+        top, steep = self.quantile(WHOLE)
         bottom, down = self._lower(WHOLE)
         margin = (top - bottom) / 30  # rounding moves some losses out
         bottom, top = bottom - margin, top + margin
         window = Window(bottom, (top - bottom) / (points - 2), points)
         ones = [window.rounded(pair, *reached) for pair, reached in zip(self.pairs, self._reach, strict=True)]
         strong = 8 / self.deviation  # a normal sum has e^WHOLE nine deviations out
-        up, down = min(up, strong), min(down, strong)
+        up, down = min(steep, strong), min(down, strong)
         tilts = (up, up * 2 / 3, up / 3, 0.0, -1.0, -1 - down / 3, -1 - down * 2 / 3, -1 - down)
         logs, heights, _ = np.stack([window.convolved(ones, self.counts, t) for t in tilts], axis=1)
         clearest = np.choose(np.argmax(heights, axis=0), logs)
         most = np.min(logs - heights + np.logaddexp(heights, DUST), axis=0)  # no view is short of more than DUST
         logs = np.minimum(clearest, most)
         p, q = np.exp(np.minimum(logs, 0.0)), np.exp(np.minimum(logs - window.losses, 0.0))
-        lost = max(1 - float(p.sum()), _any_infinite(ones, self.counts)) + float(np.exp(WHOLE))
+        lost = max(1 - float(p.sum()), _any_infinite(ones, self.counts))
+        lost += _above(ones, self.counts, steep, float(window.losses[-1]))
         losses = np.concatenate([[-np.inf], window.losses, [np.inf]])
         return Atoms(losses, np.concatenate([[0.0], p, [lost]]), np.concatenate([[max(1 - q.sum(), 0.0)], q, [0.0]]))
 
@@ -264,6 +264,12 @@ class Window:
         noise = NOISE * sum(counts) * float(shares.max())  # rounding grows with the power, and must take nothing away
         heights, scale = np.log(shares + noise), weight - theta * self.losses
         return heights + scale, heights, np.log(noise) + scale
+
+
+def _above(ones: Sequence[Rounded], counts: Sequence[int], theta: float, loss: float) -> float:
+    """The mass of all sums above a loss, at most (Chernoff)."""
+    moments = sum(n * float(one.log_moments(np.array([theta]))[0]) for one, n in zip(ones, counts, strict=True))
+    return float(np.exp(min(moments - theta * loss, 0.0)))
 
 
 def _power(spectrum: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
