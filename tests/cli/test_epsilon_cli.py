@@ -15,18 +15,8 @@ from sordino.cli import catalogue
 from sordino.cli.epsilon import digits
 from sordino.core import plugin
 from sordino.privacy import account, shuffle
-from sordino.privacy.events import (
-    Composed,
-    Event,
-    FixedSize,
-    Gaussian,
-    Pure,
-    Repeated,
-    Sampled,
-    Visible,
-    from_json,
-    grouped,
-)
+from sordino.privacy.algebra import grouped
+from sordino.privacy.events import Composed, Event, FixedSize, Gaussian, Pure, Repeated, Sampled, Visible, from_json
 from sordino.privacy.guarantee import UNITS, VIEWERS
 
 DELTA = 1e-5

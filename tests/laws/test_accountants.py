@@ -11,7 +11,7 @@ from scipy.stats import laplace, norm
 from laws.examples import COMBINED, EXAMPLES, KINDS, LEAVES, NO_PROMISE
 from peers import direct
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy import account, events, losses
+from sordino.privacy import account, algebra, events, losses
 from sordino.privacy.accountants import advanced, basic, gdp, kov, pld, rdp, zcdp
 from sordino.privacy.events import (
     Approximate,
@@ -86,13 +86,13 @@ def test_repeating_is_composing(example):
     """By parts, exactly; and where copies are really added up one by one, up to rounding."""
     event = example.event
     one, other = Repeated(event, 6), Composed((Repeated(event, 2), event, Composed((event, Repeated(event, 2)))))
-    assert events.parts(one) == events.parts(other) and events.steps(one) == 6 * events.steps(event)
+    assert algebra.parts(one) == algebra.parts(other) and algebra.steps(one) == 6 * algebra.steps(event)
     assert answers(one) == answers(other)
     try:
-        pairs = [pld.pair_of(part) for part in events.parts(event)]
+        pairs = [pld.pair_of(part) for part in algebra.parts(event)]
     except UnsupportedEvent:
         return
-    counts = list(events.parts(event).values())
+    counts = list(algebra.parts(event).values())
     together = losses.epsilon(pairs, [6 * n for n in counts], DELTA, pld.ROUGH)
     apart = losses.epsilon(pairs * 6, counts * 6, DELTA, pld.ROUGH)
     assert together == pytest.approx(apart, rel=1e-5)
@@ -139,7 +139,7 @@ def test_a_smaller_rate_never_costs_more(example):
 @pytest.mark.parametrize("example", [e for e in COMBINED if e.at_rate and hasattr(e.event, "event")], ids=str)
 def test_a_rate_of_one_is_no_sampling(example):
     event = example.at_rate(1.0)
-    inner = events.grouped(event.event, 2) if getattr(event, "relation", "") == "replace" else event.event
+    inner = algebra.grouped(event.event, 2) if getattr(event, "relation", "") == "replace" else event.event
     assert account.epsilon(Repeated(event, 3), DELTA) == pytest.approx(
         account.epsilon(Repeated(inner, 3), DELTA), rel=1e-6
     )
@@ -174,13 +174,13 @@ def test_delta_and_epsilon_are_inverse(example):
                 if delta == 1e-3 or not bounded(event):
                     assert back == pytest.approx(delta, rel=1e-2)
                 assert delta_of(event, 1.02 * found + 1e-6) < delta
-    if not events.distance(event) and not bounded(event):
+    if not algebra.distance(event) and not bounded(event):
         assert account.delta(event, account.epsilon(event, DELTA)) == pytest.approx(DELTA, rel=1e-2)
 
 
 def bounded(event):
     """Whether losses end somewhere: some part is pure."""
-    inner = [getattr(part, "event", part) for part in events.parts(event)]
+    inner = [getattr(part, "event", part) for part in algebra.parts(event)]
     return any(part.pure() is not None or isinstance(part, Approximate | KINDS["BinomialEvent"]) for part in inner)
 
 
@@ -205,7 +205,7 @@ def test_groups_cost_more_than_one(example):
     costs = []
     for k in (1, 2, 4):
         try:
-            costs.append(account.epsilon(events.grouped(example.event, k), DELTA))
+            costs.append(account.epsilon(algebra.grouped(example.event, k), DELTA))
         except UnsupportedEvent as error:
             assert "units" in str(error) or "grid" in str(error)
             return
@@ -218,12 +218,12 @@ def test_groups_cost_more_than_one(example):
 
 
 def test_groups_of_gaussians_and_pure_releases():
-    assert events.grouped(Gaussian(3.0), 4) == Gaussian(0.75)
-    assert events.grouped(Composed((Gaussian(3.0), Repeated(Gaussian(6.0), 2))), 3) == Composed(
+    assert algebra.grouped(Gaussian(3.0), 4) == Gaussian(0.75)
+    assert algebra.grouped(Composed((Gaussian(3.0), Repeated(Gaussian(6.0), 2))), 3) == Composed(
         (Gaussian(1.0), Repeated(Gaussian(2.0), 2))
     )
-    assert events.grouped(Pure(0.25), 4) == Pure(1.0)
-    together = events.grouped(Approximate(0.5, 1e-6), 2)
+    assert algebra.grouped(Pure(0.25), 4) == Pure(1.0)
+    together = algebra.grouped(Approximate(0.5, 1e-6), 2)
     assert together.epsilon == 1.0 and together.delta == pytest.approx(1e-6 * (1 + math.exp(0.5)), rel=1e-12)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from laws.examples import EXAMPLES
 from sordino.core.errors import SpecError, UnsupportedEvent
-from sordino.privacy import account, events
+from sordino.privacy import account, algebra, events
 from sordino.privacy.events import (
     Approximate,
     Composed,
@@ -55,7 +55,7 @@ def test_two_kinds_cannot_share_a_name():
     lambda: SampledGroup(1.0, 0.1, 0), lambda: Visible(Gaussian(1.0), -0.1),
     lambda: Repeated(Gaussian(1.0), -1), lambda: Repeated(Gaussian(1.0), 1.5), lambda: Repeated(Gaussian(1.0), True),
     lambda: FixedSize(Gaussian(1.0), 11, 10), lambda: FixedSize(Gaussian(1.0), 0, 10),
-    lambda: events.grouped(Pure(1.0), 0),
+    lambda: algebra.grouped(Pure(1.0), 0),
 ])  # fmt: skip
 def test_impossible_events_cannot_be_made(make):
     with pytest.raises(SpecError):
@@ -72,10 +72,10 @@ def test_one_private_hole_sinks_the_whole():
         Parallel((Gaussian(1.0), HOLE)),
         Composed((Gaussian(1.0), Repeated(HOLE, 2))),
     ):
-        assert events.non_private(event) == "the reason"
-        assert events.grouped(event, 3) is not None and events.non_private(events.grouped(event, 3)) == "the reason"
-    assert events.non_private(Repeated(HOLE, 0)) is None  # it has not happened
-    assert events.non_private(Composed((Gaussian(1.0),))) is None
+        assert algebra.non_private(event) == "the reason"
+        assert algebra.grouped(event, 3) is not None and algebra.non_private(algebra.grouped(event, 3)) == "the reason"
+    assert algebra.non_private(Repeated(HOLE, 0)) is None  # it has not happened
+    assert algebra.non_private(Composed((Gaussian(1.0),))) is None
 
 
 def test_parts_count_every_release_once():
@@ -83,33 +83,33 @@ def test_parts_count_every_release_once():
     event = Composed(
         (Repeated(Composed((step, Repeated(step, 2), Gaussian(1.0))), 3), Repeated(Gaussian(1.0), 0), step)
     )
-    assert events.parts(event) == {step: 10, Gaussian(1.0): 3}
-    assert events.parts(Repeated(Sampled(Repeated(step, 2), 1.0), 5)) == {step: 10}  # a rate of one is no sampler
-    assert events.parts(Visible(FixedSize(step, 4, 4), 1.0)) == {step: 1}
+    assert algebra.parts(event) == {step: 10, Gaussian(1.0): 3}
+    assert algebra.parts(Repeated(Sampled(Repeated(step, 2), 1.0), 5)) == {step: 10}  # a rate of one is no sampler
+    assert algebra.parts(Visible(FixedSize(step, 4, 4), 1.0)) == {step: 1}
     kept = Sampled(Repeated(step, 2), 0.5)
-    assert events.parts(Repeated(kept, 3)) == {kept: 3}  # a whole round under a sampler stays one release
-    assert events.parts(Sampled(Gaussian(1.0), 1.0, "replace")) == {Sampled(Gaussian(1.0), 1.0, "replace"): 1}
-    assert events.parts(Composed(())) == {}
+    assert algebra.parts(Repeated(kept, 3)) == {kept: 3}  # a whole round under a sampler stays one release
+    assert algebra.parts(Sampled(Gaussian(1.0), 1.0, "replace")) == {Sampled(Gaussian(1.0), 1.0, "replace"): 1}
+    assert algebra.parts(Composed(())) == {}
 
 
 def test_steps_counts_elementary_releases():
-    assert events.steps(Repeated(Sampled(Repeated(Sampled(Gaussian(1.0), 0.1), 20), 0.5), 30)) == 600
-    assert events.steps(Composed((Gaussian(1.0), Repeated(Gaussian(1.0), 4)))) == 5
-    assert events.steps(Repeated(Gaussian(1.0), 0)) == 0
-    assert events.steps(Parallel((Repeated(Gaussian(1.0), 3), Pure(1.0)))) == 3
+    assert algebra.steps(Repeated(Sampled(Repeated(Sampled(Gaussian(1.0), 0.1), 20), 0.5), 30)) == 600
+    assert algebra.steps(Composed((Gaussian(1.0), Repeated(Gaussian(1.0), 4)))) == 5
+    assert algebra.steps(Repeated(Gaussian(1.0), 0)) == 0
+    assert algebra.steps(Parallel((Repeated(Gaussian(1.0), 3), Pure(1.0)))) == 3
 
 
 def test_gaussians_add_up_in_squares():
-    assert events.gdp_mu_squared(Composed((Gaussian(2.0), Repeated(Gaussian(0.5), 3)))) == pytest.approx(0.25 + 12)
-    assert events.gdp_mu_squared(Composed((Gaussian(2.0), Pure(0.1)))) is None
-    assert events.gdp_mu_squared(Sampled(Gaussian(2.0), 0.5)) is None
-    assert events.gdp_mu_squared(Repeated(Pure(0.1), 0)) == 0.0
+    assert algebra.gdp_mu_squared(Composed((Gaussian(2.0), Repeated(Gaussian(0.5), 3)))) == pytest.approx(0.25 + 12)
+    assert algebra.gdp_mu_squared(Composed((Gaussian(2.0), Pure(0.1)))) is None
+    assert algebra.gdp_mu_squared(Sampled(Gaussian(2.0), 0.5)) is None
+    assert algebra.gdp_mu_squared(Repeated(Pure(0.1), 0)) == 0.0
 
 
 def test_distances_of_samplers_add_up_and_are_paid_for():
     off = DiscreteGaussianEvent(2.0, 1e-12)
     event = Composed((Repeated(Sampled(Repeated(off, 3), 0.5), 4), Parallel((off, Gaussian(1.0)))))
-    assert events.distance(event) == pytest.approx(13e-12)
+    assert algebra.distance(event) == pytest.approx(13e-12)
     plain, paid = DiscreteGaussianEvent(2.0), DiscreteGaussianEvent(2.0, 1e-20)
     assert account.epsilon(plain, 1e-5) < account.epsilon(paid, 1e-5) < account.epsilon(plain, 1e-5) * (1 + 1e-6)
     assert math.isinf(account.epsilon(DiscreteGaussianEvent(2.0, 1e-6), 1e-5))  # more than can be spared
@@ -119,47 +119,47 @@ def test_distances_of_samplers_add_up_and_are_paid_for():
 
 def test_groups():
     step = Sampled(Pure(0.5), 0.1)
-    assert events.grouped(step, 1) is step
-    three = events.grouped(step, 3)
+    assert algebra.grouped(step, 1) is step
+    three = algebra.grouped(step, 3)
     assert three.event == Pure(1.5) and three.rate == pytest.approx(1 - 0.9**3)
-    assert events.grouped(Sampled(Gaussian(2.0), 0.1), 3) == SampledGroup(2.0, 0.1, 3)
-    assert events.grouped(SampledGroup(2.0, 0.1, 3), 2) == SampledGroup(2.0, 0.1, 6)
-    large = events.grouped(Sampled(Gaussian(2.0), 0.01), 1000)
+    assert algebra.grouped(Sampled(Gaussian(2.0), 0.1), 3) == SampledGroup(2.0, 0.1, 3)
+    assert algebra.grouped(SampledGroup(2.0, 0.1, 3), 2) == SampledGroup(2.0, 0.1, 6)
+    large = algebra.grouped(Sampled(Gaussian(2.0), 0.01), 1000)
     assert large.event == Gaussian(0.002) and large.rate == pytest.approx(1 - 0.99**1000)
-    assert events.grouped(FixedSize(Gaussian(2.0), 10, 100), 20) == FixedSize(Gaussian(0.1), 100, 100)
-    assert events.grouped(Visible(Pure(0.5), 0.4), 3) == Visible(Pure(1.5), 1.0)
-    assert events.grouped(Parallel((Pure(0.1), Pure(0.2))), 2) == Composed((Pure(0.2), Pure(0.4)))
+    assert algebra.grouped(FixedSize(Gaussian(2.0), 10, 100), 20) == FixedSize(Gaussian(0.1), 100, 100)
+    assert algebra.grouped(Visible(Pure(0.5), 0.4), 3) == Visible(Pure(1.5), 1.0)
+    assert algebra.grouped(Parallel((Pure(0.1), Pure(0.2))), 2) == Composed((Pure(0.2), Pure(0.4)))
     nothing = type("Nothing", (Event,), {"__module__": "tests"})()
     del Event._kinds["Nothing"]
     with pytest.raises(UnsupportedEvent, match="3 units"):
-        events.grouped(nothing, 3)
+        algebra.grouped(nothing, 3)
 
 
 def test_a_group_is_dearer_apart_than_a_bound_says():
     """Drawn one by one: between one unit and all or none of them drawn together."""
-    one, apart = Sampled(Gaussian(4.0), 0.05), events.grouped(Sampled(Gaussian(4.0), 0.05), 4)
+    one, apart = Sampled(Gaussian(4.0), 0.05), algebra.grouped(Sampled(Gaussian(4.0), 0.05), 4)
     together = Sampled(Gaussian(1.0), 1 - 0.95**4)
     costs = [account.epsilon(Repeated(event, 50), 1e-5) for event in (one, apart, together)]
     assert costs[0] < costs[1] < costs[2]
-    assert account.epsilon(Repeated(events.grouped(Sampled(Gaussian(4.0), 1.0), 4), 3), 1e-5) == pytest.approx(
+    assert account.epsilon(Repeated(algebra.grouped(Sampled(Gaussian(4.0), 1.0), 4), 3), 1e-5) == pytest.approx(
         account.epsilon(Repeated(Gaussian(1.0), 3), 1e-5), rel=1e-6
     )
 
 
 def test_replaced_units():
     step = Sampled(Gaussian(2.0), 0.1)
-    replaced = events.replaced(Composed((Repeated(step, 3), Gaussian(2.0), Visible(Pure(0.5), 0.2))))
+    replaced = algebra.replaced(Composed((Repeated(step, 3), Gaussian(2.0), Visible(Pure(0.5), 0.2))))
     expected = Composed((Repeated(Sampled(Gaussian(2.0), 0.1, "replace"), 3), Gaussian(1.0), Visible(Pure(1.0), 0.2)))
-    assert replaced == expected and events.replaced(RandomizedResponseEvent(1.0)) == RandomizedResponseEvent(1.0)
+    assert replaced == expected and algebra.replaced(RandomizedResponseEvent(1.0)) == RandomizedResponseEvent(1.0)
     for event in (FixedSize(Gaussian(1.0), 1, 2), Sampled(Gaussian(1.0), 0.5, "replace"), RandomizedResponseEvent(1.0)):
-        assert events.of_replaced_units(Repeated(Visible(event, 0.5), 2)) and events.replaced(event) == event
-    assert not events.of_replaced_units(step)
+        assert algebra.of_replaced_units(Repeated(Visible(event, 0.5), 2)) and algebra.replaced(event) == event
+    assert not algebra.of_replaced_units(step)
 
 
-@pytest.mark.parametrize("example", [e for e in EXAMPLES if not events.of_replaced_units(e.event)], ids=str)
+@pytest.mark.parametrize("example", [e for e in EXAMPLES if not algebra.of_replaced_units(e.event)], ids=str)
 def test_replacing_costs_at_least_as_much_as_adding(example):
     try:
-        replaced = account.epsilon(events.replaced(example.event), 1e-5)
+        replaced = account.epsilon(algebra.replaced(example.event), 1e-5)
     except UnsupportedEvent:
         return
     assert replaced >= account.epsilon(example.event, 1e-5) * (1 - 1e-6)

@@ -10,7 +10,8 @@ from peers import direct
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy import losses, pairs
 from sordino.privacy.accountants import gdp, pld, rdp
-from sordino.privacy.events import Approximate, Composed, Gaussian, Pure, Repeated, Sampled, Visible, parts
+from sordino.privacy.algebra import parts
+from sordino.privacy.events import Approximate, Composed, Gaussian, Pure, Repeated, Sampled, Visible
 from sordino.privacy.mechanisms.laplace import LaplaceEvent
 from sordino.privacy.pairs import Shift, diluted, randomized_response
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from sordino.core import plugin
 from sordino.core.errors import SpecError
-from sordino.privacy.events import Event, of_replaced_units
+from sordino.privacy.algebra import of_replaced_units
+from sordino.privacy.events import Event
 
 Values = Mapping[str, Any]
 KIND = "privacy.mechanisms"

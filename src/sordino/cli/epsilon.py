@@ -14,7 +14,7 @@ import numpy as np
 from sordino.cli import plot as picture
 from sordino.cli.events import Block, Question, question, with_flags
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy import account, events, shuffle
+from sordino.privacy import account, algebra, events, shuffle
 from sordino.privacy.account import Answer
 from sordino.privacy.events import Event, Pure, Repeated
 from sordino.privacy.guarantee import RELATIONS, UNITS, who
@@ -103,7 +103,7 @@ def _shuffled(asked: Question, composed: float) -> dict[str, Any]:
         bounds["clones-2021"] = shuffle.closed_2021(reports, level, delta)
         if block.randomizer == "response":
             bounds["clones-2023"] = shuffle.closed_2023(reports, level, delta)
-    without = account.epsilon(events.grouped(Repeated(Pure(level), block.steps), asked.group), asked.delta)
+    without = account.epsilon(algebra.grouped(Repeated(Pure(level), block.steps), asked.group), asked.delta)
     best = min([composed, *bounds.values()])
     found = {
         "reports": block.shuffle,
@@ -119,7 +119,7 @@ def _shuffled(asked: Question, composed: float) -> dict[str, Any]:
 
 def _level(block: Block) -> float:
     leaf = block.one()
-    found = (leaf if block.local else events.replaced(leaf)).pure()
+    found = (leaf if block.local else algebra.replaced(leaf)).pure()
     return math.inf if found is None else found  # no pure level is refused before
 
 

@@ -19,17 +19,8 @@ from sordino.cli.catalogue import Mechanism, Values, parsed
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.privacy import shuffle, trust
-from sordino.privacy.events import (
-    Composed,
-    Event,
-    FixedSize,
-    Pure,
-    Repeated,
-    Sampled,
-    Visible,
-    grouped,
-    replaced,
-)
+from sordino.privacy.algebra import grouped, replaced
+from sordino.privacy.events import Composed, Event, FixedSize, Pure, Repeated, Sampled, Visible
 from sordino.privacy.guarantee import RELATIONS, UNITS
 
 CLIENTS = ("client", "user", "report")  # units that are drawn as a whole

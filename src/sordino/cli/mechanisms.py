@@ -15,7 +15,8 @@ import numpy as np
 from sordino.cli import catalogue
 from sordino.cli.catalogue import Mechanism, Param
 from sordino.cli.epsilon import table
-from sordino.privacy.events import Event, parts
+from sordino.privacy.algebra import parts
+from sordino.privacy.events import Event
 
 NORMS = {"1": "L1", "2": "L2", "math.inf": "L-infinity", "-infinity": "L-infinity", "self.norm": "L1 or L2"}
 WIDTH = 100

@@ -12,7 +12,8 @@ from sordino.cli.events import Question
 from sordino.core.errors import RunError, SpecError, UnsupportedEvent
 from sordino.privacy import account
 from sordino.privacy.accountants import pld, rdp
-from sordino.privacy.events import Event, gdp_mu_squared
+from sordino.privacy.algebra import gdp_mu_squared
+from sordino.privacy.events import Event
 from sordino.privacy.pairs import Floats
 
 BLUE, ORANGE, GREY = "#1f5f99", "#c4501b", "#777777"

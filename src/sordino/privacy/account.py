@@ -16,19 +16,8 @@ from numpy.typing import NDArray
 from sordino.core import check
 from sordino.core.errors import SpecError, UnsupportedEvent
 from sordino.privacy.accountants import advanced, basic, gdp, kov, pld, rdp, zcdp
-from sordino.privacy.events import (
-    Event,
-    FixedSize,
-    Gaussian,
-    Parallel,
-    Repeated,
-    Sampled,
-    Visible,
-    distance,
-    gdp_mu_squared,
-    non_private,
-    parts,
-)
+from sordino.privacy.algebra import distance, gdp_mu_squared, non_private, parts
+from sordino.privacy.events import Event, FixedSize, Gaussian, Parallel, Repeated, Sampled, Visible
 from sordino.privacy.pairs import Floats
 
 __all__ = ["Answer", "by_accountant", "delta", "epsilon", "explain", "trade_off"]

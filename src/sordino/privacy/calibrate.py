@@ -14,7 +14,8 @@ from sordino.core import check
 from sordino.core.errors import BudgetError, SpecError
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
-from sordino.privacy.events import Event, NonPrivate, gdp_mu_squared, non_private
+from sordino.privacy.algebra import gdp_mu_squared, non_private
+from sordino.privacy.events import Event, NonPrivate
 
 LARGEST, SMALLEST = 1e6, 1e-4  # noise beyond which nothing is learnt, and below which nothing is hidden
 CLOSE = 5e-4  # how near to the target, relatively, a search stops

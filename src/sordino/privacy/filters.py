@@ -21,7 +21,8 @@ import numpy as np
 from sordino.core import check
 from sordino.core.errors import BudgetError, SpecError, UnsupportedEvent
 from sordino.privacy.accountants import gdp, rdp
-from sordino.privacy.events import Approximate, Event, NonPrivate, Pure, distance, gdp_mu_squared, non_private
+from sordino.privacy.algebra import distance, gdp_mu_squared, non_private
+from sordino.privacy.events import Approximate, Event, NonPrivate, Pure
 
 THEORIES = ("plans", "rdp", "gdp")
 SPREAD = (0.7, 1.0, 2.0, 6.0)  # the orders of an RdpFilter, relative to the best one for a Gaussian

@@ -13,7 +13,8 @@ from sordino.core.errors import SpecError
 from sordino.privacy import trust
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
-from sordino.privacy.events import Cost, Event, Repeated, non_private
+from sordino.privacy.algebra import non_private
+from sordino.privacy.events import Cost, Event, Repeated
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Sampler, of_records_inside
 

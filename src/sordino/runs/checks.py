@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sordino.core.errors import ModelError, SordinoError
 from sordino.models.validate import fix, validate
-from sordino.privacy.events import non_private
+from sordino.privacy.algebra import non_private
 from sordino.runs import planner
 from sordino.runs.case import Case, looks_fitted, repeated
 from sordino.runs.ledger import Ledger

@@ -20,7 +20,8 @@ from typing import Any
 from sordino.core import check
 from sordino.core.errors import BudgetError, RunError, SordinoError, SpecError
 from sordino.privacy import filters, trust
-from sordino.privacy.events import Approximate, Cost, Event, NonPrivate, from_json, grouped, to_json
+from sordino.privacy.algebra import grouped
+from sordino.privacy.events import Approximate, Cost, Event, NonPrivate, from_json, to_json
 from sordino.runs.chain import WAIT, Chain, Entry
 from sordino.runs.jobs import Account, Ints, blob, ids
 

@@ -10,8 +10,9 @@ from scipy.stats import chisquare
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import pairs
+from sordino.privacy.algebra import grouped
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import from_json, grouped, to_json
+from sordino.privacy.events import from_json, to_json
 from sordino.privacy.mechanisms.exponential import BoundedRange, Exponential, ExponentialEvent
 from sordino.privacy.mechanisms.noisy_max import NoisyMax
 

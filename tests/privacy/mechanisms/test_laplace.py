@@ -10,8 +10,9 @@ from scipy.stats import kstest, laplace
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import pairs
+from sordino.privacy.algebra import grouped
 from sordino.privacy.clip import Bounded, clip_rows
-from sordino.privacy.events import from_json, grouped, to_json
+from sordino.privacy.events import from_json, to_json
 from sordino.privacy.mechanisms.laplace import Laplace, LaplaceEvent, LaplaceL2Event, LaplacePair
 
 ORDERS = np.array([1.01, 1.5, 2.0, 3.7, 8.0, 32.0, 256.0])

@@ -9,8 +9,9 @@ from scipy.stats import chisquare, laplace
 
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
+from sordino.privacy.algebra import grouped
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Pure, from_json, grouped, to_json
+from sordino.privacy.events import Pure, from_json, to_json
 from sordino.privacy.mechanisms.sparse_vector import SparseVector, SparseVectorEvent
 
 

@@ -8,8 +8,9 @@ from scipy.stats import kstest
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import pairs
+from sordino.privacy.algebra import grouped
 from sordino.privacy.clip import Bounded, clip_rows
-from sordino.privacy.events import Pure, from_json, grouped, to_json
+from sordino.privacy.events import Pure, from_json, to_json
 from sordino.privacy.mechanisms.staircase import (
     PerCoordinateStaircaseEvent,
     Staircase,

@@ -9,7 +9,8 @@ from scipy.optimize import brentq
 
 from sordino.core import check
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy.events import Event, Gaussian, Sampled, gdp_mu_squared, parts
+from sordino.privacy.algebra import gdp_mu_squared, parts
+from sordino.privacy.events import Event, Gaussian, Sampled
 from sordino.privacy.pairs import gaussian_delta as delta_of_mu
 
 

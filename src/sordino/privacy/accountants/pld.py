@@ -10,19 +10,8 @@ from functools import lru_cache
 
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy import losses, pairs
-from sordino.privacy.events import (
-    Composed,
-    Event,
-    FixedSize,
-    Gaussian,
-    Parallel,
-    Repeated,
-    Sampled,
-    Visible,
-    grouped,
-    of_replaced_units,
-    parts,
-)
+from sordino.privacy.algebra import grouped, of_replaced_units, parts
+from sordino.privacy.events import Composed, Event, FixedSize, Gaussian, Parallel, Repeated, Sampled, Visible
 from sordino.privacy.losses import FINE, ROUGH, SLOPPY
 from sordino.privacy.pairs import Pair
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy.events import Composed, Event, FixedSize, Gaussian, Parallel, Repeated, Sampled, Visible, parts
+from sordino.privacy.algebra import parts
+from sordino.privacy.events import Composed, Event, FixedSize, Gaussian, Parallel, Repeated, Sampled, Visible
 
 Curve = NDArray[np.float64]  # one Renyi divergence an order
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.accountants import pld, rdp
-from sordino.privacy.events import Event, Sampled, Visible, parts
+from sordino.privacy.algebra import parts
+from sordino.privacy.events import Event, Sampled, Visible
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import math
 from scipy.optimize import minimize_scalar
 
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy.events import Event, parts
+from sordino.privacy.algebra import parts
+from sordino.privacy.events import Event
 
 
 def rho_of(event: Event) -> float:
