@@ -209,7 +209,8 @@ class Sum:
 
     def _window(self, theta: float, top: float, cells: float) -> Window:
         most, bottom = MOST[cells], self._bottom(theta)
-        cells *= 1 if sum(self.counts) < 5000 else 2  # the error falls with the square; speed is worth more here
+        # the error falls with the square of a cell; of many steps, and of many unlike ones, speed is worth more
+        cells *= 2 if sum(self.counts) >= 5000 or len(self.pairs) > 40 else 1
         width = max(top - bottom, 1e-3 * self.deviation)
         step = max(cells * self._deviation(theta), width / most, max(high for _, high in self._reach) / most)
         size = int(np.clip(np.ceil(width / step), 512, most))
