@@ -7,10 +7,11 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.integrate import quad
 from scipy.special import expit
-from scipy.stats import chisquare, kstest
+from scipy.stats import kstest
 
+from reports import N, audit, bulk, fits
 from sordino.core.errors import DataError, SpecError
-from sordino.core.rng import RowStream, Stream
+from sordino.core.rng import Stream
 from sordino.privacy import events, pairs
 from sordino.privacy.mechanisms.duchi import Duchi, corners
 from sordino.privacy.mechanisms.harmony import Harmony
@@ -18,34 +19,7 @@ from sordino.privacy.mechanisms.hybrid import TURN, Hybrid
 from sordino.privacy.mechanisms.one_bit_mean import OneBitMean
 from sordino.privacy.mechanisms.piecewise import Piecewise
 
-N = 400_000
 ORDERS = np.array([1.01, 1.5, 2.0, 7.0, 64.0])
-
-
-class Bulk(RowStream):
-    """Many rows from one keystream, for tests of a law: one key a client takes 9 microseconds a row."""
-
-    def at(self, *path):
-        return Bulk(self.stream.at(*path), self.ids)
-
-    def words(self, n):
-        return self.stream.words(n * len(self.ids)).reshape(len(self.ids), n)
-
-
-def bulk(n=N, seed=5):
-    return Bulk(Stream.research(seed), np.arange(n))
-
-
-def audit(laws):
-    """The exact level of a table of laws [inputs, outputs]: the largest log ratio over outputs and pairs of inputs."""
-    laws = np.asarray(laws)
-    assert_allclose(laws.sum(axis=1), 1, rtol=1e-12)  # distributions
-    laws = laws[:, laws.max(axis=0) > 0]
-    return math.inf if (laws == 0).any() else float(np.log(laws.max(axis=0) / laws.min(axis=0)).max())
-
-
-def fits(seen, law, least=1e-3):
-    return chisquare(np.bincount(seen, minlength=len(law)), law * len(seen)).pvalue > least
 
 
 def dominates(event, laws, eps):

@@ -4,31 +4,18 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from numpy.testing import assert_allclose
 from scipy.integrate import quad
 from scipy.special import gammaln
 from scipy.stats import beta, kstest, norm
 
+from reports import Bulk
 from sordino.core.errors import DataError, SpecError
-from sordino.core.rng import RowStream, Stream, box_muller
+from sordino.core.rng import Stream
 from sordino.privacy import events, pairs
 from sordino.privacy.mechanisms.priv_unit import PrivUnit, pull, share
 
 N = 100_000
-
-
-class Bulk(RowStream):
-    """Many rows from one keystream, for tests of a law: one key a client takes 9 microseconds a row."""
-
-    def at(self, *path):
-        return Bulk(self.stream.at(*path), self.ids)
-
-    def words(self, n):
-        return self.stream.words(n * len(self.ids)).reshape(len(self.ids), n)
-
-    def normal(self, dim, like):
-        return box_muller(torch.from_numpy(self.uniform(dim + dim % 2)))[:, :dim]
 
 
 def marginal(t, dim):
