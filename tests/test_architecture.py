@@ -57,7 +57,7 @@ PRIVACY = {
     "price": ("algebra", "events", "accountants", "account", "guarantee", "samplers", "trust"),
     "filters": ("algebra", "events", "accountants"),
     "individual": ("accountants",),
-    "personal": ("events", "account"),
+    "personal": ("events", "calibrate"),
 }
 
 

@@ -1,8 +1,12 @@
+import numpy as np
 import pytest
 
 from sordino.core.errors import SpecError
 from sordino.privacy import account, shuffle
 from sordino.privacy.events import Gaussian, Pure
+from sordino.privacy.mechanisms import skellam
+from sordino.privacy.mechanisms.binomial import BinomialEvent
+from sordino.privacy.mechanisms.skellam import SkellamEvent
 from sordino.privacy.trust import Viewer, carried, viewer
 
 
@@ -39,6 +43,19 @@ def test_a_secure_sum_hides_a_client_behind_the_noise_of_the_honest_ones():
     assert carried(share, "secure-sum", viewer("server+99"), 100, dropouts=99) == share  # its own noise stays
     costs = [account.epsilon(carried(share, "secure-sum", viewer(v), 100), 1e-5) for v in ("server", "server+36")]
     assert costs[0] < costs[1]
+
+
+def test_integer_noises_that_add_up_to_their_like():
+    """Checked against the laws themselves: the sum of n noises, convolved, is the noise that is priced."""
+    share = SkellamEvent(3.0, 1.0, 1.0)
+    assert carried(share, "secure-sum", viewer("server+2"), 6) == SkellamEvent(12.0, 1.0, 1.0)
+    _, one = skellam.probabilities(3.0)
+    four = np.convolve(np.convolve(one, one), np.convolve(one, one))
+    k, whole = skellam.probabilities(12.0)
+    middle = len(four) // 2
+    np.testing.assert_allclose(four[middle - 30 : middle + 31], whole[np.abs(k) <= 30], rtol=1e-9)
+    coins = BinomialEvent(40, 1, 1.0, 1.0, 1, 1e-6)
+    assert carried(coins, "secure-sum", viewer("server"), 5) == BinomialEvent(200, 1, 1.0, 1.0, 1, 1e-6)
 
 
 def test_noise_that_does_not_add_up_to_its_like_gains_nothing_from_a_sum():

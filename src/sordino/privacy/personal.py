@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from sordino.core import check
 from sordino.core.errors import SpecError
-from sordino.privacy.account import epsilon as cost
+from sordino.privacy.calibrate import steps_within
 from sordino.privacy.events import Event, Repeated
 
 if TYPE_CHECKING:
@@ -96,23 +97,8 @@ def deal(text: str, clients: int, delta: float, rng: Stream) -> Budgets:
 def participations(event: Event, budgets: Budgets, at_most: int = 1_000_000) -> Ints:
     """For each client the largest count (up to `at_most`) whose composed epsilon(delta_k) is within epsilon_k."""
     check.count(at_most=at_most)
-    counts = [_largest(lambda n, k=k: cost(Repeated(event, n), k[1]) <= k[0], at_most) for k in budgets.kinds]  # type: ignore[misc]
+    counts = [steps_within(partial(Repeated, event), epsilon, delta, at_most) for epsilon, delta in budgets.kinds]
     return np.array(counts, dtype=np.int64)[budgets.of]
-
-
-def _largest(fits: Callable[[int], bool], at_most: int) -> int:
-    """The largest n up to `at_most` that fits, if all below it do; 0 where none does."""
-    low, high = 0, 1
-    while high < at_most and fits(high):
-        low, high = high, 2 * high
-    if high >= at_most:
-        high = at_most
-        if fits(high):
-            return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 def _is_distribution(text: str) -> bool:

@@ -5,6 +5,7 @@ arXiv:2004.00010, Proposition 12.
 """
 
 import math
+from collections.abc import Callable
 
 from scipy.optimize import minimize_scalar
 
@@ -55,8 +56,8 @@ def _log_delta(a: float, rho: float, epsilon: float) -> float:
     return (a - 1) * (rho * a + math.log1p(-1 / a) - epsilon) - math.log(a)
 
 
-def _least(of_order: object) -> float:
+def _least(of_order: Callable[[float], float]) -> float:
     """The minimum over orders a = 1 + e^t; the function has one dip."""
-    found = minimize_scalar(lambda t: of_order(1 + math.exp(t)), bounds=(-12, 25), method="bounded",  # type: ignore[operator]
-                            options={"xatol": 1e-10})  # fmt: skip
+    options = {"xatol": 1e-10}
+    found = minimize_scalar(lambda t: of_order(1 + math.exp(t)), bounds=(-12, 25), method="bounded", options=options)
     return float(found.fun)

@@ -92,6 +92,9 @@ class BinomialEvent(Event):
     def grouped(self, k: int) -> Event:
         return replace(self, l1=k * self.l1, l2=k * self.l2, linf=k * self.linf)
 
+    def summed(self, n: int) -> Event:
+        return replace(self, trials=n * self.trials, distance=min(n * self.distance, 1 - 2**-53))
+
 
 @dataclass(frozen=True)
 class Binomial:
