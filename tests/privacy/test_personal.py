@@ -1,6 +1,5 @@
 """Every client its own budget: read, dealt and turned into participations."""
 
-
 import numpy as np
 import pytest
 
