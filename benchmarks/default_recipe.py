@@ -92,7 +92,7 @@ def main() -> None:
     if sys.argv[1] == "confirm":
         test = scattering(data.x_test), data.y_test
         row("dp-sgd, epsilon 2, defaults", x, y, test, method="dp-sgd", learning_rate=8.0)
-        row("fedavg, no privacy, defaults", x, y, test, method="fedavg", learning_rate=8.0)
+        row("fedavg, no privacy, defaults", x, y, test, method="none", learning_rate=8.0)
         return None
     held = x[:HELD_OUT], y[:HELD_OUT]
     x, y = x[HELD_OUT:], y[HELD_OUT:]
@@ -104,7 +104,7 @@ def main() -> None:
         )
     for rounds in (25, 100):
         row(f"{rounds} rounds", x, y, held, method="dp-sgd", learning_rate=8.0, rounds=rounds)
-    row("no privacy", x, y, held, method="fedavg", learning_rate=8.0)
+    row("no privacy", x, y, held, method="none", learning_rate=8.0)
     return None
 
 

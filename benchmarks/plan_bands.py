@@ -121,7 +121,7 @@ def line(bench: Bench, data: Data, unit: str, rounds: int) -> list[list[Any]]:
     keys = {"rounds": rounds, "client_rate": rates[0], "batch_rate": rates[1]}
     found, without = [], []
     for rate in (highest, highest / 4):
-        without.append(train(bench, data, count, method="fedavg", learning_rate=rate, **keys))
+        without.append(train(bench, data, count, method="none", learning_rate=rate, **keys))
         for level in (NO_NOISE, *LEVELS):
             z = level * math.sqrt(rounds) / planner.nsr_of(how, asked, 1.0)
             if min(rates) < 1 and z < 0.1:  # its epsilon is beyond every grid

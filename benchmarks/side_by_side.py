@@ -21,8 +21,8 @@ from common import TICKS
 
 HERE = Path(__file__).parent
 OURS = {
-    "W1": ["--method", "dp-sgd", "--beside", "fedavg"],
-    "W2": ["--method", "dp-fedavg", "--beside", "fedavg"],
+    "W1": ["--method", "dp-sgd", "--beside", "none"],
+    "W2": ["--method", "dp-fedavg", "--beside", "none"],
 }
 PEERS = {
     "W1": ["flower", "pfl", "opacus", "torch", "limit", "limit-wide"],

@@ -72,6 +72,7 @@ def small_npz(tmp_path: Path) -> Path:
         y_train=np.concatenate([c[1].numpy() for c in clients]),
         x_test=x.numpy(),
         y_test=y.numpy(),
+        classes=np.array(3),
     )
     return tmp_path / "small.npz"
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sordino.core.rng import RowStream
+from sordino.core.types import Batch, Model, Rows, State
 from sordino.methods.base import Local, Plan
 from sordino.privacy.samplers import Poisson
 from sordino.runs import build, spec
@@ -66,6 +68,12 @@ def plan(**keys: Any) -> Plan:
         "mean_client": 12.0,
     }
     return Plan(**(known | keys))
+
+
+def rows_of(made: build.Job, state: State, data: Batch, plan: Plan, rng: RowStream, model: Model | None = None) -> Rows:
+    """What the clients would send in their first round."""
+    own = plan.algorithm.fresh(state, len(data.sizes))
+    return made.method.train(state, data, own, model or made.model, plan, rng)[0]
 
 
 def same_weights(a: nn.Module, b: nn.Module) -> bool:

@@ -40,9 +40,9 @@ def test_nothing_broken_is_exit_code_zero_and_says_what_was_looked_at(call, here
 
 
 def test_broken_is_exit_code_one_for_people_and_programs(call, here):
-    (here / "small.toml").write_text(TOML + 'method = "fedavg"\n')
+    (here / "small.toml").write_text(TOML + 'method = "none"\n')
     done = call("check", "small.toml")
-    assert done.returncode == 1 and "broken: method = fedavg adds no noise" in done.stdout
+    assert done.returncode == 1 and "broken: method = none adds no noise" in done.stdout
     done = call("check", "small.toml", "--json")
     found = json.loads(done.stdout)
     assert done.returncode == 1 and found["broken"] and found["findings"][0]["rule"] == "no_noise"

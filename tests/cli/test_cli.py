@@ -143,10 +143,12 @@ def test_an_unknown_flag_or_command_names_what_there_is(call):
 
 
 def test_methods_are_listed_for_people_and_programs(call):
-    rows = {r["method"]: r for r in json.loads(call("methods", "--json").stdout)}
-    assert rows["dp-sgd"]["unit"] == "record" and rows["dp-sgd"]["protects_from"] == ["server", "public"]
-    assert rows["dp-fedavg"]["unit"] == "client" and rows["dp-fedavg"]["protects_from"] == ["public"]
-    assert rows["fedavg"]["protects_from"] == []
+    found = json.loads(call("methods", "--json").stdout)
+    rows = {r["method"]: r for r in found["methods"]}
+    assert rows["dp-sgd"]["units"] == ["record", "user"] and rows["dp-sgd"]["protects_from"] == ["server", "public"]
+    assert rows["dp-fedavg"]["units"] == ["client", "user"] and rows["dp-fedavg"]["protects_from"] == ["public"]
+    assert rows["none"]["protects_from"] == rows["none"]["units"] == []
+    assert {r["algorithm"]: r["options"] for r in found["algorithms"]}["fedprox"] == {"mu": 0.01}
     assert rows["dp-fedavg"]["options"]["quantile"] == 0.5
     assert "protects no one" in call("methods").stdout
 

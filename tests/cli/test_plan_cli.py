@@ -74,7 +74,7 @@ def test_a_model_of_a_size_that_was_not_measured_is_a_guess(call):
     [
         (("--clients", "0"), "clients must be at least 1"),
         (("--epsilon", "nan"), "epsilon must be finite"),
-        (("--method", "fedavg"), "nothing to plan for fedavg"),
+        (("--method", "none"), "nothing to plan for none"),
         (("--method", "dp-sg"), "Did you mean 'dp-sgd'?"),
     ],
 )

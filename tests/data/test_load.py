@@ -63,11 +63,56 @@ def test_an_npz_file_is_read(tmp_path):
         ({"client_train": np.zeros(29, int)}, "client_train must hold one whole number"),
         ({"client_train": np.zeros(30)}, "client_train must hold one whole number"),
         ({"client_train": np.zeros((30, 1), int)}, "client_train must hold one whole number"),
+        ({"client_test": np.zeros(30, int)}, "client_test must hold one whole number a test record"),
+        ({"user_train": np.zeros(10, int)}, "user_train must hold one whole number a training record"),
+        ({"user_train": np.full(30, 2**64 - 1, np.uint64)}, "more than 63 bits"),
+        ({"classes": np.array(2)}, r"training part: label 2 in record \d+ is not below the declared 2 classes"),
+        ({"classes": np.array([2, 3])}, "classes must be one whole number"),
+        ({"classes": np.array(10**9)}, "classes must be one whole number"),
+        ({"y_train": np.arange(30) - 1}, "label -1 in record 0 is negative"),
+        ({"y_test": np.arange(10) - 1}, "test part: label -1 in record 0 is negative"),
+        (
+            {"y_test": np.arange(10), "classes": np.array(6)},
+            "test part: label 6 in record 6 is not below the declared 6",
+        ),
+        ({"y_train": np.full(30, 10**9)}, "would make 1000000001 classes"),
+        ({"x_test": np.zeros((10, 5))}, "differ in shape"),
+        ({"y_test": np.zeros(10)}, "y_train is int64, y_test float64"),
     ],
 )
 def test_a_file_with_the_wrong_arrays_is_refused(changed, match, tmp_path):
     with pytest.raises(DataError, match=match):
         saved(tmp_path, **changed)
+
+
+def test_what_an_npz_file_declares_is_used_and_what_it_does_not_is_told(tmp_path):
+    plain = saved(tmp_path)
+    assert plain.classes == 3 and plain.task == "classification" and not plain.public
+    assert any("read from the labels" in note for note in plain.notes)
+    ids = {"client_train": np.arange(30, dtype=np.uint8), "client_test": np.arange(10), "user_train": np.arange(30) * 7}
+    data = saved(tmp_path, classes=np.array(7), class_names=np.array(list("abcdefg")), **ids)
+    assert data.classes == 7 and data.names == tuple("abcdefg") and data.notes == ()
+    assert data.client_test.tolist() == list(range(10)) and data.user_train[3] == 21
+    assert data.client_train.dtype == np.int64
+    regression = saved(tmp_path, y_train=np.linspace(0, 1, 30), y_test=np.linspace(0, 1, 10))
+    assert regression.task == "regression" and regression.classes is None and regression.notes == ()
+    tokens = np.arange(120).reshape(30, 4) % 50
+    text = saved(
+        tmp_path, x_train=tokens, y_train=tokens + 1, x_test=tokens[:10], y_test=tokens[:10], classes=np.array(51)
+    )
+    assert text.task == "next-token" and text.classes == 51
+
+
+def test_pictures_of_an_npz_file_are_centred_and_colours_come_second(tmp_path):
+    grey = {"x_train": np.full((30, 5, 6), 255, np.uint8), "x_test": np.zeros((10, 5, 6), np.uint8)}
+    data = saved(tmp_path, **grey)
+    assert data.prepare(data.x_train).shape == (30, 1, 5, 6) and data.prepare(data.x_train).unique().tolist() == [1]
+    assert data.prepare(data.x_test).unique().tolist() == [-1]
+    colour = {k: np.repeat(v[..., None], 3, axis=3) for k, v in grey.items()}
+    data = saved(tmp_path, **colour)
+    assert data.x_train.shape == (30, 3, 5, 6) and any("colours" in note for note in data.notes)
+    flat = saved(tmp_path, x_train=np.full((30, 5), 9, np.uint8), x_test=np.zeros((10, 5), np.uint8))
+    assert flat.prepare(flat.x_train).unique().tolist() == [9] and flat.prepare(flat.x_train).dtype == torch.float32
 
 
 def test_a_pickled_object_is_refused_and_never_opened(tmp_path):
@@ -121,6 +166,9 @@ def test_what_is_not_there_is_named(tmp_path):
     with zipfile.ZipFile(tmp_path / "it.zip", "w"):
         pass
     refused("no dataset", "it.zip", str(tmp_path))
+    refused("no dataset", "a" * 5000)
+    refused("no dataset", "nul\0byte.npz")
+    refused("Did you mean 'fashion-mnist'", "fashion_mnist")
 
 
 def test_pictures_are_scaled_by_published_constants():

@@ -39,6 +39,28 @@ def naive(module, weights, batch, clip, sample_loss=loss):
     return torch.stack(rows)
 
 
+def singles(weights, batch):
+    """Every sample a client of its own, with its client's weights."""
+    owner = torch.arange(len(batch.sizes)).repeat_interleave(torch.tensor(batch.sizes))
+    own = weights[owner] if weights.dim() == 2 else weights
+    return own, Batch(batch.x, batch.y, (1,) * batch.x.shape[0])
+
+
+def naive_groups(module, weights, batch, clip, groups, sample_loss=loss):
+    """[clients, dim] and every group's own row [groups, dim], before the clip: one sample, one group at a time."""
+    each = naive(module, *singles(weights, batch), None, sample_loss)
+    stop = torch.tensor(batch.sizes).cumsum(0)
+    rows, total, at = [], torch.zeros(len(batch.sizes), each.shape[1], dtype=torch.float64), 0
+    for length in groups:
+        mean = each[at : at + length].sum(0) / max(1, length)
+        rows.append(mean)
+        if length:
+            k = int((stop <= at).sum())
+            total[k] += mean * min(1.0, clip / mean.norm().item()) if clip is not None else mean
+        at += length
+    return total, torch.stack(rows)
+
+
 def case(module, x, sizes, stacked, seed=0):
     """Layout, weights and batch: the first sum(sizes) records of x with random targets."""
     layout = Layout.of(module)
@@ -56,7 +78,4 @@ def relative(got, expected):
 
 def middle_norm(module, weights, batch, sample_loss=loss):
     """A clip that cuts about half of the samples: the median of their norms."""
-    each = Batch(batch.x, batch.y, (1,) * batch.x.shape[0])
-    owner = torch.arange(len(batch.sizes)).repeat_interleave(torch.tensor(batch.sizes))
-    own = weights[owner] if weights.dim() == 2 else weights
-    return naive(module, own, each, None, sample_loss).norm(dim=1).median().item()
+    return naive(module, *singles(weights, batch), None, sample_loss).norm(dim=1).median().item()

@@ -11,7 +11,6 @@ from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.core.types import State
 from sordino.methods.dp_fedavg import DpFedAvg
-from sordino.methods.dp_fedsgd import DpFedSgd
 from sordino.privacy.samplers import FixedSize, Poisson
 
 RNG = Stream.research(8)
@@ -19,7 +18,7 @@ CLIENTS = 400
 
 
 def state_of(method, made, dim=20_000):
-    return method.begin(State(torch.zeros(dim)), made)
+    return method.begin(State(torch.zeros(dim)), None, made)
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.3])
@@ -71,7 +70,7 @@ def test_the_count_has_its_noise():
 def test_a_count_that_eats_the_whole_budget_is_refused_before_the_first_round():
     method, made = DpFedAvg(adaptive_clip=True, count_noise=0.4), plan(noise_multiplier=1.0)
     with pytest.raises(SpecError, match=r"count_noise.*Use count_noise above 0\.5"):
-        method.begin(State(torch.zeros(3)), made)
+        method.begin(State(torch.zeros(3)), None, made)
 
 
 @pytest.mark.parametrize("factor", [0.1, 10.0])
@@ -110,18 +109,6 @@ def test_replacing_one_of_a_fixed_cohort_is_charged_twice_the_clip():
     made = plan(sampler=FixedSize(4), noise_multiplier=3.0)
     costs = {c.viewer: c for c in DpFedAvg().costs(made)}
     assert costs["public"].event.noise_multiplier == 1.5 and costs["public"].relation == "replace"
-
-
-def test_fedsgd_takes_one_full_batch_step_whatever_the_plan_says():
-    from problems import federation, job
-    from sordino.runs import loop
-
-    made = job(method="dp-fedsgd", clients=federation((12, 5)), local_steps=7, optimizer="adam", learning_rate=0.3)
-    state, data = loop.begin(made), made.clients.fetch([0, 1], torch.device("cpu"))
-    rows = made.method.train(state, data, made.model, made.plan, RNG.rows([0, 1]))
-    sums = made.model.gradients.sums(state.params, data, None)
-    assert torch.allclose(rows, -0.3 * sums / torch.tensor([[12.0], [5.0]]), atol=1e-6)
-    assert isinstance(made.method, DpFedSgd)
 
 
 @pytest.mark.parametrize(

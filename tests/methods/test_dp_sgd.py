@@ -6,10 +6,10 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import CLASSES, federation, job, plan
+from problems import CLASSES, federation, job, plan, rows_of
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.core.types import Batch, State
+from sordino.core.types import Batch
 from sordino.methods.base import Local
 from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy.events import FixedSize, Gaussian, Repeated, Sampled
@@ -31,7 +31,7 @@ def silent(clients=((10,) * 4), **keys):
 def moved(made, **local):
     plan = replace(made.plan, local=replace(made.plan.local, **local)) if local else made.plan
     data = made.clients.fetch(range(made.clients.count), torch.device("cpu"))
-    return made.method.train(loop.begin(made), data, made.model, plan, RNG.rows(range(made.clients.count)))
+    return rows_of(made, loop.begin(made), data, plan, RNG.rows(range(made.clients.count)))
 
 
 @pytest.mark.parametrize(("clip", "lr", "rate"), [(1.0, 1.0, 1.0), (0.2, 0.1, 1.0), (3.0, 1.0, 0.5)])
@@ -71,7 +71,7 @@ def test_the_divisor_is_the_expected_batch_not_the_realised_one():
         rng = RNG.at("try", i).rows([0])
         drawn = made.method._batch(data, quiet, rng.at("batch", 0))
         total = made.model.gradients.sums(state.params, drawn, 1.0)
-        rows = made.method.train(state, data, made.model, quiet, rng)
+        rows = rows_of(made, state, data, quiet, rng)
         assert torch.allclose(rows, -total / 10, atol=1e-6)
         sizes.add(drawn.sizes[0])
     assert len(sizes) > 1 and sizes != {10}
@@ -87,7 +87,7 @@ def test_a_step_is_the_clipped_sum_of_a_hand_written_loop():
         nn.functional.cross_entropy(module(x[None]), y[None]).backward()
         g = torch.cat([p.grad.flatten() for p in module.parameters()])
         total += g * min(1.0, 0.4 / float(g.norm()))
-    rows = made.method.train(state, data, made.model, quiet, RNG.rows([0]))
+    rows = rows_of(made, state, data, quiet, RNG.rows([0]))
     assert torch.allclose(rows[0], -0.5 * total / 6, atol=1e-5)
 
 
@@ -130,7 +130,7 @@ def test_as_many_steps_are_taken_as_are_charged():
     batch = DpSgd._batch
     try:
         DpSgd._batch = lambda self, *a: counted.append(1) or batch(self, *a)
-        made.method.train(loop.begin(made), data, made.model, plan_, RNG.rows(range(4)))
+        rows_of(made, loop.begin(made), data, plan_, RNG.rows(range(4)))
     finally:
         DpSgd._batch = batch
     assert len(counted) == cost.event.count == 8
@@ -143,12 +143,18 @@ def test_epochs_with_a_batch_size_need_clients_of_one_size():
 
 
 def test_larger_clients_weigh_more_and_the_noise_is_inside_already():
-    rows = torch.ones(3, 5)
-    sized = plan(mean_client=20.0, population=3)
-    out = DpSgd().release(rows, (10, 20, 30), State(torch.zeros(5)), sized, RNG.rows([0, 1, 2]))
-    assert torch.allclose(out[:, 0], torch.tensor([0.5, 1.0, 1.5]))
-    merged = DpSgd().merge(State(torch.zeros(5)), out, sized, RNG)
-    assert torch.allclose(merged.params, torch.ones(5))
+    made = job(nn.Linear(20, CLASSES), federation((10, 20, 30)), method="dp-sgd", learning_rate=0.5)
+    quiet, state = replace(made.plan, noise_multiplier=1e-9), loop.begin(made)
+    alone = []
+    for i, n in enumerate((10, 20, 30)):  # mean over the records, times the client's share of all records
+        data = made.clients.fetch([i], torch.device("cpu"))
+        alone.append(-0.5 * made.model.gradients.sums(state.params, data, 1.0)[0] / n * (n / 20))
+    data = made.clients.fetch(range(3), torch.device("cpu"))
+    rows = rows_of(made, state, data, quiet, RNG.rows(range(3)))
+    assert torch.allclose(rows, torch.stack(alone), atol=1e-6)
+    assert torch.equal(made.method.release(rows, data.sizes, state, quiet, RNG.rows(range(3))), rows)
+    merged = made.method.merge(state, rows, quiet, RNG)
+    assert torch.allclose(merged.params - state.params, rows.sum(0) / 3, atol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [{"clip": 0}, {"clip": float("nan")}, {"batch_sampling": "shuffled"}])

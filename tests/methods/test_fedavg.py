@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from problems import federation, held_out, job, mlp
+from sordino.algorithms import optimizers
 from sordino.core.rng import Stream
 from sordino.engines.simulator import Simulator
-from sordino.methods import optimizers
 from sordino.methods.base import Local
 from sordino.runs import loop
 
@@ -32,7 +32,7 @@ def round_of(made, state, number=0, cohort=None):
 def test_fedavg_is_the_hand_written_one():
     """McMahan et al. (2017), Algorithm 1, full batches, three local steps, two rounds, unequal clients."""
     clients = federation((12, 30, 5))
-    made = job(method="fedavg", clients=clients, local_steps=3, learning_rate=0.2)
+    made = job(method="none", clients=clients, local_steps=3, learning_rate=0.2)
     state, server = loop.begin(made), mlp()
     for r in range(2):
         state = round_of(made, state, r)
@@ -52,7 +52,7 @@ def test_fedavg_is_the_hand_written_one():
 
 
 def test_only_those_who_took_part_are_averaged():
-    made = job(method="fedavg", clients=federation((12, 30, 5)))
+    made = job(method="none", clients=federation((12, 30, 5)))
     state = loop.begin(made)
     one = round_of(made, state, cohort=[1])
     assert torch.allclose(one.params - state.params, expected(made, state, [1]), atol=1e-6)
@@ -79,7 +79,7 @@ def torch_optimizer(name, parameters):
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_a_local_optimiser_is_torchs(name):
     x, y = held_out(30)
-    made = job(method="fedavg", clients=[(x, y)], local_steps=8, optimizer=name, learning_rate=0.05, momentum=0.8)
+    made = job(method="none", clients=[(x, y)], local_steps=8, optimizer=name, learning_rate=0.05, momentum=0.8)
     state = loop.begin(made)
     ours = round_of(made, state).params
     module = mlp()
@@ -96,7 +96,7 @@ def test_every_optimiser_is_another():
     x, y = held_out(30)
     ends = []
     for name in optimizers.OPTIMIZERS:
-        made = job(method="fedavg", clients=[(x, y)], local_steps=4, optimizer=name, learning_rate=0.05)
+        made = job(method="none", clients=[(x, y)], local_steps=4, optimizer=name, learning_rate=0.05)
         ends.append(round_of(made, loop.begin(made)).params)
     for i in range(4):
         for j in range(i):
@@ -112,15 +112,16 @@ def test_optimiser_state_is_the_clients_own():
 
 def test_epochs_in_batches_use_every_record_once_a_pass():
     """Shuffled mini-batches: with a model linear in the data, one epoch's batches add up to the full sum."""
-    from sordino.methods.local import _batches
+    from sordino.methods.local import batches
 
-    made = job(method="fedavg", clients=federation((12, 7)))
+    made = job(method="none", clients=federation((12, 7)))
     data = made.clients.fetch([0, 1], CPU)
     for local in (
         Local(steps=None, epochs=1.0, batch_rate=None, batch_size=3),
         Local(steps=None, epochs=2.0, batch_rate=None, batch_size=3),
     ):
-        seen = list(_batches(data, local, RNG.rows([0, 1])))
+        counts = [local.count(n) for n in data.sizes]
+        seen = list(batches(data, local, counts, RNG.rows([0, 1])))
         first = torch.cat([b.x[: b.sizes[0]] for b in seen])
         times = int(local.epochs)
         assert sorted(map(tuple, first.tolist())) == sorted(map(tuple, data.x[:12].repeat(times, 1).tolist()))
@@ -131,7 +132,7 @@ def test_epochs_in_batches_use_every_record_once_a_pass():
 def test_a_client_with_fewer_steps_waits_for_the_others():
     """One epoch in batches of four: 12 records are three steps, 4 are one."""
     clients = federation((12, 4))
-    made = job(method="fedavg", clients=clients)
+    made = job(method="none", clients=clients)
     local = Local(steps=None, epochs=1.0, batch_rate=None, batch_size=4, learning_rate=0.1)
     made = replace(made, plan=replace(made.plan, local=local))
     state = loop.begin(made)

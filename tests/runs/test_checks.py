@@ -58,7 +58,7 @@ def test_every_rule_is_in_the_list_and_says_what_it_looks_at():
 
 
 def test_no_noise():
-    only(checks.no_noise, parts(method="fedavg"), "broken", "fedavg adds no noise", "infinite", "dp-sgd")
+    only(checks.no_noise, parts(method="none"), "broken", "none adds no noise", "infinite", "dp-sgd")
     assert not found(checks.no_noise, parts())
 
 
@@ -77,7 +77,13 @@ def test_one_record_is_not_a_person():
 
 
 def test_made_up_clients(small_npz):
-    only(checks.made_up_clients, files(small_npz.parent, method="dp-fedavg"), "note", "at random", "client_train")
+    only(
+        checks.made_up_clients,
+        files(small_npz.parent, method="dp-fedavg"),
+        "note",
+        "dealt to 8 clients by iid",
+        "client_train",
+    )
     held = dict(np.load(small_npz))
     np.savez(small_npz, **held, client_train=np.arange(96) // 12)
     assert not found(checks.made_up_clients, files(small_npz.parent, method="dp-fedavg"))
@@ -92,7 +98,7 @@ def test_seeds():
     only(checks.seeds, parts(mode="research", seed=123_456), "broken", "seed = 123456")
     only(checks.seeds, parts(mode="research", seed=2**50 + 12345), "weak", "void")
     assert not found(checks.seeds, parts())
-    assert not found(checks.seeds, parts(method="fedavg", mode="research"))
+    assert not found(checks.seeds, parts(method="none", mode="research"))
 
 
 def test_delta_is_compared_with_the_number_of_protected_units():
@@ -273,7 +279,7 @@ def test_the_ledger_and_its_budget(tmp_path, monkeypatch):
     only(checks.ledger, here, "weak", "temporary")
     monkeypatch.setattr(checks, "_temporary", list)
     assert not found(checks.ledger, here)
-    assert not found(checks.ledger, replace(parts(method="fedavg"), ledger=path))
+    assert not found(checks.ledger, replace(parts(method="none"), ledger=path))
     path.write_text("torn")
     only(checks.ledger, here, "note", "no budget")  # no stack trace
 
@@ -286,18 +292,18 @@ def test_temporary_folders_are_known(tmp_path):
 def test_hopeless_noise_asks_the_planner():
     only(checks.usefulness, parts(method="dp-fedavg", epsilon=0.1), "weak", "hopeless", "8 clients", "sordino plan")
     assert not found(checks.usefulness, parts(clients=federation((400,) * 20), epsilon=8.0))
-    assert not found(checks.usefulness, parts(method="fedavg"))
+    assert not found(checks.usefulness, parts(method="none"))
 
 
 def test_the_ratio_counts_local_steps():
     one, four = (parts(clients=federation((50,) * 4), local_steps=k, epsilon=1.0) for k in (1, 4))
     assert four.nsr() == pytest.approx(one.nsr(), rel=1e-3)  # twice the noise in each of four times the steps
-    assert parts(method="fedavg").nsr() is None
+    assert parts(method="none").nsr() is None
 
 
 def test_what_cannot_be_seen_is_said(small_npz):
     only(checks.unseen_choices, files(small_npz.parent), "note", "cannot be seen")
-    assert not found(checks.unseen_choices, parts(method="fedavg"))
+    assert not found(checks.unseen_choices, parts(method="none"))
 
 
 def test_a_run_that_would_not_start():

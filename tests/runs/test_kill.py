@@ -17,6 +17,7 @@ clients = 8
 method = "dp-fedavg"
 adaptive_clip = true
 learning_rate = 0.5
+algorithm = "fedavgm"
 server_momentum = 0.5
 rounds = {rounds}
 epsilon = 5.0

@@ -153,12 +153,12 @@ def test_a_name_that_is_taken_costs_nothing(tmp_path):
 
 
 def test_a_run_without_privacy_is_counted_as_infinite_and_refused_under_a_budget(tmp_path):
-    train(tmp_path, method="fedavg")
+    train(tmp_path, method="none")
     assert entries(tmp_path / "ledger.sqlite", "kind = 'plan'")[0][3] == float("inf")
     other = tmp_path / "other"
     set_budget(other / "ledger.sqlite", 100.0)
     with pytest.raises(BudgetError, match="epsilon inf"):
-        train(other, method="fedavg")
+        train(other, method="none")
     made = job(method="dp-sgd", out=str(other))
     object.__setattr__(made.spec, "baseline", True)
     with pytest.raises(BudgetError, match="no baseline without privacy"):
@@ -273,7 +273,7 @@ def test_clients_that_cannot_pay_for_one_round_are_named_and_stay_out(tmp_path):
     with pytest.raises(BudgetError, match="no client's own budget pays"):
         train(tmp_path, budgets="0.001:1")
     with pytest.raises(SpecError, match="budgets need a private method"):
-        train(tmp_path, method="fedavg", budgets="1:1")
+        train(tmp_path, method="none", budgets="1:1")
 
 
 def test_budgets_are_dealt_alike_after_a_crash_also_in_secure_mode(tmp_path):

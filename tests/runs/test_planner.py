@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from problems import federation, job, linear
+from problems import federation, job, linear, rows_of
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.core.types import State
@@ -66,11 +66,11 @@ def test_the_ratio_is_that_of_real_noise_in_a_real_round():
     for setting, keys in ((RECORD, {"method": "dp-sgd"}), (TRUSTED, {"method": "dp-fedavg", "clip": 1.0})):
         real = job(torch.nn.Linear(20, 100), clients, rounds=1, epsilon=0.5, learning_rate=1.0, **keys)
         asked = Question(40, 12, real.model.layout.dim, 0.5, 1e-5, rounds=1)
-        state = real.method.begin(State(torch.zeros(real.model.layout.dim)), real.plan)
+        state = real.method.begin(State(torch.zeros(real.model.layout.dim)), real.model.layout, real.plan)
         rng = Stream.research(5)
         data = real.clients.fetch(range(40), torch.device("cpu"))
         still = replace(real.model, gradients=Still(real.model.layout.dim))
-        rows = real.method.train(state, data, still, real.plan, rng.rows(range(40)))
+        rows = rows_of(real, state, data, real.plan, rng.rows(range(40)), still)
         rows = real.method.release(rows, data.sizes, state, real.plan, rng.rows(range(40)))
         noise = float(real.method.merge(state, rows, real.plan, rng).params.norm())
         nsr = planner.nsr_of(setting, asked, real.plan.z)
@@ -86,7 +86,7 @@ class Still:
     def __init__(self, dim):
         self.dim = dim
 
-    def sums(self, weights, batch, clip, *, seeds=None):
+    def sums(self, weights, batch, clip, *, seeds=None, groups=None):
         return torch.zeros(len(batch.sizes), self.dim)
 
 
@@ -199,8 +199,8 @@ def test_bad_questions_are_one_clear_line(change, words):
 
 
 def test_a_method_narrows_the_settings():
-    assert planner.chosen("dp-sgd") == (RECORD, PUBLIC) and planner.chosen("dp-fedsgd") == (TRUSTED,)
-    with pytest.raises(SpecError, match="nothing to plan for fedavg"):
-        planner.chosen("fedavg")
+    assert planner.chosen("dp-sgd") == (RECORD, PUBLIC) and planner.chosen("dp-fedavg") == (TRUSTED,)
+    with pytest.raises(SpecError, match="nothing to plan for none"):
+        planner.chosen("none")
     with pytest.raises(SpecError, match="Did you mean"):
         planner.chosen("dp-sdg")

@@ -32,8 +32,9 @@ def keys(out, mode="research", every=0.0, **more):
     return {
         "method": "dp-fedavg",
         "adaptive_clip": True,
+        "algorithm": "fedavgm",
         "server_momentum": 0.5,
-        "averaging": 0.5,
+        "averaging": "tail:0.5",
         "learning_rate": 0.5,
         "rounds": ROUNDS,
         "epsilon": TARGET,

@@ -10,6 +10,8 @@ from sordino.core.errors import SordinoError, SpecError
 from sordino.runs import spec
 from sordino.runs.spec import Spec, from_dict
 
+PLUGINS = [(kind, name) for kind in spec.PLUGINS for name in plugin.available(kind)]
+
 
 def refused(match, **values):
     with pytest.raises(SpecError, match=match) as error:
@@ -26,7 +28,7 @@ def test_an_unknown_key_is_told_its_nearest():
 
 def test_a_key_of_another_method_says_whose_it_is():
     refused("'quantile'.*belongs to dp-fedavg, not to dp-sgd", method="dp-sgd", quantile=0.5)
-    refused("'clip'.*not to fedavg", method="fedavg", clip=1.0)
+    refused("'clip'.*not to none", method="none", clip=1.0)
     assert from_dict({"method": "dp-fedavg", "quantile": 0.25}).method_object().quantile == 0.25
 
 
@@ -74,14 +76,14 @@ def test_true_or_false_is_nothing_else(name):
         refused(f"{name} must be true or false", **{name: value})
 
 
-@pytest.mark.parametrize("method", plugin.available("methods"))
+@pytest.mark.parametrize(("kind", "name"), PLUGINS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, "x", True], ids=repr)
-def test_a_methods_own_keys_are_checked_alike(method, value):
-    for f in spec.method_fields(method):
-        kind = str(f.type)
-        if (kind == "bool" and value is True) or (kind == "str" and value == "x" and f.name != "batch_sampling"):
+def test_a_plugins_own_keys_are_checked_alike(kind, name, value):
+    for f in spec.plugin_fields(kind, name):
+        hint = getattr(f.type, "__name__", str(f.type))
+        if (hint == "bool" and value is True) or (hint == "str" and value == "x" and f.name == "personal_layers"):
             continue
-        refused(f.name, method=method, **{f.name: value})
+        refused(f.name, **{kind.removesuffix("s"): name, f.name: value})
 
 
 @pytest.mark.parametrize("name", ["../../x", "..", ".hidden", "a/b", "a\\b", "", "a b", "x" * 65, "a\n", "-rf", "ü"])
@@ -104,7 +106,7 @@ def test_a_name_cannot_leave_its_folder(name):
         ({"delta": 1.0}, "delta"),
         ({"client_rate": 0.0}, "client_rate"),
         ({"client_rate": 1.01}, "client_rate"),
-        ({"averaging": 1.0}, "averaging"),
+        ({"averaging": "tail:1"}, "averaging"),
         ({"rounds": 0}, "rounds"),
         ({"seed": 2**63}, "seed"),
         ({"clip": 0.0}, "clip"),
@@ -147,32 +149,33 @@ def test_the_template_reads_back_to_the_defaults():
         assert f"\n{f.name} = " in spec.template() or f"\n# {f.name} = " in spec.template()
 
 
-@pytest.mark.parametrize("method", plugin.available("methods"))
-def test_the_template_of_every_method_can_be_switched_on(method):
-    _, _, own = spec.template().partition(f"# --- of {method} only\n")
+@pytest.mark.parametrize(("kind", "name"), PLUGINS)
+def test_the_template_of_every_plugin_can_be_switched_on(kind, name):
+    _, _, own = spec.template().partition(f"# --- of {name} only\n")
     lines = [line.removeprefix("# ") for line in own.split("\n\n")[0].splitlines() if line]
-    values = tomllib.loads("\n".join(lines)) | {"method": method}
-    assert from_dict(values).method_object() == plugin.load("methods", method)()
-    assert len(values) == len(spec.method_fields(method)) + 1
+    values = tomllib.loads("\n".join(lines)) | {kind.removesuffix("s"): name}
+    assert from_dict(values)._made(kind, name) == plugin.load(kind, name)()
+    assert len(values) == len(spec.plugin_fields(kind, name)) + 1
 
 
 def test_flags_fields_and_keys_are_one_schema():
     from sordino.cli.run import run
 
     flags = {p.name for p in run.params if isinstance(p, click.Option)} - {"as_json", "help"}
-    keys = {f.name for f in spec.fields()} | {
-        f.name for m in plugin.available("methods") for f in spec.method_fields(m)
-    }
+    keys = {f.name for f in spec.fields()} | {f.name for kind, name in PLUGINS for f in spec.plugin_fields(kind, name)}
     assert flags == keys
     for p in run.params:
         if isinstance(p, click.Option) and p.name in keys:
             assert f"--{p.name.replace('_', '-')}" in p.opts and p.default is None
 
 
-def test_no_method_field_hides_a_field_of_the_spec():
+def test_no_field_hides_another():
     own = {f.name for f in spec.fields()}
-    for method in plugin.available("methods"):
-        assert not own & {f.name for f in spec.method_fields(method)}
+    by_kind = {
+        kind: {f.name for k, n in PLUGINS if k == kind for f in spec.plugin_fields(k, n)} for kind in spec.PLUGINS
+    }
+    assert not own & by_kind["methods"] and not own & by_kind["algorithms"]
+    assert not by_kind["methods"] & by_kind["algorithms"]
 
 
 def test_to_dict_and_toml_round_trip():

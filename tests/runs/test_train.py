@@ -20,7 +20,7 @@ from sordino.core.types import State
 from sordino.data.clients import LazyClients
 from sordino.runs import loop
 
-PRIVATE = ("dp-sgd", "dp-fedavg", "dp-fedsgd")
+PRIVATE = ("dp-sgd", "dp-fedavg")
 
 
 def train(tmp_path, module=None, clients=None, **keys):
@@ -44,12 +44,12 @@ def test_four_kinds_of_data_give_one_result(tmp_path):
         assert other.guarantee == results[0].guarantee
 
 
-@pytest.mark.parametrize("method", [*PRIVATE, "fedavg"])
+@pytest.mark.parametrize("method", [*PRIVATE, "none"])
 def test_a_seed_repeats_bit_for_bit_and_another_does_not(method, tmp_path):
     once, again, other = (train(tmp_path, method=method, local_steps=2, seed=s) for s in (5, 5, 6))
     assert same_weights(once.model, again.model)
     assert [r.loss for r in once.history] == [r.loss for r in again.history]
-    if method != "fedavg":  # with full batches there is nothing random in it
+    if method != "none":  # with full batches there is nothing random in it
         assert not same_weights(once.model, other.model)
         assert once.guarantee == other.guarantee
 
@@ -91,7 +91,7 @@ def test_epsilon_grows_by_the_round_under_sampling_too(tmp_path):
 
 
 def test_fedavg_is_infinite(tmp_path):
-    result = train(tmp_path, method="fedavg")
+    result = train(tmp_path, method="none")
     assert math.isinf(result.guarantee.epsilon) and "No guarantee" in result.guarantee.sentence()
     assert all(math.isinf(r.epsilon["server"]) for r in result.history)
 
@@ -120,12 +120,12 @@ def test_rounds_in_which_nobody_comes_are_rounds(tmp_path):
     result = train(tmp_path, method="dp-fedavg", clients=federation((12,) * 3), client_rate=0.2, rounds=6)
     assert 0 in [r.clients for r in result.history] and len(result.history) == 6
     assert all(np.isfinite(r.loss) for r in result.history)
-    quiet = train(tmp_path, method="fedavg", clients=federation((12,) * 3), client_rate=0.05, rounds=6)
+    quiet = train(tmp_path, method="none", clients=federation((12,) * 3), client_rate=0.05, rounds=6)
     assert 0 in [r.clients for r in quiet.history]
 
 
 def test_a_client_of_one_record_trains(tmp_path):
-    for method in (*PRIVATE, "fedavg"):
+    for method in (*PRIVATE, "none"):
         result = train(tmp_path, method=method, clients=federation((1, 12, 3)))
         assert all(torch.isfinite(p).all() for p in result.model.parameters())
 
@@ -157,13 +157,31 @@ def test_a_function_may_make_the_model_and_a_watcher_sees_every_round(tmp_path):
 
 def test_averaging_is_the_mean_of_the_last_models(tmp_path):
     """Post-processing: the models of rounds 3 and 4 of 4, at the same epsilon."""
-    plain, averaged = (train(tmp_path, rounds=4, seed=1, averaging=share) for share in (0.0, 0.5))
+    plain, averaged = (train(tmp_path, rounds=4, seed=1, averaging=kind) for kind in ("none", "tail:0.5"))
     assert plain.guarantee == averaged.guarantee and not same_weights(plain.model, averaged.model)
-    made = job(method="dp-sgd", rounds=4, averaging=0.5)
+    made = job(method="dp-sgd", rounds=4, averaging="tail:0.5")
     state = State(torch.zeros(3), {"average": torch.zeros(3)})
     for done in range(4):
-        state = loop._average(made, State(torch.full((3,), 1.0 + done), state.extra), done)
+        state = loop._average(made, State(torch.full((3,), 1.0 + done), state.extra, done))
     assert torch.allclose(loop.model_vector(state), torch.full((3,), 3.5))
+
+
+@pytest.mark.parametrize(
+    ("averaging", "weights"),
+    [
+        ("polynomial:2", [t * (t + 1) / 2 for t in (1, 2, 3, 4)]),  # Shamir and Zhang's: C(t + p - 1, p)
+        ("ema:0.15", [0.9 * 0.15**3, 0.85 * 0.15**2, 0.85 * 0.15, 0.85]),  # the first with the short decay of 1/10
+    ],
+)
+def test_averages_weigh_the_rounds_as_they_say(averaging, weights):
+    made = job(method="dp-sgd", rounds=4, averaging=averaging)
+    state = State(torch.zeros(4), {"average": torch.zeros(4)})
+    for done in range(4):
+        state = loop._average(made, State(torch.eye(4)[done], state.extra, done))
+    expected = torch.tensor(weights)
+    if averaging.startswith("poly"):
+        expected = expected / expected.sum()
+    assert torch.allclose(loop.model_vector(state), expected, atol=1e-6)
 
 
 def test_results_are_on_file(tmp_path):
@@ -190,7 +208,7 @@ def test_what_belongs_to_the_command_is_refused(key, tmp_path):
 def test_the_callers_model_stays_as_it_is(tmp_path):
     model = mlp()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    result = sordino.train(model, federation(), method="fedavg", rounds=1, out=str(tmp_path), device="cpu")
+    result = sordino.train(model, federation(), method="none", rounds=1, out=str(tmp_path), device="cpu")
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert result.model is not model
     assert not all(torch.equal(v, before[k]) for k, v in result.model.state_dict().items())

@@ -14,7 +14,12 @@ COMMANDS = {  # name -> (module, one line for --help)
     "resume": ("sordino.cli.run", "Go on with an interrupted run."),
     "plan": ("sordino.cli.plan", "Say before training what would work: unit, trust model, noise, rounds, accuracy."),
     "check": ("sordino.cli.check", "Is a configuration private at all? What is broken, weak or worth knowing."),
-    "methods": ("sordino.cli.methods", "List the methods: whom they protect from whom, and their options."),
+    "datasets": (
+        "sordino.cli.datasets",
+        "List the benchmark datasets: what they are, where they lie, how to get them.",
+    ),
+    "partition": ("sordino.cli.partition", "See how records are dealt to clients."),
+    "methods": ("sordino.cli.methods", "List methods and algorithms, their options, and what goes with what."),
     "epsilon": ("sordino.cli.epsilon", "Price a mechanism, sampled, repeated or in a schedule: its total epsilon."),
     "calibrate": ("sordino.cli.calibrate", "Find the noise, or the number of steps, for a total epsilon."),
     "mechanisms": ("sordino.cli.mechanisms", "List the mechanisms: their geometry, parameters and what is known."),

@@ -6,21 +6,30 @@ import math
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from sordino.core import plugin
 from sordino.methods.base import Plan
 from sordino.privacy import price
 from sordino.privacy.samplers import Poisson
-from sordino.runs import spec
+from sordino.runs import legal, spec
 
 
-def _rows() -> list[dict[str, Any]]:
+def _summary(kind: str, name: str) -> str:
+    module = inspect.getmodule(plugin.load(kind, name))
+    return (inspect.getdoc(module) or "").split("\n", 1)[0]
+
+
+def _options(kind: str, name: str) -> dict[str, Any]:
+    return {f.name: f.default for f in spec.plugin_fields(kind, name)}
+
+
+def _methods() -> list[dict[str, Any]]:
     rows = []
     for name in plugin.available("methods"):
-        cls = plugin.load("methods", name)
-        module = inspect.getmodule(cls)
-        summary = (inspect.getdoc(module) or "").split("\n", 1)[0]
         plan = Plan(rounds=1, population=10, sampler=Poisson(1.0), noise_multiplier=1.0)
+        cls = plugin.load("methods", name)
         costs = cls().costs(plan)
         finite = [
             v for v in price.VIEWERS
@@ -29,26 +38,66 @@ def _rows() -> list[dict[str, Any]]:
         rows.append(
             {
                 "method": name,
-                "summary": summary,
-                "unit": costs[0].unit,
+                "summary": _summary("methods", name),
+                "units": list(cls.units) if finite else [],
                 "protects_from": finite,
-                "options": {f.name: f.default for f in spec.method_fields(name)},
+                "options": _options("methods", name),
             }
         )
     return rows
 
 
+def _algorithms() -> list[dict[str, Any]]:
+    return [
+        {"algorithm": name, "summary": _summary("algorithms", name), "options": _options("algorithms", name)}
+        for name in plugin.available("algorithms")
+    ]
+
+
+def markdown() -> str:
+    """The table of what goes with what, as the docs have it."""
+    rows = legal.table()
+    head = list(rows[0])
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row[h] for h in head) + " |" for row in rows]) + "\n"
+
+
 @click.command()
+@click.option("--table", is_flag=True, help="Which method goes with which algorithm, for whose data, and why not.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="With --table: as the docs have it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def methods(as_json: bool) -> None:
-    """List the methods: whom they protect from whom, and their options."""
-    rows = _rows()
-    if as_json:
-        click.echo(jsonlib.dumps(rows, indent=2))
+def methods(table: bool, as_markdown: bool, as_json: bool) -> None:
+    """List methods (who clips and adds noise) and algorithms (what is made of gradients), and what goes with what."""
+    if table:
+        _show_table(as_markdown, as_json)
         return
-    for row in rows:
+    if as_json:
+        click.echo(jsonlib.dumps({"methods": _methods(), "algorithms": _algorithms()}, indent=2))
+        return
+    for row in _methods():
         against = " and ".join(row["protects_from"])
-        shield = f"protects a {row['unit']} from: {against}" if against else "protects no one (epsilon is infinite)"
+        shield = f"protects a {' or '.join(row['units'])} from: {against}" if against else "protects no one"
         click.echo(f"{row['method']}\n  {row['summary']}\n  {shield}")
-        if row["options"]:
-            click.echo("  options: " + ", ".join(f"{k} = {spec.to_toml(v)}" for k, v in row["options"].items()))
+        _show_options(row)
+    click.echo("\nAlgorithms (--algorithm), each with every method above: `sordino methods --table`")
+    for row in _algorithms():
+        click.echo(f"{row['algorithm']}\n  {row['summary']}")
+        _show_options(row)
+
+
+def _show_options(row: dict[str, Any]) -> None:
+    if row["options"]:
+        click.echo("  options: " + ", ".join(f"{k} = {spec.to_toml(v)}" for k, v in row["options"].items()))
+
+
+def _show_table(as_markdown: bool, as_json: bool) -> None:
+    if as_json:
+        click.echo(jsonlib.dumps(legal.table(), indent=2))
+    elif as_markdown:
+        click.echo(markdown(), nl=False)
+    else:
+        rows = legal.table()
+        shown = Table(*rows[0], show_lines=True)
+        for row in rows:
+            shown.add_row(*row.values())
+        Console().print(shown)

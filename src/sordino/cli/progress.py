@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from sordino.core.record import RoundRecord
 from sordino.privacy.guarantee import up
-from sordino.runs.build import Job
+from sordino.runs.job import Job
 
 
 class RunProgress:

@@ -14,20 +14,20 @@ from sordino.cli.progress import RunProgress
 from sordino.core import plugin
 from sordino.privacy.guarantee import up
 from sordino.runs import spec
-from sordino.runs.build import Job, from_spec
+from sordino.runs.build import from_spec
+from sordino.runs.job import Job
 from sordino.runs.run import Result, describe, execute, resume_spec, without_privacy
 
 
 def _flags() -> dict[str, tuple[Any, str]]:
-    """Every flag: the fields of a Spec, then of all methods."""
+    """Every flag: the fields of a Spec, then of all methods and algorithms."""
     hints = typing.get_type_hints(spec.Spec)
     found = {f.name: (hints[f.name], f.metadata["help"]) for f in spec.fields()}
-    for method in plugin.available("methods"):
-        own = typing.get_type_hints(plugin.load("methods", method))
-        for f in spec.method_fields(method):
-            owners = [m for m in plugin.available("methods") if f.name in {g.name for g in spec.method_fields(m)}]
-            text = spec.method_help(method).get(f.name, "")
-            found.setdefault(f.name, (own[f.name], f"{text} ({', '.join(owners)})"))
+    for kind in spec.PLUGINS:
+        for name in plugin.available(kind):
+            own, text = typing.get_type_hints(plugin.load(kind, name)), spec.plugin_help(kind, name)
+            for f in spec.plugin_fields(kind, name):
+                found.setdefault(f.name, (own[f.name], f"{text.get(f.name, '')} ({', '.join(spec.owners(f.name))})"))
     return found
 
 

@@ -63,7 +63,8 @@ def count(**values: object) -> None:
             raise SpecError(f"{name} must be at least 1, not {value!r}.")
 
 
-def one_of(options: tuple[str, ...], **values: object) -> None:
+def one_of(options: tuple[str | None, ...], **values: object) -> None:
+    """One of these words; None among them means that it may be left out."""
     for name, value in values.items():
         if value not in options:
-            raise SpecError(f"{name} must be one of {', '.join(options)}, not {value!r}.")
+            raise SpecError(f"{name} must be one of {', '.join(o for o in options if o is not None)}, not {value!r}.")

@@ -7,7 +7,17 @@ from typing import Any
 
 from sordino.core.errors import SpecError
 
-HELPERS = {"base", "local", "optimizers", "server", "validate", "losses"}  # modules that are not plug-ins
+HELPERS = {
+    "base",
+    "local",
+    "optimizers",
+    "stragglers",
+    "augment",
+    "validate",
+    "losses",
+    "metrics",
+    "adapt",
+}  # modules that are not plug-ins
 
 
 def available(kind: str) -> list[str]:

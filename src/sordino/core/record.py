@@ -11,13 +11,15 @@ from typing import Any
 @dataclass(frozen=True)
 class RoundRecord:
     round: int  # from 1
-    clients: int  # who took part
+    clients: int  # who was drawn, and pays
     epsilon: dict[str, float]  # spent so far, by viewer
     bytes_up: int  # all clients together
     bytes_down: int
     seconds: float
     loss: float | None = None  # on the test data, which is taken as public
     accuracy: float | None = None
+    answers: int | None = None  # messages that arrived, where clients may fail or be late
+    metrics: dict[str, float] | None = None  # further figures: worst class, gaps between clients, rmse, perplexity
     clip: float | None = None  # the bound in use, where it adapts
     evaluated_on: str | None = None  # whose data loss and accuracy are of; public data cost nothing
 

@@ -28,6 +28,7 @@ class Batch:
     x: Tensor  # [records, ...]
     y: Tensor  # [records, ...]
     sizes: tuple[int, ...]  # [clients], sums to the number of records
+    groups: tuple[tuple[int, ...], ...] | None = None  # [clients]: lengths of its users' runs of records, where known
 
     def pick(self, index: Tensor, sizes: tuple[int, ...]) -> Batch:
         """The records at these places, of which sizes[k] belong to client k."""
@@ -55,10 +56,19 @@ class Gradients(Protocol):
     path: str  # how per-sample gradients are clipped
     reason: str  # why that way
 
-    def sums(self, weights: Tensor, batch: Batch, clip: float | None, *, seeds: Sequence[int] | None = None) -> Rows:
+    def sums(
+        self,
+        weights: Tensor,
+        batch: Batch,
+        clip: float | None,
+        *,
+        seeds: Sequence[int] | None = None,
+        groups: Sequence[int] | None = None,
+    ) -> Rows:
         """For each client the sum of its records' gradients, each clipped to `clip` (None: not clipped).
 
-        `weights` is [dim], shared by all, or [clients, dim].
+        `weights` is [dim], shared by all, or [clients, dim]. `groups` are lengths of consecutive runs of records inside
+        clients: then the mean gradient of each run is clipped as a whole (a user's records, views of one record).
         """
 
 
@@ -78,3 +88,4 @@ class State:
 
     params: Vector
     extra: dict[str, Tensor] = field(default_factory=dict)  # momentum, adaptive clip, averages
+    round: int = 0  # how many rounds are behind it

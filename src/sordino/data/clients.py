@@ -16,17 +16,23 @@ from sordino.core.types import Batch
 
 
 class ArrayClients:
-    """All records in two tensors, one client after the other."""
+    """All records in two tensors, one client after the other; and, where known, whose they are (a number a record).
 
-    def __init__(self, x: Tensor, y: Tensor, sizes: Sequence[int]) -> None:
-        self.x, self.y = x, y
+    A user's records within a client stand next to each other: `users.bound` puts them so."""
+
+    def __init__(self, x: Tensor, y: Tensor, sizes: Sequence[int], users: NDArray[np.int64] | None = None) -> None:
+        self.x, self.y, self.users = x, y, users
         self.starts = np.concatenate([[0], np.cumsum(sizes)])
+        self._groups = None if users is None else _runs(users, self.starts)
 
     @staticmethod
-    def split(x: Tensor, y: Tensor, parts: Sequence[NDArray[np.int64]]) -> ArrayClients:
-        """Client k gets the records at parts[k]."""
-        order = torch.from_numpy(np.concatenate(parts))
-        return ArrayClients(x[order], y[order], [len(p) for p in parts])
+    def split(
+        x: Tensor, y: Tensor, parts: Sequence[NDArray[np.int64]], users: NDArray[np.int64] | None = None
+    ) -> ArrayClients:
+        """Client k gets the records at parts[k]; `users` has a number for every record of x."""
+        whole = np.concatenate(parts)
+        order = torch.from_numpy(whole)
+        return ArrayClients(x[order], y[order], [len(p) for p in parts], None if users is None else users[whole])
 
     @property
     def count(self) -> int:
@@ -35,24 +41,69 @@ class ArrayClients:
     def size(self, client: int) -> int:
         return int(self.starts[client + 1] - self.starts[client])
 
+    def all_sizes(self) -> NDArray[np.int64]:
+        """Records of every client."""
+        return np.diff(self.starts)
+
     def sizes(self) -> tuple[int, ...]:
-        return tuple(np.unique(np.diff(self.starts)).tolist())
+        return tuple(np.unique(self.all_sizes()).tolist())
 
     def mean_size(self) -> float:
         return float(self.starts[-1]) / self.count
 
+    def users_per_client(self) -> tuple[int, ...]:
+        """How many users clients have: every number that occurs, ascending."""
+        return tuple(sorted({len(g) for g in self._known()}))
+
+    def most_records_per_user(self) -> int:
+        """Over all clients; measured, for checks only."""
+        self._known()
+        return int(np.unique(np.asarray(self.users), return_counts=True)[1].max(initial=0))
+
+    def most_clients_per_user(self) -> int:
+        """Measured, for checks only."""
+        self._known()
+        client = np.repeat(np.arange(self.count), self.all_sizes())
+        pairs = np.unique(np.stack([np.asarray(self.users), client]), axis=1)
+        return int(np.unique(pairs[0], return_counts=True)[1].max(initial=0))
+
+    def _known(self) -> list[tuple[int, ...]]:
+        if self._groups is None:
+            raise DataError("these clients' data does not say which user a record belongs to.")
+        return self._groups
+
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
         sizes = tuple(self.size(i) for i in ids)
+        groups = None if self._groups is None else tuple(self._groups[i] for i in ids)
         if len(ids) and all(b == a + 1 for a, b in itertools.pairwise(ids)):  # neighbours: no copy
             rows = slice(int(self.starts[ids[0]]), int(self.starts[ids[-1] + 1]))
-            return Batch(self.x[rows].to(device), self.y[rows].to(device), sizes)
+            return Batch(self.x[rows].to(device), self.y[rows].to(device), sizes, groups)
         spans = [slice(int(self.starts[i]), int(self.starts[i + 1])) for i in ids] or [slice(0, 0)]
         x, y = torch.cat([self.x[s] for s in spans]), torch.cat([self.y[s] for s in spans])
-        return Batch(x.to(device), y.to(device), sizes)
+        return Batch(x.to(device), y.to(device), sizes, groups)
 
     def to(self, device: torch.device) -> ArrayClients:
         """The same clients with their data already on the device."""
-        return ArrayClients(self.x.to(device), self.y.to(device), np.diff(self.starts).tolist())
+        return ArrayClients(self.x.to(device), self.y.to(device), self.all_sizes().tolist(), self.users)
+
+
+def _runs(users: NDArray[np.int64], starts: NDArray[np.int64]) -> list[tuple[int, ...]]:
+    """For each client the lengths of its users' runs of records."""
+    if users.shape != (starts[-1],) or users.dtype.kind not in "iu":
+        raise DataError(
+            f"users must hold one whole number a record: {int(starts[-1])} of them, not {list(users.shape)}."
+        )
+    out = []
+    for client, (a, b) in enumerate(itertools.pairwise(starts.tolist())):
+        own = users[a:b]
+        cuts = np.flatnonzero(own[1:] != own[:-1]) + 1
+        runs = np.diff(np.concatenate([[0], cuts, [len(own)]])) if len(own) else np.empty(0, np.int64)
+        if len(runs) != len(np.unique(own)):
+            raise DataError(
+                f"client {client}: a user's records are not next to each other. Order them with users.bound."
+            )
+        out.append(tuple(runs.tolist()))
+    return out
 
 
 class LazyClients:

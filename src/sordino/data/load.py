@@ -1,73 +1,65 @@
-"""Files -> arrays. `mnist` is inside the package; any other name is the path of an .npz file.
+"""Files -> arrays: a benchmark by its name, or one's own file by its path.
 
-An .npz file holds x_train, y_train, x_test, y_test (plain arrays; pickled objects are never opened), and may hold
-client_train, one client number a training record.
-"""
+A name is a file of data/sets (`sordino datasets` lists them); a path is an .npz file, a table (.csv, .csv.gz, .parquet)
+or a folder of pictures, looked for below `data_dir`.  Nothing is fitted on the data: scales, classes and vocabularies
+are declared in the code, in a schema file or by the names of folders."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.core import plugin
 from sordino.core.errors import DataError
-from sordino.data.clients import checked
+from sordino.data import npz
+from sordino.data.dataset import Dataset, Scaled
+from sordino.data.tables import SUFFIXES, Columns, table
+
+__all__ = ["Columns", "Dataset", "images", "load"]
 
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081  # published constants, not fitted here
 
 
-@dataclass(frozen=True)
-class Dataset:
-    name: str
-    x_train: Tensor
-    y_train: Tensor
-    x_test: Tensor
-    y_test: Tensor
-    client_train: NDArray[np.int64] | None = None
+def load(name: str, data_dir: str | None = None, *, columns: Columns | None = None) -> Dataset:
+    if name in plugin.available("data.sets"):
+        if columns is not None and columns != Columns():
+            raise DataError(
+                f"{name} has columns of its own; label, client, user, split and schema are for one's own file."
+            )
+        from sordino.data.find import obtain
 
-
-def load(name: str, data_dir: str | None = None) -> Dataset:
-    if name == "mnist":
-        source = resources.files("sordino.data") / "files" / "mnist.npz"
-        with resources.as_file(source) as path:
-            return _read("mnist", Path(path))
+        return obtain(plugin.load("data.sets", name), data_dir)
     path = Path(data_dir or ".") / name
-    if path.suffix != ".npz" or not path.is_file():
-        raise DataError(f"no dataset {name!r}: there is 'mnist', or the path of an .npz file (tried {path}).")
-    return _read(path.name, path)
+    if _is(path, Path.is_dir) and _is(path / "train", Path.is_dir):
+        from sordino.data.pictures import pictures
+
+        return pictures(path, columns or Columns())
+    if _is(path, Path.is_file) and path.name.lower().endswith(SUFFIXES):
+        return table(path, columns or Columns())
+    if path.suffix == ".npz" and _is(path, Path.is_file):
+        if columns is not None and columns != Columns():
+            raise DataError(f"{path.name}: columns are for tables; an .npz file has client_train and user_train.")
+        return npz.read(path)
+    known = plugin.available("data.sets")
+    near = get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise DataError(
+        f"no dataset {name!r}:{hint} there are {', '.join(known)}, or the path of an .npz, .csv, .csv.gz or .parquet "
+        f"file or of a folder of pictures (tried {path})."
+    )
 
 
-def _read(name: str, path: Path) -> Dataset:
-    arrays = {}
+def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
     try:
-        with path.open("rb") as handle:  # ours to close: numpy leaves it open when the archive is damaged
-            file = np.load(handle, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")
-            for key in ("x_train", "y_train", "x_test", "y_test", "client_train"):
-                if key in file.files:
-                    arrays[key] = file[key]
-    except Exception as error:  # a damaged archive fails in many ways
-        raise DataError(f"cannot read {path}: {(str(error) or type(error).__name__).splitlines()[0]}") from error
-    missing = [k for k in ("x_train", "y_train", "x_test", "y_test") if k not in arrays]
-    if missing:
-        raise DataError(f"{path} lacks {', '.join(missing)}.")
-    client = arrays.get("client_train")
-    if client is not None and (client.dtype.kind not in "iu" or client.shape != arrays["y_train"].shape[:1]):
-        raise DataError(f"{path}: client_train must hold one whole number a training record.")
-    train = checked(f"{name}, training part", arrays["x_train"], arrays["y_train"])
-    test = checked(f"{name}, test part", arrays["x_test"], arrays["y_test"])
-    return Dataset(name, *train, *test, client_train=client)
+        return kind(path)
+    except (OSError, ValueError):  # a name that no file can have, a folder that may not be looked into
+        return False
 
 
 def images(x: Tensor) -> Tensor:
     """uint8 pictures [n, h, w] -> float32 [n, 1, h, w], scaled by MNIST's published mean and deviation."""
-    if x.dtype != torch.uint8:
-        return x
-    x = x[:, None] if x.ndim == 3 else x
-    return (x.float() / 255 - MNIST_MEAN) / MNIST_STD
+    return Scaled((MNIST_MEAN,), (MNIST_STD,))(x) if x.dtype == torch.uint8 else x

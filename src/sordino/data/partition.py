@@ -1,16 +1,138 @@
-"""Arrays -> clients: which records go to whom."""
+"""Arrays -> clients: which records go to whom.  Every record to exactly one client, and to each at least `minimum`.
+
+`parse("dirichlet:0.3")` is the law of that name; `like` splits a test set in the same proportions.  A partition is a
+simulation of how data could lie: it may look at labels, which a real federation would not have in one place."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sordino.core.errors import DataError
-from sordino.core.rng import Stream
+from sordino.core import check
+from sordino.core.errors import DataError, SpecError
+from sordino.core.rng import Ints, Stream
+from sordino.data.dealing import classes_of, enough
+from sordino.data.dirichlet import dirichlet, proportions
+from sordino.data.matching import like
 
-__all__ = ["iid"]
+__all__ = ["KINDS", "Partition", "columns", "dirichlet", "iid", "like", "natural", "parse", "quantity", "shards"]
 
 
-def iid(records: int, clients: int, rng: Stream) -> list[NDArray[np.int64]]:
+def iid(records: int, clients: int, rng: Stream, minimum: int = 1) -> list[Ints]:
     """A random split into parts whose sizes differ by at most one."""
-    if clients > records:
-        raise DataError(f"cannot give each of {clients} clients a record: there are {records} records.")
+    enough(records, clients, minimum)
     return [np.sort(part) for part in np.array_split(rng.permutation(records), clients)]
+
+
+def shards(labels: Any, clients: int, k: int, rng: Stream, minimum: int = 1) -> list[Ints]:
+    """Records sorted by label and cut into clients * k equal pieces; each client gets k of them.
+
+    McMahan et al. (2017), arXiv:1602.05629, Section 3: 200 pieces of 300 and two a client, so that most clients have
+    two labels."""
+    check.count(k=k)
+    found = classes_of(labels, "shards")
+    enough(len(found), clients, max(k, minimum))
+    order = rng.at("records").permutation(len(found))
+    pieces = np.array_split(order[np.argsort(found[order], kind="stable")], clients * k)
+    if k * min(len(p) for p in pieces) < minimum:
+        raise DataError(f"shards: {k} pieces of {len(pieces[-1])} records are fewer than the minimum of {minimum}.")
+    deal = rng.at("pieces").permutation(clients * k).reshape(clients, k)
+    return [np.sort(np.concatenate([pieces[i] for i in row])) for row in deal]
+
+
+def quantity(records: int, clients: int, alpha: float, rng: Stream, minimum: int = 1) -> list[Ints]:
+    """Sizes in the proportions of a symmetric Dirichlet draw; who gets which record is random.
+
+    Li et al. (2022), arXiv:2102.02079, Section 4.3 (quantity skew).  Beyond `minimum`, which everyone gets."""
+    check.positive(alpha=alpha)
+    enough(records, clients, minimum)
+    free = records - clients * minimum
+    ends = np.rint(np.cumsum(proportions(np.full((1, clients), alpha), rng.at("sizes"))[0]) * free).astype(np.int64)
+    ends[-1] = free
+    cuts = np.arange(1, clients) * minimum + ends[:-1]
+    return [np.sort(part) for part in np.split(rng.at("records").permutation(records), cuts)]
+
+
+def natural(ids: Any, minimum: int = 1) -> list[Ints]:
+    """One client a number, in the order of the numbers."""
+    found = np.asarray(ids)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or not len(found):
+        raise DataError("natural clients need one whole number a record.")
+    order = np.argsort(found, kind="stable")
+    values, starts = np.unique(found[order], return_index=True)
+    parts = np.split(order, starts[1:])
+    least = int(np.argmin([len(p) for p in parts]))
+    if len(parts[least]) < minimum:
+        raise DataError(f"client {values[least]} has {len(parts[least])} records, fewer than the minimum of {minimum}.")
+    return parts
+
+
+def columns(features: int, parts: int, rng: Stream | None = None) -> list[Ints]:
+    """Which columns each party holds of the same records: neighbours, or with a stream a random choice."""
+    check.count(features=features, parts=parts)
+    if parts > features:
+        raise DataError(f"cannot give each of {parts} parties a column: there are {features} columns.")
+    order = np.arange(features) if rng is None else rng.permutation(features)
+    return [np.sort(part) for part in np.array_split(order, parts)]
+
+
+KINDS = {  # name -> what its number is
+    "iid": None,
+    "dirichlet": "alpha",
+    "shards": "labels a client",
+    "natural": None,
+    "quantity": "alpha",
+}
+
+
+@dataclass(frozen=True)
+class Partition:
+    kind: str
+    value: float | None = None
+
+    def __str__(self) -> str:
+        return self.kind if self.value is None else f"{self.kind}:{self.value:g}"
+
+    def split(self, labels: Any, ids: Any, clients: int, rng: Stream, minimum: int = 1) -> list[Ints]:
+        """Labels of all records, their natural clients (or None), and how many clients (natural has its own)."""
+        if self.kind == "natural":
+            if ids is None:
+                raise DataError(
+                    "partition natural: this dataset has no clients of its own. Use iid, dirichlet or shards."
+                )
+            return natural(ids, minimum)
+        if self.kind == "iid":
+            return iid(len(labels), clients, rng, minimum)
+        value = self.value or 0.0
+        if self.kind == "quantity":
+            return quantity(len(labels), clients, value, rng, minimum)
+        if self.kind == "shards":
+            return shards(labels, clients, int(value), rng, minimum)
+        return dirichlet(labels, clients, value, rng, minimum)
+
+
+def parse(text: str) -> Partition:
+    """ "iid", "natural", "dirichlet:0.3", "shards:2", "quantity:0.5"."""
+    kind, _, number = str(text).partition(":")
+    usage = ", ".join(k if v is None else f"{k}:{'K' if k == 'shards' else 'ALPHA'}" for k, v in KINDS.items())
+    if kind not in KINDS:
+        near = get_close_matches(kind, KINDS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise SpecError(f"unknown partition {text!r}.{hint} There are: {usage}.")
+    what = KINDS[kind]
+    if what is None:
+        if number or ":" in text:
+            raise SpecError(f"partition {kind} takes no number, found {text!r}.")
+        return Partition(kind)
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value <= 0 or (kind == "shards" and value != int(value)):
+        example = "shards:2" if kind == "shards" else f"{kind}:0.5"
+        raise SpecError(f"partition {kind} needs a positive number ({what}), such as {example}; found {text!r}.")
+    return Partition(kind, value)

@@ -9,12 +9,15 @@ import torch
 
 from sordino.core.rng import Stream
 from sordino.core.types import Clients, Model, Rows, State
+from sordino.engines.store import Store
 from sordino.methods.base import Method, Plan
 
 
 class Engine(Protocol):
     device: torch.device
+    store: Store  # what clients keep for themselves
 
     def clients(
         self, method: Method, state: State, cohort: Sequence[int], data: Clients, model: Model, plan: Plan, rng: Stream
-    ) -> Rows: ...
+    ) -> Rows:
+        """What arrives in a round."""

@@ -46,36 +46,43 @@ class BookKeeping:
         return check_losses(losses, x.shape[0])
 
     def sums(
-        self, weights: Tensor, batch: Batch, clip: float | None, seeds: Sequence[int] | None, limit: int
+        self,
+        weights: Tensor,
+        batch: Batch,
+        clip: float | None,
+        seeds: Sequence[int] | None,
+        limit: int,
+        width: int = 1,
+        share: Tensor | None = None,
     ) -> Tensor:
-        """At most `limit` records at a time."""
+        """At most `limit` records at a time; every `width` records, weighted by share [records], are clipped as one."""
         split, stacked, draw = Split(batch.sizes), weights.dim() == 2, Draw(seeds)
         out = weights.new_zeros(split.clients, self._layout.dim)
-        for clients, records, sizes in split.chunks(limit):
+        for clients, records, sizes in split.chunks(limit, width):
             own = weights[clients] if stacked else weights
-            tape = Tape(self._layout, own, Split(sizes), clip, draw.after(clients.start), out[clients])
-            self._run(tape, batch.x[records], batch.y[records])
+            tape = Tape(self._layout, own, Split(sizes), clip, draw.after(clients.start), out[clients], width=width)
+            self._run(tape, batch.x[records], batch.y[records], None if share is None else share[records])
         return out
 
-    def _run(self, tape: Tape, x: Tensor, y: Tensor, alive: Tensor | None = None) -> None:
+    def _run(self, tape: Tape, x: Tensor, y: Tensor, share: Tensor | None) -> None:
         with torch.enable_grad():
             losses = self.forward(tape, x, y)
-            total = losses.sum() if alive is None else (losses * alive).sum()
+            total = losses.sum() if share is None else (losses * share).sum()
             if total.requires_grad:
                 torch.autograd.grad(total, tape.anchor, allow_unused=True)
         del losses, total
         with torch.no_grad():
             tape.close()
 
-    def pure(self, weights: Tensor, x: Tensor, y: Tensor, alive: Tensor, clip: Tensor | None) -> Tensor:
+    def pure(self, weights: Tensor, x: Tensor, y: Tensor, share: Tensor, clip: Tensor | None, width: int = 1) -> Tensor:
         """`sums` as a pure function of tensors, for clients [clients, dim] padded to one size.
 
-        alive [records] is 0 for the records that fill up, 1 for the others.
+        share [records] is 0 for the records that fill up.
         """
         clients = weights.shape[0]
         split = Split((x.shape[0] // clients,) * clients, fused=True)
         out = weights.new_zeros(clients, self._layout.dim)
-        self._run(Tape(self._layout, weights, split, clip, Draw(None), out, pure=True), x, y, alive)
+        self._run(Tape(self._layout, weights, split, clip, Draw(None), out, pure=True, width=width), x, y, share)
         return out
 
 

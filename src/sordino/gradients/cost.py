@@ -14,6 +14,7 @@ TRAFFIC = 20  # multiplications that cost as much as one number written and read
 HELD = 2  # how many times the memory of a and g the held gradients may take
 CHUNK = {"cpu": 600_000, "cuda": 400_000_000}  # numbers of patches made at a time
 PATCHES = 16_000  # numbers of patches a sample up to which they beat PyTorch's kernels on a CPU
+PLAIN = {"cpu": 3_000_000, "cuda": 50_000_000}  # numbers in and out of a client's layers, from which a pass is its own
 LOOKUP_GRAM = 256  # tokens up to which comparing all pairs beats sorting them
 
 
@@ -36,3 +37,12 @@ def records(numbers: int, cpu: bool) -> int:
         return max(1, 2_000_000_000 // numbers)
     most = max(1, 250_000_000 // numbers)
     return min(most, 4096, max(64, 10_000_000 // numbers))
+
+
+def plain(numbers: int, sizes: tuple[int, ...], cpu: bool) -> bool:
+    """Whether a backward pass for each client is quicker than one for all with the book kept, nothing being clipped.
+
+    A pass of its own costs a client so many calls, whatever its size; that is little beside a big client's work.
+    """
+    busy = sum(1 for size in sizes if size)
+    return numbers * sum(sizes) >= PLAIN["cpu" if cpu else "cuda"] * max(1, busy)

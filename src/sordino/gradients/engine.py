@@ -1,16 +1,18 @@
-"""Per-client sums of per-sample clipped gradients: the one door to this package.
+"""Per-client sums of clipped gradients, of samples or of groups of them: the one door to this package.
 
     sums[k] = sum over the samples i of client k of  g_i min(1, C / |g_i|)
 
 Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, for many clients at once; |.| is the L2 norm over all trainable
-parameters. Whoever adds noise to sums[k] protects each sample of client k, with sensitivity C. A sample whose
-gradient norm is not finite adds exactly zero; without a clip there is no norm and no such protection.
+parameters. Whoever adds noise to sums[k] protects each sample of client k, with sensitivity C; with groups (see
+`groups`) g_i is the mean gradient of a group, and each group is protected. What has a norm that is not finite adds
+exactly zero; without a clip there is no norm and no such protection.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +22,44 @@ from sordino.core.errors import DataError, ModelError, SpecError
 from sordino.core.types import Batch, SampleLoss
 from sordino.core.vector import Layout
 from sordino.gradients import clone, cost
+from sordino.gradients import groups as grouping
 from sordino.gradients.bookkeeping import BookKeeping
-from sordino.gradients.draw import Draw
+from sordino.gradients.clipping import factors
 from sordino.gradients.memory import channels_last
 from sordino.gradients.padded import Padded
-from sordino.gradients.persample import PerSample
-from sordino.gradients.probe import Draws, Seen
+from sordino.gradients.persample import ENTRIES, PerSample
+from sordino.gradients.plain import How, Plain
+from sordino.gradients.probe import Draws, Seen, look
 from sordino.gradients.split import Split
-from sordino.gradients.tape import Tape, Unsupported
+from sordino.gradients.tape import Unsupported
+from sordino.gradients.terms import squares, zero
 
 PATHS = ("auto", "book-keeping", "vmap")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is summed."""
+
+    weights: Tensor
+    batch: Batch
+    seeds: Sequence[int] | None
+    seen: Seen
+    width: int = 1  # so many records are clipped as one
+    share: Tensor | None = None  # [records], what a record counts for
+
+    @property
+    def cpu(self) -> bool:
+        return self.batch.x.device.type == "cpu"
+
+    @property
+    def cuda(self) -> bool:
+        return self.batch.x.device.type == "cuda"
+
+    @property
+    def limit(self) -> int:
+        """Records at a time."""
+        return cost.records(self.seen.numbers, self.cpu)
 
 
 class Gradients:
@@ -37,16 +67,18 @@ class Gradients:
 
     path: str  # "book-keeping" or "vmap"
     reason: str  # why, in one line; both may still change at the first batch, never after it
+    autocast: bool = False  # on a GPU, passes in bfloat16, the sums as ever; never where gradients are clipped
 
     def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout, path: str) -> None:
         check.one_of(PATHS, path=path)
         clone.refuse_batch_statistics(module)
         self._asked, self._layout = path, layout
-        self._slow = PerSample(module, loss, layout)
+        self._slow, self._plain = PerSample(module, loss, layout), Plain(module, loss, layout)
         self._fast: BookKeeping | None = None
         self._lock = threading.Lock()
         self._known: dict[tuple[object, ...], Seen] = {}  # by the shape of a sample
         self._random = False
+        self._recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())  # cuDNN has kernels for it
         self.path, self.reason = "vmap", "asked for"
         if path != "vmap":
             try:
@@ -61,26 +93,81 @@ class Gradients:
         """path: "auto" takes book-keeping where it can; naming one insists on it."""
         return cls(module, loss, layout, path)
 
-    def sums(self, weights: Tensor, batch: Batch, clip: float | None, *, seeds: Sequence[int] | None = None) -> Tensor:
+    def sums(
+        self,
+        weights: Tensor,
+        batch: Batch,
+        clip: float | None,
+        *,
+        seeds: Sequence[int] | None = None,
+        groups: Sequence[int] | None = None,
+    ) -> Tensor:
         """Each client's sum of its samples' gradients [clients, dim], each of norm at most clip.
 
         weights are [dim], the same for all clients, or [clients, dim]; clip None sums without clipping; seeds has
-        one number a client and is needed if the model draws random numbers (dropout).
+        one number a client and is needed if the model draws random numbers (dropout). groups are the lengths of
+        consecutive runs of records that count as one: each adds its mean gradient, of norm at most clip.
         """
         self._check(weights, batch, clip, seeds)
+        if groups is not None:
+            grouping.check(groups, batch.sizes)
         weights = weights.detach()
         if batch.x.shape[0] == 0 or not self._layout.slots:
             return weights.new_zeros(len(batch.sizes), self._layout.dim)
         seen = self._look(weights, batch)
         if self._random and seeds is None:
             raise SpecError("the model draws random numbers; give one seed a client, or call its eval() first.")
+        call = Call(weights, batch, seeds, seen)
+        if clip is None:
+            share = None if groups is None else grouping.shares(groups, weights)
+            return self._unclipped(replace(call, share=share), self.autocast and call.cuda)
+        if groups is None:
+            return self._route(call, clip)
+        out = weights.new_zeros(len(batch.sizes), self._layout.dim)
+        for part in grouping.parts(groups, batch, weights):
+            own = grouping.apart(seeds, part.width - 1)
+            whole = replace(call, batch=part.batch, seeds=own, width=part.width, share=part.share)
+            too_wide = self.path == "book-keeping" and part.width > whole.limit
+            out += self._wide(whole, clip) if too_wide else self._route(whole, clip)
+        return out
+
+    def _unclipped(self, call: Call, bfloat16: bool = False) -> Tensor:
+        """Whichever way is quickest; nothing of one sample is needed."""
+        batch, fit, kept = call.batch, call.seen.fit, self.path == "book-keeping"
+        quick = bfloat16 or (call.cuda and self._recurrent) or cost.plain(call.seen.numbers, batch.sizes, call.cpu)
+        if fit.usable and (not kept or quick):
+            limit = cost.records(fit.numbers or call.seen.numbers, call.cpu)
+            how = How(fit.last, self._random and not kept, self._random, bfloat16)
+            return self._plain.sums(call.weights, batch, call.seeds, limit, call.share, how)
+        return self._route(call, None)
+
+    def _wide(self, call: Call, clip: float) -> Tensor:
+        """Groups too long to be held at once: each a client, its whole gradient [dim] first, then its norm."""
+        weights, batch, width = call.weights, call.batch, call.width
+        out = weights.new_zeros(len(batch.sizes), self._layout.dim)
+        step = max(1, ENTRIES // self._layout.dim)
+        for k, units in Split(batch.sizes).units(width).slices():
+            for first in range(units.start, units.stop, step):
+                last = min(first + step, units.stop)
+                rows = slice(first * width, last * width)
+                part = Batch(batch.x[rows], batch.y[rows], (width,) * (last - first))
+                seeds = None if call.seeds is None else [call.seeds[k] + i - units.start for i in range(first, last)]
+                share = None if call.share is None else call.share[rows]
+                own = weights[k] if weights.dim() == 2 else weights
+                means = self._unclipped(Call(own, part, seeds, call.seen, share=share))
+                scale = factors(squares(means), clip)
+                out[k] += scale @ zero(means, scale == 0)
+        return out
+
+    def _route(self, call: Call, clip: float | None) -> Tensor:
+        """By the book where one is kept, on a GPU padded if that pays; else by vmap."""
+        weights, batch, share, width = call.weights, call.batch, call.share, call.width
         if self._fast is None or self.path == "vmap":
-            return self._slow.sums(weights, batch, clip, seeds)
-        x = channels_last(batch.x) if seen.last else batch.x
-        limit = cost.records(seen.numbers, x.device.type == "cpu")
-        if x.device.type == "cuda" and weights.dim() == 2 and not self._random and self._padded.pays(batch.sizes):
-            return self._padded.sums(weights, batch, clip, limit)
-        return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, seeds, limit)
+            return self._slow.sums(weights, batch, clip, call.seeds, width, share)
+        if call.cuda and weights.dim() == 2 and not self._random and self._padded.pays(batch.sizes):
+            return self._padded.sums(weights, batch, clip, call.limit, width, share)
+        x = channels_last(batch.x) if call.seen.last else batch.x
+        return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, call.seeds, call.limit, width, share)
 
     def _retreat(self, reason: str) -> None:
         if self._asked == "book-keeping":
@@ -97,38 +184,18 @@ class Gradients:
         return self._known[key]
 
     def _probe(self, weights: Tensor, batch: Batch) -> Seen:
+        seen = None
         if self._fast is not None and self.path == "book-keeping":
             try:
-                images = batch.x.dim() == 4 and batch.x.is_floating_point() and batch.x.device.type == "cpu"
-                return self._try_orders(self._fast, weights, batch, images)
+                seen = look(self._fast, self._layout, weights, batch)
             except Unsupported as error:
                 self._retreat(str(error))
-        with Draws(weights.device) as draws, torch.no_grad():
-            self._slow.one(weights, batch.x[0], batch.y[0])
-        self._random = self._random or draws.seen
-        return Seen(False, 0)
-
-    def _try_orders(self, fast: BookKeeping, weights: Tensor, batch: Batch, last: bool) -> Seen:
-        if last:
-            try:
-                return self._forward(fast, weights, batch, True)
-            except RuntimeError:  # a view that needs the usual order of memory, most likely
-                pass
-        return self._forward(fast, weights, batch, False)
-
-    def _forward(self, fast: BookKeeping, weights: Tensor, batch: Batch, last: bool) -> Seen:
-        numbers = 0
-        for size in (1, 2):
-            pick = torch.arange(size, device=batch.x.device) % batch.x.shape[0]
-            x, draw = batch.x[pick], Draw((0,))
-            tape = Tape(self._layout, weights, Split((size,)), None, draw, weights.new_zeros(1, self._layout.dim))
+        if seen is None:
             with Draws(weights.device) as draws, torch.no_grad():
-                fast.forward(tape, channels_last(x) if last else x, batch.y[pick])
-            if draws.seen:
-                raise Unsupported("the model draws random numbers outside of dropout layers")
-            self._random = self._random or draw.used
-            numbers = tape.numbers // size
-        return Seen(last, numbers)
+                self._slow.one(weights, batch.x[0], batch.y[0])
+            seen = Seen(False, 0, draws.seen)
+        self._random = self._random or seen.random
+        return replace(seen, fit=self._plain.fit(weights, batch, self.path == "book-keeping"))
 
     def _check(self, weights: Tensor, batch: Batch, clip: float | None, seeds: Sequence[int] | None) -> None:
         clients, dim = len(batch.sizes), self._layout.dim

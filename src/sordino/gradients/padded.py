@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,7 @@ SHAPES = 16  # shapes compiled at most
 PATIENCE = 20  # times a shape is met before it is compiled: cohorts drawn by Poisson differ in size
 TOLERANCE = 1e-3  # relative difference beyond which a compiled step is not trusted
 
-Step = Callable[..., Tensor]  # weights, x, y, alive[, clip] -> [clients, dim]
+Step = Callable[..., Tensor]  # weights, x, y, share[, clip] -> [clients, dim]
 
 
 def padding(starts: Tensor, sizes: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -38,10 +39,10 @@ def padding(starts: Tensor, sizes: Tensor, size: int) -> tuple[Tensor, Tensor]:
     return torch.where(alive, place + starts.unsqueeze(1), 0).reshape(-1), alive.reshape(-1)
 
 
-def rounded(clients: int) -> int:
-    """Up to an eighth more clients, so that few numbers of them occur."""
-    step = max(1, 1 << max(0, clients.bit_length() - 4))
-    return -(-clients // step) * step
+def rounded(many: int) -> int:
+    """Up to an eighth more, so that few numbers occur: of clients, of records in a group."""
+    step = max(1, 1 << max(0, many.bit_length() - 4))
+    return -(-many // step) * step
 
 
 class Padded:
@@ -56,57 +57,67 @@ class Padded:
     def pays(self, sizes: tuple[int, ...]) -> bool:
         return max(sizes) * len(sizes) <= WASTE * sum(sizes) + ROUND * len(sizes)
 
-    def sums(self, weights: Tensor, batch: Batch, clip: float | None, limit: int) -> Tensor:
-        """At most about `limit` records at a time, clients of about one size together."""
+    def sums(
+        self,
+        weights: Tensor,
+        batch: Batch,
+        clip: float | None,
+        limit: int,
+        width: int = 1,
+        share: Tensor | None = None,
+    ) -> Tensor:
+        """At most about `limit` records at a time, clients of about one size together; see `BookKeeping.sums`."""
         many, widest, even = len(batch.sizes), max(batch.sizes), min(batch.sizes) == max(batch.sizes)
         parts = 1 if even or many < CROWD else PARTS
         count = -(-many // max(parts, -(-widest * many // limit)))
         bound = None if clip is None else weights.new_tensor(clip)
         if even and count == many:
-            alive = torch.ones(len(batch.y), dtype=weights.dtype, device=weights.device)
-            return self._call(weights, batch.x, batch.y, alive, bound)
-        sizes = torch.tensor(batch.sizes)
+            full = torch.ones(len(batch.y), dtype=weights.dtype, device=weights.device) if share is None else share
+            return self._call(width, weights, batch.x, batch.y, full, bound)
+        sizes, whole = torch.tensor(batch.sizes), max(1, ROUND // width) * width  # units are not cut
         order = sizes.argsort(stable=True)
         starts, own_device = sizes.cumsum(0) - sizes, weights.device
         out = torch.empty_like(weights)
         for who in order.split(count):
-            size = max(1, -(-int(sizes[who].max()) // ROUND) * ROUND)
+            size = max(width, -(-int(sizes[who].max()) // whole) * whole)
             fill = (0, rounded(len(who)) - len(who))  # clients without records
             first, each = (F.pad(t[who], fill).to(own_device) for t in (starts, sizes))
             index, alive = padding(first, each, size)
             own = F.pad(weights[who.to(own_device)], (0, 0, *fill))
-            rows = self._call(own, batch.x[index], batch.y[index], alive.to(weights.dtype), bound)
+            each_share = alive.to(weights.dtype) if share is None else alive * share[index]
+            rows = self._call(width, own, batch.x[index], batch.y[index], each_share, bound)
             out[who.to(own_device)] = rows[: len(who)]
         return out
 
-    def _call(self, *inputs: Tensor | None) -> Tensor:
-        return self._step(inputs)(*(t for t in inputs if t is not None))
+    def _call(self, width: int, *inputs: Tensor | None) -> Tensor:
+        return self._step(width, inputs)(*(t for t in inputs if t is not None))
 
-    def _step(self, inputs: tuple[Tensor | None, ...]) -> Step:
-        key = tuple((t.shape, t.dtype, t.device) if t is not None else None for t in inputs)
+    def _step(self, width: int, inputs: tuple[Tensor | None, ...]) -> Step:
+        key = (width, *((t.shape, t.dtype, t.device) if t is not None else None for t in inputs))
+        plain = partial(self._plain, width=width)
         if key not in self._steps:
             with self._lock:
                 self._met[key] += 1
                 if self._met[key] <= PATIENCE:
-                    return self._plain
+                    return plain
                 if key not in self._steps:
-                    self._steps[key] = self._compile(tuple(t for t in inputs if t is not None))
+                    self._steps[key] = self._compile(plain, tuple(t for t in inputs if t is not None))
         return self._steps[key]
 
-    def _plain(self, *inputs: Tensor) -> Tensor:
-        weights, x, y, alive = inputs[:4]
-        return self._book.pure(weights, x, y, alive, inputs[4] if len(inputs) > 4 else None)
+    def _plain(self, *inputs: Tensor, width: int = 1) -> Tensor:
+        weights, x, y, share = inputs[:4]
+        return self._book.pure(weights, x, y, share, inputs[4] if len(inputs) > 4 else None, width)
 
-    def _compile(self, inputs: tuple[Tensor, ...]) -> Step:
+    def _compile(self, plain: Step, inputs: tuple[Tensor, ...]) -> Step:
         if self._backend is None or len(self._steps) >= SHAPES:
-            return self._plain
+            return plain
         try:
-            graph = make_fx(self._plain)(*inputs)
+            graph = make_fx(plain)(*inputs)
             step: Step = torch.compile(graph, backend=self._backend, dynamic=False)
-            got, expected = step(*inputs), self._plain(*inputs)
+            got, expected = step(*inputs), plain(*inputs)
         except Exception as error:  # a missing compiler, an operation it does not know: many kinds, none of ours
             warnings.warn(f"no compiled step ({type(error).__name__}: {error}); running it as it is.", stacklevel=2)
             self._backend = None
-            return self._plain
+            return plain
         finite = torch.nan_to_num(got - expected, nan=0.0)
-        return step if finite.norm() <= TOLERANCE * torch.nan_to_num(expected).norm() else self._plain
+        return step if finite.norm() <= TOLERANCE * torch.nan_to_num(expected).norm() else plain

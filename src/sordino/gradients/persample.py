@@ -8,7 +8,7 @@ Memory is bounded: as many samples at once as fit a fixed number of gradient ent
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -71,29 +71,46 @@ class PerSample:
             rows.append(torch.zeros_like(weights) if got is None else got)
         return torch.stack(rows)
 
-    def sums(self, weights: Tensor, batch: Batch, clip: float | None, seeds: Sequence[int] | None) -> Tensor:
+    def sums(
+        self,
+        weights: Tensor,
+        batch: Batch,
+        clip: float | None,
+        seeds: Sequence[int] | None,
+        width: int = 1,
+        share: Tensor | None = None,
+    ) -> Tensor:
+        """Every `width` records, weighted by share [records], are clipped as one."""
         split = Split(batch.sizes)
         out = weights.new_zeros(split.clients, self._layout.dim)
         for k, rows in split.slices():
             own = weights[k] if weights.dim() == 2 else weights
-            with _seeded(None if seeds is None else seeds[k], weights.device):
-                out[k] = self._client(own, batch.x[rows], batch.y[rows], clip)
+            with seeded(None if seeds is None else seeds[k], weights.device):
+                own_share = None if share is None else share[rows]
+                for units in self._units(own, batch.x[rows], batch.y[rows], own_share, width):
+                    if clip is None:
+                        out[k] += units.sum(0)
+                    else:
+                        scale = factors(squares(units), clip)
+                        out[k] += scale @ zero(units, scale == 0)
         return out
 
-    def _client(self, weights: Tensor, x: Tensor, y: Tensor, clip: float | None) -> Tensor:
+    def _units(self, weights: Tensor, x: Tensor, y: Tensor, share: Tensor | None, width: int) -> Iterator[Tensor]:
+        """The gradients of every `width` records together [units, dim], a few at a time."""
         step = max(1, min(SAMPLES, ENTRIES // max(1, self._layout.dim)))
-        total = torch.zeros_like(weights)
-        for xs, ys in zip(x.split(step), y.split(step), strict=True):
-            grads = self._grads(weights, xs, ys).detach()
-            if clip is None:
-                total += grads.sum(0)
-            else:
-                scale = factors(squares(grads), clip)
-                total += scale @ zero(grads, scale == 0)
-        return total
+        many = max(1, step // width) * width  # whole units; one alone may be more than a step
+        for at in range(0, len(x), many):
+            parts = []
+            for i in range(at, min(at + many, len(x)), step):
+                rows = slice(i, min(i + step, at + many))
+                grads = self._grads(weights, x[rows], y[rows]).detach()
+                if share is not None:
+                    grads *= share[rows].unsqueeze(1)
+                parts.append(grads if width == 1 else grads.view(-1, min(width, len(grads)), grads.shape[1]).sum(1))
+            yield parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
-class _seeded:  # noqa: N801 (reads as a function)
+class seeded:  # noqa: N801 (reads as a function)
     """Torch's default generators, seeded for one client and put back after it."""
 
     def __init__(self, seed: int | None, device: torch.device) -> None:

@@ -15,6 +15,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sordino.core.types import Batch
+from sordino.core.vector import Layout
+from sordino.gradients.bookkeeping import BookKeeping
+from sordino.gradients.draw import Draw
+from sordino.gradients.memory import channels_last
+from sordino.gradients.plain import UNFIT, Fit
+from sordino.gradients.split import Split
+from sordino.gradients.tape import Tape, Unsupported
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -22,6 +31,33 @@ class Seen:
 
     last: bool  # images may be channels-last
     numbers: int  # what the layers of one sample take in and give out
+    random: bool  # random numbers are drawn
+    fit: Fit = UNFIT  # whether the model also runs as it is, for sums without a clip
+
+
+def look(book: BookKeeping, layout: Layout, weights: Tensor, batch: Batch) -> Seen:
+    """Forward with the book open; raises `Unsupported` if it cannot be kept."""
+    if batch.x.dim() == 4 and batch.x.is_floating_point() and batch.x.device.type == "cpu":
+        try:
+            return _forward(book, layout, weights, batch, True)
+        except RuntimeError:  # a view that needs the usual order of memory, most likely
+            pass
+    return _forward(book, layout, weights, batch, False)
+
+
+def _forward(book: BookKeeping, layout: Layout, weights: Tensor, batch: Batch, last: bool) -> Seen:
+    numbers, random = 0, False
+    for size in (1, 2):
+        pick = torch.arange(size, device=batch.x.device) % batch.x.shape[0]
+        x, draw = batch.x[pick], Draw((0,))
+        tape = Tape(layout, weights, Split((size,)), None, draw, weights.new_zeros(1, layout.dim))
+        with Draws(weights.device) as draws, torch.no_grad():
+            book.forward(tape, channels_last(x) if last else x, batch.y[pick])
+        if draws.seen:
+            raise Unsupported("the model draws random numbers outside of dropout layers")
+        random = random or draw.used
+        numbers = tape.numbers // size
+    return Seen(last, numbers, random)
 
 
 class Draws(TorchDispatchMode):

@@ -30,11 +30,21 @@ class Split:
             if size:
                 yield k, slice(stop - size, stop)
 
-    def chunks(self, limit: int) -> Iterator[tuple[slice, slice, tuple[int, ...]]]:
+    def units(self, width: int) -> Split:
+        """The same clients counted in units of `width` consecutive records."""
+        return Split(tuple(size // width for size in self.sizes), self.fused) if width > 1 else self
+
+    def chunks(self, limit: int, width: int = 1) -> Iterator[tuple[slice, slice, tuple[int, ...]]]:
         """(clients, records, sizes) of parts with at most `limit` records each.
 
-        Clients stay whole and share a part where they fit; how a larger one is cut depends on its size alone.
+        Clients stay whole and share a part where they fit; how a larger one is cut depends on its size alone. Units
+        of `width` records are never cut.
         """
+        if width > 1:
+            for clients, units, sizes in self.units(width).chunks(max(1, limit // width)):
+                records = slice(units.start * width, units.stop * width)
+                yield clients, records, tuple(size * width for size in sizes)
+            return
         first, start, held = 0, 0, 0
         for k, size in enumerate(self.sizes):
             if held + size > limit and held:

@@ -47,8 +47,10 @@ class Tape:
         draw: Draw,
         out: Tensor,
         pure: bool = False,
+        width: int = 1,
     ) -> None:
         self.split, self.stacked, self.draw = split, weights.dim() == 2, draw
+        self._width, self._units = width, split.units(width)  # so many records are clipped as one
         self.anchor = weights.new_zeros((), requires_grad=True)  # makes every step part of the graph
         self.numbers = 0  # what the steps of this call take in and give out
         self._values = layout.views(weights)
@@ -57,7 +59,7 @@ class Tape:
         self._uses: Counter[str] = Counter()
         self._open: dict[str, Term] = {}  # of parameters used more than once
         self._terms: list[tuple[str, Term]] = []
-        self._squared = weights.new_zeros(split.records)
+        self._squared = weights.new_zeros(self._units.records)
 
     def weight(self, slot: str | None, frozen: Tensor | None) -> Weight | None:
         """A trainable parameter by its slot, or a frozen one as it is; None if the layer has neither."""
@@ -85,7 +87,10 @@ class Tape:
         slot = weight.slot
         if self._clip is None:
             self._sums[slot].add_(term.sums(self.split, None))
-        elif self._uses[slot] > 1:
+            return
+        if self._width > 1:
+            term = term.fold(self._width)
+        if self._uses[slot] > 1:
             self._open[slot] = self._open[slot].add(term) if slot in self._open else term
         else:
             self._close(slot, term)
@@ -107,7 +112,7 @@ class Tape:
             slot, term = self._terms.pop()
             if any_bad:
                 term.drop(bad)
-            self._sums[slot].add_(term.sums(self.split, scale))
+            self._sums[slot].add_(term.sums(self._units, scale))
 
 
 class Op(ABC):

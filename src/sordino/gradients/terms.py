@@ -24,6 +24,8 @@ from torch import Tensor
 from sordino.gradients import cost
 from sordino.gradients.split import Split
 
+SQUARED = 1 << 24  # numbers squared at a time: bounds the memory
+
 
 class Term(ABC):
     """The gradient of one parameter, for every sample of the flat batch."""
@@ -43,6 +45,10 @@ class Term(ABC):
     @abstractmethod
     def add(self, other: Term) -> Term:
         """Both together, for a parameter that is used more than once."""
+
+    @abstractmethod
+    def fold(self, width: int) -> Term:
+        """The sums over every `width` consecutive samples, as samples; before anything else is asked."""
 
 
 def zero(x: Tensor, bad: Tensor) -> Tensor:
@@ -68,6 +74,9 @@ class Dense(Term):
         if not isinstance(other, Dense):
             raise TypeError(f"cannot add {type(other).__name__} to per-sample gradients")
         return Dense(self.values + other.values)
+
+    def fold(self, width: int) -> Term:
+        return Dense(self.values.reshape(-1, width, *self.values.shape[1:]).sum(1))
 
 
 class Outer(Term):
@@ -102,6 +111,9 @@ class Outer(Term):
             raise TypeError(f"cannot add {type(other).__name__} to outer products")
         return Outer(torch.cat((self.a, other.a), 1), torch.cat((self.g, other.g), 1))
 
+    def fold(self, width: int) -> Term:
+        return Outer(folded(self.a, width), folded(self.g, width))
+
 
 class Lookup(Term):
     """Rows of a table: g [records, t, d] falls on row index [records, t] of a parameter [rows, d]."""
@@ -113,7 +125,9 @@ class Lookup(Term):
         if self.g.shape[1] > cost.LOOKUP_GRAM:
             return self._by_row()
         same = self.index.unsqueeze(2) == self.index.unsqueeze(1)  # [records, t, t]
-        return (torch.bmm(self.g, self.g.transpose(1, 2)) * same).sum((1, 2))
+        gg = torch.bmm(self.g, self.g.transpose(1, 2))
+        guard = 8 * torch.finfo(gg.dtype).eps * gg.diagonal(dim1=1, dim2=2).sum(1)  # as in `ghost`
+        return (gg * same).sum((1, 2)).clamp(min=0) + guard
 
     def _by_row(self) -> Tensor:
         """Long sequences: add up what falls on the same row of the same sample, then square."""
@@ -137,6 +151,14 @@ class Lookup(Term):
         index, g = torch.cat((self.index, other.index), 1), torch.cat((self.g, other.g), 1)
         return Lookup(index, g, self.rows)
 
+    def fold(self, width: int) -> Term:
+        return Lookup(folded(self.index, width), folded(self.g, width), self.rows)
+
+
+def folded(x: Tensor, width: int) -> Tensor:
+    """Samples side by side, their tokens one after the other: [records, t, ...] -> [records / width, width t, ...]."""
+    return x.reshape(x.shape[0] // width, width * x.shape[1], *x.shape[2:])
+
 
 def table(index: Tensor, g: Tensor, rows: int) -> Tensor:
     """g added up by index: [..., t], [..., t, d] -> [rows, d]; the same numbers on every run, also on CUDA."""
@@ -145,9 +167,15 @@ def table(index: Tensor, g: Tensor, rows: int) -> Tensor:
 
 
 def squares(values: Tensor) -> Tensor:
-    """Sum of squares of each sample: [records, ...] -> [records]."""
-    norms: Tensor = torch.linalg.vector_norm(values.flatten(1), dim=1)
-    return norms.square()
+    """Sum of squares of each sample: [records, ...] -> [records].
+
+    Not by vector_norm: on a CPU it adds a long float32 row up one by one and comes out too small, by 6e-4 for ten
+    million numbers, and a clipped gradient would be longer than its bound. A sum is taken in a tree.
+    """
+    rows = values.flatten(1)
+    if rows.numel() <= SQUARED or rows.shape[0] < 2:
+        return rows.square().sum(1)
+    return torch.cat([part.square().sum(1) for part in rows.split(max(1, SQUARED // rows.shape[1]))])
 
 
 def ghost(a: Tensor, g: Tensor) -> Tensor:

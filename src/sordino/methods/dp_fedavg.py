@@ -1,10 +1,14 @@
 """DP-FedAvg: clip each client's update, noise the sum at the server.  McMahan et al. (2018), arXiv:1710.06963.
 
 Protects a client from the public (whoever sees the models); the server is trusted with the clipped updates.
-Every client weighs the same, or `min(1, records / weight_cap)`, never more than the clip allows; the sum is
-divided by the expected cohort. With `adaptive_clip` the bound follows a quantile of the update norms: Andrew,
-Thakkar, McMahan, Ramaswamy (2021), arXiv:1905.03871, Algorithm 1 and Theorem 1. Its noisy count is part of the same
-Gaussian release, so the total noise multiplier stays what was calibrated."""
+What is clipped is the whole message, whatever the algorithm puts into it. Every client weighs the same, or
+`min(1, records / weight_cap)`, never more than the clip allows; the sum is divided by the expected number of answers.
+With `adaptive_clip` the bound follows a quantile of the update norms: Andrew, Thakkar, McMahan, Ramaswamy (2021),
+arXiv:1905.03871, Algorithm 1 and Theorem 1. Its noisy count is part of the same Gaussian release, so the total noise
+multiplier stays what was calibrated.
+
+With `unit = user` and users whose records lie in m clients at most, removing a user changes up to m messages, each by
+up to 2C."""
 
 from __future__ import annotations
 
@@ -18,7 +22,8 @@ from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.rng import RowStream, Stream
 from sordino.core.types import Batch, Model, Rows, State, Vector
-from sordino.methods import local, server
+from sordino.core.vector import Layout
+from sordino.methods import local
 from sordino.methods.base import Plan
 from sordino.privacy.clip import Bounded, clip_rows
 from sordino.privacy.events import Cost, NonPrivate
@@ -39,6 +44,7 @@ class DpFedAvg:
 
     viewer: ClassVar[str] = "public"
     private: ClassVar[bool] = True
+    units: ClassVar[tuple[str, ...]] = ("client", "user")
 
     def __post_init__(self) -> None:
         check.positive(clip=self.clip, clip_lr=self.clip_lr)
@@ -50,18 +56,24 @@ class DpFedAvg:
         # removing a client moves the sum by C; replacing it, with a cohort of a fixed size, by 2C
         moves = 1 if relation == "add/remove" else 2
         seen = NonPrivate("the server receives the clipped updates and adds the noise itself")
+        if plan.unit == "user":  # the messages of up to `copies` clients change
+            event, draw = GaussianEvent(plan.z / moves), "changed"
+            shown = Cost("user", "add/remove", "public", event, draw=draw, copies=plan.clients_per_user)
+            return Cost("user", "add/remove", "server", seen), shown
         return (
             Cost("client", relation, "server", seen),
             Cost("client", relation, "public", GaussianEvent(plan.z / moves)),
         )
 
-    def begin(self, state: State, plan: Plan) -> State:
-        state = server.begin(state, plan)
+    def begin(self, state: State, layout: Layout, plan: Plan) -> State:
+        state = plan.algorithm.begin(state, layout)
         self._update_noise(plan)  # refuse a count that eats the whole budget before the first round
         return replace(state, extra=state.extra | {"clip": torch.tensor(float(self.clip), dtype=torch.float64)})
 
-    def train(self, state: State, data: Batch, model: Model, plan: Plan, rng: RowStream) -> Rows:
-        return local.sgd(state.params, data, model, plan.local, rng)
+    def train(
+        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
+    ) -> tuple[Rows, Rows]:
+        return local.sgd(state, data, own, model, plan, rng)
 
     def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
         """Clipped, weighted rows; where the clip adapts, a last column of +-1/2: was the norm within it?"""
@@ -77,17 +89,22 @@ class DpFedAvg:
 
     def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
         bound = float(state.extra["clip"])
+        if plan.stragglers.late and self.adaptive_clip:  # a late row was clipped with an older bound
+            rows = torch.cat([clip_rows(rows[:, :-1], bound).value, rows[:, -1:]], dim=1)
         total = rows.sum(dim=0, keepdim=True)
         update, counts = (total[:, :-1], total[:, -1:]) if self.adaptive_clip else (total, None)
         z = self._update_noise(plan)
         noisy = Gaussian(z).add(Bounded(update, bound), rng.at("update").rows([0]))[0]
-        state = server.step(state, noisy / plan.expected_cohort, plan)
+        answers = plan.expected_answers(state.round)
+        state = plan.algorithm.update(state, noisy / answers, plan.server(answers / plan.population))
         return state if counts is None else self._move_clip(state, counts[0], plan, rng.at("count"))
 
     def _move_clip(self, state: State, counts: Vector, plan: Plan, rng: Stream) -> State:
         """Geometric update of the bound by the noisy share of unclipped updates (Andrew et al., Section 2)."""
         noise = rng.rows([0]).normal(1, like=counts.double())[0, 0]
-        share = 0.5 + (float(counts.double()[0]) + self._count_noise(plan) * float(noise)) / plan.expected_cohort
+        share = 0.5 + (float(counts.double()[0]) + self._count_noise(plan) * float(noise)) / plan.expected_answers(
+            state.round
+        )
         factor = math.exp(-self.clip_lr * (min(max(share, 0.0), 1.0) - self.quantile))
         return replace(state, extra=state.extra | {"clip": state.extra["clip"] * factor})
 

@@ -1,46 +1,92 @@
-"""Local training that is not private by itself: shuffled mini-batches, one optimiser a client.
+"""A client's round: batches, gradients, the algorithm's steps and message; for whole cohorts.
 
-The client-level methods clip what comes out of it as a whole.
+The method says where gradients come from (exact, or clipped and noisy), the algorithm what is made of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
+from sordino.algorithms import optimizers
+from sordino.algorithms.base import Gradient, Work
+from sordino.algorithms.local import Local
 from sordino.core.rng import Ints, RowStream, flat
-from sordino.core.types import Batch, Model, Rows, Vector
-from sordino.methods import optimizers
-from sordino.methods.base import Local
+from sordino.core.types import Batch, Model, Rows, State
+from sordino.methods.augment import augment
+from sordino.methods.base import Plan
 
 NONE = np.empty(0, dtype=np.int64)
+RECORDS = 2000  # whose losses are computed at once
 
 
-def sgd(start: Vector, data: Batch, model: Model, local: Local, rng: RowStream) -> Rows:
-    """Train every client from `start`; what each has moved by, [clients, dim]."""
+def sgd(state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream) -> tuple[Rows, Rows]:
+    """Local training that is not private by itself: shuffled mini-batches, exact gradients."""
+    local = plan.now(state)
+    counts = plan.stragglers.steps([local.count(n) if n else 0 for n in data.sizes], rng.at("slow"))
+    losses = mean_losses(state, data, model) if "losses" in plan.algorithm.needs else None
+    gradient = exact(model, local, rng)
+    return run(state, data, own, model, plan, rng, counts, batches(data, local, counts, rng), gradient, losses)
+
+
+def run(
+    state: State,
+    data: Batch,
+    own: Rows,
+    model: Model,
+    plan: Plan,
+    rng: RowStream,
+    counts: Sequence[int],
+    steps: Iterable[Batch],
+    gradient: Gradient,
+    losses: Tensor | None,
+) -> tuple[Rows, Rows]:
+    """Train every client along `gradient`; what each would send and what it keeps, [clients, ...]."""
+    algorithm, local = plan.algorithm, plan.now(state)
     step = optimizers.make(local)
-    weights: Tensor = start
-    for number, batch in enumerate(_batches(data, local, rng)):
-        sums = model.gradients.sums(weights, batch, None, seeds=rng.at("model", number).integers())
-        sizes = torch.tensor(batch.sizes, device=start.device, dtype=start.dtype)[:, None]
-        moved = step(sums / sizes.clamp_min(1))
-        if 0 in batch.sizes:  # a client that has done all its steps waits for the others
-            moved = torch.where(sizes > 0, moved, 0.0)
+    start = algorithm.start(state, own)
+    weights = start
+    for number, batch in enumerate(steps):
+        direction = gradient(weights, batch, number)
+        if local.weight_decay:
+            direction = direction + local.weight_decay * weights
+        moved = step(algorithm.correct(direction, weights, own, state, number, local))
+        if number >= min(counts, default=0):  # a client that has done all its steps waits for the others
+            active = torch.tensor([number < c for c in counts], dtype=torch.bool, device=moved.device)[:, None]
+            moved = torch.where(active, moved, 0.0)
         weights = weights - moved
-    return (weights - start).expand(len(data.sizes), -1)
+    moved = (weights - start).expand(len(data.sizes), -1)
+    taken = torch.tensor(counts, device=moved.device, dtype=moved.dtype)[:, None]
+    if algorithm.personal:
+        rng = rng.at("aside")
+        own = algorithm.aside(own, state, batches(data, local, counts, rng), exact(model, local, rng), local)
+    return algorithm.message(moved, own, state, Work(taken, local, losses))
 
 
-def _batches(data: Batch, local: Local, rng: RowStream) -> Iterator[Batch]:
+def exact(model: Model, local: Local, rng: RowStream) -> Gradient:
+    """Mean gradients over a batch, neither clipped nor noisy."""
+
+    def gradient(weights: Tensor, batch: Batch, number: int) -> Rows:
+        seeds = rng.at("model", number).integers()
+        seen, groups = augment(batch, local.augment, local.views, rng.at("augment", number))
+        sums = model.gradients.sums(weights, seen, None, seeds=seeds, groups=groups)
+        return sums / torch.tensor(batch.sizes, device=sums.device, dtype=sums.dtype)[:, None].clamp_min(1)
+
+    return gradient
+
+
+def batches(data: Batch, local: Local, counts: Sequence[int], rng: RowStream) -> Iterator[Batch]:
     """Shuffled passes over each client's records, in batches of its batch size."""
     if all(local.rate(n) >= 1 for n in data.sizes):
-        for _ in range(max((local.count(n) for n in data.sizes), default=0)):
+        for _ in range(max(counts, default=0)):
             yield data
         return
     widths = [max(1, round(local.expected_batch(n))) for n in data.sizes]
-    counts = [local.count(n) if n else 0 for n in data.sizes]
     per_pass = [max(1, -(-n // w)) for n, w in zip(data.sizes, widths, strict=True)]
     orders: dict[int, list[Ints]] = {}
     for number in range(max(counts, default=0)):
@@ -51,3 +97,27 @@ def _batches(data: Batch, local: Local, rng: RowStream) -> Iterator[Batch]:
                 orders[turn] = rng.at("shuffle", turn).permutations(data.sizes)
             chosen.append(orders[turn][k][part * width : (part + 1) * width] if number < count else NONE)
         yield data.pick(*flat(chosen, data.sizes, data.x.device))
+
+
+def record_losses(state: State, data: Batch, model: Model) -> Tensor:
+    """The loss of the received model on every record [records]."""
+    module = copy.deepcopy(model.module).eval()
+    weights = model.layout.views(state.params)
+    with torch.no_grad():
+        parts = [
+            model.loss(functional_call(module, weights, (x,)), y)
+            for x, y in zip(data.x.split(RECORDS), data.y.split(RECORDS), strict=True)
+        ]
+    return torch.cat([state.params.new_zeros(0), *parts])
+
+
+def mean_losses(state: State, data: Batch, model: Model) -> Tensor:
+    """Each client's mean loss [clients, 1]."""
+    losses = record_losses(state, data, model)
+    return sums(losses, data.sizes) / losses.new_tensor(data.sizes)[:, None].clamp_min(1)
+
+
+def sums(values: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Each client's sum of its sizes[k] values [clients, 1]."""
+    parts = [part.sum() for part in values.split(list(sizes))] if len(sizes) else []
+    return torch.stack(parts)[:, None] if parts else values.new_zeros(0, 1)

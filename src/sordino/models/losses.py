@@ -22,7 +22,23 @@ def squared_error(predictions: Tensor, targets: Tensor) -> Tensor:
     return difference.square().mean(dim=1)
 
 
-LOSSES: dict[str, SampleLoss] = {"cross_entropy": cross_entropy, "squared_error": squared_error}
+def absolute_error(predictions: Tensor, targets: Tensor) -> Tensor:
+    difference = predictions.reshape(len(targets), -1) - targets.reshape(len(targets), -1)
+    return difference.abs().mean(dim=1)
+
+
+def huber(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Half the square up to an error of 1, linear beyond.  Huber (1964), doi:10.1214/aoms/1177703732."""
+    difference = (predictions.reshape(len(targets), -1) - targets.reshape(len(targets), -1)).abs()
+    return torch.where(difference < 1, difference.square() / 2, difference - 0.5).mean(dim=1)
+
+
+LOSSES: dict[str, SampleLoss] = {
+    "cross_entropy": cross_entropy,
+    "squared_error": squared_error,
+    "absolute_error": absolute_error,
+    "huber": huber,
+}
 
 
 def loss_for(name: str | SampleLoss | None, targets: Tensor) -> SampleLoss:

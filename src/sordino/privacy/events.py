@@ -267,6 +267,14 @@ class Cost:
     relation: str  # "add/remove" | "replace"
     viewer: str  # see trust.py
     event: Event
+    # how the draw of clients acts: "unit" (the drawn client is the unit itself), "inside" (the unit lies inside a drawn
+    # client), "changed" (the data of `copies` clients change; the event is what adding one client does)
+    draw: str = ""  # "unit" for a client, else "inside"
+    copies: int = 1  # in how many clients one unit lies at most
+
+    def __post_init__(self) -> None:
+        if not self.draw:
+            object.__setattr__(self, "draw", "unit" if self.unit == "client" else "inside")
 
 
 def to_json(event: Event) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from sordino.core.errors import SpecError
 from sordino.privacy import trust
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
-from sordino.privacy.algebra import non_private
-from sordino.privacy.events import Cost, Event, Repeated
+from sordino.privacy.algebra import grouped, non_private, replaced
+from sordino.privacy.events import Composed, Cost, Event, Repeated, Visible
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Sampler, of_records_inside
 
@@ -32,18 +32,44 @@ def cost_to(viewer: str, costs: Sequence[Cost]) -> Cost:
 
 
 def total(
-    cost: Cost, viewer: str, sampler: Sampler, population: int, rounds: int, participations: int
+    cost: Cost,
+    viewer: str,
+    sampler: Sampler,
+    population: int,
+    rounds: int,
+    participations: int,
+    once: Sequence[Event] = (),
 ) -> tuple[Event, ...]:
-    """Events that each bound the whole run; the least epsilon counts."""
-    every_time = Repeated(cost.event, participations)
+    """Events that each bound the whole run, `once` being released beside the rounds; the least epsilon counts."""
+    changed = cost.draw == "changed"
+    each = grouped(replaced(cost.event), cost.copies) if changed else _times(cost.event, cost.copies)
+    every_time = _with(Repeated(each, participations), once)
     if trust.viewer(viewer).sees_draw or non_private(cost.event) is not None:
         return (every_time,)
-    if cost.unit == "record":
-        a_round = of_records_inside(sampler, cost.event, population)
+    if changed:
+        a_round = grouped(replaced(sampler.hidden(cost.event, population)), cost.copies)
+    elif cost.draw == "inside":
+        a_round = _copies_inside(cost, sampler, population)
     else:
         a_round = sampler.hidden(cost.event, population)
-    hidden = Repeated(a_round, rounds)
+    hidden = _with(Repeated(a_round, rounds), once)
     return (hidden,) if participations >= rounds else (hidden, every_time)
+
+
+def _copies_inside(cost: Cost, sampler: Sampler, population: int) -> Event:
+    """A unit inside several clients, each drawn on its own; in a cohort of a fixed size draws are not independent."""
+    if cost.copies == 1 or sampler.relation == "add/remove":
+        return _times(of_records_inside(sampler, cost.event, population), cost.copies)
+    whole, rate = _times(cost.event, cost.copies), min(1.0, cost.copies * sampler.probability(population))
+    return whole if rate >= 1 else Visible(whole, rate)
+
+
+def _times(event: Event, copies: int) -> Event:
+    return event if copies == 1 else Repeated(event, copies)
+
+
+def _with(event: Event, once: Sequence[Event]) -> Event:
+    return Composed((event, *once)) if once else event
 
 
 def guarantee(
@@ -56,9 +82,10 @@ def guarantee(
     delta: float,
     mode: str,
     cells: float = pld.FINE,
+    once: Sequence[Event] = (),
 ) -> Guarantee:
     cost = cost_to(viewer, costs)
-    events = total(cost, viewer, sampler, population, rounds, participations)
+    events = total(cost, viewer, sampler, population, rounds, participations, once)
     return Guarantee(
         epsilon=min(epsilon(e, delta, cells) for e in events),
         delta=delta,

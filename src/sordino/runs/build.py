@@ -3,105 +3,44 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sordino.algorithms.base import Algorithm
+from sordino.algorithms.fedrep import FedRep
 from sordino.channels.direct import Direct
-from sordino.core import plugin
 from sordino.core.errors import BudgetError, DataError, SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
-from sordino.data import partition
 from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked
-from sordino.data.load import images, load
-from sordino.data.scattering import scattering
-from sordino.engines.base import Engine
 from sordino.engines.simulator import Simulator
 from sordino.gradients.engine import Gradients
+from sordino.methods.augment import augment
 from sordino.methods.base import Local, Method, Plan
 from sordino.models import losses
 from sordino.models.validate import fix, validate
-from sordino.privacy import account, personal, price
-from sordino.privacy.accountants import pld
+from sordino.privacy import personal, price
 from sordino.privacy.calibrate import noise_multiplier
-from sordino.privacy.events import Cost
-from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.events import Event
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
+from sordino.runs import held_out, legal, statistics
+from sordino.runs.job import Job, seen_draw
+from sordino.runs.prepare import prepare
 from sordino.runs.spec import Spec
-
-
-@dataclass(frozen=True)
-class Job:
-    spec: Spec
-    method: Method
-    plan: Plan
-    model: Model
-    clients: Clients
-    test: tuple[Tensor, Tensor] | None
-    engine: Engine
-    channel: Direct
-    rng: Stream
-    viewer: str
-    notes: tuple[str, ...]  # what was changed or chosen on the way
-    budgets: personal.Budgets | None = None  # of the clients, where they have their own
-    caps: Ints | None = None  # [clients]: in how many rounds each may take part for its own budget
-
-    def guarantee(self, viewer: str, rounds: int, participations: int, rough: bool = False) -> Guarantee:
-        """What so many rounds cost; `rough` is quicker and still an upper bound."""
-        costs, plan, spec = self.method.costs(self.plan), self.plan, self.spec
-        cells = pld.ROUGH if rough else pld.FINE
-        return price.guarantee(
-            costs, viewer, plan.sampler, plan.population, rounds, participations, spec.delta, spec.mode, cells
-        )
-
-    @property
-    def viewers(self) -> tuple[str, ...]:
-        """Against whom a guarantee is reported."""
-        return tuple(dict.fromkeys((*price.VIEWERS, self.viewer)))
-
-    def promise(self) -> Guarantee:
-        """What the whole plan costs the viewer the budget is meant against."""
-        return self.guarantee(self.viewer, self.plan.rounds, self.plan.participations)
-
-    def whole(self) -> Cost:
-        """The whole plan as one event, against the viewer of the budget."""
-        plan = self.plan
-        cost = price.cost_to(self.viewer, self.method.costs(plan))
-        found = price.total(cost, self.viewer, plan.sampler, plan.population, plan.rounds, plan.participations)
-        event = found[0] if len(found) == 1 else min(found, key=lambda e: account.epsilon(e, self.spec.delta))
-        return Cost(cost.unit, cost.relation, self.viewer, event)
 
 
 def from_spec(spec: Spec) -> Job:
     """A job on a named dataset and model."""
-    setup = Stream.research(spec.seed or 0)
-    if spec.learning_rate is None and (spec.features, spec.model) == ("scattering", "linear"):
-        spec = replace(spec, learning_rate=8.0)  # chosen on a validation split: docs/results/mnist.md
-    data = load(spec.dataset, spec.data_dir)
-    if spec.features == "scattering":
-        if data.x_train.dtype != torch.uint8:
-            raise DataError(f"features = scattering needs uint8 pictures; {spec.dataset} has {data.x_train.dtype}.")
-        x_train, x_test = scattering(data.x_train), scattering(data.x_test)
-    else:
-        x_train, x_test = images(data.x_train), images(data.x_test)
-    classes = int(data.y_train.max()) + 1 if not data.y_train.is_floating_point() else 1
-    if data.client_train is not None:
-        parts = [np.flatnonzero(data.client_train == c) for c in np.unique(data.client_train)]
-        spec = replace(spec, clients=len(parts))
-    else:
-        parts = partition.iid(len(x_train), spec.clients, setup.at("partition"))
-    clients = ArrayClients.split(x_train, data.y_train, parts)
-    make = plugin.load("models", spec.model)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(setup.at("init").integer())
-        module: nn.Module = make(tuple(x_train.shape[1:]), classes)
-    return build(spec, module, clients, None, (x_test, data.y_test))
+    found = prepare(spec)
+    return build(
+        found.spec, found.module, found.clients, None, found.test, found.test_clients, found.data.notes, found.brought
+    )
 
 
 def build(
@@ -110,29 +49,44 @@ def build(
     clients: Any,
     loss: str | SampleLoss | None = None,
     test: tuple[Any, Any] | None = None,
+    test_clients: Any = None,
+    notes: Sequence[str] = (),
+    brought: Clients | None = None,
 ) -> Job:
     """A job on one's own module (or a function that makes one) and one's own clients."""
-    notes: list[str] = []
+    legal.require(spec.method, spec.algorithm, spec.unit)
     held = adopt(clients)
+    brought = brought or held
     device = _device(spec.device)
     module = copy.deepcopy(module if isinstance(module, nn.Module) else module()).cpu()  # the caller's stays as it is
+    fixed: list[str] = []
     if spec.fix_model:
-        module, notes = fix(module)
+        module, fixed = fix(module)
+    method: Method = spec.method_object()
+    held, kept_out = held_out.split(spec, method, held)
     first = held.fetch([0], torch.device("cpu"))
     sample_loss = losses.loss_for(loss, first.y)
     pair = None if test is None else checked("the test data", *test)
-    method: Method = spec.method_object()
+    owners = _test_owners(test_clients, pair)
+    if spec.standardise:
+        if not isinstance(held, ArrayClients):
+            raise SpecError("standardise needs clients whose records are in memory.")
+        module = statistics.standardised(module, first.x)
     validate(module, _sample(first.x))
     if sample_loss is losses.cross_entropy:
         held = _check_classes(module, held, first.x, pair)
     module = module.to(device)
-    layout = Layout.of(module)
-    model = Model(module, layout, sample_loss, Gradients.of(module, sample_loss, layout))
+    model = _model(module, sample_loss, spec)
     one = Batch(first.x[:1].to(device), first.y[:1].to(device), (1,))
-    model.gradients.sums(layout.read(module), one, 1.0, seeds=[0])  # settles how gradients are clipped
+    augment(one, spec.augment, spec.views, Stream.research(0).rows([0]))  # refuses what is no picture
+    model.gradients.sums(model.layout.read(module), one, 1.0, seeds=[0])  # settles how gradients are clipped
     plan, viewer = _plan(spec, method, held)
+    once = held_out.events(spec, method, plan)
+    if method.private:
+        plan = replace(plan, noise_multiplier=_calibrate(method, plan, viewer, spec, once))
     budgets, caps, more = _personal(spec, method, plan, viewer)
-    method.begin(State(layout.read(module)), plan)  # refuses what cannot start before there is a run folder
+    state = State(model.layout.read(module))
+    state = method.begin(state, model.layout, plan)  # refuses what cannot start before there is a run folder
     if isinstance(held, ArrayClients) and device.type != "cpu":
         held = held.to(device)
     return Job(
@@ -141,15 +95,51 @@ def build(
         plan=plan,
         model=model,
         clients=held,
+        brought=brought,
         test=None if pair is None else (pair[0].to(device), pair[1].to(device)),
-        engine=Simulator(device, spec.memory_gb),
+        test_clients=owners,
+        held_out=kept_out,
+        engine=Simulator(device, spec.memory_gb, Stream.research(spec.seed or 0)),
         channel=Direct(),
         rng=Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system(),
         viewer=viewer,
-        notes=(*notes, *more),
+        notes=(*notes, *fixed, *more, *_remarks(plan)),
+        once=once,
         budgets=budgets,
         caps=caps,
     )
+
+
+def _remarks(plan: Plan) -> tuple[str, ...]:
+    if isinstance(plan.algorithm, FedRep):
+        return ("loss and accuracy are of the shared layers under the initial head; each client has a head of its own",)
+    return ()
+
+
+def _model(module: nn.Module, loss: SampleLoss, spec: Spec) -> Model:
+    layout = Layout.of(module)
+    gradients = Gradients.of(module, loss, layout)
+    if spec.precision == "bfloat16":
+        if spec.method_object().private:
+            raise SpecError("precision = bfloat16 is for training without privacy: norms must not be rounded.")
+        gradients.autocast = True
+    return Model(module, layout, loss, gradients)
+
+
+def again(job: Job) -> Job:
+    """The same job after its module has changed: gradients keep copies of it."""
+    return replace(job, model=_model(job.model.module, job.model.loss, job.spec))
+
+
+def _test_owners(owners: Any, test: tuple[Tensor, Tensor] | None) -> Ints | None:
+    if owners is None:
+        return None
+    if test is None:
+        raise DataError("test_clients needs test: the records whose clients it names.")
+    found = np.asarray(owners)
+    if found.dtype.kind not in "iu" or found.shape != (len(test[1]),):
+        raise DataError(f"test_clients must hold one whole number for each of {len(test[1])} test records.")
+    return found.astype(np.int64)
 
 
 def _sample(x: Tensor) -> Tensor:
@@ -184,12 +174,60 @@ def _sampler(spec: Spec, population: int) -> Sampler:
 
 
 def _plan(spec: Spec, method: Method, held: Any) -> tuple[Plan, str]:
-    sizes = held.sizes()
-    if spec.batch_size is not None and spec.batch_size > min(sizes):
+    by_user = spec.unit == "user" and method.viewer == "server"  # users are what is drawn and counted
+    if spec.unit == "user" and not (isinstance(held, ArrayClients) and held.users is not None):
+        raise DataError("unit = user, but the clients do not say whose a record is: give users (one number a record).")
+    if spec.unit == "user" and (most := held.most_clients_per_user()) > spec.clients_per_user:
+        raise DataError(
+            f"some user's records lie in {most} clients, and clients_per_user = {spec.clients_per_user}. "
+            "Raise it, or bound the users' contributions."
+        )
+    if by_user:
+        counts = np.array([len(g) for g in held.fetch(range(held.count), torch.device("cpu")).groups or ()])
+    else:
+        counts = held.all_sizes() if isinstance(held, ArrayClients) else np.array(held.sizes())
+    sizes = tuple(np.unique(counts).tolist())
+    what = "users" if by_user else "records"
+    noisy_steps = method.private and method.viewer == "server"  # whose cost is that of the smallest client
+    if noisy_steps and spec.batch_size is not None and spec.batch_size > min(sizes):
         raise SpecError(
-            f"batch_size {spec.batch_size} is larger than the smallest client's {min(sizes)} records. "
+            f"batch_size {spec.batch_size} is larger than the smallest client's {min(sizes)} {what}. "
             "Use a smaller batch_size, or batch_rate."
         )
+    algorithm: Algorithm = spec.algorithm_object()
+    local = algorithm.local(_local(spec))
+    if algorithm.plain_sgd and local.optimizer != "sgd":
+        raise SpecError(
+            f"{spec.algorithm} holds for plain local SGD steps: use optimizer = sgd, not {local.optimizer}."
+        )
+    algorithm.check_steps(min(local.count(n) for n in sizes))
+    law = spec.stragglers()
+    if law.late and spec.client_sampling == "fixed" and spec.client_rate < 1:
+        raise SpecError("late answers with cohorts of a fixed size have no accounting: use client_sampling = poisson.")
+    if algorithm.mirrored and (law.late or law.dropout[0] != law.dropout[1]):
+        raise SpecError(
+            f"{spec.algorithm} needs every answer to count once and fully: use late = 0 and one dropout for all."
+        )
+    steps = np.array([law.mean_steps(local.count(int(n))) for n in counts])
+    plan = Plan(
+        rounds=spec.rounds,
+        population=held.count,
+        sampler=_sampler(spec, held.count),
+        algorithm=algorithm,
+        local=local,
+        max_participations=spec.max_participations,
+        sizes=sizes,
+        mean_client=float(counts.mean()),
+        mean_steps=float((steps * counts).sum() / max(1, counts.sum())),
+        server_lr=algorithm.server_lr if spec.server_lr is None else spec.server_lr,
+        stragglers=law,
+        unit=spec.unit,
+        clients_per_user=spec.clients_per_user,
+    )
+    return plan, spec.viewer or method.viewer
+
+
+def _local(spec: Spec) -> Local:
     no_batch = spec.batch_size is None and spec.batch_rate is None
     local = Local(
         steps=spec.local_steps if spec.local_epochs is None else None,
@@ -199,24 +237,13 @@ def _plan(spec: Spec, method: Method, held: Any) -> tuple[Plan, str]:
         optimizer=spec.optimizer,
         learning_rate=0.1 if spec.learning_rate is None else spec.learning_rate,
         momentum=spec.momentum,
+        weight_decay=spec.weight_decay,
+        schedule=spec.schedule,
+        warmup=spec.warmup,
+        augment=spec.augment,
+        views=spec.views,
     )
-    if local.steps is None and local.epochs is None:
-        local = replace(local, steps=1)
-    plan = Plan(
-        rounds=spec.rounds,
-        population=held.count,
-        sampler=_sampler(spec, held.count),
-        local=local,
-        max_participations=spec.max_participations,
-        sizes=sizes,
-        mean_client=held.mean_size(),
-        server_lr=spec.server_lr,
-        server_momentum=spec.server_momentum,
-    )
-    viewer = spec.viewer or method.viewer
-    if not method.private:
-        return plan, viewer
-    return replace(plan, noise_multiplier=_calibrate(method, plan, viewer, spec)), viewer
+    return replace(local, steps=1) if local.steps is None and local.epochs is None else local
 
 
 def _personal(
@@ -229,6 +256,8 @@ def _personal(
         raise SpecError(f"budgets need a private method; {spec.method} adds no noise.")
     dealer = Stream.research(spec.seed or 0).at("budgets")  # public, also in secure mode
     budgets = personal.read(spec.budgets, plan.population, spec.delta, dealer)
+    if spec.unit == "user" or held_out.events(spec, method, plan):
+        raise SpecError("budgets of clients go with unit = record or client, and with evaluation on test data only.")
     event = price.cost_to(viewer, method.costs(plan)).event
     rich = np.array([e >= spec.epsilon and d >= spec.delta for e, d in budgets.kinds])[budgets.of]
     caps = np.where(rich, plan.participations, personal.participations(event, budgets, plan.participations))
@@ -244,12 +273,12 @@ def _personal(
     return budgets, caps, (f"{len(out)} clients never take part, their budgets pay for no round: {names}",)
 
 
-def _calibrate(method: Method, plan: Plan, viewer: str, spec: Spec) -> float:
+def _calibrate(method: Method, plan: Plan, viewer: str, spec: Spec, once: tuple[Event, ...]) -> float:
     """The least noise with which the whole plan stays within the budget, against the viewer."""
 
     def alternatives(z: float) -> tuple[Any, ...]:
         cost = price.cost_to(viewer, method.costs(replace(plan, noise_multiplier=z)))
-        return price.total(cost, viewer, plan.sampler, plan.population, plan.rounds, plan.participations)
+        return price.total(cost, viewer, seen_draw(plan, cost), plan.population, plan.rounds, plan.participations, once)
 
     try:
         found = [

@@ -12,19 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.core import plugin
 from sordino.core.errors import DataError, RunError, SordinoError
 from sordino.core.types import SampleLoss
 from sordino.data.clients import ArrayClients, adopt, checked
-from sordino.data.load import Dataset, images, load
-from sordino.data.scattering import scattering
+from sordino.data.load import Dataset
 from sordino.methods.base import Method, Plan
 from sordino.privacy import price
 from sordino.privacy.events import Cost
 from sordino.privacy.samplers import FixedSize, Poisson
 from sordino.runs import build, planner, spec
-from sordino.runs.build import Job
 from sordino.runs.folder import RunFolder
+from sordino.runs.job import Job
+from sordino.runs.prepare import prepare
 from sordino.runs.spec import Spec
 
 FITTED = 1e-5  # means nearer to 0 than this, and deviations within ten times this of 1, do not come about by chance
@@ -55,7 +54,7 @@ class Case:
 
     @property
     def public_data(self) -> bool:
-        return self.data is not None and self.data.name == "mnist"
+        return self.data is not None and self.data.public
 
     def plan(self) -> Plan:
         """That of the job; where there is none, an outline that has the same relation."""
@@ -67,6 +66,9 @@ class Case:
             population=self.clients or 2,
             sampler=FixedSize(1) if fixed else Poisson(self.spec.client_rate),
             noise_multiplier=1.0,
+            algorithm=self.spec.algorithm_object(),
+            unit=self.spec.unit,
+            clients_per_user=self.spec.clients_per_user,
         )
 
     def cost(self, viewer: str | None = None) -> Cost:
@@ -75,14 +77,14 @@ class Case:
 
     def units(self) -> int | None:
         """How many are protected."""
-        return self.records if self.cost().unit == "record" else self.clients
+        return self.clients if self.cost().unit == "client" else self.records
 
     def nsr(self) -> float | None:
         """Noise-to-signal ratio of the whole run: see runs/planner.py."""
         if self.job is None or not self.method.private:
             return None
-        plan, cost = self.job.plan, self.cost()
-        where = "records" if cost.unit == "record" else "sum" if self.method.viewer == "public" else "updates"
+        plan = self.job.plan
+        where = "records" if self.method.viewer == "server" else "sum"
         steps = plan.rounds * (plan.local.count(plan.smallest_client) if where == "records" else 1)
         batch = plan.local.expected_batch(max(1, round(plan.mean_client)))
         step = planner.step_nsr(where, plan.z, self.job.model.layout.dim, max(1.0, plan.expected_cohort), batch)
@@ -91,26 +93,8 @@ class Case:
 
 def of_spec(wanted: Spec) -> Case:
     """A named dataset and model. Features are made of a few records only; the others stand in by number."""
-    data = load(wanted.dataset, wanted.data_dir)
-    few = data.x_train[:3] if len(data.x_train) > 1 else data.x_train.expand(2, *data.x_train.shape[1:])
-    if wanted.features == "scattering":
-        if few.dtype != torch.uint8:
-            raise DataError(f"features = scattering needs uint8 pictures; {wanted.dataset} has {few.dtype}.")
-        sample = scattering(few)
-    else:
-        sample = images(few)
-    if data.client_train is not None:
-        sizes = np.unique(data.client_train, return_counts=True)[1].tolist()
-    elif wanted.clients > len(data.y_train):
-        raise DataError(
-            f"cannot give each of {wanted.clients} clients a record: there are {len(data.y_train)} records."
-        )
-    else:
-        sizes = [len(p) for p in np.array_split(np.arange(len(data.y_train)), wanted.clients)]
-    classes = int(data.y_train.max()) + 1 if not data.y_train.is_floating_point() else 1
-    module: nn.Module = plugin.load("models", wanted.model)(tuple(sample.shape[1:]), classes)
-    held = ArrayClients(sample[:1].expand(len(data.y_train), *sample.shape[1:]), data.y_train, sizes)
-    return _case(replace(wanted, clients=len(sizes)), module, held, sample, data, None)
+    found = prepare(wanted, sketch=True)
+    return _case(found.spec, found.module, found.clients, found.sample, found.data, None)
 
 
 def of_parts(

@@ -75,7 +75,7 @@ def one_record_not_a_person(case: Case) -> Iterator[Finding]:
             "note",
             "the guarantee is about one record",
             "a person with k records has about k times the epsilon, and a client none as a whole",
-            "where a person or a client is to be protected use method = dp-fedavg",
+            "where a person is to be protected use unit = user with a user_column, for a client method = dp-fedavg",
         )
 
 
@@ -84,14 +84,14 @@ def made_up_clients(case: Case) -> Iterator[Finding]:
     if (
         case.method.private
         and case.data is not None
-        and case.data.client_train is None
+        and (case.data.client_train is None or case.spec.partition not in (None, "natural"))
         and case.cost().unit == "client"
     ):
         yield Finding(
             "note",
-            f"{case.data.name} has no client_train: records are dealt to {case.spec.clients} clients at random",
+            f"the records of {case.data.name} are dealt to {case.spec.clients} clients by {case.spec.partition or 'iid'}",
             "the guarantee is about these made-up clients, not about people",
-            "put client_train (one client number a training record) into the .npz file",
+            "name the clients: client_column of a table, client_train in an .npz file; and partition = natural",
         )
 
 

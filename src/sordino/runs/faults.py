@@ -11,6 +11,7 @@ POINTS = (
     "trained",
     "merged",
     "recorded",
+    "stored",
     "saving",
     "saved",
     "noting",

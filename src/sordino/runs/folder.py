@@ -5,6 +5,7 @@ plan.json               what was derived: noise multiplier, guarantees, gradient
 ledger.json             which job of which ledger it is, and the last entry of the ledger that it saw
 records.jsonl           one line a round
 checkpoint.safetensors  the state after a round (and the one before it, checkpoint.previous.safetensors)
+clients.sqlite          what clients keep for themselves, where they keep anything
 model.safetensors       the final model
 result.json             the guarantee and the accuracies
 """
@@ -153,7 +154,11 @@ class RunFolder:
             try:
                 tensors, metadata = _unpack(path)
                 extra = {k.removeprefix("extra."): v for k, v in tensors.items() if k.startswith("extra.")}
-                return State(tensors["params"], extra), int(metadata["done"]), "; ".join(problems) or None
+                return (
+                    State(tensors["params"], extra, int(metadata["done"])),
+                    int(metadata["done"]),
+                    "; ".join(problems) or None,
+                )
             except (RunError, KeyError, ValueError) as error:
                 problems.append(f"{path.name} is damaged ({error})")
         if problems:

@@ -110,6 +110,10 @@ class Account:
             return None
         return ids(next(self._chain.select("id = ?", [row])).owners or b"")
 
+    def last_cohort(self) -> Ints:
+        """Of the round that was charged last."""
+        return ids(next(self._chain.select("id = ?", [self.paid[-1][1]])).owners or b"") if self.paid else ids(b"")
+
     def spend(self, number: int, cohort: Ints, cost: Cost) -> None:
         """Charge a round to its cohort, durably, or refuse."""
         try:

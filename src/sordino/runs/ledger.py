@@ -64,7 +64,7 @@ class Charge:
             return None
         if (here.unit, here.relation) == (view.unit, view.relation):
             return self
-        inner = (here.unit, view.unit) == ("client", "record")
+        inner = here.unit in ("client", "user") and view.unit == "record"
         if not inner and (here.unit != view.unit or here.relation == "replace"):
             return None
         times = 2 if here.relation == "add/remove" else 1

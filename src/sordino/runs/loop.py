@@ -9,27 +9,34 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from sordino.core.record import RoundRecord
 from sordino.core.rng import Ints
 from sordino.core.types import State, Vector
-from sordino.models.losses import accuracy, cross_entropy
+from sordino.models.metrics import Meter, task_for
 from sordino.privacy import price
-from sordino.runs import faults
-from sordino.runs.build import Job
+from sordino.runs import faults, held_out
 from sordino.runs.folder import RunFolder
+from sordino.runs.job import Job
 from sordino.runs.jobs import Account
 
 PUBLIC = "public test data"
+RECORDS = 2000  # evaluated at once
 
 
 def begin(job: Job) -> State:
     state = State(job.model.layout.read(job.model.module))
-    if job.spec.averaging:
+    if job.spec.average()[0] != "none":
         state = replace(state, extra={"average": state.params.clone()})
-    return job.method.begin(state, job.plan)
+    return job.method.begin(state, job.model.layout, job.plan)
+
+
+def remembers(job: Job, state: State) -> bool:
+    """Whether clients keep anything between rounds."""
+    return bool(job.plan.algorithm.fresh(state, 1).shape[1]) or job.plan.stragglers.late > 0
 
 
 def run(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> Iterator[RoundRecord]:
@@ -57,9 +64,14 @@ def _rounds(
         rows = job.engine.clients(job.method, state, ids, job.clients, job.model, job.plan, rng.at("clients"))
         faults.point("trained")
         seen = job.channel.carry(rows, rng.at("channel"))
-        state = _average(job, job.method.merge(state, seen, job.plan, rng.at("merge")), done)
+        state = _average(job, job.method.merge(state, seen, job.plan, rng.at("merge")))
         faults.point("merged")
         done += 1
+        state = replace(state, round=done)
+        due = _due(job, done)
+        if due and job.held_out is not None:  # so that no held-out record is evaluated on twice after a crash
+            _save(job, folder, ledger, state, done)
+            saved, kept = time.monotonic(), done
         record = RoundRecord(
             round=done,
             clients=len(ids),
@@ -68,19 +80,30 @@ def _rounds(
             bytes_down=len(ids) * state.params.numel() * state.params.element_size(),
             seconds=time.monotonic() - start,
             clip=float(state.extra["clip"]) if "clip" in state.extra else None,
-            **(evaluate(job, model_vector(state)) if _due(job, done) else {}),
+            answers=None if job.plan.stragglers.none else len(rows),
+            **(evaluate(job, model_vector(state), done) if due else {}),
         )
         folder.append(record)
         faults.point("recorded")
-        if done == job.plan.rounds or time.monotonic() - saved >= job.spec.checkpoint_seconds:
-            _save(folder, ledger, state, done)
+        if kept < done and (done == job.plan.rounds or time.monotonic() - saved >= job.spec.checkpoint_seconds):
+            _save(job, folder, ledger, state, done)
             saved, kept = time.monotonic(), done
         yield record
     if done != kept:  # the budget ended the run before its rounds did
-        _save(folder, ledger, state, done)
+        _save(job, folder, ledger, state, done)
 
 
-def _save(folder: RunFolder, ledger: Account, state: State, done: int) -> None:
+def lost_record(job: Job, ledger: Account, state: State, done: int) -> RoundRecord:
+    """Of a round whose checkpoint was written and whose record was not; no held-out record is evaluated on again."""
+    scores = evaluate(job, model_vector(state), done) if _due(job, done) and job.spec.mode == "research" else {}
+    epsilon = spent(job, ledger.charged, ledger.most, done == job.plan.rounds)
+    clients = len(ledger.last_cohort())
+    return RoundRecord(done, clients, epsilon, bytes_up=0, bytes_down=0, seconds=0.0, **scores)
+
+
+def _save(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> None:
+    job.engine.store.save(done)
+    faults.point("stored")
     folder.save_state(state, done)
     faults.point("noting")
     folder.note_ledger(ledger.head())
@@ -93,12 +116,21 @@ def _draw(job: Job, ledger: Account, done: int) -> Ints:
     return ledger.free(job.plan.sampler.draw(job.plan.population, job.rng.at("round", done).at("sample")))
 
 
-def _average(job: Job, state: State, done: int) -> State:
-    """Mean of the models of the last rounds (Polyak and Juditsky 1992): post-processing, costs nothing."""
-    if not job.spec.averaging:
+def _average(job: Job, state: State) -> State:
+    """The average of the models so far: post-processing, costs nothing. `state.round` rounds came before this one.
+
+    tail: the mean of the last rounds (Polyak and Juditsky 1992); ema: decay d, short at first as min(d, (t+1)/(t+10));
+    polynomial: round t weighs in proportion to t^p (Shamir and Zhang 2013, arXiv:1212.1824, Section 4)."""
+    kind, value = job.spec.average()
+    if kind == "none":
         return state
-    first = int((1 - job.spec.averaging) * job.plan.rounds)
-    weight = 1 / max(1, done - first + 1)
+    t = state.round
+    if kind == "tail":
+        weight = 1 / max(1, t + 1 - int((1 - value) * job.plan.rounds))
+    elif kind == "ema":
+        weight = 1 - min(value, (t + 1) / (t + 10))
+    else:
+        weight = (value + 1) / (t + 1 + value)
     average = state.extra["average"] + weight * (state.params - state.extra["average"])
     return replace(state, extra=state.extra | {"average": average})
 
@@ -120,24 +152,48 @@ def spent(job: Job, rounds: int, participations: int, last: bool) -> dict[str, f
 
 
 def _due(job: Job, done: int) -> bool:
-    return job.test is not None and (done % job.spec.evaluate_every == 0 or done == job.plan.rounds)
+    can = job.test is not None or job.held_out is not None
+    return can and (done % job.spec.evaluate_every == 0 or done == job.plan.rounds)
 
 
-def evaluate(job: Job, params: Vector) -> dict[str, Any]:
-    """Loss and accuracy on the test data, which is taken as public: nobody is charged for it."""
+def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
+    """Loss and figures on the test data, which is taken as public; or, noisy and charged, on held-out records."""
+    module = trained(job, params).eval()
+    if job.held_out is not None:
+        z = job.spec.release_noise if job.method.private else None
+        regression = job.held_out.y.is_floating_point()
+        found = held_out.evaluate(job.held_out, module, regression, z, job.rng.at("evaluation", done))
+        name = "mae" if regression else "accuracy"
+        found[name] = min(max(found[name], 0.0), 1.0)  # whatever the noise made of it
+        return {"metrics": {"mae": found.pop("mae")}} | found if regression else found
     if job.test is None:
         return {}
-    module = trained(job, params).eval()
     x, y = job.test
-    total, right = 0.0, 0.0
+    task, owners = task_for(y), job.test_clients
+    meter, total = Meter(task, None, owners is not None), 0.0
     with torch.inference_mode():
-        for i in range(0, len(y), 2000):
-            out = module(x[i : i + 2000])
-            total += float(job.model.loss(out, y[i : i + 2000]).sum())
-            if job.model.loss is cross_entropy:
-                right += float(accuracy(out, y[i : i + 2000]).sum())
-    scores: dict[str, Any] = {"loss": total / len(y), "evaluated_on": PUBLIC}
-    return scores | {"accuracy": right / len(y)} if job.model.loss is cross_entropy else scores
+        for i in range(0, len(y), RECORDS):
+            out = module(x[i : i + RECORDS])
+            total += float(job.model.loss(out, y[i : i + RECORDS]).sum())
+            meter.add(out, y[i : i + RECORDS], None if owners is None else torch.from_numpy(owners[i : i + RECORDS]))
+    found = meter.result()
+    scores: dict[str, Any] = {"loss": total / len(y), "evaluated_on": PUBLIC, "accuracy": found.pop("accuracy", None)}
+    return scores | {"metrics": found}
+
+
+def evaluate_own(job: Job, state: State) -> dict[str, float]:
+    """Each client's own model on its part of the test data: clients' own business, so without privacy only."""
+    if job.test is None or job.test_clients is None or not job.plan.algorithm.personal or job.method.private:
+        return {}
+    (x, y), meter = job.test, Meter(task_for(job.test[1]), None, clients=True)
+    for client in job.engine.store.clients("own"):
+        index = torch.from_numpy(np.flatnonzero(job.test_clients == client)).to(y.device)
+        if len(index):
+            own = job.engine.store.read("own", [client], job.plan.algorithm.fresh(state, 1))
+            module = trained(job, job.plan.algorithm.own_models(state, own)[0]).eval()
+            with torch.inference_mode():
+                meter.add(module(x[index]), y[index], torch.full((len(index),), client))
+    return {f"personal_{name}": value for name, value in meter.result().items()}
 
 
 def trained(job: Job, params: Vector) -> nn.Module:

@@ -105,7 +105,7 @@ class Setting:
 SETTINGS = (
     Setting("record", "server", "every client", "records", ("dp-sgd",)),
     Setting("record", "public", "every client", "records", ("dp-sgd",)),
-    Setting("client", "public", "a trusted server", "sum", ("dp-fedavg", "dp-fedsgd")),
+    Setting("client", "public", "a trusted server", "sum", ("dp-fedavg",)),
     Setting("client", "server", "every client, shares under a secure sum", "sum", ()),
     Setting("client", "server", "every client, alone", "updates", ()),
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.core.errors import BudgetError, RunError, SpecError
+from sordino.core.errors import BudgetError, DataError, RunError, SpecError
 from sordino.core.record import RoundRecord
+from sordino.core.rng import Stream
 from sordino.core.types import Clients, SampleLoss
-from sordino.data.clients import ArrayClients
+from sordino.data.clients import ArrayClients, adopt
+from sordino.data.users import bound
+from sordino.privacy.account import epsilon
+from sordino.privacy.algebra import steps
+from sordino.privacy.events import Composed
 from sordino.privacy.guarantee import Guarantee
-from sordino.runs import build, faults, loop, spec
-from sordino.runs.build import Job
+from sordino.runs import build, faults, loop, spec, statistics
 from sordino.runs.folder import RunFolder, pack_model
+from sordino.runs.job import Job
 from sordino.runs.jobs import Account
 from sordino.runs.ledger import Charge, Ledger
 
@@ -41,6 +48,10 @@ class Result:
     folder: Path
     notes: tuple[str, ...] = ()
 
+    metrics: dict[str, float] = field(
+        default_factory=dict
+    )  # of the last round; personal models' where clients have them
+
     @property
     def accuracy(self) -> float | None:
         return self.history[-1].accuracy if self.history else None
@@ -52,6 +63,8 @@ def train(
     *,
     loss: str | SampleLoss | None = None,
     test: tuple[Any, Any] | None = None,
+    test_clients: Any = None,
+    users: Any = None,
     resume: str | Path | None = None,
     watch: Watch | None = None,
     **keys: Any,
@@ -62,6 +75,8 @@ def train(
     clients  a list of (x, y) pairs, one a client: tensors, numpy arrays, pandas objects; or map-style Datasets
     loss     "cross_entropy", "squared_error" or a function (predictions, targets) -> one loss a record
     test     an (x, y) pair to evaluate on after every round; taken as public
+    test_clients  for each test record the number of its client, to see how unequal clients fare
+    users    for unit = "user": one array a client, with the number of each record's user
     resume   the folder of an interrupted run of the same model and clients
     **keys   any key of a run file: method, epsilon, delta, rounds, client_rate, batch_rate, clip, ...
     """
@@ -69,12 +84,39 @@ def train(
         if keys:
             raise RunError("a resumed run keeps its keys: pass resume alone, without " + ", ".join(keys) + ".")
         keys = _stored(Path(resume))
-    if brought := [k for k in keys if k in spec.NAMED]:
-        raise SpecError(
-            f"{brought[0]} belongs to `sordino run`; sordino.train takes its model and clients as arguments."
-        )
-    job = build.build(spec.from_dict(keys), model, clients, loss, test)
+    if named := [k for k in keys if k in spec.NAMED]:
+        raise SpecError(f"{named[0]} belongs to `sordino run`; sordino.train takes its model and clients as arguments.")
+    wanted = spec.from_dict(keys)
+    brought = adopt(clients)
+    if users is not None:
+        if wanted.unit != "user":
+            raise SpecError("users go with unit = user.")
+        held, kept = with_users(brought, users, wanted)
+        if test_clients is not None:  # clients that are left without a record are gone
+            test_clients = [kept.get(int(i), -1) for i in np.asarray(test_clients).reshape(-1)]
+        job = build.build(wanted, model, held, loss, test, test_clients, (), brought)
+    else:
+        job = build.build(wanted, model, brought, loss, test, test_clients)
     return execute(job, own=True, at=None if resume is None else Path(resume), watch=watch)
+
+
+def with_users(clients: Any, users: Any, wanted: spec.Spec) -> tuple[ArrayClients, dict[int, int]]:
+    """Clients that know whose each record is, contributions bounded as the spec says; old numbers -> new ones."""
+    if not isinstance(clients, ArrayClients):
+        raise DataError("users go with a list of clients in memory.")
+    try:
+        lists = [np.asarray(u) for u in users]
+        numbers = np.concatenate(lists)
+    except (ValueError, TypeError) as error:
+        raise DataError("users must be a list with one array of whole numbers a client.") from error
+    if [len(u) for u in lists] != clients.all_sizes().tolist():
+        raise DataError("users must have one number for each record of each client.")
+    parts = [np.arange(a, b) for a, b in pairwise(clients.starts)]
+    rng = Stream.research(wanted.seed or 0).at("users")
+    parts = bound(parts, numbers, wanted.records_per_user, wanted.clients_per_user, rng)
+    kept = [i for i, p in enumerate(parts) if len(p)]
+    held = ArrayClients.split(clients.x, clients.y, [parts[i] for i in kept], users=numbers)
+    return held, {old: new for new, old in enumerate(kept)}
 
 
 def resume_spec(path: Path) -> Job:
@@ -87,9 +129,21 @@ def resume_spec(path: Path) -> Job:
 def without_privacy(job: Job) -> Job:
     """The same clients, features, model and rounds with neither clip nor noise."""
     name = f"{job.spec.name[:48]}-without-privacy" if job.spec.name else None
-    wanted = replace(job.spec, method="fedavg", options=(), viewer=None, baseline=False, name=name, budgets=None)
+    own = {f.name for f in spec.plugin_fields("algorithms", job.spec.algorithm)}
+    wanted = replace(
+        job.spec,
+        method="none",
+        options=tuple((k, v) for k, v in job.spec.options if k in own),
+        viewer=None,
+        baseline=False,
+        name=name,
+        budgets=None,
+    )
     plan = replace(job.plan, noise_multiplier=None)
-    return replace(job, spec=wanted, method=wanted.method_object(), plan=plan, viewer="server", budgets=None, caps=None)
+    if job.spec.standardise:
+        job = build.again(replace(job, model=replace(job.model, module=statistics.reset(job.model.module))))
+    plain = replace(job, spec=wanted, method=wanted.method_object(), plan=plan, viewer="server", once=())
+    return replace(plain, budgets=None, caps=None)
 
 
 def execute(
@@ -100,12 +154,12 @@ def execute(
     began: Callable[[Path], None] | None = None,
 ) -> Result:
     """Run a job to its end, in a fresh folder or in the one it was interrupted in (`began` is told which)."""
-    ordered, data = fingerprints(job.clients)
+    ordered, data = fingerprints(job.brought)
     if at is None:
         _afford(job, data)
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
     folder.lock()
-    book, ledger = None, None
+    book, ledger, store = None, None, job.engine.store
     try:
         if at is None:
             _write_head(folder, job, own, ordered, data)
@@ -123,8 +177,23 @@ def execute(
                 f"{folder.path}: the ledger has {ledger.charged} charges for {found[1]} rounds; it was lost."
             )
         notes = job.notes
+        secure = job.spec.mode == "secure"
+        if job.spec.standardise:
+            if found is None and secure and at is not None and (folder.path / "statistics").exists():
+                raise RunError(
+                    f"{folder.path} died while its private statistics were drawn, which is done once. Start anew."
+                )
+            folder.write("statistics", b"")
+            statistics.release(job, None if found is None else found[0])  # paid for with the plan
+            job = build.again(job)
+        state, done = loop.begin(job), 0
+        if job.spec.standardise:
+            state = statistics.noted(job, state)
+        if loop.remembers(job, state):
+            store.open(folder.path / "clients.sqlite", 0 if found is None else found[1])
+            if found is not None and secure and ledger.charged > found[1]:
+                store.drop("late", store.clients("late"))  # they may have been in the sum of a round that died
         if found is None:
-            state, done = loop.begin(job), 0
             folder.save_state(state, 0)  # a resumed run goes on from these weights, not from newly drawn ones
         else:
             state, done, warning = found
@@ -135,6 +204,9 @@ def execute(
             )
             notes += (warning,) if warning else ()
         history = folder.records(until=done)
+        if done and (not history or history[-1].round < done):  # it died between checkpoint and record
+            history.append(loop.lost_record(job, ledger, state, done))
+            folder.append(history[-1])
         for record in loop.run(job, folder, ledger, state, done):
             history.append(record)
             if watch is not None:
@@ -145,6 +217,7 @@ def execute(
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
     finally:
+        store.close()
         if book is not None:
             book.close()
         folder.close()
@@ -220,7 +293,9 @@ def _finish(job: Job, folder: RunFolder, ledger: Account, history: list[RoundRec
     guarantees = {v: job.guarantee(v, ledger.charged, ledger.most) for v in job.viewers}
     faults.point("finishing")
     folder.write("model.safetensors", pack_model(module))
-    result = Result(module.cpu(), guarantees[job.viewer], guarantees, history, folder.path, notes)
+    last = (history[-1].metrics if history else None) or {}
+    figures = last | loop.evaluate_own(job, state)
+    result = Result(module.cpu(), guarantees[job.viewer], guarantees, history, folder.path, notes, figures)
     folder.note_ledger(ledger.head())
     folder.write_json(
         "result.json",
@@ -229,6 +304,7 @@ def _finish(job: Job, folder: RunFolder, ledger: Account, history: list[RoundRec
             "guarantees": {v: g.to_json() for v, g in guarantees.items()},
             "rounds": len(history),
             "accuracy": result.accuracy,
+            "metrics": {k: v if math.isfinite(v) else None for k, v in figures.items()},
             "notes": list(notes),
             "ledger": folder.read_json("ledger.json"),
         },
@@ -254,6 +330,7 @@ def describe(job: Job) -> dict[str, Any]:
     plan, promise = job.plan, job.promise()
     return {
         "method": job.spec.method,
+        "algorithm": job.spec.algorithm,
         "noise_multiplier": plan.noise_multiplier,
         "promise": promise.to_json(),
         "mode": job.spec.mode,
@@ -263,7 +340,8 @@ def describe(job: Job) -> dict[str, Any]:
         "parameters": job.model.layout.dim,
         "gradient_path": job.model.gradients.path,
         "gradient_reason": job.model.gradients.reason,
-        "evaluated_on": loop.PUBLIC if job.test is not None else None,
+        "evaluated_on": job.held_out.kind if job.held_out else loop.PUBLIC if job.test is not None else None,
+        "evaluation": _cost_of_evaluation(job),
         "budgets": _own_budgets(job),
         "device": str(job.engine.device),
         "environment": {
@@ -273,6 +351,17 @@ def describe(job: Job) -> dict[str, Any]:
             "machine": platform.machine(),
             "threads": torch.get_num_threads(),
         },
+    }
+
+
+def _cost_of_evaluation(job: Job) -> dict[str, float] | None:
+    """What evaluations and statistics alone would cost; it is part of the promise."""
+    if not job.once:
+        return None
+    return {
+        "releases": steps(Composed(job.once)),
+        "epsilon": epsilon(Composed(job.once), job.spec.delta),
+        "delta": job.spec.delta,
     }
 
 
@@ -297,6 +386,8 @@ def _fingerprint(job: Job, ordered: str) -> str:
         ordered,
         _digest(*(p for p in job.model.module.parameters() if not p.requires_grad), *job.model.module.buffers()),
     ]
+    if isinstance(job.clients, ArrayClients) and job.clients.users is not None:
+        parts.append(hashlib.blake2b(job.clients.users.tobytes(), digest_size=16).hexdigest())
     if job.caps is not None:  # the file they came from may have changed
         parts.append(hashlib.blake2b(job.caps.tobytes(), digest_size=16).hexdigest())
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()

@@ -1,7 +1,7 @@
 """TOML, flags or keywords -> one frozen Spec; the only reader of configuration.
 
 One schema: a field below is a TOML key, a command-line flag (dashes for underscores) and a keyword of
-`sordino.train`. A method's own fields join it, so `--clip 0.5` works wherever the method has a clip.
+`sordino.train`. The fields of the method and of the algorithm join it, so `--clip 0.5` works wherever there is a clip.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ from typing import Any
 
 from sordino.core import check, plugin
 from sordino.core.errors import SpecError
+from sordino.methods.stragglers import Stragglers
 from sordino.privacy import trust
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
-NAMED = ("dataset", "data_dir", "clients", "features", "model", "baseline")  # what a Python caller brings instead
+NAMED = (  # what a Python caller brings instead
+    "dataset", "data_dir", "label_column", "client_column", "user_column", "split_column", "schema", "partition",
+    "clients", "features", "model", "baseline",
+)  # fmt: skip
+PLUGINS = ("methods", "algorithms")  # kinds whose fields are keys too
+AVERAGES = {"none": None, "tail": 0.5, "ema": 0.99, "polynomial": 8.0}  # and their usual parameter
 
 
 def _f(default: Any, help: str, group: str) -> Any:
@@ -32,87 +38,133 @@ def _f(default: Any, help: str, group: str) -> Any:
 
 @dataclass(frozen=True)
 class Spec:
-    method: str = _f("dp-sgd", "what clients and server do: see `sordino methods`", "method")
+    method: str = _f("dp-sgd", "who clips and adds noise, and where: see `sordino methods`", "method")
+    algorithm: str = _f("fedavg", "how clients and server make a model of gradients: see `sordino methods`", "method")
     epsilon: float = _f(2.0, "total privacy budget of the whole run", "privacy")
     delta: float = _f(1e-5, "total delta of the whole run", "privacy")
+    unit: str | None = _f(None, "whose data are protected: record, client or user (default: the method's)", "privacy")
     viewer: str | None = _f(
         None, "against whom: server, public, client, server+N colluding clients (default: the method's own)", "privacy"
     )
     max_participations: int | None = _f(None, "rounds in which one client may take part at most", "privacy")
+    records_per_user: int | None = _f(None, "with unit = user: records of one user that are used at most", "privacy")
+    clients_per_user: int = _f(1, "with unit = user: clients among which one user's records may lie", "privacy")
     budgets: str | None = _f(
         None, "personal budgets: a CSV file (client, epsilon, delta), or epsilon:share pairs: 0.5:0.4,2:0.6", "privacy"
     )
     mode: str = _f("research", "research (seeded, repeatable) or secure (keyed by the operating system)", "privacy")
     seed: int | None = _f(None, "seed of a research run (default 0); a secure run accepts none", "privacy")
-    dataset: str = _f("mnist", "mnist, or the path of an .npz file", "data")
-    data_dir: str | None = _f(None, "folder in which an .npz file is looked for", "data")
+    dataset: str = _f("mnist", "a name (`sordino datasets`), or a path: .npz, .csv, .parquet, picture folder", "data")
+    data_dir: str | None = _f(None, "folder in which data are looked for first (or SORDINO_DATA)", "data")
+    label_column: str | None = _f(None, "of a table: the column to be learnt", "data")
+    client_column: str | None = _f(None, "of a table: the column that names a record's client", "data")
+    user_column: str | None = _f(None, "of a table: the column that names a record's user", "data")
+    split_column: str | None = _f(None, "of a table: the column that says train or test", "data")
+    schema: str | None = _f(None, "of a table: a TOML file that declares bounds and categories of columns", "data")
+    partition: str | None = _f(
+        None, "iid, dirichlet:ALPHA, shards:LABELS, quantity:ALPHA or natural (default: natural where known)", "data"
+    )
     clients: int = _f(50, "how many clients the training records are dealt to", "data")
-    features: str = _f("scattering", "scattering (fixed, data-independent) or none", "data")
-    model: str = _f("linear", "linear or cnn", "model")
+    features: str | None = _f(
+        None, "fixed, data-independent: scattering, oriented-gradients or none (default: as the model asks)", "data"
+    )
+    standardise: bool = _f(False, "shift and scale features by noisy, charged statistics", "data")
+    feature_bound: float = _f(10.0, "with standardise: features are held between minus and plus this", "data")
+    validation: float = _f(0.0, "share of each client's records that is held out to evaluate on", "data")
+    tuning: float = _f(0.0, "share of all training records that is held out of training, to choose settings on", "data")
+    evaluate_on: str = _f("test", "test (public, free), validation or tuning (noisy, charged)", "data")
+    release_noise: float = _f(20.0, "noise multiplier of every charged evaluation and of private statistics", "data")
+    model: str | None = _f(None, "a name: see docs/models.md (default: linear; lstm for text)", "model")
     fix_model: bool = _f(False, "replace layers that cannot be trained privately", "model")
     rounds: int = _f(50, "federated rounds", "rounds")
     client_sampling: str = _f("poisson", "poisson, or fixed: cohorts of a fixed size", "rounds")
     client_rate: float = _f(1.0, "share of the clients expected in a round; 1 means all of them", "rounds")
+    dropout: str = _f("0", "probability that a drawn client never answers, or LOW-HIGH: each client its own", "rounds")
+    late: float = _f(0.0, "probability that an answer arrives a round later", "rounds")
+    slow: float = _f(0.0, "probability that a client does a part of its local steps only", "rounds")
     local_steps: int | None = _f(None, "gradient steps of a client in a round (default 1)", "local")
     local_epochs: float | None = _f(None, "or: passes of a client over its data in a round", "local")
-    batch_size: int | None = _f(None, "expected records in a step", "local")
+    batch_size: int | None = _f(None, "expected records (or users, with unit = user) in a step", "local")
     batch_rate: float | None = _f(None, "or: expected share of a client's records in a step (default 1)", "local")
     optimizer: str = _f("sgd", "the client's: sgd, momentum, adam or rmsprop", "local")
     learning_rate: float | None = _f(
         None, "the client's (default 0.1; on scattering features with the linear model 8)", "local"
     )
     momentum: float = _f(0.9, "of the client's momentum, adam and rmsprop", "local")
-    server_lr: float = _f(1.0, "the server's learning rate on the averaged update", "server")
-    server_momentum: float = _f(0.0, "the server's momentum", "server")
-    averaging: float = _f(0.0, "share of the last rounds whose models are averaged; 0 keeps the last", "server")
+    weight_decay: float = _f(0.0, "the client's", "local")
+    schedule: str = _f("constant", "of the learning rate over the rounds: constant, linear, cosine or step", "local")
+    warmup: int = _f(0, "first rounds over which the learning rate rises", "local")
+    augment: str = _f("none", "of pictures, anew in every step: none, flip or flip-crop", "local")
+    views: int = _f(1, "augmented views of a record whose mean gradient is clipped as one", "local")
+    precision: str = _f("float32", "float32; bfloat16 is for training without privacy", "local")
+    server_lr: float | None = _f(None, "the server's, on the mean update (default: the algorithm's)", "server")
+    averaging: str = _f(
+        "none", "of the models shown: none, tail:SHARE of the last rounds, ema:DECAY or polynomial:POWER", "server"
+    )
     baseline: bool = _f(False, "afterwards, train the same without privacy for comparison", "run")
     device: str = _f("auto", "auto, cpu or cuda", "run")
     memory_gb: float = _f(2.0, "memory for client weights at once", "run")
-    evaluate_every: int = _f(1, "rounds between two evaluations on the test data", "run")
+    evaluate_every: int = _f(1, "rounds between two evaluations", "run")
     checkpoint_seconds: float = _f(5.0, "least time between two checkpoints", "run")
     name: str | None = _f(None, "name of the run folder (default: made from the time)", "run")
     out: str = _f("runs", "folder in which run folders are made", "run")
     ledger: str | None = _f(
         None, "file in which all jobs on these data are charged (default: ledger.sqlite in out)", "run"
     )
-    options: tuple[tuple[str, Any], ...] = ()  # the method's own fields
+    options: tuple[tuple[str, Any], ...] = ()  # the fields of the method and of the algorithm
 
     def __post_init__(self) -> None:
+        hints = typing.get_type_hints(Spec)
         for f in fields():
-            _typed(f.name, getattr(self, f.name), typing.get_type_hints(Spec)[f.name])
-        check.positive(
-            epsilon=self.epsilon,
-            learning_rate=0.1 if self.learning_rate is None else self.learning_rate,
-            server_lr=self.server_lr,
-            memory_gb=self.memory_gb,
+            _typed(f.name, getattr(self, f.name), hints[f.name])
+        for name in (
+            "epsilon",
+            "learning_rate",
+            "server_lr",
+            "memory_gb",
+            "feature_bound",
+            "release_noise",
+            "local_epochs",
+        ):
+            if getattr(self, name) is not None:
+                check.positive(**{name: getattr(self, name)})
+        check.non_negative(
+            checkpoint_seconds=self.checkpoint_seconds, weight_decay=self.weight_decay, warmup=self.warmup
         )
-        check.non_negative(checkpoint_seconds=self.checkpoint_seconds)
         check.below_one(delta=self.delta)
         check.probability(client_rate=self.client_rate)
-        check.fraction(momentum=self.momentum, server_momentum=self.server_momentum, averaging=self.averaging)
-        check.count(clients=self.clients, rounds=self.rounds, evaluate_every=self.evaluate_every)
-        for name in ("max_participations", "local_steps", "batch_size"):
+        check.fraction(momentum=self.momentum, validation=self.validation, tuning=self.tuning, late=self.late)
+        check.count(clients=self.clients, rounds=self.rounds, evaluate_every=self.evaluate_every, views=self.views)
+        for name in ("max_participations", "local_steps", "batch_size", "records_per_user", "clients_per_user"):
             if getattr(self, name) is not None:
                 check.count(**{name: getattr(self, name)})
         if self.batch_rate is not None:
             check.probability(batch_rate=self.batch_rate)
-        if self.local_epochs is not None:
-            check.positive(local_epochs=self.local_epochs)
         check.one_of(("research", "secure"), mode=self.mode)
         check.one_of(("poisson", "fixed"), client_sampling=self.client_sampling)
         check.one_of(("sgd", "momentum", "adam", "rmsprop"), optimizer=self.optimizer)
         check.one_of(("auto", "cpu", "cuda"), device=self.device)
-        check.one_of(("scattering", "none"), features=self.features)
+        check.one_of(("scattering", "oriented-gradients", "none", None), features=self.features)
+        check.one_of(("test", "validation", "tuning"), evaluate_on=self.evaluate_on)
+        check.one_of(("float32", "bfloat16"), precision=self.precision)
         if self.viewer is not None:
             trust.viewer(self.viewer)
         self._check_pairs()
-        self.method_object()
+        self.average(), self.stragglers(), self.method_object(), self.algorithm_object()
 
     def _check_pairs(self) -> None:
         if self.local_steps is not None and self.local_epochs is not None:
             raise SpecError("give local_steps or local_epochs, not both.")
         if self.batch_size is not None and self.batch_rate is not None:
             raise SpecError("give batch_size or batch_rate, not both.")
+        if self.evaluate_on != "test" and not getattr(self, self.evaluate_on):
+            raise SpecError(
+                f"evaluate_on = {self.evaluate_on} needs {self.evaluate_on}: the share of records held out."
+            )
+        if self.views > 1 and self.augment == "none":
+            raise SpecError("views above 1 need augment: flip or flip-crop.")
+        if self.unit != "user" and (self.records_per_user is not None or self.clients_per_user != 1):
+            raise SpecError("records_per_user and clients_per_user need unit = user.")
         if self.mode == "secure" and self.seed is not None:
             raise SpecError("a secure run accepts no seed: whoever knows it can subtract the noise. Drop seed.")
         if self.seed is not None and not 0 <= self.seed < 2**63:
@@ -124,7 +176,41 @@ class Spec:
             )
 
     def method_object(self) -> Any:
-        return plugin.load("methods", self.method)(**dict(self.options))
+        return self._made("methods", self.method)
+
+    def algorithm_object(self) -> Any:
+        return self._made("algorithms", self.algorithm)
+
+    def _made(self, kind: str, name: str) -> Any:
+        own = {f.name for f in plugin_fields(kind, name)}
+        return plugin.load(kind, name)(**{k: v for k, v in self.options if k in own})
+
+    def stragglers(self) -> Stragglers:
+        low, dash, high = self.dropout.partition("-")
+        try:
+            bounds = float(low), float(high if dash else low)
+        except ValueError as error:
+            raise SpecError(
+                f"dropout must be a probability or LOW-HIGH, such as 0.1-0.3, not {self.dropout!r}."
+            ) from error
+        return Stragglers(bounds, self.late, self.slow)
+
+    def average(self) -> tuple[str, float]:
+        """How the models of the rounds are averaged, and its parameter."""
+        kind, colon, text = self.averaging.partition(":")
+        check.one_of(tuple(AVERAGES), averaging=kind)
+        usual = AVERAGES[kind]
+        try:
+            value = float(text) if colon else usual or 0.0
+        except ValueError as error:
+            raise SpecError(f"averaging = {self.averaging!r}: {text!r} is not a number.") from error
+        if kind in ("tail", "ema"):
+            check.below_one(**{f"averaging {kind}": value})
+        elif kind == "polynomial":
+            check.positive(**{"averaging polynomial": value})
+        elif colon:
+            raise SpecError("averaging = none takes no number.")
+        return kind, value
 
     def to_dict(self) -> dict[str, Any]:
         """What a file would hold: no empty values, the method's fields among the others."""
@@ -136,39 +222,46 @@ def fields() -> list[dataclasses.Field[Any]]:
     return [f for f in dataclasses.fields(Spec) if f.name != "options"]
 
 
-def method_fields(method: str) -> list[dataclasses.Field[Any]]:
-    return list(dataclasses.fields(plugin.load("methods", method)))
+def plugin_fields(kind: str, name: str) -> list[dataclasses.Field[Any]]:
+    """The configuration keys of a method or an algorithm."""
+    return list(dataclasses.fields(plugin.load(kind, name)))
 
 
-def method_help(method: str) -> dict[str, str]:
-    """What each field of a method is: the comment behind it in its source."""
+def plugin_help(kind: str, name: str) -> dict[str, str]:
+    """What each field of a plug-in is: the comment behind it in its source."""
     found: dict[str, str] = {}
-    for cls in reversed(plugin.load("methods", method).__mro__[:-1]):
+    for cls in reversed(plugin.load(kind, name).__mro__[:-1]):
         found |= dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), flags=re.MULTILINE))
     return found
+
+
+def owners(key: str) -> list[str]:
+    """The methods and algorithms that have a key of their own by that name."""
+    return [n for k in PLUGINS for n in plugin.available(k) if key in {f.name for f in plugin_fields(k, n)}]
 
 
 def from_dict(values: dict[str, Any]) -> Spec:
     """Checked by name and by type; an unknown key names the nearest known one."""
     known = {f.name for f in fields()}
-    method = values.get("method", Spec.method)
-    own = {f.name: f for f in method_fields(method)}
-    hints = typing.get_type_hints(plugin.load("methods", method))
+    chosen = [("methods", values.get("method", Spec.method)), ("algorithms", values.get("algorithm", Spec.algorithm))]
+    own: dict[str, Any] = {}
+    for kind, name in chosen:
+        hints = typing.get_type_hints(plugin.load(kind, name))
+        own |= {f.name: hints[f.name] for f in plugin_fields(kind, name)}
     plain, options = {}, {}
     for key, value in values.items():
         if key in known:
             plain[key] = value
         elif key in own:
-            options[key] = _typed(key, value, hints[key])
+            options[key] = _typed(key, value, own[key])
         else:
-            raise SpecError(_unknown(key, method, known | own.keys()))
+            raise SpecError(_unknown(key, [name for _, name in chosen], known | own.keys()))
     return Spec(**plain, options=tuple(sorted(options.items())))
 
 
-def _unknown(key: str, method: str, known: set[str]) -> str:
-    for other in plugin.available("methods"):
-        if key in {f.name for f in method_fields(other)}:
-            return f"unknown key {key!r}: it belongs to {other}, not to {method}."
+def _unknown(key: str, chosen: list[str], known: set[str]) -> str:
+    if others := owners(key):
+        return f"unknown key {key!r}: it belongs to {others[0]}, not to {' or '.join(chosen)}."
     near = get_close_matches(key, known, n=1)
     return f"unknown key {key!r}." + (f" Did you mean {near[0]!r}?" if near else " `sordino init` lists them all.")
 
@@ -221,12 +314,12 @@ def template() -> str:
             group = f.metadata["group"]
             lines += ["", f"# --- {group}"]
         lines.append(_line(f.name, f.default, f.metadata["help"]))
-    for method in plugin.available("methods"):
-        own = method_fields(method)
-        if own:
-            lines += ["", f"# --- of {method} only"]
-            text = method_help(method)
-            lines += [_line(f.name, f.default, text.get(f.name, ""), commented=method != Spec.method) for f in own]
+    for kind, usual in zip(PLUGINS, (Spec.method, Spec.algorithm), strict=True):
+        for name in plugin.available(kind):
+            own, text = plugin_fields(kind, name), plugin_help(kind, name)
+            if own:
+                lines += ["", f"# --- of {name} only"]
+                lines += [_line(f.name, f.default, text.get(f.name, ""), commented=name != usual) for f in own]
     return "\n".join(lines) + "\n"
 
 

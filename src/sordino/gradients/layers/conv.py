@@ -21,7 +21,7 @@ from sordino.gradients.layers.patches import Geometry
 from sordino.gradients.memory import is_last
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Op, Tape, Unsupported, Weight
-from sordino.gradients.terms import Dense, Term, ghost, squares, zero
+from sordino.gradients.terms import Dense, Term, folded, ghost, squares, zero
 
 
 class Convolution(Op):
@@ -85,23 +85,27 @@ class Kernel(Term):
     def __init__(self, shape: Geometry, x: Tensor, g: Tensor, patches: Tensor | None, weight: Tensor) -> None:
         self.shape, self.x, self.g, self.patches = shape, x, g, patches
         self.weight = weight
-        self.values: Tensor | None = None  # [records, p, d] once instantiated
+        self.values: Tensor | None = None  # [units, p, d] once instantiated
+        self.width = 1  # records a unit: see `fold`
 
     @property
     def _size(self) -> tuple[int, int, int]:
         """t, d, p of the linear map."""
         d = math.prod(self.shape.kernel) * self.x.shape[1] // self.shape.groups
-        return math.prod(self.shape.out), d, self.g.shape[1]
+        return self.width * math.prod(self.shape.out), d, self.g.shape[1]
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Patches and output gradients as rows, a few records at a time."""
+        """Patches and output gradients as rows, a few units at a time."""
         t, d, _ = self._size
         step = max(1, cost.CHUNK["cpu" if self.x.device.type == "cpu" else "cuda"] // max(1, t * d * self.shape.groups))
         if self.patches is not None:
-            yield self.patches, self.shape.tokens(self.g)
+            yield self._rows(self.patches), self._rows(self.shape.tokens(self.g))
             return
-        for x, g in zip(self.x.split(step), self.g.split(step), strict=True):
-            yield self.shape.patches(x), self.shape.tokens(g)
+        for x, g in zip(self.x.split(step * self.width), self.g.split(step * self.width), strict=True):
+            yield self._rows(self.shape.patches(x)), self._rows(self.shape.tokens(g))
+
+    def _rows(self, tokens: Tensor) -> Tensor:
+        return folded(tokens, self.width) if self.width > 1 else tokens
 
     def _instantiate(self, a: Tensor, g: Tensor, out: Tensor | None = None) -> Tensor:
         """Per-sample gradients [records, p, d]."""
@@ -124,9 +128,9 @@ class Kernel(Term):
         return join([squares(self._instantiate(a, g)) for a, g in self._chunks()])
 
     def _hold(self) -> Tensor:
-        """Keep the per-sample gradients, and nothing else; their squared norms."""
+        """Keep the units' gradients, and nothing else; their squared norms."""
         _, d, p = self._size
-        values, norms, at = self.x.new_empty(self.x.shape[0], p, d), [], 0
+        values, norms, at = self.x.new_empty(self.x.shape[0] // self.width, p, d), [], 0
         for a, g in self._chunks():
             part = values[at : at + a.shape[0]]
             norms.append(squares(self._instantiate(a, g, part)))
@@ -139,22 +143,29 @@ class Kernel(Term):
         if self.values is not None:
             self.values = zero(self.values, bad)
             return
+        bad = self._each(bad)
         self.x, self.g = zero(self.x, bad), zero(self.g, bad)
         self.patches = None if self.patches is None else zero(self.patches, bad)
 
     def sums(self, split: Split, factors: Tensor | None) -> Tensor:
         if self.values is not None:
             return self.shape.weight(split.sum(self.values, factors))
+        factors = None if factors is None else self._each(factors)
         if self.patches is not None:
             g = self.shape.tokens(self.g)
             g = g if factors is None else g * factors.view(-1, 1, 1)
-            return self.shape.weight(split.outer(g, self.patches))
+            return self.shape.weight(split.outer(self._rows(g), self._rows(self.patches)))
         g = self.g if factors is None else self.g * factors.view(-1, *(1,) * (self.g.dim() - 1))
         stacked = self.weight.dim() > self.g.dim()
         out = g.new_zeros(split.clients, *self.weight.shape[-self.g.dim() :])
-        for k, rows in split.slices():
+        for k, units in split.slices():
+            rows = slice(units.start * self.width, units.stop * self.width)
             out[k] = self.shape.push(self.x[rows], g[rows], self.weight[k] if stacked else self.weight)
         return out
+
+    def _each(self, units: Tensor) -> Tensor:
+        """A number a unit [units] -> the same for each of its records."""
+        return units.repeat_interleave(self.width) if self.width > 1 else units
 
     def add(self, other: Term) -> Term:
         if not isinstance(other, Kernel):
@@ -164,6 +175,10 @@ class Kernel(Term):
                 term._hold()
         if self.values is not None and other.values is not None:
             self.values = self.values + other.values
+        return self
+
+    def fold(self, width: int) -> Term:
+        self.width = width
         return self
 
 

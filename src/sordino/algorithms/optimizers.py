@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from sordino.algorithms.local import Local
 from sordino.core.types import Rows
-from sordino.methods.base import Local
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "rmsprop")
 Step = Callable[[Rows], Rows]  # gradients [clients, dim] -> what to subtract from the weights

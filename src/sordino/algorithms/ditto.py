@@ -1,0 +1,49 @@
+"""Ditto: a personal model beside the shared one.  Li et al. (2021), arXiv:2012.04221, Algorithm 1.
+
+The shared model is FedAvg's. Beside it every client trains v_k on F_k(v) + lambda/2 |v - w_t|^2, by plain SGD with
+exact gradients, from the shared model of its first round on, and keeps it: v_k never leaves the client and the shared
+model never depends on it, so against server and public it costs nothing. Whoever is shown a personal model has no
+guarantee for the data of its client."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sordino.algorithms.base import Algorithm, Gradient
+from sordino.algorithms.local import Local
+from sordino.core import check
+from sordino.core.errors import SpecError
+from sordino.core.types import Batch, Rows, State
+
+__all__ = ["Ditto"]
+
+
+@dataclass(frozen=True)
+class Ditto(Algorithm):
+    pull: float = 0.1  # lambda: how strongly a personal model is drawn to the shared one
+
+    personal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check.non_negative(pull=self.pull)
+
+    def local(self, local: Local) -> Local:
+        if local.learning_rate * self.pull >= 2:
+            raise SpecError(f"pull {self.pull:g} times learning_rate {local.learning_rate:g} must stay below 2.")
+        return local
+
+    def fresh(self, state: State, clients: int) -> Rows:
+        return state.params.expand(clients, -1).clone()  # v_k
+
+    def aside(self, own: Rows, state: State, batches: Iterable[Batch], gradient: Gradient, local: Local) -> Rows:
+        for number, batch in enumerate(batches):
+            took = torch.tensor(batch.sizes, device=own.device)[:, None] > 0
+            step = gradient(own, batch, number) + self.pull * (own - state.params)
+            own = torch.where(took, own - local.learning_rate * step, own)
+        return own
+
+    def own_models(self, state: State, own: Rows) -> Tensor:
+        return own

@@ -1,0 +1,39 @@
+"""FedNova: updates normalised by how much each client worked.  Wang et al. (2020), arXiv:2007.07481, Eq. (8).
+
+Clients that take more steps pull the average towards their own optimum; dividing by |a_i|_1 (tau_i for SGD) undoes it.
+Differs from the paper: the server multiplies by the public expectation of tau over all clients, not by the mean over
+those who took part, so that nothing but the normalised update is released."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sordino.algorithms.base import Algorithm, Server, Work
+from sordino.algorithms.local import Local
+from sordino.core.errors import SpecError
+from sordino.core.types import Rows, State, Vector
+
+__all__ = ["FedNova"]
+
+
+@dataclass(frozen=True)
+class FedNova(Algorithm):
+    def local(self, local: Local) -> Local:
+        if local.optimizer not in ("sgd", "momentum"):
+            raise SpecError(f"fednova knows the work of sgd and momentum steps, not of {local.optimizer}.")
+        return local
+
+    def message(self, moved: Rows, own: Rows, state: State, work: Work) -> tuple[Rows, Rows]:
+        return moved / amount(work.steps.clamp_min(1), work.local), own
+
+    def update(self, state: State, mean: Vector, server: Server) -> State:
+        typical = float(amount(mean.new_tensor(server.steps), server.local))
+        return super().update(state, typical * mean, server)
+
+
+def amount(steps: Tensor, local: Local) -> Tensor:
+    """|a|_1: how far that many steps along one gradient go; with momentum rho, Section 4 of the paper."""
+    if local.optimizer == "sgd" or local.momentum == 0:
+        return steps
+    rho = local.momentum
+    return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)

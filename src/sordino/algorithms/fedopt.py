@@ -1,0 +1,49 @@
+"""FedOpt: Adagrad, Adam or Yogi at the server.  Reddi et al. (2021), arXiv:2003.00295, Algorithm 2.
+
+The mean message is the server's pseudo-gradient Delta_t; with Delta_t noisy all of this is post-processing."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from sordino.algorithms.base import Algorithm, Server
+from sordino.core import check
+from sordino.core.types import State, Vector
+from sordino.core.vector import Layout
+
+__all__ = ["FedOpt"]
+
+KINDS = ("adagrad", "adam", "yogi")
+
+
+@dataclass(frozen=True)
+class FedOpt(Algorithm):
+    server_optimizer: str = "adam"  # adagrad, adam or yogi
+    server_beta1: float = 0.9  # of the mean of the updates; Adagrad uses none
+    server_beta2: float = 0.99  # of the mean of their squares
+    server_tau: float = 1e-3  # the least denominator: how far the steps may adapt
+
+    server_lr: ClassVar[float] = 0.1
+
+    def __post_init__(self) -> None:
+        check.one_of(KINDS, server_optimizer=self.server_optimizer)
+        check.fraction(server_beta1=self.server_beta1, server_beta2=self.server_beta2)
+        check.positive(server_tau=self.server_tau)
+
+    def begin(self, state: State, layout: Layout) -> State:
+        start = torch.full_like(state.params, self.server_tau**2)  # v_{-1} = tau^2
+        return replace(state, extra=state.extra | {"first": 0 * state.params, "second": start})
+
+    def update(self, state: State, mean: Vector, server: Server) -> State:
+        beta1 = 0.0 if self.server_optimizer == "adagrad" else self.server_beta1
+        first = beta1 * state.extra["first"] + (1 - beta1) * mean
+        second, square = state.extra["second"], mean * mean
+        if self.server_optimizer == "adagrad":
+            second = second + square
+        elif self.server_optimizer == "adam":
+            second = self.server_beta2 * second + (1 - self.server_beta2) * square
+        else:
+            second = second - (1 - self.server_beta2) * square * torch.sign(second - square)
+        state = replace(state, extra=state.extra | {"first": first, "second": second})
+        return super().update(state, first / (second.sqrt() + self.server_tau), server)

@@ -1,0 +1,34 @@
+"""FedProx: a spring to the received model.  Li et al. (2020), arXiv:1812.06127, Eq. (2).
+
+Every local step follows the gradient of F_k(w) + mu/2 |w - w_t|^2; mu = 0 is FedAvg. The spring needs no data, so it
+costs no privacy."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sordino.algorithms.base import Algorithm
+from sordino.algorithms.local import Local
+from sordino.core import check
+from sordino.core.errors import SpecError
+from sordino.core.types import Rows, State
+
+__all__ = ["FedProx"]
+
+
+@dataclass(frozen=True)
+class FedProx(Algorithm):
+    mu: float = 0.01  # strength of the spring
+
+    def __post_init__(self) -> None:
+        check.non_negative(mu=self.mu)
+
+    def local(self, local: Local) -> Local:
+        if local.learning_rate * self.mu >= 2:
+            raise SpecError(
+                f"mu = {self.mu:g} with learning_rate = {local.learning_rate:g} overshoots: keep their product below 2."
+            )
+        return local
+
+    def correct(self, gradient: Rows, weights: Tensor, own: Rows, state: State, number: int, local: Local) -> Rows:
+        return gradient + self.mu * (weights - state.params)

@@ -1,0 +1,85 @@
+"""FedRep: a shared body and a personal head.  Collins et al. (2021), arXiv:2102.07078, Algorithm 1.
+
+A client first trains its own head on the received body, then the body under that head; it sends the body alone, and the
+head never leaves it. Which parameters are personal is a matter of their names. Differs from the paper: both phases use
+the plan's batches and learning rate. Under a method that noises gradients, the head is trained with noisy gradients
+too: an exact head would carry one record into the gradients of all others."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sordino.algorithms.base import Algorithm, Server, Work
+from sordino.algorithms.local import Local
+from sordino.core import check
+from sordino.core.errors import SpecError
+from sordino.core.types import Rows, State, Vector
+from sordino.core.vector import Layout
+
+__all__ = ["FedRep"]
+
+
+@dataclass(frozen=True)
+class FedRep(Algorithm):
+    personal_layers: str = ""  # names of parameters (or their beginnings, with commas) that stay; "": the last layer's
+    head_steps: int = 1  # local steps, of those a round has, that train the head; the others train the body
+
+    personal: ClassVar[bool] = True
+    plain_sgd: ClassVar[bool] = True  # a velocity would move the head on while the body is trained
+
+    def __post_init__(self) -> None:
+        check.count(head_steps=self.head_steps)
+
+    def check_steps(self, least: int) -> None:
+        if least <= self.head_steps:
+            raise SpecError(
+                f"fedrep trains the head for head_steps = {self.head_steps} of the local steps, and some client takes "
+                f"{least}. Use local_steps above head_steps."
+            )
+
+    def begin(self, state: State, layout: Layout) -> State:
+        names = [s.name for s in layout.slots]
+        if not self.personal_layers and "." not in names[-1]:
+            raise SpecError(
+                "fedrep needs a model of several layers, or personal_layers: names of parameters that stay."
+            )
+        wanted = [w.strip() for w in self.personal_layers.split(",") if w.strip()] or [names[-1].rpartition(".")[0]]
+        unknown = [w for w in wanted if not any(under(n, w) for n in names)]
+        if unknown:
+            raise SpecError(f"personal_layers: no parameter begins with {unknown[0]!r}; there are {', '.join(names)}.")
+        head = torch.zeros(layout.dim, dtype=torch.bool, device=state.params.device)
+        for slot in layout.slots:
+            head[slot.start : slot.stop] = any(under(slot.name, w) for w in wanted)
+        if head.all():
+            raise SpecError("personal_layers names every parameter: nothing would be shared.")
+        return replace(state, extra=state.extra | {"head": head})
+
+    def fresh(self, state: State, clients: int) -> Rows:
+        return state.params[state.extra["head"]].expand(clients, -1).clone()
+
+    def start(self, state: State, own: Rows) -> Tensor:
+        return self.own_models(state, own)
+
+    def correct(self, gradient: Rows, weights: Tensor, own: Rows, state: State, number: int, local: Local) -> Rows:
+        moves = state.extra["head"] if number < self.head_steps else ~state.extra["head"]
+        return torch.where(moves, gradient, 0.0)
+
+    def message(self, moved: Rows, own: Rows, state: State, work: Work) -> tuple[Rows, Rows]:
+        head = state.extra["head"]
+        return moved[:, ~head], own + moved[:, head]
+
+    def update(self, state: State, mean: Vector, server: Server) -> State:
+        whole = torch.zeros_like(state.params)
+        whole[~state.extra["head"]] = mean
+        return super().update(state, whole, server)
+
+    def own_models(self, state: State, own: Rows) -> Tensor:
+        models = state.params.expand(len(own), -1).clone()
+        models[:, state.extra["head"]] = own
+        return models
+
+
+def under(name: str, start: str) -> bool:
+    return name == start or name.startswith(start + ".")

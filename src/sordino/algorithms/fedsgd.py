@@ -1,0 +1,21 @@
+"""FedSGD: one gradient over all of a client's records a round.  McMahan et al. (2017), arXiv:1602.05629, Section 2.
+
+FedAvg with a single full-batch SGD step; the client's learning rate scales the gradient."""
+
+from dataclasses import dataclass, replace
+
+from sordino.algorithms.base import Algorithm
+from sordino.algorithms.local import Local
+from sordino.core.errors import SpecError
+
+__all__ = ["FedSgd"]
+
+
+@dataclass(frozen=True)
+class FedSgd(Algorithm):
+    def local(self, local: Local) -> Local:
+        if (local.steps or 1) > 1 or local.epochs is not None:
+            raise SpecError("fedsgd takes one step a round: drop local_steps and local_epochs, or use fedavg.")
+        if local.optimizer != "sgd":
+            raise SpecError(f"fedsgd sends one plain gradient: use optimizer = sgd, not {local.optimizer}.")
+        return replace(local, steps=1, epochs=None)

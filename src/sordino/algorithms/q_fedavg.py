@@ -1,0 +1,44 @@
+"""q-FedAvg: clients with a larger loss weigh more.  Li et al. (2020), arXiv:1905.10497, Algorithm 2.
+
+With L = 1 / learning rate and what the weights moved by, client k sends F_k^q moved and h_k = q F_k^(q-1) L |moved|^2 +
+F_k^q (numerator and denominator both divided by L); the server moves by their ratio. q = 0 is FedAvg. F_k, the loss of
+the received model on the client's records, depends on private data: a private method releases it with noise and
+charges it, or clips the whole message."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from sordino.algorithms.base import Algorithm, Server, Work
+from sordino.core import check
+from sordino.core.types import Rows, State, Vector
+
+__all__ = ["QFedAvg"]
+
+LEAST_LOSS, LEAST_SHARE = 1e-6, 1e-3  # noise may push a loss or the denominator below zero
+
+
+@dataclass(frozen=True)
+class QFedAvg(Algorithm):
+    q: float = 1.0  # how much a large loss counts; 0: not at all
+    loss_clip: float = 5.0  # where losses are released with noise: a record's counts up to this much
+
+    needs: ClassVar[tuple[str, ...]] = ("losses",)
+    plain_sgd: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check.non_negative(q=self.q)
+        check.positive(loss_clip=self.loss_clip)
+
+    def message(self, moved: Rows, own: Rows, state: State, work: Work) -> tuple[Rows, Rows]:
+        if work.losses is None:
+            raise ValueError("q-FedAvg needs the clients' losses")
+        loss = work.losses.clamp_min(LEAST_LOSS)
+        square = torch.linalg.vector_norm(moved, dim=1, keepdim=True).square()
+        weight = self.q * loss ** (self.q - 1) * square / work.local.learning_rate + loss**self.q
+        return torch.cat([loss**self.q * moved, weight], dim=1), own
+
+    def update(self, state: State, mean: Vector, server: Server) -> State:
+        least = LEAST_SHARE if server.noisy else 1e-30  # an exact denominator is positive
+        return super().update(state, mean[:-1] / mean[-1].clamp_min(least), server)

@@ -1,0 +1,44 @@
+"""SCAFFOLD: control variates undo client drift.  Karimireddy et al. (2020), arXiv:1910.06378, Algorithm 1, option II.
+
+Each client keeps c_i, the server c; a local step follows g - c_i + c, and afterwards c_i becomes
+c_i - c + (x - y_i) / (K lr). The message is (what the weights moved by, what c_i moved by), so it is twice as long.
+With noisy gradients this is DP-SCAFFOLD: Noble, Bellet, Dieuleveut (2022), arXiv:2111.09278, Algorithm 1."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sordino.algorithms.base import Algorithm, Server, Work
+from sordino.algorithms.local import Local
+from sordino.core.types import Rows, State, Vector
+from sordino.core.vector import Layout
+
+__all__ = ["Scaffold"]
+
+
+@dataclass(frozen=True)
+class Scaffold(Algorithm):
+    mirrored: ClassVar[bool] = True
+    plain_sgd: ClassVar[bool] = True
+
+    def begin(self, state: State, layout: Layout) -> State:
+        return replace(state, extra=state.extra | {"control": 0 * state.params})  # c
+
+    def fresh(self, state: State, clients: int) -> Rows:
+        return state.params.new_zeros(clients, len(state.params))  # c_i
+
+    def correct(self, gradient: Rows, weights: Tensor, own: Rows, state: State, number: int, local: Local) -> Rows:
+        return gradient - own + state.extra["control"]
+
+    def message(self, moved: Rows, own: Rows, state: State, work: Work) -> tuple[Rows, Rows]:
+        drift = -moved / (work.steps.clamp_min(1) * work.local.learning_rate)
+        change = torch.where(work.steps > 0, drift - state.extra["control"], 0.0)
+        return torch.cat([moved, change], dim=1), own + change
+
+    def update(self, state: State, mean: Vector, server: Server) -> State:
+        moved, change = mean.chunk(2)
+        control = state.extra["control"] + server.share * change  # |S| / N
+        state = replace(state, extra=state.extra | {"control": control})
+        return super().update(state, moved, server)

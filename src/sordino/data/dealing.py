@@ -1,0 +1,30 @@
+"""What every way of dealing records to clients asks for first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.core import check
+from sordino.core.errors import DataError
+
+
+def enough(records: int, clients: int, minimum: int) -> None:
+    check.count(clients=clients, minimum=minimum)
+    if clients * minimum > records:
+        each = "a record" if minimum == 1 else f"{minimum} records"
+        raise DataError(f"cannot give each of {clients} clients {each}: there are {records} records.")
+
+
+def classes_of(labels: Any, law: str) -> NDArray[np.int64]:
+    """Labels as whole numbers [n], or why a law by label does not apply."""
+    found = np.asarray(labels)
+    if found.dtype.kind == "f":
+        raise DataError(f"{law} splits by label, and the targets are decimal numbers: use iid, quantity or natural.")
+    if found.ndim != 1:
+        raise DataError(f"{law} splits by label, and the targets are sequences: use iid, quantity or natural.")
+    if not len(found):
+        raise DataError(f"{law}: there are no records.")
+    return found.astype(np.int64)

@@ -1,0 +1,85 @@
+"""One public file -> disk: whole and checked, or not there at all.
+
+The bytes go to a temporary file of this process beside the target, which is renamed when its length (and its sha256,
+where known) is right. A transfer that breaks off goes on where it stopped, a few times."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from sordino.core.errors import DataError
+
+TRIES = 3
+TIMEOUT = 30.0  # seconds without a byte
+CHUNK = 1 << 16
+
+
+def fetch(url: str, target: Path, sha256: str | None = None) -> None:
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as bar:
+            _transfer(url, part, bar, bar.add_task(target.name, total=None))
+        with part.open("rb") as handle:
+            found = hashlib.file_digest(handle, "sha256").hexdigest()
+        if sha256 is not None and found != sha256:
+            raise DataError(
+                f"{url} has sha256 {found[:16]}..., not {sha256[:16]}...: it has changed or was tampered with."
+            )
+        part.replace(target)
+    except OSError as error:  # the disk's errors; those of the network are told by _transfer
+        raise DataError(f"cannot write {target}: {error.strerror or error}.") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _transfer(url: str, part: Path, bar: Progress, task: TaskID) -> None:
+    """All bytes of the address into the file."""
+    version, reason = "", "the transfer broke off"
+    for _ in range(TRIES):
+        have = part.stat().st_size if part.exists() else 0
+        resume = {"Range": f"bytes={have}-"} | ({"If-Range": version} if version else {}) if have else {}
+        request = urllib.request.Request(url, headers={"User-Agent": "sordino", **resume})
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
+                if reply.status != http.client.PARTIAL_CONTENT:
+                    have = 0  # the whole file, from its beginning
+                version = reply.headers.get("ETag") or ""
+                length = reply.headers.get("Content-Length")
+                total = have + int(length) if length is not None and length.isdigit() else None
+                bar.update(task, total=total, completed=have)
+                with part.open("ab" if have else "wb") as out:
+                    for chunk in _chunks(reply):
+                        out.write(chunk)
+                        bar.advance(task, len(chunk))
+            if total is None or part.stat().st_size == total:
+                return
+            reason = f"it broke off after {part.stat().st_size} of {total} bytes"
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise DataError(f"{url} answers {error.code} {error.reason}.") from error
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+            reason = str(getattr(error, "reason", "") or error or type(error).__name__)
+    raise DataError(f"cannot download {url}: {reason}.")
+
+
+def _chunks(reply: Any) -> Iterator[bytes]:
+    """What arrives, until it ends or breaks off."""
+    with suppress(OSError, http.client.HTTPException):
+        while chunk := reply.read(CHUNK):
+            yield chunk

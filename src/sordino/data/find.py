@@ -1,0 +1,121 @@
+"""Where a benchmark's files are: a data folder, the package, the cache; or fetched from their public source."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino.core.errors import DataError
+from sordino.data.dataset import Dataset
+from sordino.data.download import fetch
+from sordino.data.sets.base import Layout, Source
+
+
+@dataclass(frozen=True)
+class Found:
+    where: str  # "data folder", "package" or "cache"
+    layout: Layout
+    paths: list[Path]
+
+    @property
+    def size(self) -> int:
+        return sum(p.stat().st_size for p in self.paths)
+
+
+def cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sordino"
+
+
+def folders(data_dir: str | None) -> list[tuple[str, Path]]:
+    """In the order in which they are searched."""
+    given = [Path(d) for d in (data_dir, os.environ.get("SORDINO_DATA")) if d]
+    return [
+        *(("data folder", folder) for folder in given),
+        ("package", Path(__file__).parent / "files"),
+        ("cache", cache()),
+    ]
+
+
+def locate(source: Source, data_dir: str | None = None) -> Found | None:
+    """The first folder that has all files of one layout, in their own sub-folder or flat."""
+    for where, folder in folders(data_dir):
+        for layout in source.layouts:
+            paths = [_lies(folder, f.path, f.flat) for f in layout.files]
+            there = [p for p in paths if p is not None]
+            if len(there) == len(paths):
+                return Found(where, layout, there)
+    return None
+
+
+def _lies(folder: Path, name: str, flat: bool) -> Path | None:
+    tries = [folder / name, folder / Path(name).name] if flat else [folder / name]
+    try:
+        return next((p for p in tries if p.is_file()), None)
+    except OSError:  # a folder that may not be looked into
+        return None
+
+
+def obtain(source: Source, data_dir: str | None = None) -> Dataset:
+    found = locate(source, data_dir)
+    if found is not None:
+        check_files(found)
+        return _read(source.name, found)
+    found = download(source, data_dir)
+    try:
+        return _read(source.name, found)
+    except DataError:  # what came is not the dataset: do not keep it
+        for path in found.paths:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _read(name: str, found: Found) -> Dataset:
+    try:
+        return found.layout.read(found.paths)
+    except DataError:
+        raise
+    except Exception as error:  # files whose content is not checked before it is read can fail in many ways
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(f"cannot read {name} from {found.paths[0]}: {reason}. Fetch it again.") from error
+
+
+def check_files(found: Found) -> None:
+    for file, path in zip(found.layout.files, found.paths, strict=True):
+        if file.sha256 is None:
+            continue
+        try:
+            with path.open("rb") as handle:
+                there = hashlib.file_digest(handle, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        if there != file.sha256:
+            raise DataError(
+                f"{path} is damaged or another file: its sha256 is {there[:16]}..., not {file.sha256[:16]}.... "
+                "Put the right file there, or remove it; data of one's own goes in by its path."
+            )
+
+
+def download(source: Source, data_dir: str | None) -> Found:
+    layout = next((one for one in source.layouts if one.downloads), None)
+    if layout is None:
+        raise DataError(f"{source.name} is not here and cannot be downloaded. {how(source, data_dir)}")
+    paths = []
+    for file in layout.files:
+        path = cache() / file.path
+        if not path.is_file():
+            try:
+                fetch(file.url or "", path, file.sha256)
+            except DataError as error:
+                raise DataError(f"{source.name} is not here: {error} {how(source, data_dir)}") from error
+        paths.append(path)
+    return Found("cache", layout, paths)
+
+
+def how(source: Source, data_dir: str | None = None) -> str:
+    """Which file to put into which folder."""
+    layout = next((one for one in source.layouts if one.downloads), source.layouts[0])
+    names = [Path(f.path).name for f in layout.files]
+    folder = Path(data_dir or os.environ.get("SORDINO_DATA") or cache()) / Path(layout.files[0].path).parent
+    return f"Put {', '.join(names)} into {folder}. {source.origin}"

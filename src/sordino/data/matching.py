@@ -1,0 +1,68 @@
+"""A test part for every client, with its own mixture of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sordino.core.rng import Ints, Stream
+
+
+def like(
+    parts: Sequence[Ints],
+    labels_train: Any,
+    labels_test: Any,
+    rng: Stream,
+    *,
+    client_train: Any = None,
+    client_test: Any = None,
+) -> list[Ints]:
+    """Test records for the clients of a training partition, each to one client.
+
+    Of each label a client gets the share of the test records that it has of the training records, rounded up or down;
+    where there are test records for all, no client is left without. Decimal targets and sequences count as one label.
+    With the natural client of every record (both given), client k's test part is the test records of its own number,
+    which may be none."""
+    if client_train is not None and client_test is not None:
+        own = np.asarray(client_train)
+        return [np.flatnonzero(np.asarray(client_test) == own[p[0]]) if len(p) else p for p in parts]
+    train, test = np.asarray(labels_train), np.asarray(labels_test)
+    if train.dtype.kind == "f" or train.ndim != 1:
+        train, test = np.zeros(len(train), np.int64), np.zeros(len(test), np.int64)
+    clients = len(parts)
+    taken: list[list[Ints]] = [[] for _ in range(clients)]
+    of = np.full(len(train), -1)
+    for k, part in enumerate(parts):
+        of[part] = k
+    order = rng.at("clients").permutation(clients)
+    for label in np.unique(test).tolist():
+        stream = rng.at("label", int(label))
+        have = np.bincount(of[(train == label) & (of >= 0)], minlength=clients)[order]
+        if not have.sum():
+            have = np.array([len(p) for p in parts])[order]  # nobody trained on it: by size
+        records = np.flatnonzero(test == label)
+        records = records[stream.permutation(len(records))]
+        ends = np.cumsum(have) / have.sum() * len(records)
+        cuts = np.floor(ends[:-1] + stream.at("offset").uniform(1)[0]).astype(np.int64)
+        for k, piece in zip(order, np.split(records, np.clip(cuts, 0, len(records))), strict=True):
+            taken[k].append(piece)
+    found = [np.concatenate(t) if t else np.empty(0, np.int64) for t in taken]
+    if len(test) >= clients:
+        _none_left_out(found, parts, train, test)
+    return [np.sort(part) for part in found]
+
+
+def _none_left_out(found: list[Ints], parts: Sequence[Ints], train: Ints, test: Ints) -> None:
+    """An empty client gets a record of its most frequent label (or any) from the client that has most of those."""
+    for k in [k for k, part in enumerate(found) if not len(part) and len(parts[k])]:
+        wanted = int(np.bincount(train[parts[k]] - train.min()).argmax() + train.min())
+        having = [int((test[p] == wanted).sum()) if len(p) > 1 else 0 for p in found]
+        giver = int(np.argmax(having)) if max(having) else int(np.argmax([len(p) for p in found]))
+        if len(found[giver]) < 2:
+            return
+        match = np.flatnonzero(test[found[giver]] == wanted)
+        at = int(match[-1]) if len(match) else len(found[giver]) - 1
+        found[k] = found[giver][at : at + 1]
+        found[giver] = np.delete(found[giver], at)

@@ -1,0 +1,96 @@
+"""One's own .npz file -> Dataset.
+
+It holds x_train, y_train, x_test, y_test (plain arrays; pickled objects are never opened), and may hold client_train,
+client_test, user_train (one whole number a record), `classes` (how many there are) and `class_names`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.core.errors import DataError
+from sordino.data.clients import checked
+from sordino.data.dataset import MOST_CLASSES, Dataset, Ids, Scaled, as_is, class_count
+
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+IDS = {"client_train": "y_train", "client_test": "y_test", "user_train": "y_train"}
+
+
+def arrays(path: Path, wanted: Iterable[str] | None = None) -> dict[str, Any]:
+    """The arrays of an archive, or those of them that are wanted."""
+    found = {}
+    try:
+        with path.open("rb") as handle:  # ours to close: numpy leaves it open when the archive is damaged
+            file = np.load(handle, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it holds a single array")
+            for key in file.files if wanted is None else wanted:
+                if key in file.files:
+                    found[key] = file[key]
+    except Exception as error:  # a damaged archive fails in many ways
+        raise DataError(f"cannot read {path}: {(str(error) or type(error).__name__).splitlines()[0]}") from error
+    return found
+
+
+def read(path: Path) -> Dataset:
+    found = arrays(path, (*PARTS, *IDS, "classes", "class_names"))
+    missing = [k for k in PARTS if k not in found]
+    if missing:
+        raise DataError(f"{path} lacks {', '.join(missing)}.")
+    name, notes = path.name, []
+    ids = {key: _ids(path, key, found.get(key), found[of].shape[:1]) for key, of in IDS.items()}
+    x_train, y_train = checked(f"{name}, training part", found["x_train"], found["y_train"])
+    x_test, y_test = checked(f"{name}, test part", found["x_test"], found["y_test"])
+    if x_train.shape[1:] != x_test.shape[1:] or y_train.shape[1:] != y_test.shape[1:]:
+        shapes = [list(t.shape[1:]) for t in (x_train, y_train, x_test, y_test)]
+        raise DataError(f"{name}: training and test records differ in shape: x {shapes[0]}, y {shapes[1]}, "
+                        f"then x {shapes[2]}, y {shapes[3]}.")  # fmt: skip
+    if y_train.is_floating_point() != y_test.is_floating_point():
+        raise DataError(
+            f"{name}: y_train is {found['y_train'].dtype}, y_test {found['y_test'].dtype}; make them alike."
+        )
+    if x_train.dtype == torch.uint8 and x_train.ndim == 4 and x_train.shape[1] > 4 and x_train.shape[3] in (1, 3):
+        x_train, x_test = (x.permute(0, 3, 1, 2).contiguous() for x in (x_train, x_test))
+        notes.append("colours were moved from the last axis to the second")
+    task, classes = "regression", None
+    if not y_train.is_floating_point():
+        sequences = y_train.ndim == 2 and not x_train.is_floating_point() and x_train.shape == y_train.shape
+        task = "next-token" if sequences else "classification"
+        declared, both = _classes(path, found.get("classes")), (("training", y_train), ("test", y_test))
+        classes, more = max(class_count(f"{name}, {part} part", y.numpy(), declared) for part, y in both)
+        notes += more
+    names = tuple(str(n) for n in found.get("class_names", ()))
+    return Dataset(
+        name, x_train, y_train, x_test, y_test, task=task, classes=classes, names=names, prepare=_prepare(x_train),
+        client_train=ids["client_train"], client_test=ids["client_test"], user_train=ids["user_train"],
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _prepare(x: Tensor) -> Any:
+    if x.dtype == torch.uint8 and x.ndim in (3, 4):
+        return Scaled()
+    return torch.Tensor.float if x.dtype == torch.uint8 else as_is
+
+
+def _ids(path: Path, key: str, value: Any, shape: tuple[int, ...]) -> Ids | None:
+    if value is None:
+        return None
+    if value.dtype.kind not in "iu" or value.shape != shape:
+        raise DataError(f"{path}: {key} must hold one whole number a {'test' if 'test' in key else 'training'} record.")
+    if value.dtype == np.uint64 and len(value) and value.max() > np.iinfo(np.int64).max:
+        raise DataError(f"{path}: {key} holds numbers of more than 63 bits.")
+    return np.asarray(value, dtype=np.int64)
+
+
+def _classes(path: Path, value: Any) -> int | None:
+    if value is None:
+        return None
+    if value.dtype.kind not in "iu" or value.size != 1 or not 1 <= int(value.reshape(-1)[0]) <= MOST_CLASSES:
+        raise DataError(f"{path}: classes must be one whole number from 1 to {MOST_CLASSES}.")
+    return int(value.reshape(-1)[0])

@@ -1,0 +1,96 @@
+"""A folder of pictures -> Dataset: train/<class>/*.png and test/<class>/*.png (or .jpg, .jpeg).
+
+The classes are the folders' names, in alphabetical order; a class may have no picture. Without a test folder a fixed
+draw holds some out."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sordino.core.errors import DataError
+from sordino.data.dataset import Dataset, Scaled
+from sordino.data.tables import Columns, test_rows
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+GREY = ("1", "L", "LA")
+COLOUR = ("RGB", "RGBA", "P", "CMYK", "YCbCr")
+
+
+def pictures(root: Path, columns: Columns) -> Dataset:
+    if importlib.util.find_spec("PIL") is None:
+        raise DataError(f'{root} needs pillow, which is not installed; try: pip install "sordino[files]".')
+    if any((columns.label, columns.client, columns.user, columns.split, columns.schema)):
+        raise DataError(f"{root} is a folder of pictures: label, client, user, split and schema are for tables.")
+    folders = [d for part in ("train", "test") if (root / part).is_dir() for d in (root / part).iterdir() if d.is_dir()]
+    names = tuple(sorted({d.name for d in folders if not d.name.startswith(".")}))
+    if len(names) < 2:
+        raise DataError(f"{root}/train needs one folder a class with pictures in it; found {len(names)}.")
+    train, test = _list(root / "train", names), _list(root / "test", names)
+    if not train:
+        raise DataError(f"{root}/train has no picture ({', '.join(SUFFIXES)}).")
+    if (root / "test").is_dir() and not test:
+        raise DataError(f"{root}/test has no picture ({', '.join(SUFFIXES)}). Remove the folder to have some held out.")
+    x, y = _read([p for p, _ in train + test], columns.image_size), np.array([c for _, c in train + test])
+    held = np.arange(len(y)) >= len(train) if test else test_rows(str(root), len(y), None, columns.test_share)
+    train_part, test_part = ((torch.from_numpy(x[rows]), torch.from_numpy(y[rows])) for rows in (~held, held))
+    return Dataset(root.name, *train_part, *test_part, classes=len(names), names=names, prepare=Scaled())
+
+
+def _list(folder: Path, names: tuple[str, ...]) -> list[tuple[Path, int]]:
+    return [
+        (path, label)
+        for label, name in enumerate(names)
+        if (folder / name).is_dir()
+        for path in sorted((folder / name).iterdir())
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    ]
+
+
+def _read(paths: list[Path], side: int | None) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    size, modes = None if side is None else (side, side), set()
+    for path in paths:  # headers only
+        with _open(path) as image:
+            modes.add(image.mode)
+            if image.mode not in GREY + COLOUR:
+                raise DataError(f"{path}: pictures of mode {image.mode} are not read; save it with 8 bits a colour.")
+            if side is None and size is not None and image.size != size:
+                raise DataError(f"{path} is {_by(image.size)} pixels, others {_by(size)}: state an image_size.")
+            size = size or image.size
+    if size is None:
+        raise DataError("there is no picture.")
+    grey = modes <= set(GREY)
+    out = np.empty((len(paths), size[1], size[0], 1 if grey else 3), dtype=np.uint8)
+    for row, path in zip(out, paths, strict=True):
+        with _open(path) as image:
+            try:
+                picture = image.convert("L" if grey else "RGB")
+            except (OSError, SyntaxError, ValueError) as error:
+                raise DataError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+            if picture.size != size:
+                picture = picture.resize(size, Image.Resampling.BOX)
+            row[:] = np.asarray(picture).reshape(row.shape)
+    return out[..., 0] if grey else np.ascontiguousarray(out.transpose(0, 3, 1, 2))
+
+
+def _open(path: Path) -> Any:
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return Image.open(path)
+    except Exception as error:  # not a picture, damaged, too large
+        raise DataError(f"cannot read {path}: {(str(error) or type(error).__name__).splitlines()[0]}") from error
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"

@@ -1,0 +1,66 @@
+"""Datasets in the form of MNIST: four idx files, or one .npz file with their arrays."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.core.errors import DataError
+from sordino.data.dataset import Dataset, Scaled
+from sordino.data.npz import PARTS, arrays
+from sordino.data.sets.base import File, Layout, digest, pair, verify
+
+
+def layouts(
+    name: str, content: str, names: tuple[str, ...], mean: float, std: float, url: str | None
+) -> tuple[Layout, ...]:
+    """`content` is the sha256 of pixels and labels, training then test."""
+    folder = name.replace("-", "_")
+
+    def dataset(paths: list[Path], parts: Sequence[NDArray[Any] | None]) -> Dataset:
+        found = [p for p in parts if p is not None]
+        verify(name, paths, digest(*found), content)
+        train, test = pair(found[0], found[1]), pair(found[2], found[3])
+        return Dataset(
+            name, *train, *test, classes=len(names), names=names, public=True, prepare=Scaled((mean,), (std,))
+        )
+
+    def npz(paths: list[Path]) -> Dataset:
+        found = arrays(paths[0], PARTS)
+        return dataset(paths, [found.get(k) for k in PARTS])
+
+    def unpacked(paths: list[Path]) -> Dataset:
+        return dataset(paths, [idx(p) for p in paths])
+
+    return (
+        Layout((File(f"{folder}/{folder}.npz"),), npz),
+        Layout(idx_files(folder, url), unpacked),
+        Layout(idx_files(folder, None, ""), unpacked),
+    )
+
+
+def idx(path: Path) -> NDArray[np.uint8]:
+    """An idx file of bytes, plain or gzipped: http://yann.lecun.com/exdb/mnist, "the IDX file format"."""
+    try:
+        raw = path.read_bytes()
+        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        if raw[:3] != b"\0\0\x08":
+            raise ValueError("it is not an idx file of bytes")
+        shape = struct.unpack(f">{raw[3]}I", raw[4 : 4 + 4 * raw[3]])
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+    except (OSError, EOFError, zlib.error, ValueError, IndexError, struct.error) as error:
+        raise DataError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+
+
+def idx_files(folder: str, url: str | None, suffix: str = ".gz") -> tuple[File, ...]:
+    """The four files of an MNIST-like dataset. Several datasets use these names, so each needs its folder."""
+    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    full = [f"{n}-ubyte{suffix}" for n in names]
+    return tuple(File(f"{folder}/{n}", url=None if url is None else f"{url}/{n}", flat=False) for n in full)

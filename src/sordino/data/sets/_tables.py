@@ -1,0 +1,27 @@
+"""Tables of benchmarks: cells as text, and a checksum of them that does not depend on how they were packed."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from pathlib import Path
+from typing import Any
+
+from sordino.core.errors import DataError
+
+
+def cells(path: Path, **options: Any) -> Any:
+    """A pandas table of text."""
+    import pandas as pd
+
+    try:
+        return pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True, **options)
+    except (OSError, EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
+        raise DataError(f"cannot read {path}: {(str(error) or type(error).__name__).splitlines()[0]}") from error
+
+
+def text_digest(table: Any) -> str:
+    """sha256 of the cells, row by row."""
+    rows = "\n".join(",".join(row) for row in table.itertuples(index=False, name=None))
+    return hashlib.sha256(rows.encode()).hexdigest()

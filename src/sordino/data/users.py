@@ -1,0 +1,55 @@
+"""How much one user may contribute: at most so many records, in at most so many clients.
+
+What is kept of a user depends on that user's own records and the seed alone, so that adding or removing a user changes
+nobody else's records: the bound is what user-level privacy multiplies.  Wilson et al. (2020), arXiv:1909.01917,
+Section 3 (bounding user contribution); Amin et al. (2019), "Bounding user contributions"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sordino.core import check
+from sordino.core.errors import DataError
+from sordino.core.rng import Ints, Stream
+
+
+def bound(
+    parts: Sequence[Ints], users: Any, records_per_user: int | None, clients_per_user: int, rng: Stream
+) -> list[Ints]:
+    """Parts of the clients with each user's contribution bounded; a user's records stand next to each other.
+
+    `users` has one number a record of the whole data; the draw is keyed by that number. A client whose users were all
+    kept elsewhere is left with no records. `records_per_user` None: all records of the kept clients."""
+    check.count(clients_per_user=clients_per_user)
+    if records_per_user is not None:
+        check.count(records_per_user=records_per_user)
+    numbers = np.asarray(users)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise DataError("users must hold one whole number a record.")
+    record = np.concatenate([np.empty(0, np.int64), *parts])
+    client = np.repeat(np.arange(len(parts)), [len(p) for p in parts])
+    if len(record) and (record.min() < 0 or record.max() >= len(numbers)):
+        raise DataError(f"users has {len(numbers)} entries, and the clients' records go up to {int(record.max())}.")
+    user = numbers[record]
+    order = np.lexsort((record, client, user))  # by user, then client, then record
+    starts = np.flatnonzero(user[order][1:] != user[order][:-1]) + 1
+    groups = np.split(order, starts) if len(order) else []
+    kept = [_of_one(rows, client, user, records_per_user, clients_per_user, rng) for rows in groups]
+    rows = np.concatenate([np.empty(0, np.int64), *kept])  # by user already
+    rows = rows[np.argsort(client[rows], kind="stable")]
+    return np.split(record[rows], np.cumsum(np.bincount(client[rows], minlength=len(parts)))[:-1])
+
+
+def _of_one(rows: Ints, client: Ints, user: Ints, records: int | None, clients: int, rng: Stream) -> Ints:
+    """Which of one user's rows are kept, in their order."""
+    number = int(user[rows[0]])
+    own, nth = np.unique(client[rows], return_inverse=True)
+    if len(own) > clients:
+        chosen = rng.at("clients").permutation(len(own), number)[:clients]
+        rows = rows[np.isin(nth, chosen)]
+    if records is not None and len(rows) > records:
+        rows = rows[rng.at("records").fixed(len(rows), records, number)]
+    return rows

@@ -1,0 +1,176 @@
+"""What clients keep for themselves between rounds: control variates, personal models, messages that are late.
+
+Rows by kind and client; only clients that were touched have one. With a file (SQLite, in the run folder) rows are
+written at every checkpoint under the number of rounds that are done, so that a resumed run finds what belongs to its
+checkpoint; rows that no kept checkpoint needs are dropped. Rows that are on file may leave memory when it gets short.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.core.errors import RunError
+from sordino.core.types import Rows
+
+Key = tuple[str, int]  # kind, client
+
+
+class Store:
+    def __init__(self, memory_gb: float = 2.0) -> None:
+        self._memory = memory_gb * 2**30
+        self._rows: dict[Key, Tensor | None] = {}  # None: dropped
+        self._held = 0  # bytes in memory
+        self._dirty: set[Key] = set()
+        self._written: dict[int, set[Key]] = {}  # by save: what later saves may have superseded
+        self._file: sqlite3.Connection | None = None
+        self._kept = (-1, 0)  # the rounds behind the last two checkpoints; -1: not known
+
+    def open(self, path: Path, done: int) -> None:
+        """Go on with the rows of the checkpoint after `done` rounds."""
+        self.close()
+        self._rows, self._dirty, self._kept, self._held, self._written = {}, set(), (-1, done), 0, {}
+        lost = RunError(
+            f"{path} does not hold what clients kept after {done} rounds: it is missing, empty or another copy. "
+            "Put it back, or start the run anew."
+        )
+        if done and not path.is_file():
+            raise lost
+        try:
+            self._file = sqlite3.connect(path, isolation_level=None)
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.execute(
+                "CREATE TABLE IF NOT EXISTS kept (kind TEXT, client INTEGER, done INTEGER, row BLOB, crc INTEGER, "
+                "PRIMARY KEY (kind, client, done)) WITHOUT ROWID"
+            )
+            self._file.execute("CREATE TABLE IF NOT EXISTS saved (done INTEGER PRIMARY KEY)")
+            if done and self._file.execute("SELECT 1 FROM saved WHERE done = ?", (done,)).fetchone() is None:
+                raise lost
+            for table in ("kept", "saved"):
+                self._file.execute(f"DELETE FROM {table} WHERE done > ?", (done,))
+        except sqlite3.Error as error:
+            raise RunError(f"cannot use {path}: {error}. Put a sound copy back, or start the run anew.") from error
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def read(self, kind: str, ids: Sequence[int], fresh: Rows) -> Rows:
+        """The clients' rows, on the device of `fresh`; a client without one has its row of `fresh`."""
+        found = [self._find((kind, int(i))) for i in ids]
+        if not any(row is not None for row in found):
+            return fresh
+        if any(row is not None and row.shape != fresh.shape[1:] for row in found):
+            raise RunError("what clients keep does not fit this model: it was saved by another run.")
+        rows = [mine if row is None else row.to(fresh.device) for row, mine in zip(found, fresh, strict=True)]
+        self._forget()
+        return torch.stack(rows)
+
+    def _find(self, key: Key) -> Tensor | None:
+        if key not in self._rows and self._file is not None:
+            got = self._ask("SELECT row, crc FROM kept WHERE kind = ? AND client = ? ORDER BY done DESC LIMIT 1", key)
+            row = got[0][0] if got else None
+            if row is not None and zlib.crc32(row) != got[0][1]:
+                raise RunError(f"what client {key[1]} keeps is damaged on file. Put a sound copy back, or start anew.")
+            self._put(key, None if row is None else _tensor(row))
+        return self._rows.get(key)
+
+    def write(self, kind: str, ids: Sequence[int], rows: Rows) -> None:
+        for i, row in zip(ids, rows.detach().cpu(), strict=True):
+            self._set((kind, int(i)), row.clone())
+        self._forget()
+
+    def drop(self, kind: str, ids: Iterable[int]) -> None:
+        for i in ids:
+            self._set((kind, int(i)), None)
+
+    def _set(self, key: Key, row: Tensor | None) -> None:
+        self._put(key, row)
+        self._dirty.add(key)
+
+    def _put(self, key: Key, row: Tensor | None) -> None:
+        self._held += _bytes(row) - _bytes(self._rows.pop(key, None))
+        self._rows[key] = row  # now the newest
+
+    def clients(self, kind: str) -> list[int]:
+        """Those that have a row of a kind, ascending."""
+        found = {client for (k, client), row in self._rows.items() if k == kind and row is not None}
+        if self._file is not None:
+            # of several rows of a client the last one counts
+            on_file = dict(self._ask("SELECT client, row IS NULL FROM kept WHERE kind = ? ORDER BY done", (kind,)))
+            found |= {c for c, gone in on_file.items() if not gone and (kind, c) not in self._rows}
+        return sorted(found)
+
+    def _ask(self, query: str, values: tuple[object, ...]) -> list[Any]:
+        try:
+            return [] if self._file is None else self._file.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise RunError(f"cannot read what clients keep: {error}. Put a sound copy back, or start anew.") from error
+
+    def save(self, done: int) -> None:
+        """Put what has changed on file, as of a checkpoint after `done` rounds; called before it is written."""
+        if self._file is None:
+            return
+        changed = [(k, c, done, *_blob(self._rows[k, c])) for k, c in sorted(self._dirty)]
+        older = self._kept[0]  # until the new checkpoint is there, the last one and the one before it are on disk
+        try:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)", changed)
+            self._file.execute("INSERT OR REPLACE INTO saved VALUES (?)", (done,))
+            self._file.execute("DELETE FROM saved WHERE done < ?", (older,))
+            self._purge(older)
+            self._file.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._file.in_transaction:
+                self._file.execute("ROLLBACK")
+            raise RunError(f"cannot save what clients keep: {error}. Free some space, then resume.") from error
+        self._written[done] = self._dirty
+        self._kept, self._dirty = (self._kept[1], done), set()
+        self._forget()
+
+    def _purge(self, older: int) -> None:
+        """Drop what the checkpoint after `older` rounds, and any later one, has newer rows for; or no row at all."""
+        for save in [s for s in self._written if s <= older]:
+            for key in self._written.pop(save):
+                newest = "(SELECT MAX(done) FROM kept WHERE kind = ?1 AND client = ?2 AND done <= ?3)"
+                self._run(f"DELETE FROM kept WHERE kind = ?1 AND client = ?2 AND done < {newest}", (*key, older))
+                self._run(
+                    "DELETE FROM kept WHERE kind = ?1 AND client = ?2 AND done <= ?3 AND row IS NULL", (*key, older)
+                )
+
+    def _run(self, command: str, values: tuple[object, ...]) -> None:
+        if self._file is not None:
+            self._file.execute(command, values)
+
+    def _forget(self) -> None:
+        """Let go of rows that are on file, the oldest first, when there are too many in memory."""
+        if self._file is None or self._held <= self._memory:
+            return
+        for key in [k for k in self._rows if k not in self._dirty]:
+            if self._held <= self._memory:
+                return
+            self._held -= _bytes(self._rows.pop(key))
+
+
+def _bytes(row: Tensor | None) -> int:
+    return 0 if row is None else row.numel() * row.element_size()
+
+
+def _blob(row: Tensor | None) -> tuple[bytes | None, int | None]:
+    """A row as it is on file, and its checksum."""
+    if row is None:
+        return None, None
+    blob = row.to(torch.float32).contiguous().numpy().tobytes()
+    return blob, zlib.crc32(blob)
+
+
+def _tensor(blob: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(blob, dtype=np.float32).copy())

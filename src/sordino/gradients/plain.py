@@ -1,0 +1,179 @@
+"""Sums without a clip: an ordinary backward pass a client, through its own weights.
+
+Where nothing is clipped no sample needs a gradient of its own, and PyTorch's kernels for one set of weights beat
+products of patches: for few clients with a big model this is the quickest way. Dropout layers draw from the client's
+own generator, the same numbers as on the book-keeping path.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from sordino.core.types import Batch, SampleLoss
+from sordino.core.vector import Layout
+from sordino.gradients.bookkeeping import check_losses
+from sordino.gradients.clone import patch, private
+from sordino.gradients.draw import Draw
+from sordino.gradients.graphed import Graphed, Pass
+from sordino.gradients.layers import RANDOM, Layer
+from sordino.gradients.memory import channels_last
+from sordino.gradients.persample import seeded
+from sordino.gradients.split import Split
+from sordino.gradients.tape import Tape
+
+CLOSE = 1e-3  # relative difference up to which a batch of two is taken for two samples
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether, and how, a model runs on a batch as it is."""
+
+    usable: bool
+    last: bool = False  # with the channels of its images last in memory
+    numbers: int = 0  # kept for the backward pass, a sample; 0 if not counted
+
+
+UNFIT = Fit(False)
+
+
+@dataclass(frozen=True)
+class How:
+    """How a pass is run."""
+
+    last: bool = False  # images with their channels last in memory
+    shared_generator: bool = False  # the model draws from torch's own generator, which is seeded for each client
+    random: bool = False  # the model draws random numbers at all
+    bfloat16: bool = False  # forward and backward where torch allows; sums are of the weights' type
+
+
+class Plain:
+    def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout) -> None:
+        self._module, self._loss, self._layout = module, loss, layout
+        self._local = threading.local()
+        self._graphed = Graphed()
+
+    def _twin(self, device: torch.device) -> tuple[nn.Module, list[Layer]]:
+        """This thread's own copy, with dropout that asks a tape for its numbers."""
+        twins: dict[torch.device, tuple[nn.Module, list[Layer]]] = self._local.__dict__.setdefault("twins", {})
+        if device not in twins:
+            twin = private(self._module, device)
+            kinds = {path: RANDOM.get(type(part)) for path, part in twin.named_modules()}
+            twins[device] = (twin, patch(twin, {path: (kind, {}) for path, kind in kinds.items() if kind}))
+        return twins[device]
+
+    def sums(
+        self,
+        weights: Tensor,
+        batch: Batch,
+        seeds: Sequence[int] | None,
+        limit: int,
+        share: Tensor | None,
+        how: How,
+    ) -> Tensor:
+        """At most `limit` records at a time; share [records] weights them."""
+        split, draw = Split(batch.sizes), Draw(seeds)
+        out = weights.new_zeros(split.clients, self._layout.dim)
+        x = channels_last(batch.x) if how.last else batch.x
+        recorded = x.is_cuda and not how.random and share is None
+        for k, rows in split.slices():
+            own = weights[k] if weights.dim() == 2 else weights
+            with seeded(seeds[k] if how.shared_generator and seeds is not None else None, x.device):
+                for _, records, _ in Split((rows.stop - rows.start,)).chunks(limit):
+                    part = slice(rows.start + records.start, rows.start + records.stop)
+                    if recorded:
+                        self._graphed.add(self._pass(how), how, own, x[part], batch.y[part], out[k])
+                    else:
+                        self._add(
+                            own,
+                            x[part],
+                            batch.y[part],
+                            out[k],
+                            draw.after(k),
+                            None if share is None else share[part],
+                            how,
+                        )
+        return out
+
+    def _pass(self, how: How) -> Pass:
+        return lambda weights, x, y, out: self._add(weights, x, y, out, Draw(None), None, how)
+
+    def _add(
+        self, weights: Tensor, x: Tensor, y: Tensor, out: Tensor, draw: Draw, share: Tensor | None, how: How
+    ) -> None:
+        """Add the sum of the records' gradients, weighted by share, to out [dim]."""
+        values, sums = self._layout.views(weights), self._layout.views(out)
+        leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
+        tape = Tape(self._layout, weights, Split((x.shape[0],)), None, draw, out.unsqueeze(0))
+        with torch.enable_grad(), torch.autocast(x.device.type, torch.bfloat16, enabled=how.bfloat16):
+            losses = self.forward(tape, leaves, x, y)
+            total = losses.sum() if share is None else (losses * share).sum()
+        if total.requires_grad:
+            grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+            pairs = [(a, g) for a, g in zip(sums.values(), grads, strict=True) if g is not None]
+            torch._foreach_add_([a for a, _ in pairs], [g for _, g in pairs])
+
+    def forward(self, tape: Tape, leaves: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """One loss a sample [records]."""
+        twin, layers = self._twin(x.device)
+        for layer in layers:
+            layer.open(tape)
+        try:
+            losses = self._loss(functional_call(twin, leaves, (x,)), y)
+        finally:
+            for layer in layers:
+                layer.open(None)
+        return check_losses(losses, x.shape[0])
+
+    def fit(self, weights: Tensor, batch: Batch, known: bool) -> Fit:
+        """A look at two records. known: the book is kept, so that the samples do not meet; else they are compared."""
+        if known and any(isinstance(part, nn.RNNBase) and part.dropout for part in self._module.modules()):
+            return UNFIT  # unrolled on the book-keeping path, with draws of its own
+        x, y = batch.x[:2], batch.y[:2]
+        if x.shape[0] == 1:  # a second one, with the same numbers in another order
+            x, y = torch.cat((x, x.flip(tuple(range(1, x.dim()))))), torch.cat((y, y))
+        with seeded(0, x.device):  # should it draw, from the global generator, that is put back
+            return self._fit(private(self._module, x.device).eval(), self._layout.views(weights), x, y, known)
+
+    def _fit(self, twin: nn.Module, values: dict[str, Tensor], x: Tensor, y: Tensor, known: bool) -> Fit:
+        def run(x: Tensor, y: Tensor) -> Tensor:
+            return check_losses(self._loss(functional_call(twin, values, (x,)), y), x.shape[0])
+
+        with torch.no_grad():
+            last = x.dim() == 4 and x.is_floating_point() and _works(lambda: run(channels_last(x), y))
+            if known:
+                return Fit(True, last)
+            try:
+                together, single = run(x, y), torch.cat([run(x[i : i + 1], y[i : i + 1]) for i in range(2)])
+            except Exception:  # it takes samples one by one only; what is wrong with one was raised before
+                return UNFIT
+        if not torch.allclose(together, single, rtol=CLOSE, atol=CLOSE, equal_nan=True):
+            return UNFIT
+        leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
+
+        def kept(records: int) -> int:
+            found = 0
+
+            def count(value: Tensor) -> Tensor:
+                nonlocal found
+                found += value.numel()
+                return value
+
+            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda value: value):
+                self._loss(functional_call(twin, leaves, (x[:records],)), y[:records])
+            return found
+
+        return Fit(True, last, max(1, kept(2) - kept(1)))
+
+
+def _works(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except RuntimeError:  # a view that needs the usual order of memory, most likely
+        return False
+    return True

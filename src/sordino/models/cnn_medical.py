@@ -1,0 +1,26 @@
+"""Four convolutions and two fully connected layers for colour pictures (192,486 parameters on 3 x 64 x 64, 6 classes).
+
+Feng et al. (2024), "Harmonizing Differential Privacy Mechanisms for Federated Learning" (UDP-FL), Section 5.2, for
+Medical MNIST: "a four-layer CNN with additional fully connected layers designed for 3-channel image classification".
+The paper gives no widths; ours are 16, 32, 64 and 64 channels, max pooling after each, and 128 units. Grey pictures
+are taken too."""
+
+import torch
+from torch import nn
+
+from sordino.models._pictures import check_picture
+
+__all__ = ["cnn_medical"]
+
+
+def cnn_medical(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """shape: (channels, height, width) of one record."""
+    check_picture("cnn-medical", shape, least=16)
+    layers: list[nn.Module] = []
+    last = shape[0]
+    for channels in (16, 32, 64, 64):
+        layers += [nn.Conv2d(last, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        last = channels
+    body = nn.Sequential(*layers, nn.Flatten())
+    width = body(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(*body, nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, outputs))

@@ -1,0 +1,45 @@
+"""ResNet-18 with GroupNorm for small pictures (11,173,962 parameters on 3 x 32 x 32 and 10 classes).
+
+He et al. (2016), arXiv:1512.03385, Table 1 (two basic blocks at each of 64, 128, 256 and 512 channels), which Feng et
+al. (2024, UDP-FL) and Li et al. (2025, arXiv:2503.12958, FedSDP) train on CIFAR-10. Differs from the paper: a 3 x 3
+first convolution with stride 1 and no max pooling, as pictures of 32 pixels ask for, and GroupNorm (Wu & He 2018,
+arXiv:1803.08494) for BatchNorm, which mixes the records of a batch."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sordino.models._pictures import check_picture
+
+__all__ = ["resnet18"]
+
+GROUPS = 32  # of channels: Wu & He (2018)
+
+
+class Block(nn.Module):
+    """relu(norm conv relu norm conv x + shortcut x); the shortcut is a 1 x 1 convolution where the shape changes."""
+
+    def __init__(self, before: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, channels, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.GroupNorm(GROUPS, channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(GROUPS, channels)
+        same = stride == 1 and before == channels
+        self.shortcut = nn.Identity() if same else nn.Sequential(
+            nn.Conv2d(before, channels, 1, stride, bias=False), nn.GroupNorm(GROUPS, channels)
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        return F.relu(y + self.shortcut(x))
+
+
+def resnet18(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """shape: (channels, height, width) of one record, at most 64 pixels a side."""
+    check_picture("resnet18", shape, least=8, most=64)
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], 64, 3, padding=1, bias=False), nn.GroupNorm(GROUPS, 64), nn.ReLU()]
+    last = 64
+    for channels in (64, 128, 256, 512):
+        layers += [Block(last, channels, stride=1 if channels == 64 else 2), Block(channels, channels, stride=1)]
+        last = channels
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, outputs))

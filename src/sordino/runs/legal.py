@@ -1,0 +1,142 @@
+"""Which method goes with which algorithm, for whose data: the one source of the refusal, of `sordino methods --table`
+and of the docs. Adding a rule is adding a function to RULES.
+
+A rule returns why not, or None. Where nothing forbids a combination, REMARKS say what holds it together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sordino.algorithms.base import Algorithm
+from sordino.core import plugin
+from sordino.core.errors import SpecError
+from sordino.methods.base import Method
+
+UNITS = ("record", "client", "user")
+
+
+@dataclass(frozen=True)
+class Case:
+    method: str
+    algorithm: str
+    unit: str
+
+    @property
+    def noisy_gradients(self) -> bool:
+        """Whether whatever a client computes from its data passes through clipped, noisy gradients."""
+        return self._method.private and self._method.viewer == "server"
+
+    @property
+    def clipped_message(self) -> bool:
+        """Whether a client's message is clipped as a whole."""
+        return self._method.private and self._method.viewer == "public"
+
+    @property
+    def _method(self) -> type[Method]:
+        found: type[Method] = plugin.load("methods", self.method)
+        return found
+
+    @property
+    def made_for(self) -> tuple[str, ...]:
+        return self._method.units
+
+    @property
+    def way(self) -> type[Algorithm]:
+        found: type[Algorithm] = plugin.load("algorithms", self.algorithm)
+        return found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    allowed: bool
+    why: str  # the reason of a refusal, or what holds it together
+
+
+def unit_has_a_bound(case: Case) -> str | None:
+    if case.unit in case.made_for:
+        return None
+    if case.unit == "client":
+        return "each record is clipped alone, so a client with many records has no bound; use dp-fedavg"
+    if case.unit == "record":
+        return "what is clipped is a client's whole message; a record is covered by the guarantee for its client"
+    return f"the method protects {' or '.join(case.made_for)}"
+
+
+RULES: tuple[Callable[[Case], str | None], ...] = (unit_has_a_bound,)
+
+
+def needs_losses(case: Case) -> str | None:
+    if "losses" not in case.way.needs:
+        return None
+    if case.noisy_gradients:
+        return "the client's loss is released with the same noise and charged too"
+    return "numerator and denominator are clipped as one message" if case.clipped_message else None
+
+
+def personal_models(case: Case) -> str | None:
+    if not case.way.personal:
+        return None
+    if case.noisy_gradients and case.algorithm == "fedrep":
+        return "personal layers are trained with noisy gradients too, and stay with the client"
+    return "what is personal stays with the client and is not part of the guarantee"
+
+
+def longer_message(case: Case) -> str | None:
+    if case.algorithm == "scaffold" and case.clipped_message:
+        return "model and control variate share one clip, and noise gathers in the latter: expect less than fedavg"
+    return None
+
+
+def user_bounds(case: Case) -> str | None:
+    if case.unit != "user":
+        return None
+    if case.noisy_gradients:
+        return "a user's mean gradient is clipped as a whole; one in m clients pays m times"
+    return "up to m messages change, each by twice the clip" if case.clipped_message else None
+
+
+def own_conditions(case: Case) -> str | None:
+    return {
+        "fedsgd": "one local step",
+        "scaffold": "local optimizer sgd",
+        "q-fedavg": "local optimizer sgd",
+        "fednova": "local optimizer sgd or momentum",
+        "fedrep": "local optimizer sgd, local_steps above head_steps",
+    }.get(case.algorithm)
+
+
+REMARKS = (own_conditions, needs_losses, personal_models, longer_message, user_bounds)
+
+
+def verdict(method: str, algorithm: str, unit: str | None = None) -> Verdict:
+    """Whether a method, an algorithm and a unit go together, and why."""
+    case = Case(method, algorithm, unit or plugin.load("methods", method).units[0])
+    for rule in RULES:
+        if (reason := rule(case)) is not None:
+            return Verdict(False, reason)
+    return Verdict(True, "; ".join(text for remark in REMARKS if (text := remark(case)) is not None))
+
+
+def require(method: str, algorithm: str, unit: str | None) -> None:
+    if unit is not None and unit not in UNITS:
+        raise SpecError(f"unit must be one of {', '.join(UNITS)}, not {unit!r}.")
+    found = verdict(method, algorithm, unit)
+    if not found.allowed:
+        whose = f" for unit = {unit}" if unit else ""
+        raise SpecError(f"{method} does not go with {algorithm}{whose}: {found.why}.")
+
+
+def table() -> list[dict[str, str]]:
+    """Every combination: one row an algorithm and unit, one column a method."""
+    return [
+        {"algorithm": algorithm, "unit": unit} | {m: _cell(m, algorithm, unit) for m in plugin.available("methods")}
+        for algorithm in plugin.available("algorithms")
+        for unit in UNITS
+    ]
+
+
+def _cell(method: str, algorithm: str, unit: str) -> str:
+    found = verdict(method, algorithm, unit)
+    return ("yes" if found.allowed else "no") + (f": {found.why}" if found.why else "")

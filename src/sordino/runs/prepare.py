@@ -1,0 +1,120 @@
+"""A Spec that names dataset and model -> records dealt to clients, and the module.
+
+Features and scales are public constants; the number of classes is declared by the dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino.core import plugin
+from sordino.core.errors import DataError
+from sordino.core.rng import Ints, Stream
+from sordino.data import partition, users
+from sordino.data.clients import ArrayClients
+from sordino.data.load import Columns, Dataset, load
+from sordino.data.oriented_gradients import oriented_gradients
+from sordino.data.scattering import scattering
+from sordino.runs.spec import Spec
+
+FEATURES = {"scattering": scattering, "oriented-gradients": oriented_gradients}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    spec: Spec  # with what was left open decided
+    data: Dataset
+    clients: ArrayClients
+    brought: ArrayClients  # all records, before any was left out
+    module: nn.Module
+    sample: Tensor  # a few records as the model gets them
+    test: tuple[Tensor, Tensor]
+    test_clients: Ints | None  # whose part of the test data a record is
+
+
+def prepare(spec: Spec, sketch: bool = False) -> Prepared:
+    """`sketch` computes features of a few records only; the others stand in by number, labels and clients are real."""
+    data = load(spec.dataset, spec.data_dir, columns=_columns(spec))
+    spec = _decided(spec, data)
+    setup = Stream.research(spec.seed or 0)
+    parts = _parts(spec, data, setup)
+    spec = replace(spec, clients=len(parts))
+    who = data.user_train if spec.unit == "user" else None
+    if spec.unit == "user":
+        if who is None:
+            raise DataError(f"unit = user, but {data.name} does not say whose a record is: name a user_column.")
+        parts = users.bound(parts, who, spec.records_per_user, spec.clients_per_user, setup.at("users"))
+        if not all(len(p) for p in parts):
+            parts = [p for p in parts if len(p)]
+            spec = replace(spec, clients=len(parts))
+    few = data.x_train[:3] if len(data.x_train) > 1 else data.x_train.expand(2, *data.x_train.shape[1:])
+    sample = _features(spec, data, few)
+    if sketch:
+        x_train, x_test = (sample[:1].expand(len(x), *sample.shape[1:]) for x in (data.x_train, data.x_test))
+    else:
+        x_train, x_test = _features(spec, data, data.x_train), _features(spec, data, data.x_test)
+    clients = ArrayClients.split(x_train, data.y_train, parts, users=who)
+    make = plugin.load("models", str(spec.model))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(setup.at("init").integer())
+        module: nn.Module = make(tuple(sample.shape[1:]), _outputs(data))
+    brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if who is not None else clients
+    return Prepared(
+        spec, data, clients, brought, module, sample, (x_test, data.y_test), _test_clients(spec, data, parts, setup)
+    )
+
+
+def _columns(spec: Spec) -> Columns | None:
+    found = Columns(spec.label_column, spec.client_column, spec.user_column, spec.split_column, spec.schema)
+    return None if found == Columns() else found
+
+
+def _decided(spec: Spec, data: Dataset) -> Spec:
+    """The model, features, partition and learning rate that were left open."""
+    model = spec.model or ("lstm" if data.task == "next-token" else "linear")
+    pictures = data.x_train.dtype == torch.uint8
+    grey = pictures and (data.x_train.ndim == 3 or data.x_train.shape[1] == 1)
+    features = spec.features or ("scattering" if grey and model == "linear" else "none")
+    if features != "none" and not pictures:
+        raise DataError(f"features = {features} needs uint8 pictures; {spec.dataset} has {data.x_train.dtype}.")
+    rate = spec.learning_rate
+    if rate is None and (features, model) == ("scattering", "linear"):
+        rate = 8.0  # chosen on a validation split: docs/results/mnist.md
+    dealt = spec.partition or ("natural" if data.client_train is not None else "iid")
+    return replace(spec, model=model, features=features, learning_rate=rate, partition=dealt)
+
+
+def _parts(spec: Spec, data: Dataset, setup: Stream) -> list[Ints]:
+    law = partition.parse(str(spec.partition))
+    return list(law.split(data.y_train.numpy(), data.client_train, spec.clients, setup.at("partition")))
+
+
+def _features(spec: Spec, data: Dataset, x: Tensor) -> Tensor:
+    return FEATURES[spec.features](x) if spec.features in FEATURES else data.prepare(x)
+
+
+def _outputs(data: Dataset) -> int:
+    if data.classes is not None:
+        return data.classes
+    return 1 if data.y_train.ndim == 1 else int(data.y_train.shape[-1])
+
+
+def _test_clients(spec: Spec, data: Dataset, parts: list[Ints], setup: Stream) -> Ints | None:
+    """Whose a test record is: as the data say, else dealt like the clients' training labels; -1 is nobody's."""
+    if spec.partition == "natural" and data.client_train is not None:
+        if data.client_test is None:
+            return None
+        first = np.array([data.client_train[p[0]] for p in parts])
+        order = np.argsort(first)
+        place = np.minimum(np.searchsorted(first[order], data.client_test), len(first) - 1)
+        return np.where(first[order][place] == data.client_test, order[place], -1)
+    if data.task != "classification" or not len(data.y_test):
+        return None
+    owner = np.full(len(data.y_test), -1, dtype=np.int64)
+    dealt = partition.like(parts, data.y_train.numpy(), data.y_test.numpy(), setup.at("test partition"))
+    for client, index in enumerate(dealt):
+        owner[index] = client
+    return owner

@@ -1,0 +1,233 @@
+"""Tables of one's own: what is declared is used, what is not is told, and nothing is fitted."""
+
+import gzip
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from sordino.core.errors import DataError, SpecError
+from sordino.data.load import Columns, load
+from sordino.data.schema import Category, Number
+
+TABLE = """age,sex,gain,hospital,patient,part,income
+17,F,0,north,ann,train,<=50K
+90,M,100,south,bob,train,>50K
+200,X,1000,north,ann,test,<=50K
+53.5,M,10,west,cid,train,>50K
+"""
+SCHEMA = """
+[age]
+min = 17
+max = 90
+[sex]
+values = ["F", "M"]
+[gain]
+min = 0
+max = 1000
+log = true
+[income]
+values = ["<=50K", ">50K"]
+"""
+ROLES = {"label": "income", "client": "hospital", "user": "patient", "split": "part"}
+
+
+def read(tmp_path, text=TABLE, schema=SCHEMA, name="it.csv", **roles):
+    data = text if isinstance(text, bytes) else text.encode()
+    (tmp_path / name).write_bytes(data)
+    if schema is not None:
+        (tmp_path / "it.toml").write_text(schema)
+        roles["schema"] = str(tmp_path / "it.toml")
+    return load(name, str(tmp_path), columns=Columns(**roles))
+
+
+def refused(match, tmp_path, *args, **roles):
+    with pytest.raises(DataError, match=match) as error:
+        read(tmp_path, *args, **roles)
+    assert "\n" not in str(error.value)
+
+
+def test_declared_columns_are_clamped_scaled_and_one_hot(tmp_path):
+    data = read(tmp_path, **ROLES)
+    log = [2 * np.log1p(v) / np.log1p(1000) - 1 for v in (0, 100, 10, 1000)]
+    expected = torch.tensor([[-1, 1, 0, 0, log[0]], [1, 0, 1, 0, log[1]], [0, 0, 1, 0, log[2]]])
+    torch.testing.assert_close(data.x_train, expected.float())
+    torch.testing.assert_close(data.x_test, torch.tensor([[1, 0, 0, 1, 1]]).float())  # clamped; another sex
+    assert data.y_train.tolist() == [0, 1, 1] and data.y_test.tolist() == [0]
+    assert data.classes == 2 and data.names == ("<=50K", ">50K") and not data.public and data.task == "classification"
+    assert data.client_train.tolist() == [0, 1, 2] and data.client_test.tolist() == [0]
+    assert len(set(data.user_train.tolist())) == 3 and not data.notes
+
+
+def test_a_schema_beside_the_table_is_found(tmp_path):
+    expected = read(tmp_path, **ROLES)
+    data = load("it.csv", str(tmp_path), columns=Columns(schema="it.toml", **ROLES))
+    assert torch.equal(data.x_train, expected.x_train)
+
+
+def test_the_rows_of_others_change_no_record_and_no_users_number(tmp_path):
+    data = read(tmp_path, **ROLES)
+    more = read(tmp_path, TABLE + "5,F,7,east,abe,train,<=50K\n", **ROLES)
+    assert torch.equal(more.x_train[:3], data.x_train) and more.user_train[:3].tolist() == data.user_train.tolist()
+
+
+@pytest.mark.parametrize("kind", ["csv.gz", "parquet"])
+def test_other_kinds_of_files_hold_the_same(kind, tmp_path):
+    expected = read(tmp_path, **ROLES)
+    frame = pd.read_csv(tmp_path / "it.csv")
+    if kind == "parquet":
+        frame.to_parquet(tmp_path / "it.parquet")
+        text = (tmp_path / "it.parquet").read_bytes()
+    else:
+        text = gzip.compress(TABLE.encode())
+    data = read(tmp_path, text, name=f"it.{kind}", **ROLES)
+    assert torch.equal(data.x_train, expected.x_train) and torch.equal(data.y_test, expected.y_test)
+    assert data.user_train.tolist() == expected.user_train.tolist()
+    assert data.client_test.tolist() == expected.client_test.tolist()
+
+
+def numeric(rows=200, label=lambda i: i % 3):
+    return "a,b,y\n" + "".join(f"{i / 7},{i * i},{label(i)}\n" for i in range(rows))
+
+
+def test_without_a_schema_numbers_go_in_as_they_are_and_the_classes_are_a_note(tmp_path):
+    data = read(tmp_path, numeric(), None, label="y")
+    assert data.classes == 3 and any("3) was read from the labels" in n for n in data.notes)
+    both = torch.cat([data.x_train, data.x_test])
+    assert both[:, 1].max() == 199**2 and len(both) == 200
+    assert 8 <= len(data.x_test) <= 36  # about a tenth
+    again = read(tmp_path, numeric(), None, label="y")
+    assert torch.equal(again.x_test, data.x_test)
+    longer = read(tmp_path, numeric(260), None, label="y")
+    assert torch.equal(longer.x_test[: len(data.x_test)], data.x_test)  # each row is drawn for itself
+    declared = read(tmp_path, numeric(), "[a]\nmin = 0\nmax = 9\n[y]\nclasses = 5", label="y")
+    assert declared.classes == 5 and declared.notes == ("columns not in the schema are left out: b",)
+    assert declared.x_train.shape[1] == 1
+
+
+def test_a_decimal_target_is_regression(tmp_path):
+    data = read(tmp_path, numeric(label=lambda i: i / 10), None, label="y")
+    assert data.task == "regression" and data.classes is None and data.y_train.dtype == torch.float32
+    scaled = read(tmp_path, numeric(label=lambda i: i), "[a]\nmin = 0\nmax = 9\n[y]\nmin = 0\nmax = 100", label="y")
+    assert scaled.task == "regression" and scaled.y_train.max() == 1 and scaled.y_train.min() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (TABLE.replace("90,", ",", 1), r"column 'age', row 2: the value is missing"),
+        (TABLE.replace("17,F", "17,", 1), r"column 'sex', row 1: the value is missing"),
+        (TABLE.replace("17,", "old,", 1), r"column 'age', row 1: 'old' is not a finite number"),
+        (TABLE.replace("17,", "inf,", 1), r"column 'age', row 1: 'inf' is not a finite number"),
+        (TABLE.replace("bob,", ",", 1), r"column 'patient', row 2: the value is missing"),
+        (TABLE.replace("south,", ",", 1), r"column 'hospital', row 2: the value is missing"),
+        (TABLE.replace(">50K", "rich", 1), r"column 'income', row 2: 'rich' is not among the declared label values"),
+        (TABLE.replace("gain", "age"), "column 'age' stands twice"),
+        (TABLE.replace("gain", "gains"), "has no column 'gain'; there are age, sex, gains"),
+        (TABLE.replace("test", "train"), "no row has 'test' in column 'part'"),
+        (TABLE.replace("train", "test"), "every row has 'test'"),
+        (TABLE.splitlines()[0], "has no rows"),
+        (TABLE + "1,2,3,4,5,6,7,8,9\n", "cannot read .*line 6"),
+        (TABLE + "1,F,3\n", "the value is missing"),
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        (TABLE.encode("utf-16"), "not UTF-8"),
+        (TABLE.replace("north", "nörd").encode("latin-1"), "not UTF-8"),
+        (b"\x00" * 100, "DataError|has no|stands twice|cannot read"),
+    ],
+)
+def test_a_bad_table_is_refused_in_one_line(text, match, tmp_path):
+    refused(match, tmp_path, text, **ROLES)
+
+
+def test_a_byte_order_mark_is_fine(tmp_path):
+    assert len(read(tmp_path, TABLE.encode("utf-8-sig"), **ROLES).x_train) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (numeric(label=lambda i: -1 if i == 4 else 0), "label -1 in record 4 is negative"),
+        (numeric(label=lambda i: 10**9 if i == 4 else 0), "label 1000000000 would make 1000000001 classes"),
+        (numeric(label=lambda i: "yes"), r"column 'y', row 1: 'yes' is not a number. Declare the labels"),
+        (numeric(label=lambda i: "no" if i == 7 else 1), r"column 'y', row 8: 'no' is not a number"),
+        (numeric(label=lambda i: "" if i == 7 else 1), r"column 'y', row 8: the value is missing"),
+        (numeric().replace("16,1", "sixteen,1"), r"column 'b', row 5: 'sixteen' is not a finite number. Declare its"),
+        (numeric().replace("16,1", "1e300,1"), "too large for a 32-bit float"),
+        ("y\n0\n1\n", "no column left for the model"),
+        ("a,y\n0,1\n", "has one record"),
+    ],
+)
+def test_bad_numbers_without_a_schema_are_refused(text, match, tmp_path):
+    refused(match, tmp_path, text, None, label="y")
+
+
+def test_labels_beyond_the_declared_classes_are_refused(tmp_path):
+    refused("label 2 in record 2 is not below the declared 2 classes", tmp_path, numeric(),
+            "[a]\nmin = 0\nmax = 1\n[y]\nclasses = 2", label="y")  # fmt: skip
+    refused("labels must be whole numbers", tmp_path, numeric(label=lambda i: i / 2),
+            "[a]\nmin = 0\nmax = 1\n[y]\nclasses = 200", label="y")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("schema", "match"),
+    [
+        ("age = 3", "write a table"),
+        ("[age]", "found nothing"),
+        ("[age]\nmin = 0", "found min"),
+        ("[age]\nmin = 1\nmax = 1", "min below max"),
+        ("[age]\nmin = nan\nmax = 1", "finite"),
+        ("[age]\nmin = 'a'\nmax = 1", "finite"),
+        ("[age]\nmin = 0\nmax = 1\nlog = 3", "log true or false"),
+        ("[sex]\nvalues = []", "at least one"),
+        ("[sex]\nvalues = 'F'", "must be a list"),
+        ("[sex]\nvalues = ['F', 'F']", "stands twice"),
+        ("[income]\nclasses = 1", "from 2 to"),
+        ("[income]\nclasses = 10000000000", "from 2 to"),
+        ("[age]\nclasses = 3\n[income]\nvalues = ['<=50K', '>50K']", "classes is for the label"),
+        ("[income]\nvalues = ['<=50K', '>50K']", "declares no column for the model"),
+        ("[age\n", "cannot read the schema"),
+        ("", "declares no column"),
+    ],
+)
+def test_a_bad_schema_is_refused(schema, match, tmp_path):
+    refused(match, tmp_path, TABLE, schema, **ROLES)
+
+
+def test_bad_roles_are_refused(tmp_path):
+    refused("say which column is the label; there are age, sex", tmp_path)
+    refused("no column 'nobody'", tmp_path, client="nobody", label="income")
+    with pytest.raises(DataError, match="is the label and cannot be the client"):
+        Columns(label="a", client="a")
+    with pytest.raises(SpecError):
+        Columns(label="a", test_share=1.0)
+    with pytest.raises(DataError, match="cannot read the schema"):
+        load("it.csv", str(tmp_path), columns=Columns(label="income", schema=str(tmp_path / "none.toml")))
+
+
+@pytest.mark.parametrize("cut", [1, 10, 60, -9, -1])
+def test_a_truncated_gz_is_refused(cut, tmp_path):
+    refused("cannot read .*(damaged|cut short)|is empty", tmp_path, gzip.compress(TABLE.encode())[:cut],
+            name="it.csv.gz", **ROLES)  # fmt: skip
+
+
+def test_bad_parquet_files_are_refused(tmp_path):
+    refused("cannot read", tmp_path, b"PAR1 nothing", name="it.parquet", **ROLES)
+    frame = pd.DataFrame({"a": [1.0, None, 2.0], "y": [0, 1, 0]})
+    frame.to_parquet(tmp_path / "x.parquet")
+    refused("column 'a', row 2: the value is missing", tmp_path, (tmp_path / "x.parquet").read_bytes(), None,
+            name="x.parquet", label="y")  # fmt: skip
+    pd.DataFrame({"a": pd.to_datetime(["2020-01-01"] * 3), "y": [0, 1, 0]}).to_parquet(tmp_path / "x.parquet")
+    refused("column 'a' holds datetime", tmp_path, (tmp_path / "x.parquet").read_bytes(), None,
+            name="x.parquet", label="y")  # fmt: skip
+    pd.DataFrame({"a": [[1], [2], [3]], "y": [0, 1, 0]}).to_parquet(tmp_path / "x.parquet")
+    refused("column 'a'", tmp_path, (tmp_path / "x.parquet").read_bytes(), None, name="x.parquet", label="y")
+    pd.DataFrame({"a": [1, 2, 3], "y": [True, False, True]}).to_parquet(tmp_path / "x.parquet")
+    data = read(tmp_path, (tmp_path / "x.parquet").read_bytes(), None, name="x.parquet", label="y")
+    assert data.classes == 2 and data.y_train.dtype == torch.int64
+
+
+def test_numbers_written_differently_are_the_same_category():
+    assert Category(("1", "2")).index(["2", "1", "3"]).tolist() == [1, 0, 2]
+    assert Number(-10, 10, log=True).unit(np.array([-10.0, 0, 10, 99])).tolist() == [0, 0.5, 1, 1]

@@ -1,0 +1,140 @@
+"""Clients keep their own state from round to round, however many there are and however they are cut into chunks."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+
+import pytest
+import torch
+
+import sordino
+from problems import CLASSES, FEATURES, federation, job, linear, mlp
+from sordino.core.rng import Stream
+from sordino.data.clients import LazyClients
+from sordino.engines.simulator import Simulator
+from sordino.runs import loop
+
+CPU = torch.device("cpu")
+KEEPERS = {"scaffold": {}, "ditto": {}, "fedrep": {"head_steps": 1}}
+
+
+def make(client):
+    draw = torch.Generator().manual_seed(client)
+    return torch.randn(4, FEATURES, generator=draw), torch.randint(0, CLASSES, (4,), generator=draw)
+
+
+def go(made, engine, cohorts, state=None):
+    state = state or loop.begin(made)
+    for i, cohort in enumerate(cohorts):
+        rng = Stream.research(1).at("round", i)
+        rows = engine.clients(made.method, state, cohort, made.clients, made.model, made.plan, rng.at("clients"))
+        state = replace(made.method.merge(state, rows, made.plan, rng.at("merge")), round=state.round + 1)
+    return state
+
+
+def built(algorithm, clients=None, **keys):
+    keys = {"method": "none", "local_steps": 3, "batch_rate": 0.5} | KEEPERS.get(algorithm, {}) | keys
+    return job(mlp(), clients, algorithm=algorithm, **keys)
+
+
+@pytest.mark.parametrize("method", ["none", "dp-sgd", "dp-fedavg"])
+@pytest.mark.parametrize("algorithm", [*KEEPERS, "q-fedavg", "fednova"])
+def test_chunks_do_not_change_what_clients_keep_and_send(algorithm, method):
+    made = built(algorithm, method=method, epsilon=8.0)
+    cohorts = [[0, 1, 2, 5], [7, 2, 1], [], [3]]
+    whole, alone = Simulator(CPU), Simulator(CPU, memory_gb=1e-9)  # one client a chunk
+    one, other = go(made, whole, cohorts), go(made, alone, cohorts)
+    assert torch.allclose(one.params, other.params, atol=1e-5)
+    assert (
+        whole.store.clients("own") == alone.store.clients("own") == ([0, 1, 2, 3, 5, 7] if algorithm in KEEPERS else [])
+    )
+    nobody = made.plan.algorithm.fresh(one, 8)
+    ours, theirs = (e.store.read("own", range(8), nobody) for e in (whole, alone))
+    assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", KEEPERS)
+def test_a_clients_row_depends_on_its_own_rounds_alone(algorithm):
+    """Who else is there, and in what order, changes nothing of what a client keeps from a given state."""
+    made = built(algorithm)
+    state = loop.begin(made)
+    kept = []
+    for cohort in ([4], [0, 4, 6], [6, 4, 0]):
+        engine = Simulator(CPU)
+        go(made, engine, [cohort], state)
+        kept.append(engine.store.read("own", [4], made.plan.algorithm.fresh(state, 1)))
+    assert torch.allclose(kept[0], kept[1], atol=1e-6) and torch.allclose(kept[1], kept[2], atol=1e-6)
+    assert not torch.equal(kept[0], made.plan.algorithm.fresh(state, 1))
+
+
+def test_drawn_clients_that_fail_keep_what_they_had():
+    made = built("scaffold", dropout="0.5")
+    engine = Simulator(CPU)
+    go(made, engine, [range(8)])
+    kept = engine.store.clients("own")
+    assert 0 < len(kept) < 8
+
+
+def test_late_messages_wait_in_the_store_and_are_handed_over_once():
+    made = built("fedavg", late=0.5)
+    engine, state = Simulator(CPU), loop.begin(made)
+
+    def arrive(cohort, i):
+        rng = Stream.research(1).at("round", i).at("clients")
+        return engine.clients(made.method, state, cohort, made.clients, made.model, made.plan, rng)
+
+    first = arrive(range(8), 0)
+    waiting = engine.store.clients("late")
+    assert 0 < len(waiting) < 8 and len(first) == 8 - len(waiting)
+    assert len(arrive([], 1)) == len(waiting) and engine.store.clients("late") == []
+    assert len(arrive([], 2)) == 0
+
+
+# --- a million clients
+
+
+def million(tmp_path, name, count, **keys):
+    """A run in which a client is drawn with probability 50 / count; 4 rounds."""
+    keys = {"method": "none", "algorithm": "scaffold", "rounds": 4, "client_rate": 50 / count, "local_steps": 2} | keys
+    clients = LazyClients(count, 4, make)
+    return sordino.train(linear(), clients, out=str(tmp_path), name=name, device="cpu", **keys)
+
+
+@pytest.mark.parametrize("keys", [{}, {"algorithm": "ditto"}, {"algorithm": "fedavg", "late": 0.5}])
+def test_only_those_who_were_drawn_have_rows(keys, tmp_path):
+    import sqlite3
+
+    result = million(tmp_path, "it", 1_000_000, **keys)
+    drawn = sum(r.clients for r in result.history)
+    assert 100 < drawn < 320  # 200 expected
+    file = sqlite3.connect(result.folder / "clients.sqlite")
+    try:
+        clients = file.execute("SELECT COUNT(DISTINCT client) FROM kept").fetchone()[0]
+    finally:
+        file.close()
+    assert clients <= drawn and (clients > drawn - 5 or "late" in keys)
+    assert (result.folder / "clients.sqlite").stat().st_size < 3 * 1000 * drawn + 65536  # rows of 252 or so bytes
+
+
+def test_what_the_clients_cost_in_memory_does_not_follow_their_number():
+    """The engine alone: tracemalloc sees Python's and the store's bookkeeping."""
+    peaks = []
+    for count in (10_000, 1_000_000):
+        made = job(linear(), LazyClients(count, 4, make), method="none", algorithm="scaffold", local_steps=2)
+        engine, state = Simulator(CPU), loop.begin(made)
+        cohorts = [list(range(i, count, count // 20)) for i in range(3)]
+        go(made, engine, cohorts[:1], state)
+        tracemalloc.start()
+        go(made, engine, cohorts, state)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(engine.store.clients("own")) == 60
+    assert peaks[1] < peaks[0] + 200_000
+
+
+def test_a_federation_of_one_and_of_clients_with_one_record():
+    for clients in (federation((1,)), federation((1,) * 3)):
+        for algorithm in KEEPERS:
+            state = go(built(algorithm, clients), Simulator(CPU), [range(len(clients))] * 2)
+            assert bool(state.params.isfinite().all())
