@@ -1,6 +1,6 @@
 """Seconds a round of Sordino takes, through the real loop.
 
-    python benchmarks/rounds.py --workload W1 --method dp-sgd --beside fedavg
+    python benchmarks/rounds.py --workload W1 --method dp-sgd --beside none
     python benchmarks/rounds.py --workload W2 --method dp-fedavg
 
 A round is all of it: draw, pay (the ledger is synchronised to disk), train, merge, account, record; there is no

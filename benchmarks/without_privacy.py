@@ -77,7 +77,8 @@ def train(name: str, folder: str | None, extra: dict[str, Any]) -> dict[str, Any
     device = torch.cuda.get_device_name() if job.engine.device.type == "cuda" else "cpu"
     plan = job.plan
     row = {
-        "setting": name, "changed": " ".join(f"{k}={v}" for k, v in extra.items()), "evaluated_on": result.history[-1].evaluated_on, "seed": job.spec.seed or 0,
+        "setting": name, "changed": " ".join(f"{k}={v}" for k, v in extra.items()),
+        "evaluated_on": result.history[-1].evaluated_on, "seed": job.spec.seed or 0,
         "clients": plan.population, "cohort": round(plan.expected_cohort), "rounds": len(result.history),
         "parameters": job.model.layout.dim, "seconds": round(seconds, 1), "prepared": round(ready - start, 1),
         "device": device,

@@ -36,6 +36,16 @@ def test_no_clipped_gradient_is_longer_than_the_clip(path, clip):
         assert norms.min().item() >= clip * (1 - 1e-5)
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_a_long_gradient_is_not_longer_than_the_clip(path):
+    """Two million parameters: a norm added up one by one in float32 comes out too small by 1e-4."""
+    module = nn.Linear(400_000, 5)
+    layout, weights, batch = case(module, torch.randn(2, 400_000), (1, 1), False)
+    rows = Gradients.of(module, loss, layout, path).sums(weights, batch, 1e-3)
+    norms = torch.stack([row.double().norm() for row in rows])
+    assert norms.max().item() <= 1e-3 and norms.min().item() >= 1e-3 * (1 - 1e-5)
+
+
 def test_tokens_that_cancel_do_not_hide_their_norm():
     """a_t all alike and g_t summing to almost nothing: the Gram matrices lose all digits, the guard does not."""
     g = torch.randn(1000, 16, 8)

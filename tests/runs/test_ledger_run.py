@@ -18,6 +18,7 @@ from sordino.data.clients import ArrayClients, LazyClients
 from sordino.privacy import account
 from sordino.privacy.events import Repeated
 from sordino.runs import faults, run
+from sordino.runs.fingerprint import fingerprints
 from sordino.runs.ledger import Budget, Ledger
 
 
@@ -195,22 +196,22 @@ def test_data_are_the_same_however_they_are_dealt():
     x, y = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
     parts = np.array_split(np.random.default_rng(0).permutation(60), 7)
     one, other = ArrayClients(x, y, [20, 20, 20]), ArrayClients.split(x, y, parts)
-    assert run.fingerprints(one)[1] == run.fingerprints(other)[1]
-    assert run.fingerprints(one)[0] != run.fingerprints(other)[0]
+    assert fingerprints(one)[1] == fingerprints(other)[1]
+    assert fingerprints(one)[0] != fingerprints(other)[0]
     for change in (0, 59):
         z = x.clone()
         z[change, 2] += 1e-3
-        assert run.fingerprints(ArrayClients(z, y, [20, 20, 20]))[1] != run.fingerprints(one)[1]
+        assert fingerprints(ArrayClients(z, y, [20, 20, 20]))[1] != fingerprints(one)[1]
     swapped = y[torch.randperm(60, generator=torch.Generator().manual_seed(1))]
-    assert run.fingerprints(ArrayClients(x, swapped, [60]))[1] != run.fingerprints(one)[1]
-    assert run.fingerprints(ArrayClients(x[:50], y[:50], [50]))[1] != run.fingerprints(one)[1]
+    assert fingerprints(ArrayClients(x, swapped, [60]))[1] != fingerprints(one)[1]
+    assert fingerprints(ArrayClients(x[:50], y[:50], [50]))[1] != fingerprints(one)[1]
 
 
 def test_clients_made_when_asked_for_are_told_apart_by_the_first_and_their_number():
     def lazy(count, shift=0.0):
         return LazyClients(count, 5, lambda i: (torch.full((5, 2), i + shift), torch.zeros(5, dtype=torch.int64)))
 
-    found = [run.fingerprints(c)[1] for c in (lazy(10), lazy(10), lazy(11), lazy(10, 0.5))]
+    found = [fingerprints(c)[1] for c in (lazy(10), lazy(10), lazy(11), lazy(10, 0.5))]
     assert found[0] == found[1] and len(set(found)) == 3
 
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from sordino.core.record import RoundRecord
 from sordino.privacy.guarantee import up
 from sordino.runs.job import Job
+from sordino.runs.run import describe
 
 
 class RunProgress:
@@ -33,9 +34,10 @@ class RunProgress:
     def start(self, job: Job) -> None:
         """The plan in a few lines, before the first round."""
         plan, spec = job.plan, job.spec
+        how = spec.method if spec.algorithm == "fedavg" else f"{spec.method} with {spec.algorithm}"
         who = f"{plan.expected_cohort:g} of {plan.population} clients a round"
         self.say(
-            f"{spec.method}: {spec.model} ({job.model.layout.dim:,} parameters) on {spec.dataset}, {who}, "
+            f"{how}: {spec.model} ({job.model.layout.dim:,} parameters) on {spec.dataset}, {who}, "
             f"{plan.rounds} rounds, on {job.engine.device}; gradients by {job.model.gradients.path}"
         )
         if job.method.private:
@@ -45,6 +47,12 @@ class RunProgress:
                 f"multiplier {plan.z:.4g} (noise norm {noise_norm:,.0f} times one clipped contribution a step), "
                 f"{spec.mode} mode"
             )
+
+        if job.once:
+            alone = describe(job)["evaluation"]["epsilon"]
+            what = [f"evaluation on {job.held_out.kind} records"] if job.held_out is not None else []
+            what += ["private statistics"] if spec.standardise else []
+            self.say(f"Of this budget, {' and '.join(what)} alone would take epsilon = {up(alone)}")
 
     def began(self, folder: Path) -> None:
         self.say(f"Run folder: {folder} (after an interruption: sordino resume {folder})")
@@ -68,6 +76,8 @@ class RunProgress:
         parts = []
         if record.accuracy is not None:
             parts.append(f"accuracy {100 * record.accuracy:.2f} %")
+        elif record.metrics and "rmse" in record.metrics:
+            parts.append(f"RMSE {record.metrics['rmse']:.4g}")
         elif record.loss is not None:
             parts.append(f"loss {record.loss:.4g}")
         if math.isinf(spent):

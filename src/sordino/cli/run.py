@@ -91,6 +91,7 @@ def _as_json(job: Job, result: Result, plain: Result | None) -> dict[str, Any]:
         "guarantees": {v: g.to_json() for v, g in result.guarantees.items()},
         "rounds": len(result.history),
         "accuracy": result.accuracy,
+        "metrics": result.metrics,
         "plan": describe(job),
         "notes": list(result.notes),
     }
@@ -111,7 +112,15 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
             )
     if result.accuracy is not None:
         label = "Accuracy with privacy" if job.method.private else "Accuracy without privacy"
-        say(f"{label}: {100 * result.accuracy:.2f} %")
+        say(f"{label}: {100 * result.accuracy:.2f} %{_where(result)}")
+    for name, value in result.metrics.items():
+        say(f"{name.replace('_', ' ')}: {value:.4g}")
     if plain is not None and plain.accuracy is not None:
         say(f"Accuracy without privacy: {100 * plain.accuracy:.2f} %")
     say(f"Run folder: {result.folder}")
+
+
+def _where(result: Result) -> str:
+    """On whose records, unless they are public."""
+    where = result.history[-1].evaluated_on if result.history else None
+    return f" ({where})" if where and not where.startswith("public") else ""

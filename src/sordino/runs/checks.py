@@ -89,7 +89,7 @@ def made_up_clients(case: Case) -> Iterator[Finding]:
     ):
         yield Finding(
             "note",
-            f"the records of {case.data.name} are dealt to {case.spec.clients} clients by {case.spec.partition or 'iid'}",
+            f"{case.data.name}: its records are dealt to {case.spec.clients} clients by {case.spec.partition or 'iid'}",
             "the guarantee is about these made-up clients, not about people",
             "name the clients: client_column of a table, client_train in an .npz file; and partition = natural",
         )

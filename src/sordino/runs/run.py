@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import platform
@@ -16,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sordino.core.errors import BudgetError, DataError, RunError, SpecError
 from sordino.core.record import RoundRecord
 from sordino.core.rng import Stream
-from sordino.core.types import Clients, SampleLoss
+from sordino.core.types import SampleLoss
 from sordino.data.clients import ArrayClients, adopt
 from sordino.data.users import bound
 from sordino.privacy.account import epsilon
@@ -29,6 +27,7 @@ from sordino.privacy.algebra import steps
 from sordino.privacy.events import Composed
 from sordino.privacy.guarantee import Guarantee
 from sordino.runs import build, faults, loop, spec, statistics
+from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.folder import RunFolder, pack_model
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
@@ -322,7 +321,7 @@ def _write_head(folder: RunFolder, job: Job, own: bool, ordered: str, data: str)
     kept = {k: v for k, v in job.spec.to_dict().items() if not (own and k in spec.NAMED)}
     lines = [f"{k} = {spec.to_toml(v)}" for k, v in kept.items()]
     folder.write("spec.toml", ("\n".join(lines) + "\n").encode())
-    folder.write_json("plan.json", {"own": own, "fingerprint": _fingerprint(job, ordered)} | describe(job))
+    folder.write_json("plan.json", {"own": own, "fingerprint": of_job(job, ordered)} | describe(job))
 
 
 def describe(job: Job) -> dict[str, Any]:
@@ -376,58 +375,6 @@ def _own_budgets(job: Job) -> list[dict[str, float]] | None:
     ]
 
 
-def _fingerprint(job: Job, ordered: str) -> str:
-    """Of everything a resumed run must share with the one it continues."""
-    first = job.clients.fetch([0], torch.device("cpu"))
-    parts = [
-        json.dumps(job.spec.to_dict() | {"name": None, "out": None, "ledger": None}, sort_keys=True),
-        str([(s.name, s.shape) for s in job.model.layout.slots]),
-        str((job.plan.population, job.plan.mean_client, tuple(first.x.shape))),
-        ordered,
-        _digest(*(p for p in job.model.module.parameters() if not p.requires_grad), *job.model.module.buffers()),
-    ]
-    if isinstance(job.clients, ArrayClients) and job.clients.users is not None:
-        parts.append(hashlib.blake2b(job.clients.users.tobytes(), digest_size=16).hexdigest())
-    if job.caps is not None:  # the file they came from may have changed
-        parts.append(hashlib.blake2b(job.caps.tobytes(), digest_size=16).hexdigest())
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
-
-
-def fingerprints(clients: Clients) -> tuple[str, str]:
-    """Of the records in the order of the clients; and of the records in any order, however they are dealt.
-
-    The second names the data in a ledger: another seed, another number of clients is still the same data. Of clients
-    made when asked for, the first one and the declared sizes stand for all.
-    """
-    lazy = not isinstance(clients, ArrayClients)
-    held: Any = clients.fetch([0], torch.device("cpu")) if lazy else clients
-    x, y = (_bytes(t) for t in (held.x, held.y))
-    rows = []
-    for one, label in zip(x, y, strict=True):
-        record = hashlib.blake2b(one, digest_size=16)
-        record.update(label)
-        rows.append(record.digest())
-    shape = (
-        f"{tuple(held.x.shape[1:])} {held.x.dtype} {held.y.dtype} {(clients.count, clients.sizes()) if lazy else ''}"
-    )
-    ordered, any_order = (
-        hashlib.blake2b(shape.encode() + b"".join(r), digest_size=16).hexdigest() for r in (rows, sorted(rows))
-    )
-    return ordered, any_order
-
-
-def _bytes(tensor: Tensor) -> Any:
-    """One row of bytes a record."""
-    return tensor.detach().cpu().reshape(len(tensor), -1).contiguous().view(torch.uint8).numpy()
-
-
-def _digest(*tensors: Tensor) -> str:
-    total = hashlib.blake2b(digest_size=16)
-    for tensor in tensors:
-        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
-
-
 def _plan_file(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise RunError(f"there is no run folder {path}.")
@@ -443,7 +390,7 @@ def _stored(path: Path) -> dict[str, Any]:
 
 
 def _check_same(folder: RunFolder, job: Job, ordered: str) -> None:
-    if _plan_file(folder.path).get("fingerprint") != _fingerprint(job, ordered):
+    if _plan_file(folder.path).get("fingerprint") != of_job(job, ordered):
         raise RunError(
             f"{folder.path} was started with another model, other data or another spec; a resumed run must be the same."
         )

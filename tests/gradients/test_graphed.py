@@ -1,0 +1,95 @@
+"""Recorded passes: the same sums, recorded when a shape has come often enough, and never more of them than allowed."""
+
+import pytest
+import torch
+from reference import case, loss, naive, relative
+from torch import nn
+
+from sordino.core.types import Batch
+from sordino.gradients import Gradients, cost, graphed
+from sordino.gradients.graphed import PATIENCE, SHAPES, Graphed
+
+
+def run(weights, x, y, out):
+    out.add_(weights * x.sum())
+
+
+class Fake:
+    """A recording without a GPU: it has places of its own, and counts."""
+
+    made = 0
+
+    def __init__(self, run, weights, x, y):
+        type(self).made += 1
+        self.run, self.seen = run, 0
+
+    def add(self, weights, x, y, out):
+        self.seen += 1
+        self.run(weights.clone(), x.clone(), y.clone(), out)
+
+
+class Broken(Fake):
+    def __init__(self, *parts):
+        type(self).made += 1
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    Fake.made = Broken.made = 0
+    monkeypatch.setattr(graphed, "Recorded", Fake)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    return monkeypatch
+
+
+def sums(passes, sizes, kind="a"):
+    out = torch.zeros(3)
+    for n in sizes:
+        passes.add(run, kind, torch.arange(3.0), torch.ones(n, 2), torch.zeros(n), out)
+    return out
+
+
+def test_a_shape_is_recorded_when_it_has_come_often_enough(fake):
+    passes = Graphed()
+    expected = torch.arange(3.0) * 2 * 5
+    for turn in range(PATIENCE + 4):
+        assert torch.equal(sums(passes, [5]), expected)
+        assert Fake.made == (turn >= PATIENCE)
+    (recorded,) = passes._passes.values()
+    assert recorded.seen == 4
+
+
+def test_another_kind_of_pass_is_another_recording_and_there_are_only_so_many(fake):
+    passes = Graphed()
+    for n in range(1, SHAPES + 5):
+        assert torch.equal(sums(passes, [n] * (PATIENCE + 2)), torch.arange(3.0) * 2 * n * (PATIENCE + 2))
+    assert Fake.made == SHAPES
+    passes = Graphed()
+    for kind in ("a", "b"):
+        sums(passes, [3] * (PATIENCE + 1), kind)
+    assert len(passes._passes) == 2
+
+
+def test_what_cannot_be_recorded_runs_as_it_is_and_is_not_tried_again(fake):
+    fake.setattr(graphed, "Recorded", Broken)
+    passes = Graphed()
+    for _ in range(3):
+        times = PATIENCE + 2
+        assert torch.equal(sums(passes, [5] * times), torch.arange(3.0) * 10 * times)
+    assert Broken.made == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_recorded_pass_gives_the_same_sums(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setitem(cost.PLAIN, "cuda", 0)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), nn.GroupNorm(2, 8), nn.Tanh(), nn.Flatten(), nn.Linear(512, 3))
+    layout, _, _ = case(module, torch.randn(2, 3, 8, 8), (2,), False)
+    gradients = Gradients.of(module, loss, layout)
+    for turn in range(6):  # other weights and records every time: nothing of an earlier call may stay
+        torch.manual_seed(turn)
+        _, weights, batch = case(module, torch.randn(12, 3, 8, 8), (4, 4, 4), True)
+        got = gradients.sums(weights.cuda(), Batch(batch.x.cuda(), batch.y.cuda(), batch.sizes), None)
+        assert relative(got.cpu(), naive(module, weights, batch, None)) <= 1e-5
+    assert any(one is not None for one in gradients._plain._graphed._passes.values())
