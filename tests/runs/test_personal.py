@@ -136,3 +136,12 @@ def test_augment_on_no_pictures_is_refused_before_anything_is_paid(tmp_path):
 def test_owners_of_no_test_records_are_refused(tmp_path):
     with pytest.raises(DataError, match="test_clients"):
         train(tmp_path, test=None)
+
+
+@pytest.mark.parametrize(("algorithm", "share"), [("fedavg", 1.0), ("scaffold", 2.0), ("fedrep", 126 / 147)])
+def test_what_travels_is_counted(algorithm, share, tmp_path):
+    """Down: the model, for SCAFFOLD its control variate too, for FedRep the body (126 of 147 parameters) alone."""
+    keys = {"method": "none", "rounds": 1, "local_steps": 2, "device": "cpu", "out": str(tmp_path)}
+    result = sordino.train(mlp(), federation(), algorithm=algorithm, **keys)
+    assert result.history[0].bytes_down == pytest.approx(8 * 4 * 147 * share)
+    assert result.history[0].bytes_up == pytest.approx(8 * 4 * (147 * share + 1))  # and the weight

@@ -69,6 +69,10 @@ class Algorithm:
         """What clients keep before their first round [clients, k]; k = 0: nothing, ever."""
         return state.params.new_zeros(clients, 0)
 
+    def numbers_down(self, state: State) -> int:
+        """How many numbers the server sends to a client that takes part."""
+        return state.params.numel()
+
     def start(self, state: State, own: Rows) -> Tensor:
         """[dim], the same for all, or [clients, dim]."""
         return state.params

@@ -59,6 +59,9 @@ class FedRep(Algorithm):
     def fresh(self, state: State, clients: int) -> Rows:
         return state.params[state.extra["head"]].expand(clients, -1).clone()
 
+    def numbers_down(self, state: State) -> int:
+        return int((~state.extra["head"]).sum())
+
     def start(self, state: State, own: Rows) -> Tensor:
         return self.own_models(state, own)
 

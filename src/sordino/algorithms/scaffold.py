@@ -26,6 +26,9 @@ class Scaffold(Algorithm):
     def begin(self, state: State, layout: Layout) -> State:
         return replace(state, extra=state.extra | {"control": 0 * state.params})  # c
 
+    def numbers_down(self, state: State) -> int:
+        return 2 * state.params.numel()  # c too
+
     def fresh(self, state: State, clients: int) -> Rows:
         return state.params.new_zeros(clients, len(state.params))  # c_i
 

@@ -77,7 +77,7 @@ def _rounds(
             clients=len(ids),
             epsilon=epsilon.result(),
             bytes_up=rows.numel() * rows.element_size(),
-            bytes_down=len(ids) * state.params.numel() * state.params.element_size(),
+            bytes_down=len(ids) * job.plan.algorithm.numbers_down(state) * state.params.element_size(),
             seconds=time.monotonic() - start,
             clip=float(state.extra["clip"]) if "clip" in state.extra else None,
             answers=None if job.plan.stragglers.none else len(rows),
