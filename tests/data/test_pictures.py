@@ -48,7 +48,7 @@ def test_pictures_of_several_sizes_need_a_stated_one(tmp_path):
     put(tmp_path, "train", "a", 1)
     put(tmp_path, "train", "b", 2, size=(12, 12))
     put(tmp_path, "test", "b", 2)
-    refused(r"is 12 x 12 pixels, others 6 x 4: state an image_size", tmp_path)
+    refused(r"is 12 x 12 pixels, others 6 x 4: scale them to one size first", tmp_path)
     assert load("pets", str(tmp_path), columns=Columns(image_size=5)).x_train.shape == (2, 5, 5)
 
 

@@ -10,6 +10,7 @@ import torch
 from sordino.core.errors import DataError, SpecError
 from sordino.data.load import Columns, load
 from sordino.data.schema import Category, Number
+from sordino.data.tables import table
 
 TABLE = """age,sex,gain,hospital,patient,part,income
 17,F,0,north,ann,train,<=50K
@@ -231,3 +232,20 @@ def test_bad_parquet_files_are_refused(tmp_path):
 def test_numbers_written_differently_are_the_same_category():
     assert Category(("1", "2")).index(["2", "1", "3"]).tolist() == [1, 0, 2]
     assert Number(-10, 10, log=True).unit(np.array([-10.0, 0, 10, 99])).tolist() == [0, 0.5, 1, 1]
+
+
+def test_a_number_with_and_without_its_point_is_one_user(tmp_path):
+    """pandas writes 7.0 where a column once had a gap; the person is the same."""
+    rows = [("1", "a"), ("7", "b"), ("7.0", "a"), ("1.00", "b"), ("7.5", "a"), ("7", "a")]
+    text = "x,y,person,part\n" + "".join(
+        f"{i},0,{p},{'test' if i == 5 else 'train'}\n" for i, (p, _) in enumerate(rows)
+    )
+    (tmp_path / "t.csv").write_text(text)
+    users = table(tmp_path / "t.csv", Columns(label="y", user="person", split="part")).user_train
+    assert users[1] == users[2] and users[0] == users[3] and len(set(users.tolist())) == 3
+
+
+def test_a_slip_in_the_split_column_is_named(tmp_path):
+    (tmp_path / "t.csv").write_text("x,y,part\n1,0,train\n2,1,tset\n3,1,test\n")
+    with pytest.raises(DataError, match="'part', row 2: 'tset' is neither 'train' nor 'test'"):
+        table(tmp_path / "t.csv", Columns(label="y", split="part"))

@@ -11,7 +11,7 @@ from sordino.models.metrics import Meter, task_for
 
 G = torch.Generator().manual_seed(0)
 N, CLASSES, TIME, CLIENTS = 90, 5, 4, 7
-OWNERS = torch.randint(CLIENTS, (N,), generator=G) * 1000 - 3  # numbers need not be small, dense or positive
+OWNERS = torch.randint(CLIENTS, (N,), generator=G) * 1000 + 3  # numbers need not be small or dense
 LOGITS, LABELS = torch.randn(N, CLASSES, generator=G), torch.randint(CLASSES - 1, (N,), generator=G)  # class 4: none
 TEXT, NEXT = torch.randn(N, TIME, CLASSES, generator=G), torch.randint(CLASSES, (N, TIME), generator=G)
 CURVE, POWER = torch.rand(N, 1, generator=G), torch.rand(N, generator=G)
@@ -144,3 +144,17 @@ def test_what_does_not_fit_is_refused():
 
 def test_targets_tell_the_task():
     assert [task_for(targets) for _, targets in DATA.values()] == list(DATA)
+
+
+def test_records_of_nobody_count_for_all_and_for_no_client():
+    meter = Meter("classification", CLASSES, clients=True)
+    owners = torch.where(OWNERS > 2000, -1, OWNERS)
+    meter.add(LOGITS, LABELS, owners)
+    known, every = Meter("classification", CLASSES, clients=True), Meter("classification", CLASSES)
+    known.add(LOGITS[owners >= 0], LABELS[owners >= 0], owners[owners >= 0])
+    every.add(LOGITS, LABELS)
+    assert meter.result()["worst_client"] == known.result()["worst_client"]
+    assert meter.result()["accuracy"] == every.result()["accuracy"]
+    nobody = Meter("classification", CLASSES, clients=True)
+    nobody.add(LOGITS, LABELS, torch.full((N,), -1))
+    assert nobody.result() == every.result()

@@ -377,3 +377,15 @@ def test_data_that_cannot_be_read_is_one_line(small_npz):
         files(small_npz.parent, features="scattering")
     with pytest.raises(DataError, match="cannot give"):
         files(small_npz.parent, clients=1000)
+
+
+@pytest.mark.parametrize("method", ["dp-sgd", "dp-fedavg"])
+def test_users_can_be_checked(method):
+    from sordino.data.clients import adopt
+    from sordino.runs.run import with_users
+
+    wanted = spec.from_dict(SECURE | {"method": method, "unit": "user"})
+    clients, _ = with_users(adopt(federation()), [np.arange(12) // 3 + 4 * k for k in range(8)], wanted)
+    made = case.of_parts(wanted, linear(), clients)
+    assert made.problem is None and made.cost().unit == "user"
+    assert [f for f in checks.check(made) if f.severity == "broken"] == []

@@ -112,7 +112,7 @@ BAD = [
     ({"release_noise": 0.0, "standardise": True}, "release_noise"),
     ({"release_noise": float("inf"), "standardise": True}, "release_noise"),
     ({"feature_bound": -1.0, "standardise": True}, "feature_bound"),
-    ({"release_noise": 0.01, "standardise": True}, "lowest reachable"),
+    ({"release_noise": 0.01, "standardise": True}, "alone cost epsilon"),
     ({"averaging": "tail:2"}, "strictly between"),
     ({"averaging": "mean"}, "none, tail, ema, polynomial"),
     ({"averaging": "ema:x"}, "not a number"),

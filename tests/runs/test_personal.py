@@ -11,7 +11,7 @@ from torch import nn
 
 import sordino
 from problems import CLASSES, federation, linear, mlp, same_weights
-from sordino.core.errors import DataError, SpecError
+from sordino.core.errors import DataError, RunError, SpecError
 
 RECORDS, COUNT = 24, 5
 
@@ -145,3 +145,36 @@ def test_what_travels_is_counted(algorithm, share, tmp_path):
     result = sordino.train(mlp(), federation(), algorithm=algorithm, **keys)
     assert result.history[0].bytes_down == pytest.approx(8 * 4 * 147 * share)
     assert result.history[0].bytes_up == pytest.approx(8 * 4 * (147 * share + 1))  # and the weight
+
+
+def test_owners_that_are_no_clients_are_refused(tmp_path):
+    with pytest.raises(DataError, match="names client 8; there are 8"):
+        sordino.train(mlp(), federation(), test=federation((3,))[0], test_clients=[0, -1, 8], out=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"), [(lambda y: y[:, None], "reshape"), (lambda y: torch.eye(CLASSES)[y].long(), "argmax")]
+)
+def test_labels_of_a_wrong_shape_are_one_line(change, hint, tmp_path):
+    with pytest.raises(DataError, match=hint):
+        sordino.train(mlp(), [(x, change(y)) for x, y in federation()], out=str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_not_resumed_with_other_test_records(tmp_path):
+    x, y = federation((9,))[0]
+    keys = {"method": "none", "rounds": 2, "device": "cpu", "out": str(tmp_path), "name": "it"}
+    sordino.train(mlp(), federation(), test=(x, y), **keys)
+    sordino.train(mlp(), federation(), test=(x, y), resume=tmp_path / "it")
+    with pytest.raises(RunError, match="must be the same"):
+        sordino.train(mlp(), federation(), test=(2 * x, y), resume=tmp_path / "it")
+
+
+def test_a_run_that_diverged_is_shown_and_resumed(tmp_path):
+    """A regression with an absurd learning rate: no number is made up for what is not finite."""
+    clients = [(x, x[:, 0]) for x, _ in federation()]
+    keys = {"method": "none", "rounds": 3, "learning_rate": 1e30, "device": "cpu", "out": str(tmp_path), "name": "it"}
+    made = sordino.train(nn.Linear(20, 1), clients, test=clients[0], **keys)
+    again = sordino.train(nn.Linear(20, 1), clients, test=clients[0], resume=tmp_path / "it")
+    assert len(again.history) == 3 and not np.isfinite(list(made.metrics.values())).any()
+    json.loads((tmp_path / "it" / "result.json").read_text(), parse_constant=lambda c: pytest.fail(c))

@@ -12,6 +12,7 @@ import click
 
 from sordino.cli.progress import RunProgress
 from sordino.core import plugin
+from sordino.core.record import plain as finite
 from sordino.privacy.guarantee import up
 from sordino.runs import spec
 from sordino.runs.build import from_spec
@@ -73,7 +74,7 @@ def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
         progress.say("The same model and features without privacy:")
         plain = _train(without_privacy(job), None, progress)
     if as_json:
-        click.echo(jsonlib.dumps(_as_json(job, result, plain), indent=2))
+        click.echo(jsonlib.dumps(finite(_as_json(job, result, plain)), indent=2, allow_nan=False))
     else:
         _tell(job, result, plain, progress)
 

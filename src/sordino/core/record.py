@@ -24,19 +24,21 @@ class RoundRecord:
     evaluated_on: str | None = None  # whose data loss and accuracy are of; public data cost nothing
 
     def to_line(self) -> str:
-        return json.dumps(_plain(asdict(self)), allow_nan=False)
+        return json.dumps(plain(asdict(self)), allow_nan=False)
 
     @staticmethod
     def from_line(line: str) -> RoundRecord:
         data = json.loads(line)
         data["epsilon"] = {k: math.inf if v is None else v for k, v in data["epsilon"].items()}
+        if data.get("metrics"):
+            data["metrics"] = {k: math.nan if v is None else v for k, v in data["metrics"].items()}
         return RoundRecord(**data)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no infinity: null stands for an infinite epsilon and for a diverged loss."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

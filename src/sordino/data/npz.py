@@ -32,6 +32,9 @@ def arrays(path: Path, wanted: Iterable[str] | None = None) -> dict[str, Any]:
             for key in file.files if wanted is None else wanted:
                 if key in file.files:
                     found[key] = file[key]
+    except ValueError as error:
+        text = "it is no .npz archive" if "pickle" in str(error) else str(error).splitlines()[0]
+        raise DataError(f"cannot read {path}: {text}") from error
     except Exception as error:  # a damaged archive fails in many ways
         raise DataError(f"cannot read {path}: {(str(error) or type(error).__name__).splitlines()[0]}") from error
     return found

@@ -63,7 +63,9 @@ def _read(paths: list[Path], side: int | None) -> NDArray[np.uint8]:
             if image.mode not in GREY + COLOUR:
                 raise DataError(f"{path}: pictures of mode {image.mode} are not read; save it with 8 bits a colour.")
             if side is None and size is not None and image.size != size:
-                raise DataError(f"{path} is {_by(image.size)} pixels, others {_by(size)}: state an image_size.")
+                raise DataError(
+                    f"{path} is {_by(image.size)} pixels, others {_by(size)}: scale them to one size first."
+                )
             size = size or image.size
     if size is None:
         raise DataError("there is no picture.")

@@ -18,6 +18,7 @@ A schema file is TOML, one table a column:
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -107,6 +108,9 @@ def numbers(name: str, cells: Any) -> Floats:
     return np.asarray(values, dtype=np.float64)
 
 
+WHOLE = re.compile(r"^(-?\d+)\.0+$")  # a whole number that went through a column of decimals
+
+
 def words(name: str, cells: Any, allowed: tuple[str, ...] = ()) -> list[str]:
     """A column as text: 1 and 1.0 are both "1". An empty cell is an error unless it is declared."""
     gaps = np.flatnonzero(cells.isna().to_numpy())
@@ -115,7 +119,7 @@ def words(name: str, cells: Any, allowed: tuple[str, ...] = ()) -> list[str]:
     if cells.dtype.kind == "f":
         found = [f"{v:.0f}" if v.is_integer() else repr(v) for v in map(float, cells)]
     else:
-        found = [str(v).strip() for v in cells]
+        found = [WHOLE.sub(r"\1", str(v).strip()) for v in cells]
     if "" in found and "" not in allowed:
         _missing(name, found.index(""), None)
     return found

@@ -124,10 +124,18 @@ def _parquet(path: Path) -> Any:
 def test_rows(what: str, rows: int, split: Any, share: float) -> NDArray[np.bool_]:
     """Which rows are test records: those marked, or a fixed draw in which each row stands for itself alone."""
     if split is not None:
-        test = np.array([word == "test" for word in schemas.words(str(split.name), split)])
+        found = schemas.words(str(split.name), split)
+        odd = next((i for i, word in enumerate(found) if word not in ("train", "test")), None)
+        if odd is not None:
+            raise DataError(
+                f"{what}: column {str(split.name)!r}, row {odd + 1}: {found[odd]!r} is neither 'train' nor 'test'."
+            )
+        test = np.array([word == "test" for word in found])
         if not test.any() or test.all():
-            found = "every" if test.all() else "no"
-            raise DataError(f"{what}: {found} row has 'test' in column {str(split.name)!r}; both parts need records.")
+            rows_with = "every" if test.all() else "no"
+            raise DataError(
+                f"{what}: {rows_with} row has 'test' in column {str(split.name)!r}; both parts need records."
+            )
         return test
     if rows < 2:
         raise DataError(f"{what} has one record; training and testing need one each.")

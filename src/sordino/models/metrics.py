@@ -54,8 +54,9 @@ class Meter:
             return
         self._total += sums.sum(0)
         if owners is not None:
-            ids, place = owners.unique(return_inverse=True)
-            grouped = sums.new_zeros(len(ids), 3).index_add_(0, place, sums)
+            known = owners >= 0  # a negative number: nobody's
+            ids, place = owners[known].unique(return_inverse=True)
+            grouped = sums.new_zeros(len(ids), 3).index_add_(0, place, sums[known.to(sums.device)])
             for i, row in zip(ids.tolist(), grouped, strict=True):
                 self._by_client[i] = self._by_client[i] + row if i in self._by_client else row
 
@@ -70,7 +71,7 @@ class Meter:
             out = {"accuracy": float(self._total[1]) / count, "perplexity": self._figure(self._total)}
         else:
             out = {"accuracy": self._figure(self._total)} | self._class_figures()
-        if self._clients:
+        if self._by_client:
             each = [self._figure(row) for row in self._by_client.values()]
             best, worst = (max, min) if self._task == "classification" else (min, max)
             out |= {"worst_client": worst(each), "client_gap": _gap(best(each), worst(each)), "client_std": _std(each)}

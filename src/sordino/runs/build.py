@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,10 +26,12 @@ from sordino.methods.base import Local, Method, Plan
 from sordino.models import losses
 from sordino.models.validate import fix, validate
 from sordino.privacy import personal, price
+from sordino.privacy.account import epsilon
 from sordino.privacy.calibrate import noise_multiplier
-from sordino.privacy.events import Event
+from sordino.privacy.events import Composed, Event
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
 from sordino.runs import held_out, legal, statistics
+from sordino.runs.held_out import HeldOut
 from sordino.runs.job import Job, seen_draw
 from sordino.runs.prepare import prepare
 from sordino.runs.spec import Spec
@@ -67,7 +69,7 @@ def build(
     first = held.fetch([0], torch.device("cpu"))
     sample_loss = losses.loss_for(loss, first.y)
     pair = None if test is None else checked("the test data", *test)
-    owners = _test_owners(test_clients, pair)
+    owners = _test_owners(test_clients, pair, held.count)
     if spec.standardise:
         if not isinstance(held, ArrayClients):
             raise SpecError("standardise needs clients whose records are in memory.")
@@ -103,17 +105,23 @@ def build(
         channel=Direct(),
         rng=Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system(),
         viewer=viewer,
-        notes=(*notes, *fixed, *more, *_remarks(plan)),
+        notes=(*notes, *fixed, *more, *_remarks(spec, method, plan, kept_out)),
         once=once,
         budgets=budgets,
         caps=caps,
     )
 
 
-def _remarks(plan: Plan) -> tuple[str, ...]:
+def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None) -> Iterator[str]:
     if isinstance(plan.algorithm, FedRep):
-        return ("loss and accuracy are of the shared layers under the initial head; each client has a head of its own",)
-    return ()
+        yield "loss and accuracy are of the shared layers under the initial head; each client has a head of its own"
+    if spec.algorithm in ("fedprox", "scaffold", "fednova") and max(plan.local.count(n) for n in plan.sizes) == 1:
+        yield f"with one local step a round {spec.algorithm} does what fedavg does: raise local_steps"
+    if held is not None and method.private and (noise := held_out.deviation(held, spec.release_noise)) > 0.05:
+        yield (
+            f"the noise of an evaluation on {held.kind} records has deviation {noise:.2g}: hold out more records, "
+            "or lower release_noise and raise evaluate_every"
+        )
 
 
 def _model(module: nn.Module, loss: SampleLoss, spec: Spec) -> Model:
@@ -131,7 +139,7 @@ def again(job: Job) -> Job:
     return replace(job, model=_model(job.model.module, job.model.loss, job.spec))
 
 
-def _test_owners(owners: Any, test: tuple[Tensor, Tensor] | None) -> Ints | None:
+def _test_owners(owners: Any, test: tuple[Tensor, Tensor] | None, clients: int) -> Ints | None:
     if owners is None:
         return None
     if test is None:
@@ -139,6 +147,10 @@ def _test_owners(owners: Any, test: tuple[Tensor, Tensor] | None) -> Ints | None
     found = np.asarray(owners)
     if found.dtype.kind not in "iu" or found.shape != (len(test[1]),):
         raise DataError(f"test_clients must hold one whole number for each of {len(test[1])} test records.")
+    if len(found) and int(found.max()) >= clients:
+        raise DataError(
+            f"test_clients names client {int(found.max())}; there are {clients}, numbered from 0 (-1: nobody)."
+        )
     return found.astype(np.int64)
 
 
@@ -159,7 +171,18 @@ def _device(name: str) -> torch.device:
 
 def _check_classes(module: nn.Module, held: Any, x: Tensor, test: tuple[Tensor, Tensor] | None) -> Any:
     with torch.no_grad():
-        outputs = int(module(x[:1]).shape[-1])
+        shape = module(x[:1]).shape
+    outputs, wanted = int(shape[-1]), tuple(shape[1:-1])
+    for what, y in (
+        ("the clients' data", getattr(held, "y", None)),
+        ("the test data", None if test is None else test[1]),
+    ):
+        if y is not None and tuple(y.shape[1:]) != wanted:
+            hint = "y.reshape(-1)" if tuple(y.shape[1:]) == (1,) else "y.argmax(1) where it is one-hot"
+            raise DataError(
+                f"{what}: y has shape {list(y.shape)}, and the model wants one class a "
+                f"{'position' if wanted else 'record'}. Try {hint}."
+            )
     if isinstance(held, ArrayClients):
         check_labels(held.y, outputs, "the clients' data")
     if test is not None:
@@ -280,6 +303,12 @@ def _calibrate(method: Method, plan: Plan, viewer: str, spec: Spec, once: tuple[
         cost = price.cost_to(viewer, method.costs(replace(plan, noise_multiplier=z)))
         return price.total(cost, viewer, seen_draw(plan, cost), plan.population, plan.rounds, plan.participations, once)
 
+    alone = epsilon(Composed(once), spec.delta) if once else 0.0
+    if alone >= spec.epsilon:
+        raise BudgetError(
+            f"evaluations and statistics alone cost epsilon = {alone:.3g} of {spec.epsilon:g}. Raise release_noise or "
+            "evaluate_every, or drop standardise."
+        )
     try:
         found = [
             noise_multiplier(lambda z, i=i: alternatives(z)[i], spec.epsilon, spec.delta)  # type: ignore[misc]

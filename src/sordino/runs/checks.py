@@ -326,7 +326,8 @@ def ledger(case: Case) -> Iterator[Finding]:
 def usefulness(case: Case) -> Iterator[Finding]:
     """whether anything is learnt under the noise: asks the planner"""
     run_nsr, plan = case.nsr(), case.plan()
-    if run_nsr is None or (says := planner.verdict(case.cost().unit, run_nsr)) == "works":
+    unit = "record" if case.method.viewer == "server" else "client"  # where the noise goes; users are one or the other
+    if run_nsr is None or (says := planner.verdict(unit, run_nsr)) == "works":
         return
     yield Finding(
         "weak" if says == "hopeless" else "note",

@@ -24,6 +24,10 @@ def of_job(job: Job, ordered: str) -> str:
         ordered,
         _digest(*(p for p in job.model.module.parameters() if not p.requires_grad), *job.model.module.buffers()),
     ]
+    if job.test is not None:
+        parts.append(_digest(*job.test))
+    if job.test_clients is not None:
+        parts.append(hashlib.blake2b(job.test_clients.tobytes(), digest_size=16).hexdigest())
     if isinstance(job.clients, ArrayClients) and job.clients.users is not None:
         parts.append(hashlib.blake2b(job.clients.users.tobytes(), digest_size=16).hexdigest())
     if job.caps is not None:  # the file they came from may have changed

@@ -10,6 +10,7 @@ moves the sum by at most 1, so each evaluation is one Gaussian release with mult
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -102,6 +103,11 @@ def events(spec: Spec, method: Method, plan: Plan) -> tuple[Event, ...]:
     return tuple(found)
 
 
+def deviation(held: HeldOut, z: float) -> float:
+    """Of the noise in a figure."""
+    return z * math.sqrt(len(np.unique(held.holder))) / (int(held.unit.max()) + 1)
+
+
 def evaluate(held: HeldOut, module: nn.Module, regression: bool, z: float | None, rng: Stream) -> dict[str, Any]:
     """The mean over units, noisy unless z is None."""
     device = next(module.parameters()).device
@@ -124,4 +130,5 @@ def evaluate(held: HeldOut, module: nn.Module, regression: bool, z: float | None
         noise = rng.rows(holders).normal(1, like=torch.zeros((), dtype=torch.float64))
         total += z * float(noise.sum())
     name, where = "mae" if regression else "accuracy", f"{held.kind} records"
-    return {name: total / units, "evaluated_on": where if z is None else f"{where}, with noise"}
+    noisy = "" if z is None else f", with noise of deviation {deviation(held, z):.2g}"
+    return {name: total / units, "evaluated_on": where + noisy}

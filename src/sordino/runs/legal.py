@@ -85,7 +85,7 @@ def personal_models(case: Case) -> str | None:
 
 def longer_message(case: Case) -> str | None:
     if case.algorithm == "scaffold" and case.clipped_message:
-        return "model and control variate share one clip, and noise gathers in the latter: expect less than fedavg"
+        return "noise gathers in the control variate and little is learnt: use dp-sgd"
     return None
 
 

@@ -45,7 +45,10 @@ def prepare(spec: Spec, sketch: bool = False) -> Prepared:
     who = data.user_train if spec.unit == "user" else None
     if spec.unit == "user":
         if who is None:
-            raise DataError(f"unit = user, but {data.name} does not say whose a record is: name a user_column.")
+            raise DataError(
+                f"unit = user, but {data.name} does not say whose a record is: name the user_column of a table, or put "
+                "user_train into the .npz file."
+            )
         parts = users.bound(parts, who, spec.records_per_user, spec.clients_per_user, setup.at("users"))
         if not all(len(p) for p in parts):
             parts = [p for p in parts if len(p)]
