@@ -196,3 +196,17 @@ def test_version(call):
     from sordino import __version__
 
     assert __version__ in call("--version").stdout
+
+
+def test_a_run_is_resumed_from_another_folder(call, here, sordino_command, tmp_path_factory):
+    done = call(
+        "run", "--dataset", "small.npz", "--clients", "8", "--rounds", "2", "--name", "it", "--out", str(here / "o")
+    )
+    assert done.returncode == 0, done.stderr
+    other = tmp_path_factory.mktemp("other")
+    done = sordino_command("resume", str(here / "o" / "it"), cwd=other)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_algorithm_is_no_method(call):
+    one_line(call("run", "--method", "scaffold"), "SpecError", "use --algorithm scaffold")

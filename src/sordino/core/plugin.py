@@ -36,6 +36,8 @@ def load(kind: str, name: str) -> Any:
     """The class or function that a plug-in file exports as its one `__all__` name."""
     known = available(kind)
     if name not in known:
+        if kind == "methods" and name in available("algorithms"):
+            raise SpecError(f"{name} is an algorithm: use --algorithm {name}, with --method {', '.join(known)}.")
         near = get_close_matches(str(name), known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise SpecError(f"unknown {kind.removesuffix('s')} {name!r}.{hint} There are: {', '.join(known)}.")

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sordino.core import plugin
 from sordino.core.errors import BudgetError, DataError, RunError, SpecError
 from sordino.core.record import RoundRecord
 from sordino.core.rng import Stream
@@ -318,10 +319,28 @@ def _write_head(folder: RunFolder, job: Job, own: bool, ordered: str, data: str)
     path = os.path.relpath(_ledger_path(job, folder.path.parent).absolute(), folder.path.absolute())
     fresh = {"path": path, "job": os.urandom(8).hex(), "data": data, "entries": 0, "head": ""}
     folder.write_json("ledger.json", fresh)
-    kept = {k: v for k, v in job.spec.to_dict().items() if not (own and k in spec.NAMED)}
+    kept = {k: v for k, v in _absolute(job.spec).to_dict().items() if not (own and k in spec.NAMED)}
     lines = [f"{k} = {spec.to_toml(v)}" for k, v in kept.items()]
     folder.write("spec.toml", ("\n".join(lines) + "\n").encode())
     folder.write_json("plan.json", {"own": own, "fingerprint": of_job(job, ordered)} | describe(job))
+
+
+def _absolute(wanted: spec.Spec) -> spec.Spec:
+    """The same files from wherever the run is resumed."""
+    named = wanted.dataset in plugin.available("data.sets")
+    return replace(
+        wanted,
+        dataset=wanted.dataset if named else str((Path(wanted.data_dir or ".") / wanted.dataset).absolute()),
+        data_dir=None if wanted.data_dir is None else str(Path(wanted.data_dir).absolute()),
+        schema=_found(wanted),
+    )
+
+
+def _found(wanted: spec.Spec) -> str | None:
+    """The schema file where it lies: as a path from here, or beside the table."""
+    if wanted.schema is None or not Path(wanted.schema).is_file():
+        return wanted.schema
+    return str(Path(wanted.schema).absolute())
 
 
 def describe(job: Job) -> dict[str, Any]:
