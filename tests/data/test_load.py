@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sordino.core.errors import DataError
-from sordino.data.load import images, load
+from sordino.data.load import load
 
 
 class Touch:
@@ -172,8 +172,6 @@ def test_what_is_not_there_is_named(tmp_path):
 
 
 def test_pictures_are_scaled_by_published_constants():
-    x = images(torch.tensor([[[0, 255]]], dtype=torch.uint8))
+    x = load("mnist").prepare(torch.tensor([[[0, 255]]], dtype=torch.uint8))
     assert x.shape == (1, 1, 1, 2)
     assert x.flatten().tolist() == pytest.approx([-0.1307 / 0.3081, (1 - 0.1307) / 0.3081], rel=1e-5)
-    floats = torch.zeros(2, 3)
-    assert images(floats) is floats

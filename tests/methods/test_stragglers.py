@@ -24,7 +24,7 @@ from sordino.privacy import account
 from sordino.privacy.events import Gaussian, Repeated, Sampled
 from sordino.privacy.mechanisms.gaussian import Gaussian as Mechanism
 from sordino.privacy.samplers import Poisson
-from sordino.runs import faults, loop, run, spec
+from sordino.runs import faults, loop, prepare, spec
 from sordino.runs.jobs import ids
 
 RNG = Stream.research(17)
@@ -242,7 +242,7 @@ def test_delays_do_not_raise_the_rate_at_which_a_row_is_there(rate, late):
 
 def test_where_data_change_inside_a_late_client_no_amplification_is_claimed():
     users = [np.arange(12) // 4 + 3 * k for k in range(8)]
-    clients = run.with_users(adopt(federation()), users, spec.from_dict({"unit": "user"}))[0]
+    clients = prepare.with_users(adopt(federation()), users, spec.from_dict({"unit": "user"}))[0]
     made = job(clients=clients, method="dp-fedavg", unit="user", client_rate=0.5, late=0.3, rounds=4)
     assert made.whole().event == Repeated(Gaussian(made.plan.z / 2), 4)
     made = job(method="dp-fedavg", client_rate=0.5, late=0.3, rounds=4)

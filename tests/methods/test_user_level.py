@@ -17,7 +17,7 @@ from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients, adopt
 from sordino.privacy.account import epsilon
 from sordino.privacy.events import Composed, Gaussian, Repeated
-from sordino.runs import faults, loop, run, spec
+from sordino.runs import faults, loop, prepare, spec
 
 CPU = torch.device("cpu")
 RNG = Stream.research(31)
@@ -139,7 +139,7 @@ def test_views_of_a_user_s_pictures_are_clipped_with_the_user(monkeypatch):
 
 def bounded(users, **keys):
     wanted = spec.from_dict({"unit": "user"} | keys)
-    return run.with_users(adopt(federation((12,) * 4)), users, wanted)[0]
+    return prepare.with_users(adopt(federation((12,) * 4)), users, wanted)[0]
 
 
 OWN = [np.repeat([0, 1, 2, 3], 3) + 4 * (k // 2) for k in range(4)]  # every user in two clients, three records each

@@ -382,7 +382,7 @@ def test_data_that_cannot_be_read_is_one_line(small_npz):
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-fedavg"])
 def test_users_can_be_checked(method):
     from sordino.data.clients import adopt
-    from sordino.runs.run import with_users
+    from sordino.runs.prepare import with_users
 
     wanted = spec.from_dict(SECURE | {"method": method, "unit": "user"})
     clients, _ = with_users(adopt(federation()), [np.arange(12) // 3 + 4 * k for k in range(8)], wanted)

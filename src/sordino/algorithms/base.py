@@ -52,7 +52,13 @@ class Algorithm:
     needs: ClassVar[tuple[str, ...]] = ()  # "losses": of the received model on the client's records
     mirrored: ClassVar[bool] = False  # whether the server's state must stay the mean of what the clients keep
     plain_sgd: ClassVar[bool] = False  # whether its formula holds for plain local SGD steps only
+    needs_steps: ClassVar[bool] = False  # whether it is FedAvg where clients take one local step
     personal: ClassVar[bool] = False  # whether clients end up with models of their own
+    condition: ClassVar[str] = ""  # what it asks of a run, in words
+    with_noisy_gradients: ClassVar[str] = ""  # what holds it together with a method that noises gradients,
+    with_clipped_message: ClassVar[str] = ""  # and with one that clips the message
+    note: ClassVar[str] = ""  # what whoever uses it should know
+    loss_clip: float = 0.0  # where it needs losses that are released with noise: a record's counts up to this much
 
     def local(self, local: Local) -> Local:
         """How clients train, given what the user asked for."""

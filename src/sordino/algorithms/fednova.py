@@ -5,6 +5,7 @@ Differs from the paper: the server multiplies by the public expectation of tau o
 those who took part, so that nothing but the normalised update is released."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -18,6 +19,9 @@ __all__ = ["FedNova"]
 
 @dataclass(frozen=True)
 class FedNova(Algorithm):
+    needs_steps: ClassVar[bool] = True
+    condition: ClassVar[str] = "local optimizer sgd or momentum"
+
     def local(self, local: Local) -> Local:
         if local.optimizer not in ("sgd", "momentum"):
             raise SpecError(f"fednova knows the work of sgd and momentum steps, not of {local.optimizer}.")

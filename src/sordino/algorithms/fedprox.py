@@ -4,6 +4,7 @@ Every local step follows the gradient of F_k(w) + mu/2 |w - w_t|^2; mu = 0 is Fe
 costs no privacy."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -19,6 +20,8 @@ __all__ = ["FedProx"]
 @dataclass(frozen=True)
 class FedProx(Algorithm):
     mu: float = 0.01  # strength of the spring
+
+    needs_steps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check.non_negative(mu=self.mu)

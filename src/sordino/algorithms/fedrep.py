@@ -27,6 +27,13 @@ class FedRep(Algorithm):
     head_steps: int = 1  # local steps, of those a round has, that train the head; the others train the body
 
     personal: ClassVar[bool] = True
+    condition: ClassVar[str] = "local optimizer sgd, local_steps above head_steps"
+    with_noisy_gradients: ClassVar[str] = (
+        "personal layers are trained with noisy gradients too, and stay with the client"
+    )
+    note: ClassVar[str] = (
+        "loss and accuracy are of the shared layers under the initial head; each client has a head of its own"
+    )
     plain_sgd: ClassVar[bool] = True  # a velocity would move the head on while the body is trained
 
     def __post_init__(self) -> None:

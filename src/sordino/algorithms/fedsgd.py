@@ -3,6 +3,7 @@
 FedAvg with a single full-batch SGD step; the client's learning rate scales the gradient."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from sordino.algorithms.base import Algorithm
 from sordino.algorithms.local import Local
@@ -13,6 +14,8 @@ __all__ = ["FedSgd"]
 
 @dataclass(frozen=True)
 class FedSgd(Algorithm):
+    condition: ClassVar[str] = "one local step"
+
     def local(self, local: Local) -> Local:
         if (local.steps or 1) > 1 or local.epochs is not None:
             raise SpecError("fedsgd takes one step a round: drop local_steps and local_epochs, or use fedavg.")

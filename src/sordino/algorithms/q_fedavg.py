@@ -26,6 +26,9 @@ class QFedAvg(Algorithm):
 
     needs: ClassVar[tuple[str, ...]] = ("losses",)
     plain_sgd: ClassVar[bool] = True
+    condition: ClassVar[str] = "local optimizer sgd"
+    with_noisy_gradients: ClassVar[str] = "the client's loss is released with the same noise and charged too"
+    with_clipped_message: ClassVar[str] = "numerator and denominator are clipped as one message"
 
     def __post_init__(self) -> None:
         check.non_negative(q=self.q)

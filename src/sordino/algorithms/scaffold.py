@@ -22,6 +22,9 @@ __all__ = ["Scaffold"]
 class Scaffold(Algorithm):
     mirrored: ClassVar[bool] = True
     plain_sgd: ClassVar[bool] = True
+    needs_steps: ClassVar[bool] = True
+    condition: ClassVar[str] = "local optimizer sgd"
+    with_clipped_message: ClassVar[str] = "noise gathers in the control variate and little is learnt: use dp-sgd"
 
     def begin(self, state: State, layout: Layout) -> State:
         return replace(state, extra=state.extra | {"control": 0 * state.params})  # c

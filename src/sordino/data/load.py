@@ -10,18 +10,13 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from sordino.core import plugin
 from sordino.core.errors import DataError
 from sordino.data import npz
-from sordino.data.dataset import Dataset, Scaled
+from sordino.data.dataset import Dataset
 from sordino.data.tables import SUFFIXES, Columns, table
 
-__all__ = ["Columns", "Dataset", "images", "load"]
-
-MNIST_MEAN, MNIST_STD = 0.1307, 0.3081  # published constants, not fitted here
+__all__ = ["Columns", "Dataset", "load"]
 
 
 def load(name: str, data_dir: str | None = None, *, columns: Columns | None = None) -> Dataset:
@@ -58,8 +53,3 @@ def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
         return kind(path)
     except (OSError, ValueError):  # a name that no file can have, a folder that may not be looked into
         return False
-
-
-def images(x: Tensor) -> Tensor:
-    """uint8 pictures [n, h, w] -> float32 [n, 1, h, w], scaled by MNIST's published mean and deviation."""
-    return Scaled((MNIST_MEAN,), (MNIST_STD,))(x) if x.dtype == torch.uint8 else x

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.algorithms.local import AUGMENTATIONS
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.rng import Ints, RowStream
 from sordino.core.types import Batch
 
-KINDS = ("none", "flip", "flip-crop")
 SHIFT = 4  # pixels, at most, in each direction
 
 
 def augment(batch: Batch, kind: str, views: int, rng: RowStream) -> tuple[Batch, list[int] | None]:
     """Each record `views` times, changed anew each time; and the lengths of the runs of views, None if single."""
-    check.one_of(KINDS, kind=kind)
+    check.one_of(AUGMENTATIONS, kind=kind)
     check.count(views=views)
     if kind == "none" and views == 1:
         return batch, None

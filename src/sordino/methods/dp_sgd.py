@@ -116,7 +116,7 @@ class DpSgd:
 
     def _losses(self, state: State, data: Batch, model: Model, plan: Plan, rng: RowStream) -> Tensor:
         """Each client's mean loss [clients, 1], every record's (or user's) held below a cap, with noise."""
-        cap = float(plan.algorithm.loss_clip)  # type: ignore[attr-defined]
+        cap = plan.algorithm.loss_clip
         losses = torch.nan_to_num(training.record_losses(state, data, model), nan=cap).clamp(0, cap)
         groups = data.groups if plan.unit == "user" else None
         if groups is not None:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from sordino.algorithms.base import Algorithm
-from sordino.algorithms.fedrep import FedRep
 from sordino.channels.direct import Direct
 from sordino.core.errors import BudgetError, DataError, SpecError
 from sordino.core.rng import Ints, Stream
@@ -113,9 +112,9 @@ def build(
 
 
 def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None) -> Iterator[str]:
-    if isinstance(plan.algorithm, FedRep):
-        yield "loss and accuracy are of the shared layers under the initial head; each client has a head of its own"
-    if spec.algorithm in ("fedprox", "scaffold", "fednova") and max(plan.local.count(n) for n in plan.sizes) == 1:
+    if plan.algorithm.note:
+        yield plan.algorithm.note
+    if plan.algorithm.needs_steps and max(plan.local.count(n) for n in plan.sizes) == 1:
         yield f"with one local step a round {spec.algorithm} does what fedavg does: raise local_steps"
     if held is not None and method.private and (noise := held_out.deviation(held, spec.release_noise)) > 0.05:
         yield (

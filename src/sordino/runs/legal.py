@@ -67,26 +67,17 @@ def unit_has_a_bound(case: Case) -> str | None:
 RULES: tuple[Callable[[Case], str | None], ...] = (unit_has_a_bound,)
 
 
-def needs_losses(case: Case) -> str | None:
-    if "losses" not in case.way.needs:
-        return None
-    if case.noisy_gradients:
-        return "the client's loss is released with the same noise and charged too"
-    return "numerator and denominator are clipped as one message" if case.clipped_message else None
+def own_condition(case: Case) -> str | None:
+    return case.way.condition or None
 
 
-def personal_models(case: Case) -> str | None:
-    if not case.way.personal:
-        return None
-    if case.noisy_gradients and case.algorithm == "fedrep":
-        return "personal layers are trained with noisy gradients too, and stay with the client"
+def held_together(case: Case) -> str | None:
+    """By what the algorithm says of itself; what is personal is no part of any guarantee."""
+    noisy, clipped = case.noisy_gradients, case.clipped_message
+    said = case.way.with_noisy_gradients if noisy else case.way.with_clipped_message if clipped else ""
+    if said or not case.way.personal:
+        return said or None
     return "what is personal stays with the client and is not part of the guarantee"
-
-
-def longer_message(case: Case) -> str | None:
-    if case.algorithm == "scaffold" and case.clipped_message:
-        return "noise gathers in the control variate and little is learnt: use dp-sgd"
-    return None
 
 
 def user_bounds(case: Case) -> str | None:
@@ -97,17 +88,7 @@ def user_bounds(case: Case) -> str | None:
     return "up to m messages change, each by twice the clip" if case.clipped_message else None
 
 
-def own_conditions(case: Case) -> str | None:
-    return {
-        "fedsgd": "one local step",
-        "scaffold": "local optimizer sgd",
-        "q-fedavg": "local optimizer sgd",
-        "fednova": "local optimizer sgd or momentum",
-        "fedrep": "local optimizer sgd, local_steps above head_steps",
-    }.get(case.algorithm)
-
-
-REMARKS = (own_conditions, needs_losses, personal_models, longer_message, user_bounds)
+REMARKS = (own_condition, held_together, user_bounds)
 
 
 def verdict(method: str, algorithm: str, unit: str | None = None) -> Verdict:

@@ -4,7 +4,10 @@ Features and scales are public constants; the number of classes is declared by t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,10 +52,8 @@ def prepare(spec: Spec, sketch: bool = False) -> Prepared:
                 f"unit = user, but {data.name} does not say whose a record is: name the user_column of a table, or put "
                 "user_train into the .npz file."
             )
-        parts = users.bound(parts, who, spec.records_per_user, spec.clients_per_user, setup.at("users"))
-        if not all(len(p) for p in parts):
-            parts = [p for p in parts if len(p)]
-            spec = replace(spec, clients=len(parts))
+        parts = list(_bounded(spec, parts, who).values())
+        spec = replace(spec, clients=len(parts))
     few = data.x_train[:3] if len(data.x_train) > 1 else data.x_train.expand(2, *data.x_train.shape[1:])
     sample = _features(spec, data, few)
     if sketch:
@@ -68,6 +69,29 @@ def prepare(spec: Spec, sketch: bool = False) -> Prepared:
     return Prepared(
         spec, data, clients, brought, module, sample, (x_test, data.y_test), _test_clients(spec, data, parts, setup)
     )
+
+
+def with_users(clients: Any, numbers: Any, spec: Spec) -> tuple[ArrayClients, dict[int, int]]:
+    """Clients that know whose each record is, contributions bounded as the spec says; old numbers -> new ones."""
+    if not isinstance(clients, ArrayClients):
+        raise DataError("users go with a list of clients in memory.")
+    try:
+        lists = [np.asarray(u) for u in numbers]
+        who = np.concatenate(lists)
+    except (ValueError, TypeError) as error:
+        raise DataError("users must be a list with one array of whole numbers a client.") from error
+    if [len(u) for u in lists] != clients.all_sizes().tolist():
+        raise DataError("users must have one number for each record of each client.")
+    kept = _bounded(spec, [np.arange(a, b) for a, b in pairwise(clients.starts)], who)
+    held = ArrayClients.split(clients.x, clients.y, list(kept.values()), users=who)
+    return held, {old: new for new, old in enumerate(kept)}
+
+
+def _bounded(spec: Spec, parts: Sequence[Ints], who: Ints) -> dict[int, Ints]:
+    """By client: its records, each user's contribution bounded; clients that are left without any are gone."""
+    rng = Stream.research(spec.seed or 0).at("users")
+    kept = users.bound(parts, who, spec.records_per_user, spec.clients_per_user, rng)
+    return {i: part for i, part in enumerate(kept) if len(part)}
 
 
 def _columns(spec: Spec) -> Columns | None:

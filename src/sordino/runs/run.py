@@ -8,7 +8,6 @@ import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,10 @@ import torch
 from torch import nn
 
 from sordino.core import plugin
-from sordino.core.errors import BudgetError, DataError, RunError, SpecError
+from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.core.record import RoundRecord
-from sordino.core.rng import Stream
 from sordino.core.types import SampleLoss
-from sordino.data.clients import ArrayClients, adopt
-from sordino.data.users import bound
+from sordino.data.clients import adopt
 from sordino.privacy.account import epsilon
 from sordino.privacy.algebra import steps
 from sordino.privacy.events import Composed
@@ -33,6 +30,7 @@ from sordino.runs.folder import RunFolder, pack_model
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
 from sordino.runs.ledger import Charge, Ledger
+from sordino.runs.prepare import with_users
 
 Watch = Callable[[Job, RoundRecord], None]  # called after every round
 
@@ -98,25 +96,6 @@ def train(
     else:
         job = build.build(wanted, model, brought, loss, test, test_clients)
     return execute(job, own=True, at=None if resume is None else Path(resume), watch=watch)
-
-
-def with_users(clients: Any, users: Any, wanted: spec.Spec) -> tuple[ArrayClients, dict[int, int]]:
-    """Clients that know whose each record is, contributions bounded as the spec says; old numbers -> new ones."""
-    if not isinstance(clients, ArrayClients):
-        raise DataError("users go with a list of clients in memory.")
-    try:
-        lists = [np.asarray(u) for u in users]
-        numbers = np.concatenate(lists)
-    except (ValueError, TypeError) as error:
-        raise DataError("users must be a list with one array of whole numbers a client.") from error
-    if [len(u) for u in lists] != clients.all_sizes().tolist():
-        raise DataError("users must have one number for each record of each client.")
-    parts = [np.arange(a, b) for a, b in pairwise(clients.starts)]
-    rng = Stream.research(wanted.seed or 0).at("users")
-    parts = bound(parts, numbers, wanted.records_per_user, wanted.clients_per_user, rng)
-    kept = [i for i, p in enumerate(parts) if len(p)]
-    held = ArrayClients.split(clients.x, clients.y, [parts[i] for i in kept], users=numbers)
-    return held, {old: new for new, old in enumerate(kept)}
 
 
 def resume_spec(path: Path) -> Job:
