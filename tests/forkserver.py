@@ -80,6 +80,7 @@ def warm_up():
 
 
 def serve():
+    import sordino.cli.compare
     import sordino.cli.main
     import sordino.cli.methods
     import sordino.cli.run  # noqa: F401 (what every child will need)

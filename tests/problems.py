@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from sordino.core.rng import RowStream
 from sordino.core.types import Batch, Model, Rows, State
+from sordino.data.clients import adopt
 from sordino.methods.base import Local, Plan
 from sordino.privacy.samplers import Poisson
 from sordino.runs import build, spec
+from sordino.runs.prepare import with_tags
 
 FEATURES, CLASSES = 20, 3
 Pair = tuple[Tensor, Tensor]
@@ -52,8 +54,22 @@ def _seeded(make: Any, seed: int) -> nn.Module:
 
 def job(module: nn.Module | None = None, clients: Any = None, loss: Any = None, **keys: Any) -> build.Job:
     """A job on the small federation; full batches and all clients unless the keys say otherwise."""
-    keys = {"rounds": 3, "learning_rate": 0.1, "device": "cpu"} | keys
-    return build.build(spec.from_dict(keys), module or mlp(), federation() if clients is None else clients, loss, None)
+    keys = {"rounds": 3, "learning_rate": 0.1, "device": "cpu"} | NEEDS.get(str(keys.get("method")), {}) | keys
+    held = federation() if clients is None else clients
+    if str(keys.get("method")).startswith("fedsdp"):
+        held = marked(held)
+    return build.build(spec.from_dict(keys), module or mlp(), held, loss, None)
+
+
+NEEDS = {"pfa": {"budgets": "0.3:0.5,8:0.5", "epsilon": 8.0}}  # keys without which a method cannot run
+
+
+def marked(clients: Any) -> Any:
+    """Every third record carries a private attribute."""
+    held = adopt(clients)
+    if held.tags is None:
+        held = with_tags(held, [(torch.arange(n) % 3 == 0).numpy() for n in held.all_sizes().tolist()])
+    return held
 
 
 def plan(**keys: Any) -> Plan:
@@ -72,7 +88,7 @@ def plan(**keys: Any) -> Plan:
 
 def rows_of(made: build.Job, state: State, data: Batch, plan: Plan, rng: RowStream, model: Model | None = None) -> Rows:
     """What the clients would send in their first round."""
-    own = plan.algorithm.fresh(state, len(data.sizes))
+    own = made.method.fresh(state, len(data.sizes), plan)
     return made.method.train(state, data, own, model or made.model, plan, rng)[0]
 
 

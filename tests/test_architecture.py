@@ -36,6 +36,8 @@ MAY = {
         "engines",
         "runs",
     ),
+    "report": ("core", "report"),
+    "experiments": ("core", "privacy", "methods", "runs", "report", "experiments"),
     "cli": None,  # anything
 }
 # inside core and privacy, by module: what it may import of its own package

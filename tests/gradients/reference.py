@@ -61,6 +61,44 @@ def naive_groups(module, weights, batch, clip, groups, sample_loss=loss):
     return total, torch.stack(rows)
 
 
+def naive_scaled(module, weights, batch, clip, scale, groups=None, sample_loss=loss):
+    """[clients, dim], and the scaled norms [groups]: g min(1, C / |g / s|), one group at a time."""
+    groups = (1,) * sum(batch.sizes) if groups is None else groups
+    rows = naive_groups(module, weights, batch, None, groups, sample_loss)[1]
+    total, norms = torch.zeros(len(batch.sizes), rows.shape[1], dtype=torch.float64), []
+    for row, k in zip(rows, owners(batch, groups), strict=True):
+        own = scale[k] if scale.dim() == 2 else scale
+        norms.append((row / own.double()).norm().item())
+        total[k] += row * min(1.0, clip / max(norms[-1], 1e-300))
+    return total, torch.tensor(norms)
+
+
+def naive_layers(module, weights, batch, bounds, groups=None, sample_loss=loss):
+    """[clients, dim], and the norms of layers [groups, layers]: each layer's part clipped to its own bound."""
+    groups = (1,) * sum(batch.sizes) if groups is None else groups
+    rows = naive_groups(module, weights, batch, None, groups, sample_loss)[1]
+    names = [name for name, p in module.named_parameters() if p.requires_grad]
+    sizes = [p.numel() for p in module.parameters() if p.requires_grad]
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+    total, norms = torch.zeros(len(batch.sizes), rows.shape[1], dtype=torch.float64), []
+    for row, k in zip(rows, owners(batch, groups), strict=True):
+        parts, own = row.split(sizes), []
+        for layer, bound in zip(layers, bounds, strict=True):
+            pairs = zip(names, parts, strict=True)
+            mine = torch.cat([part if name.rpartition(".")[0] == layer else part * 0 for name, part in pairs])
+            own.append(mine.norm().item())
+            total[k] += mine * min(1.0, bound / max(own[-1], 1e-300))
+        norms.append(own)
+    return total, torch.tensor(norms)
+
+
+def owners(batch, groups):
+    """The client of every group; of an empty one, that of the record after it."""
+    stop = torch.tensor(batch.sizes).cumsum(0)
+    starts = torch.tensor(groups).cumsum(0) - torch.tensor(groups)
+    return [min(int((stop <= at).sum()), len(batch.sizes) - 1) for at in starts.tolist()]
+
+
 def case(module, x, sizes, stacked, seed=0):
     """Layout, weights and batch: the first sum(sizes) records of x with random targets."""
     layout = Layout.of(module)

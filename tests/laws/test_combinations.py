@@ -246,7 +246,7 @@ def test_without_the_cap_the_loss_would_move_further():
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("method", plugin.available("methods"))
+@pytest.mark.parametrize("method", [m for m in legal.carriers() if m in ("none", "dp-sgd", "dp-fedavg")])
 def test_a_round_in_which_nobody_answers_is_a_round_like_any_other(method, algorithm):
     unit = base(method, None).method.units[0]
     job = made(method, algorithm, unit)

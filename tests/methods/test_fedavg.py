@@ -104,8 +104,8 @@ def test_every_optimiser_is_another():
 
 
 def test_optimiser_state_is_the_clients_own():
-    step = optimizers.make(Local(optimizer="adam", learning_rate=0.1))
-    alone = optimizers.make(Local(optimizer="adam", learning_rate=0.1))
+    step = optimizers.Optimizer(Local(optimizer="adam", learning_rate=0.1))
+    alone = optimizers.Optimizer(Local(optimizer="adam", learning_rate=0.1))
     for g in (torch.tensor([[1.0, -2.0], [30.0, 4.0]]), torch.tensor([[0.5, 0.5], [-1.0, 2.0]])):
         assert torch.allclose(step(g)[1:], alone(g[1:]))
 

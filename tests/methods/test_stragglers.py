@@ -19,6 +19,7 @@ from sordino.core.rng import Stream
 from sordino.core.types import Batch, State
 from sordino.data.clients import adopt
 from sordino.engines.simulator import Simulator
+from sordino.methods.base import Method
 from sordino.methods.stragglers import Stragglers
 from sordino.privacy import account
 from sordino.privacy.events import Gaussian, Repeated, Sampled
@@ -72,7 +73,7 @@ def test_nobody_counts_more_than_once(low_high):
 # --- what arrives
 
 
-class Marks:
+class Marks(Method):
     """A method whose message is the client's mark and the number of the round."""
 
     def __init__(self, clients):

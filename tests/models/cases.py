@@ -55,6 +55,7 @@ CASES = {
     "lstm": Case((6,), 5, (80,), 80, "next-token"),
     "mlp": Case((2, 5), 3, *MNIST),
     "resnet18": Case((3, 8, 8), 3, *CIFAR, learns=False),
+    "scattering-cnn": Case((5, 8, 8), 3, (267, 8, 8), 10),
     "transformer": Case((6,), 5, (80,), 80, "next-token"),
     "wide-resnet": Case((3, 8, 8), 3, *CIFAR, learns=False),
 }

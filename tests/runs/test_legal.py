@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import sordino
-from problems import federation, linear, mlp
+from problems import federation, job, linear, mlp
 from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
 from sordino.core.rng import Stream
@@ -18,7 +18,14 @@ from sordino.runs import build, legal, loop, spec
 
 CPU = torch.device("cpu")
 ROWS = legal.table()
-CELLS = [(row["algorithm"], row["unit"], method) for row in ROWS for method in plugin.available("methods")]
+CARRIERS = legal.carriers()
+CELLS = [(row["algorithm"], row["unit"], method) for row in ROWS for method in CARRIERS]
+OTHERS = [
+    (method, algorithm)
+    for method in plugin.available("methods")
+    if method not in CARRIERS
+    for algorithm in plugin.load("methods", method).algorithms or ("fedavg", "scaffold")
+]
 SIZES = (4, 6, 4)
 USERS = [np.arange(n) // 2 + 10 * k for k, n in enumerate(SIZES)]
 
@@ -36,9 +43,27 @@ def built(method, algorithm, **keys):
 
 def test_the_table_is_whole():
     assert len(ROWS) == len(plugin.available("algorithms")) * 3
-    yes = sum(row[m].startswith("yes") for row in ROWS for m in plugin.available("methods"))
-    no = sum(row[m].startswith("no: ") for row in ROWS for m in plugin.available("methods"))
-    assert yes + no == len(CELLS) and no == 2 * len(plugin.available("algorithms"))
+    yes = sum(row[m].startswith("yes") for row in ROWS for m in CARRIERS)
+    no = sum(row[m].startswith("no: ") for row in ROWS for m in CARRIERS)
+    refused = sum(3 - len(plugin.load("methods", m).units) for m in CARRIERS)
+    assert yes + no == len(CELLS) and no == refused * len(plugin.available("algorithms"))
+    assert set(CARRIERS) == {"dp-fedavg", "dp-ftrl", "dp-sgd", "none"}
+
+
+@pytest.mark.parametrize("pair", OTHERS, ids=" ".join)
+def test_the_other_methods_run_with_every_algorithm_they_name(pair):
+    method, algorithm = pair
+    steps = {} if algorithm == "fedsgd" else {"local_steps": 2}
+    made = job(method=method, algorithm=algorithm, rounds=2, **steps)
+    state = loop.begin(made)
+    rows = made.engine.clients(made.method, state, [0, 1, 2], made.clients, made.model, made.plan, Stream.research(0))
+    after = made.method.merge(state, rows, made.plan, Stream.research(1))
+    assert torch.isfinite(after.params).all() and not torch.equal(after.params, state.params)
+
+
+def test_a_method_that_names_its_algorithms_refuses_the_others():
+    with pytest.raises(SpecError, match="dp-scaffold does not go with fedavg: it goes with scaffold"):
+        job(method="dp-scaffold", algorithm="fedavg")
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=" ".join)
@@ -50,17 +75,17 @@ def test_a_cell_runs_or_is_refused_as_the_table_says(cell):
             built(method, algorithm, unit=unit)
         assert str(refused.value) == f"{method} does not go with {algorithm} for unit = {unit}: {text[4:]}."
         return
-    job = built(method, algorithm, unit=unit)
-    state = loop.begin(job)
+    made = built(method, algorithm, unit=unit)
+    state = loop.begin(made)
     for r in range(2):
         rng = Stream.research(0).at(r)
-        rows = job.engine.clients(job.method, state, [0, 1, 2], job.clients, job.model, job.plan, rng)
-        after = job.method.merge(state, rows, job.plan, rng.at("merge"))
+        rows = made.engine.clients(made.method, state, [0, 1, 2], made.clients, made.model, made.plan, rng)
+        after = made.method.merge(state, rows, made.plan, rng.at("merge"))
         assert len(rows) == 3 and torch.isfinite(after.params).all() and not torch.equal(after.params, state.params)
         state = after
-    cost = job.whole()
+    cost = made.whole()
     assert cost.unit == unit
-    assert job.promise().epsilon <= 2.0 if job.method.private else job.promise().epsilon == float("inf")
+    assert made.promise().epsilon <= 2.0 if made.method.private else made.promise().epsilon == float("inf")
 
 
 def test_without_a_unit_the_method_s_own_one_is_meant():

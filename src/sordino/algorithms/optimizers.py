@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -11,34 +9,35 @@ from sordino.algorithms.local import Local
 from sordino.core.types import Rows
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "rmsprop")
-Step = Callable[[Rows], Rows]  # gradients [clients, dim] -> what to subtract from the weights
 
 
-def make(local: Local) -> Step:
-    """A fresh optimiser. Gradients go in, the step (learning rate included) comes out."""
-    lr, beta = local.learning_rate, local.momentum
-    kept: dict[str, Tensor] = {}
+class Optimizer:
+    """Gradients [clients, dim] go in, the step (learning rate included) to subtract from the weights comes out."""
 
-    def smooth(name: str, value: Rows, decay: float, gain: float) -> Rows:
-        kept[name] = decay * kept[name] + gain * value if name in kept else gain * value
-        return kept[name]
+    def __init__(self, local: Local) -> None:
+        self.name, self.lr, self.beta = local.optimizer, local.learning_rate, local.momentum
+        self.count = 0
+        self.kept: dict[str, Tensor] = {}
 
-    def sgd(g: Rows) -> Rows:
-        return lr * g
+    def __call__(self, g: Rows) -> Rows:
+        self.count += 1
+        if self.name == "sgd":
+            return self.lr * g
+        if self.name == "momentum":
+            return self.lr * self._smooth("velocity", g, self.beta, 1.0)
+        if self.name == "rmsprop":
+            return self.lr * g / (torch.sqrt(self._smooth("square", g * g, self.beta, 1 - self.beta)) + 1e-8)
+        mean = self._smooth("mean", g, self.beta, 1 - self.beta) / (1 - self.beta**self.count)
+        square = self._smooth("square", g * g, 0.999, 0.001) / (1 - 0.999**self.count)
+        return self.lr * mean / (torch.sqrt(square) + 1e-8)
 
-    def momentum(g: Rows) -> Rows:
-        return lr * smooth("velocity", g, beta, 1.0)
+    def would(self, g: Rows) -> Rows:
+        """The step that this gradient would make next; nothing is kept of it."""
+        count, kept = self.count, dict(self.kept)
+        step = self(g)
+        self.count, self.kept = count, kept
+        return step
 
-    def rmsprop(g: Rows) -> Rows:
-        return lr * g / (torch.sqrt(smooth("square", g * g, beta, 1 - beta)) + 1e-8)
-
-    count = 0
-
-    def adam(g: Rows) -> Rows:
-        nonlocal count
-        count += 1
-        mean = smooth("mean", g, beta, 1 - beta) / (1 - beta**count)
-        square = smooth("square", g * g, 0.999, 0.001) / (1 - 0.999**count)
-        return lr * mean / (torch.sqrt(square) + 1e-8)
-
-    return {"sgd": sgd, "momentum": momentum, "rmsprop": rmsprop, "adam": adam}[local.optimizer]
+    def _smooth(self, name: str, value: Rows, decay: float, gain: float) -> Rows:
+        self.kept[name] = decay * self.kept[name] + gain * value if name in self.kept else gain * value
+        return self.kept[name]

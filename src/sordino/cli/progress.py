@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from sordino.core.record import RoundRecord
 from sordino.privacy.guarantee import up
+from sordino.runs.describe import describe
 from sordino.runs.job import Job
-from sordino.runs.run import describe
 
 
 class RunProgress:

@@ -16,11 +16,12 @@ from sordino.core.record import plain as finite
 from sordino.privacy.guarantee import up
 from sordino.runs import spec
 from sordino.runs.build import from_spec
+from sordino.runs.describe import describe
 from sordino.runs.job import Job
-from sordino.runs.run import Result, describe, execute, resume_spec, without_privacy
+from sordino.runs.run import Result, execute, resume_spec, without_privacy
 
 
-def _flags() -> dict[str, tuple[Any, str]]:
+def all_flags() -> dict[str, tuple[Any, str]]:
     """Every flag: the fields of a Spec, then of all methods and algorithms."""
     hints = typing.get_type_hints(spec.Spec)
     found = {f.name: (hints[f.name], f.metadata["help"]) for f in spec.fields()}
@@ -32,8 +33,8 @@ def _flags() -> dict[str, tuple[Any, str]]:
     return found
 
 
-def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, (hint, text) in reversed(_flags().items()):
+def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    for name, (hint, text) in reversed(all_flags().items()):
         flag = "--" + name.replace("_", "-")
         if hint is bool:
             command = click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)(command)
@@ -45,11 +46,11 @@ def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a progress bar.")
-@_with_flags
+@with_flags
 def run(file: Path | None, as_json: bool, **flags: Any) -> None:
     """Train privately: on the embedded dataset, or as FILE (TOML) says. Flags win over the file."""
     values: dict[str, Any] = spec.read(file) if file is not None else {}
-    hints = {name: hint for name, (hint, _) in _flags().items()}
+    hints = {name: hint for name, (hint, _) in all_flags().items()}
     for name, value in flags.items():
         if value is not None:
             values[name] = value if isinstance(value, bool) else spec.parse(name, value, hints[name])
@@ -90,6 +91,7 @@ def _as_json(job: Job, result: Result, plain: Result | None) -> dict[str, Any]:
         "folder": str(result.folder),
         "guarantee": result.guarantee.to_json(),
         "guarantees": {v: g.to_json() for v, g in result.guarantees.items()},
+        "claim": None if (claim := job.method.claim(job.plan)) is None else claim.to_json(),
         "rounds": len(result.history),
         "accuracy": result.accuracy,
         "metrics": result.metrics,
@@ -104,6 +106,8 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
     say("")
     for note in result.notes:
         say(f"Note: {note}")
+    if (claim := job.method.claim(job.plan)) is not None:
+        say(claim.sentence())
     say(result.guarantee.sentence())
     for viewer, other in result.guarantees.items():
         if viewer != job.viewer and job.method.private:

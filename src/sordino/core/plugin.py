@@ -1,12 +1,25 @@
-"""Plug-ins by file name: `load("methods", "dp-fedavg")` is the one class in methods/dp_fedavg.py."""
+"""Plug-ins by file name: `load("methods", "dp-fedavg")` is the one class in methods/dp_fedavg.py.
+
+Whoever brings plug-ins of their own has two ways: a folder named by the environment variable SORDINO_PLUGINS (several,
+separated as in PATH) with files such as FOLDER/methods/my_method.py; or a package with entry points in the group
+`sordino.methods` (`sordino.algorithms`, ...), each naming a class. Neither may take the name of one of ours.
+"""
 
 import importlib
+import importlib.util
+import os
 import pkgutil
+import sys
 from difflib import get_close_matches
+from functools import lru_cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from sordino.core.errors import SpecError
 
+VARIABLE = "SORDINO_PLUGINS"
 HELPERS = {
     "base",
     "local",
@@ -17,29 +30,85 @@ HELPERS = {
     "losses",
     "metrics",
     "adapt",
+    "shapley",
+    "harmonizer",
+    "low_loss_path",
 }  # modules that are not plug-ins
 
 
 def available(kind: str) -> list[str]:
+    return sorted({*_ours(kind), *_files(kind), *_entries(kind)})
+
+
+@lru_cache
+def _ours(kind: str) -> frozenset[str]:
     package = importlib.import_module(f"sordino.{kind}")
     names = (m.name for m in pkgutil.iter_modules(package.__path__))
-    return sorted(n.replace("_", "-") for n in names if n not in HELPERS and not n.startswith("_"))
+    return frozenset(n.replace("_", "-") for n in names if n not in HELPERS and not n.startswith("_"))
+
+
+def _files(kind: str) -> dict[str, Path]:
+    """Plug-ins in the folders that the environment names."""
+    found: dict[str, Path] = {}
+    for folder in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        if not Path(folder).is_dir():
+            raise SpecError(f"{VARIABLE} names {folder}, which is no folder.")
+        for path in sorted(Path(folder, kind.replace(".", "/")).glob("*.py")):
+            name = path.stem.replace("_", "-")
+            if not path.stem.startswith("_") and found.setdefault(name, path) != path:
+                raise SpecError(f"two plug-ins are called {name}: {found[name]} and {path}.")
+    return found
+
+
+@lru_cache
+def _entries(kind: str) -> dict[str, Any]:
+    return {entry.name: entry for entry in entry_points(group=f"sordino.{kind}")}
 
 
 def import_all(kind: str, *modules: str) -> None:
     """Import every plug-in of a kind, and other modules, so that whatever they register is known."""
-    for name in [f"{kind}.{n.replace('-', '_')}" for n in available(kind)] + list(modules):
+    for name in [f"{kind}.{n.replace('-', '_')}" for n in sorted(_ours(kind))] + list(modules):
         importlib.import_module(f"sordino.{name}")
 
 
 def load(kind: str, name: str) -> Any:
     """The class or function that a plug-in file exports as its one `__all__` name."""
+    ours, files, entries = _ours(kind), _files(kind), _entries(kind)
+    if name in ours:
+        if name in files or name in entries:
+            raise SpecError(f"a plug-in is called {name}, which is the name of one of ours. Call it otherwise.")
+        return _exported(importlib.import_module(f"sordino.{kind}.{name.replace('-', '_')}"))
+    if name in files:
+        return _exported(_imported(kind, files[name]))
+    if name in entries:
+        return entries[name].load()
     known = available(kind)
-    if name not in known:
-        if kind == "methods" and name in available("algorithms"):
-            raise SpecError(f"{name} is an algorithm: use --algorithm {name}, with --method {', '.join(known)}.")
-        near = get_close_matches(str(name), known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise SpecError(f"unknown {kind.removesuffix('s')} {name!r}.{hint} There are: {', '.join(known)}.")
-    module = importlib.import_module(f"sordino.{kind}.{name.replace('-', '_')}")
-    return getattr(module, module.__all__[0])
+    if kind == "methods" and name in available("algorithms"):
+        raise SpecError(f"{name} is an algorithm: use --algorithm {name}, with --method {', '.join(known)}.")
+    near = get_close_matches(str(name), known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise SpecError(f"unknown {kind.removesuffix('s')} {name!r}.{hint} There are: {', '.join(known)}.")
+
+
+def _imported(kind: str, path: Path) -> ModuleType:
+    name = f"sordino_plugins.{kind}.{path.stem}"
+    if name in sys.modules and sys.modules[name].__file__ == str(path):
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SpecError(f"{path} cannot be read as a plug-in.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise SpecError(f"the plug-in {path} fails: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _exported(module: ModuleType) -> Any:
+    names: list[str] = list(getattr(module, "__all__", ()))
+    if len(names) != 1 or not hasattr(module, names[0]):
+        raise SpecError(f'{module.__file__} must name the one class it exports: __all__ = ["MyMethod"].')
+    return getattr(module, names[0])

@@ -22,6 +22,8 @@ class RoundRecord:
     metrics: dict[str, float] | None = None  # further figures: worst class, gaps between clients, rmse, perplexity
     clip: float | None = None  # the bound in use, where it adapts
     evaluated_on: str | None = None  # whose data loss and accuracy are of; public data cost nothing
+    noise: float | None = None  # standard deviation of the noise in one client's message, a coordinate
+    decided: dict[str, Any] | None = None  # what the method chose in this round, and why: see its file
 
     def to_line(self) -> str:
         return json.dumps(plain(asdict(self)), allow_nan=False)
@@ -39,6 +41,8 @@ def plain(value: Any) -> Any:
     """JSON has no infinity: null stands for an infinite epsilon and for a diverged loss."""
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -108,6 +108,8 @@ class RowStream:
 
     def normal(self, dim: int, like: Tensor) -> Tensor:
         """Standard normals [clients, dim] on the device of `like`."""
+        if not len(self.ids):
+            return like.new_zeros(0, dim)
         if like.device.type == "cuda" and not self.stream.secure:
             words = self._words(like.device, (dim + 3) // 4)  # [4, clients, dim / 4]
             unit = words.permute(1, 0, 2).reshape(len(self.ids), -1).double().add_(0.5).mul_(2.0**-32)

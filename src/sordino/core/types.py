@@ -29,10 +29,20 @@ class Batch:
     y: Tensor  # [records, ...]
     sizes: tuple[int, ...]  # [clients], sums to the number of records
     groups: tuple[tuple[int, ...], ...] | None = None  # [clients]: lengths of its users' runs of records, where known
+    tags: Tensor | None = None  # [records]: the group of private attributes a record belongs to; 0 is none
 
     def pick(self, index: Tensor, sizes: tuple[int, ...]) -> Batch:
         """The records at these places, of which sizes[k] belong to client k."""
-        return Batch(self.x[index], self.y[index], sizes)
+        return Batch(self.x[index], self.y[index], sizes, tags=None if self.tags is None else self.tags[index])
+
+    def where(self, keep: Tensor) -> Batch:
+        """The records marked in keep [records]; clients stay, some perhaps without any."""
+        index = keep.nonzero()[:, 0]
+        owner = torch.arange(len(self.sizes), device=keep.device).repeat_interleave(
+            torch.tensor(self.sizes, dtype=torch.int64, device=keep.device)
+        )
+        counts = torch.bincount(owner[index], minlength=len(self.sizes))
+        return self.pick(index, tuple(counts.tolist()))
 
 
 class Clients(Protocol):
@@ -64,11 +74,17 @@ class Gradients(Protocol):
         *,
         seeds: Sequence[int] | None = None,
         groups: Sequence[int] | None = None,
+        scale: Tensor | None = None,
+        layers: Sequence[float] | None = None,
     ) -> Rows:
         """For each client the sum of its records' gradients, each clipped to `clip` (None: not clipped).
 
         `weights` is [dim], shared by all, or [clients, dim]. `groups` are lengths of consecutive runs of records inside
         clients: then the mean gradient of each run is clipped as a whole (a user's records, views of one record).
+
+        `scale`, [dim] or [clients, dim] and positive, is what gradients are divided by before their norm is compared
+        with `clip`; the sums themselves are not divided. `layers` are bounds of `Layout.layers`, one for each, in
+        place of `clip`, which is then None: each layer's part of a gradient is clipped to its own bound.
         """
 
 

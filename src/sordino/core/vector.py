@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,23 @@ class Layout:
     @property
     def dim(self) -> int:
         return self.slots[-1].stop if self.slots else 0
+
+    def layers(self) -> dict[str, slice]:
+        """{name of a layer: its slice of the vector}, in order.
+
+        A layer is all trainable parameters of one module (`0.weight` and `0.bias` of `0`), and `named_parameters()`
+        gives them one after the other; the model's own parameters, if any, are the layer named "".
+        """
+        found = {}
+        for name, group in groupby(self.slots, lambda slot: slot.name.rpartition(".")[0]):
+            slots = list(group)
+            found[name] = slice(slots[0].start, slots[-1].stop)
+        return found
+
+    def layer_of(self) -> dict[str, int]:
+        """{name of a parameter: number of its layer}."""
+        place = {name: i for i, name in enumerate(self.layers())}
+        return {slot.name: place[slot.name.rpartition(".")[0]] for slot in self.slots}
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """Named views of a vector [dim] or of rows [clients, dim]; writing to a view writes to the vector."""

@@ -20,19 +20,31 @@ class ArrayClients:
 
     A user's records within a client stand next to each other: `users.bound` puts them so."""
 
-    def __init__(self, x: Tensor, y: Tensor, sizes: Sequence[int], users: NDArray[np.int64] | None = None) -> None:
-        self.x, self.y, self.users = x, y, users
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        sizes: Sequence[int],
+        users: NDArray[np.int64] | None = None,
+        tags: Tensor | None = None,  # the group of private attributes a record belongs to; 0 is none
+    ) -> None:
+        self.x, self.y, self.users, self.tags = x, y, users, tags
         self.starts = np.concatenate([[0], np.cumsum(sizes)])
         self._groups = None if users is None else _runs(users, self.starts)
 
     @staticmethod
     def split(
-        x: Tensor, y: Tensor, parts: Sequence[NDArray[np.int64]], users: NDArray[np.int64] | None = None
+        x: Tensor,
+        y: Tensor,
+        parts: Sequence[NDArray[np.int64]],
+        users: NDArray[np.int64] | None = None,
+        tags: Tensor | None = None,
     ) -> ArrayClients:
-        """Client k gets the records at parts[k]; `users` has a number for every record of x."""
+        """Client k gets the records at parts[k]; `users` and `tags` have a number for every record of x."""
         whole = np.concatenate(parts)
         order = torch.from_numpy(whole)
-        return ArrayClients(x[order], y[order], [len(p) for p in parts], None if users is None else users[whole])
+        who = None if users is None else users[whole]
+        return ArrayClients(x[order], y[order], [len(p) for p in parts], who, None if tags is None else tags[order])
 
     @property
     def count(self) -> int:
@@ -77,14 +89,17 @@ class ArrayClients:
         groups = None if self._groups is None else tuple(self._groups[i] for i in ids)
         if len(ids) and all(b == a + 1 for a, b in itertools.pairwise(ids)):  # neighbours: no copy
             rows = slice(int(self.starts[ids[0]]), int(self.starts[ids[-1] + 1]))
-            return Batch(self.x[rows].to(device), self.y[rows].to(device), sizes, groups)
+            tags = None if self.tags is None else self.tags[rows].to(device)
+            return Batch(self.x[rows].to(device), self.y[rows].to(device), sizes, groups, tags)
         spans = [slice(int(self.starts[i]), int(self.starts[i + 1])) for i in ids] or [slice(0, 0)]
         x, y = torch.cat([self.x[s] for s in spans]), torch.cat([self.y[s] for s in spans])
-        return Batch(x.to(device), y.to(device), sizes, groups)
+        tags = None if self.tags is None else torch.cat([self.tags[s] for s in spans]).to(device)
+        return Batch(x.to(device), y.to(device), sizes, groups, tags)
 
     def to(self, device: torch.device) -> ArrayClients:
         """The same clients with their data already on the device."""
-        return ArrayClients(self.x.to(device), self.y.to(device), self.all_sizes().tolist(), self.users)
+        tags = None if self.tags is None else self.tags.to(device)
+        return ArrayClients(self.x.to(device), self.y.to(device), self.all_sizes().tolist(), self.users, tags)
 
 
 def _runs(users: NDArray[np.int64], starts: NDArray[np.int64]) -> list[tuple[int, ...]]:

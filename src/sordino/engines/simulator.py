@@ -63,7 +63,7 @@ class Simulator:
         done = []
         for part in self._chunks(ids, model):
             batch, row = data.fetch(part, self.device), rng.rows(part)
-            own = self.store.read("own", part, plan.algorithm.fresh(state, len(part)))
+            own = self.store.read("own", part, method.fresh(state, len(part), plan))
             rows, own = method.train(state, batch, own, model, plan, row.at("train"))
             if own.shape[1]:
                 self.store.write("own", part, own)

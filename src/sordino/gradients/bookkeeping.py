@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from sordino.core.errors import ModelError
 from sordino.core.types import Batch, SampleLoss
 from sordino.core.vector import Layout
+from sordino.gradients.clipping import Clip
 from sordino.gradients.clone import Plan, patch, private
 from sordino.gradients.draw import Draw
 from sordino.gradients.layers import Layer
+from sordino.gradients.scale import pick
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape
 
@@ -49,18 +51,28 @@ class BookKeeping:
         self,
         weights: Tensor,
         batch: Batch,
-        clip: float | None,
+        clip: Clip | None,
         seeds: Sequence[int] | None,
         limit: int,
         width: int = 1,
         share: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> Tensor:
         """At most `limit` records at a time; every `width` records, weighted by share [records], are clipped as one."""
         split, stacked, draw = Split(batch.sizes), weights.dim() == 2, Draw(seeds)
         out = weights.new_zeros(split.clients, self._layout.dim)
         for clients, records, sizes in split.chunks(limit, width):
             own = weights[clients] if stacked else weights
-            tape = Tape(self._layout, own, Split(sizes), clip, draw.after(clients.start), out[clients], width=width)
+            tape = Tape(
+                self._layout,
+                own,
+                Split(sizes),
+                clip,
+                draw.after(clients.start),
+                out[clients],
+                width=width,
+                scale=pick(scale, clients),
+            )
             self._run(tape, batch.x[records], batch.y[records], None if share is None else share[records])
         return out
 
@@ -74,7 +86,16 @@ class BookKeeping:
         with torch.no_grad():
             tape.close()
 
-    def pure(self, weights: Tensor, x: Tensor, y: Tensor, share: Tensor, clip: Tensor | None, width: int = 1) -> Tensor:
+    def pure(
+        self,
+        weights: Tensor,
+        x: Tensor,
+        y: Tensor,
+        share: Tensor,
+        clip: Tensor | None = None,
+        scale: Tensor | None = None,
+        width: int = 1,
+    ) -> Tensor:
         """`sums` as a pure function of tensors, for clients [clients, dim] padded to one size.
 
         share [records] is 0 for the records that fill up.
@@ -82,7 +103,8 @@ class BookKeeping:
         clients = weights.shape[0]
         split = Split((x.shape[0] // clients,) * clients, fused=True)
         out = weights.new_zeros(clients, self._layout.dim)
-        self._run(Tape(self._layout, weights, split, clip, Draw(None), out, pure=True, width=width), x, y, share)
+        tape = Tape(self._layout, weights, split, clip, Draw(None), out, pure=True, width=width, scale=scale)
+        self._run(tape, x, y, share)
         return out
 
 

@@ -6,12 +6,24 @@ Three cases the formula leaves open. A zero gradient keeps factor 1. A gradient 
 factor 0 and is removed from the sum, so that one broken record adds nothing: the sum's sensitivity stays C.
 Rounding: norms are float32, so a clipped gradient is aimed a hair below C and its true norm does not pass C; a wider
 hair where a GPU is allowed to round the factors of a product to TF32 (PyTorch's default for convolutions).
+
+With one bound a layer (McMahan et al. 2018, arXiv:1710.06963, Algorithm 1, PerLayerClip) every layer's part of a
+gradient has a factor of its own. Where the norm of one is not finite, the sample is removed from all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from sordino.core import check
+from sordino.core.errors import SpecError
+from sordino.core.vector import Layout
+from sordino.gradients.scale import Scale
+
+Clip = float | Tensor  # one bound, or a tensor [layers] with one for each
 
 MARGIN = 2e-6  # of C; several times the rounding error of a float32 norm and of the product with its factor
 MARGIN_TF32 = 2e-3  # TF32 keeps 10 bits: each product is off by up to 1e-3
@@ -28,3 +40,31 @@ def factors(squared: Tensor, clip: float | Tensor) -> Tensor:
     inside = clip * (1 - margin(squared.device))
     scaled = torch.where(norms > inside, inside / norms, torch.ones_like(norms))
     return torch.where(torch.isfinite(norms), scaled, torch.zeros_like(norms))
+
+
+def layered(clip: Clip | None) -> bool:
+    """Whether there is a bound for every layer."""
+    return isinstance(clip, Tensor) and clip.dim() == 1
+
+
+def shrink(squared: list[Tensor], clip: Clip, scale: Scale | None = None) -> list[Tensor]:
+    """Squared norms [units], one for each layer if each has its bound, else one for all -> factors of the same form."""
+    if scale is not None:
+        clip = scale.bound(clip)
+    elif isinstance(clip, Tensor) and clip.dim() == 1:
+        each = factors(torch.stack(squared), clip.unsqueeze(1))
+        return list(each.masked_fill((each == 0).any(0), 0).unbind())
+    return [factors(squared[0], clip)]
+
+
+def by_layer(bounds: Sequence[float], layout: Layout, like: Tensor) -> Tensor:
+    """One bound for every layer of the layout [layers], checked."""
+    names = list(layout.layers())
+    if isinstance(bounds, str) or not isinstance(bounds, Sequence) or len(bounds) != len(names):
+        found = len(bounds) if isinstance(bounds, Sequence) else repr(bounds)
+        raise SpecError(
+            f"layers must hold one bound for each of {len(names)} layers, not {found};"
+            f" they are {', '.join(name or 'the model itself' for name in names)}."
+        )
+    check.positive(**{f"layers[{i}]": bound for i, bound in enumerate(bounds)})
+    return like.new_tensor([float(bound) for bound in bounds])

@@ -15,15 +15,21 @@ HELD = 2  # how many times the memory of a and g the held gradients may take
 CHUNK = {"cpu": 600_000, "cuda": 400_000_000}  # numbers of patches made at a time
 PATCHES = 16_000  # numbers of patches a sample up to which they beat PyTorch's kernels on a CPU
 PLAIN = {"cpu": 3_000_000, "cuda": 50_000_000}  # numbers in and out of a client's layers, from which a pass is its own
+SCALED = {"cpu": 600_000, "cuda": 16_000_000}  # numbers divided by a scale at a time
 LOOKUP_GRAM = 256  # tokens up to which comparing all pairs beats sorting them
 
 
 def way(t: int, d: int, p: int) -> str:
     """ "hold", "ghost" or "discard", whichever is cheapest and not out of proportion in memory."""
     prices = {"ghost": t * t * (d + p), "discard": (t + TRAFFIC) * p * d}
-    if p * d <= HELD * t * (d + p):
+    if holds(t, d, p):
         prices["hold"] = TRAFFIC * p * d
     return min(prices, key=lambda name: prices[name])
+
+
+def holds(t: int, d: int, p: int) -> bool:
+    """Whether a sample's gradient may be kept beside what it is made of."""
+    return p * d <= HELD * t * (d + p)
 
 
 def records(numbers: int, cpu: bool) -> int:

@@ -6,6 +6,10 @@ Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, for many clients at once; |.
 parameters. Whoever adds noise to sums[k] protects each sample of client k, with sensitivity C; with groups (see
 `groups`) g_i is the mean gradient of a group, and each group is protected. What has a norm that is not finite adds
 exactly zero; without a clip there is no norm and no such protection.
+
+Two other balls to clip to. With a scale s, which each client may have of its own, |g_i / s| is bounded by C, and
+sums[k] / s has sensitivity C (see `scale`). With one bound a layer each layer's part of g_i is bounded by its own, and
+the sensitivity is the root of the sum of their squares (see `clipping`).
 """
 
 from __future__ import annotations
@@ -24,15 +28,16 @@ from sordino.core.vector import Layout
 from sordino.gradients import clone, cost
 from sordino.gradients import groups as grouping
 from sordino.gradients.bookkeeping import BookKeeping
-from sordino.gradients.clipping import factors
+from sordino.gradients.clipping import Clip, by_layer
 from sordino.gradients.memory import channels_last
 from sordino.gradients.padded import Padded
 from sordino.gradients.persample import ENTRIES, PerSample
 from sordino.gradients.plain import How, Plain
 from sordino.gradients.probe import Draws, Seen, look
+from sordino.gradients.scale import checked, pick
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Unsupported
-from sordino.gradients.terms import squares, zero
+from sordino.gradients.whole import clipped
 
 PATHS = ("auto", "book-keeping", "vmap")
 
@@ -47,6 +52,7 @@ class Call:
     seen: Seen
     width: int = 1  # so many records are clipped as one
     share: Tensor | None = None  # [records], what a record counts for
+    scale: Tensor | None = None  # [dim] or [clients, dim], what gradients are divided by before their norm is taken
 
     @property
     def cpu(self) -> bool:
@@ -101,14 +107,20 @@ class Gradients:
         *,
         seeds: Sequence[int] | None = None,
         groups: Sequence[int] | None = None,
+        scale: Tensor | None = None,
+        layers: Sequence[float] | None = None,
     ) -> Tensor:
         """Each client's sum of its samples' gradients [clients, dim], each of norm at most clip.
 
         weights are [dim], the same for all clients, or [clients, dim]; clip None sums without clipping; seeds has
         one number a client and is needed if the model draws random numbers (dropout). groups are the lengths of
         consecutive runs of records that count as one: each adds its mean gradient, of norm at most clip.
+
+        scale, [dim] or [clients, dim] and positive: what has a norm of at most clip is the gradient divided by it, the
+        sums stay as they are. layers, instead of clip: bounds of the layers of `Layout.layers`, one for each.
         """
         self._check(weights, batch, clip, seeds)
+        bound, scale = self._bounds(weights, len(batch.sizes), clip, scale, layers)
         if groups is not None:
             grouping.check(groups, batch.sizes)
         weights = weights.detach()
@@ -117,18 +129,18 @@ class Gradients:
         seen = self._look(weights, batch)
         if self._random and seeds is None:
             raise SpecError("the model draws random numbers; give one seed a client, or call its eval() first.")
-        call = Call(weights, batch, seeds, seen)
-        if clip is None:
+        call = Call(weights, batch, seeds, seen, scale=scale)
+        if bound is None:
             share = None if groups is None else grouping.shares(groups, weights)
             return self._unclipped(replace(call, share=share), self.autocast and call.cuda)
         if groups is None:
-            return self._route(call, clip)
+            return self._route(call, bound)
         out = weights.new_zeros(len(batch.sizes), self._layout.dim)
         for part in grouping.parts(groups, batch, weights):
             own = grouping.apart(seeds, part.width - 1)
             whole = replace(call, batch=part.batch, seeds=own, width=part.width, share=part.share)
             too_wide = self.path == "book-keeping" and part.width > whole.limit
-            out += self._wide(whole, clip) if too_wide else self._route(whole, clip)
+            out += self._wide(whole, bound) if too_wide else self._route(whole, bound)
         return out
 
     def _unclipped(self, call: Call, bfloat16: bool = False) -> Tensor:
@@ -141,7 +153,7 @@ class Gradients:
             return self._plain.sums(call.weights, batch, call.seeds, limit, call.share, how)
         return self._route(call, None)
 
-    def _wide(self, call: Call, clip: float) -> Tensor:
+    def _wide(self, call: Call, clip: Clip) -> Tensor:
         """Groups too long to be held at once: each a client, its whole gradient [dim] first, then its norm."""
         weights, batch, width = call.weights, call.batch, call.width
         out = weights.new_zeros(len(batch.sizes), self._layout.dim)
@@ -155,19 +167,18 @@ class Gradients:
                 share = None if call.share is None else call.share[rows]
                 own = weights[k] if weights.dim() == 2 else weights
                 means = self._unclipped(Call(own, part, seeds, call.seen, share=share))
-                scale = factors(squares(means), clip)
-                out[k] += scale @ zero(means, scale == 0)
+                out[k] += clipped(means, clip, self._layout, pick(call.scale, k))
         return out
 
-    def _route(self, call: Call, clip: float | None) -> Tensor:
+    def _route(self, call: Call, clip: Clip | None) -> Tensor:
         """By the book where one is kept, on a GPU padded if that pays; else by vmap."""
-        weights, batch, share, width = call.weights, call.batch, call.share, call.width
+        weights, batch, rest = call.weights, call.batch, (call.width, call.share, call.scale)
         if self._fast is None or self.path == "vmap":
-            return self._slow.sums(weights, batch, clip, call.seeds, width, share)
+            return self._slow.sums(weights, batch, clip, call.seeds, *rest)
         if call.cuda and weights.dim() == 2 and not self._random and self._padded.pays(batch.sizes):
-            return self._padded.sums(weights, batch, clip, call.limit, width, share)
+            return self._padded.sums(weights, batch, clip, call.limit, *rest)
         x = channels_last(batch.x) if call.seen.last else batch.x
-        return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, call.seeds, call.limit, width, share)
+        return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, call.seeds, call.limit, *rest)
 
     def _retreat(self, reason: str) -> None:
         if self._asked == "book-keeping":
@@ -196,6 +207,27 @@ class Gradients:
             seen = Seen(False, 0, draws.seen)
         self._random = self._random or seen.random
         return replace(seen, fit=self._plain.fit(weights, batch, self.path == "book-keeping"))
+
+    def _bounds(
+        self,
+        weights: Tensor,
+        clients: int,
+        clip: float | None,
+        scale: Tensor | None,
+        layers: Sequence[float] | None,
+    ) -> tuple[Clip | None, Tensor | None]:
+        """What bounds the norms, checked: (clip or the layers' bounds, scale)."""
+        if layers is not None:
+            if clip is not None:
+                raise SpecError(f"layers holds the bounds, so clip must be None, not {clip!r}.")
+            if scale is not None:
+                raise SpecError("scale and layers do not go together: the scale is for one clip of whole gradients.")
+            return by_layer(layers, self._layout, weights), None
+        if scale is None:
+            return clip, None
+        if clip is None:
+            raise SpecError("scale says how norms are taken, but clip is None and none is; give a clip, or no scale.")
+        return clip, checked(scale, weights, clients)
 
     def _check(self, weights: Tensor, batch: Batch, clip: float | None, seeds: Sequence[int] | None) -> None:
         clients, dim = len(batch.sizes), self._layout.dim

@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sordino.core.types import Batch
 from sordino.gradients.bookkeeping import BookKeeping
+from sordino.gradients.clipping import Clip
 
 ROUND = 8  # sizes are rounded up to a multiple, so that few shapes occur
 PARTS = 4  # clients of about one size go together, in that many parts,
@@ -29,7 +30,7 @@ SHAPES = 16  # shapes compiled at most
 PATIENCE = 20  # times a shape is met before it is compiled: cohorts drawn by Poisson differ in size
 TOLERANCE = 1e-3  # relative difference beyond which a compiled step is not trusted
 
-Step = Callable[..., Tensor]  # weights, x, y, share[, clip] -> [clients, dim]
+Step = Callable[..., Tensor]  # weights, x, y, share[, clip[, scale]] -> [clients, dim]
 
 
 def padding(starts: Tensor, sizes: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -61,19 +62,20 @@ class Padded:
         self,
         weights: Tensor,
         batch: Batch,
-        clip: float | None,
+        clip: Clip | None,
         limit: int,
         width: int = 1,
         share: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> Tensor:
         """At most about `limit` records at a time, clients of about one size together; see `BookKeeping.sums`."""
         many, widest, even = len(batch.sizes), max(batch.sizes), min(batch.sizes) == max(batch.sizes)
         parts = 1 if even or many < CROWD else PARTS
         count = -(-many // max(parts, -(-widest * many // limit)))
-        bound = None if clip is None else weights.new_tensor(clip)
+        bound = None if clip is None else torch.as_tensor(clip, dtype=weights.dtype, device=weights.device)
         if even and count == many:
             full = torch.ones(len(batch.y), dtype=weights.dtype, device=weights.device) if share is None else share
-            return self._call(width, weights, batch.x, batch.y, full, bound)
+            return self._call(width, weights, batch.x, batch.y, full, bound, scale)
         sizes, whole = torch.tensor(batch.sizes), max(1, ROUND // width) * width  # units are not cut
         order = sizes.argsort(stable=True)
         starts, own_device = sizes.cumsum(0) - sizes, weights.device
@@ -85,7 +87,10 @@ class Padded:
             index, alive = padding(first, each, size)
             own = F.pad(weights[who.to(own_device)], (0, 0, *fill))
             each_share = alive.to(weights.dtype) if share is None else alive * share[index]
-            rows = self._call(width, own, batch.x[index], batch.y[index], each_share, bound)
+            by = scale
+            if scale is not None and scale.dim() == 2:
+                by = F.pad(scale[who.to(own_device)], (0, 0, *fill), value=1.0)
+            rows = self._call(width, own, batch.x[index], batch.y[index], each_share, bound, by)
             out[who.to(own_device)] = rows[: len(who)]
         return out
 
@@ -105,8 +110,9 @@ class Padded:
         return self._steps[key]
 
     def _plain(self, *inputs: Tensor, width: int = 1) -> Tensor:
-        weights, x, y, share = inputs[:4]
-        return self._book.pure(weights, x, y, share, inputs[4] if len(inputs) > 4 else None, width)
+        weights, x, y, share, *rest = inputs
+        clip, scale = (*rest, None, None)[:2]
+        return self._book.pure(weights, x, y, share, clip, scale, width)
 
     def _compile(self, plain: Step, inputs: tuple[Tensor, ...]) -> Step:
         if self._backend is None or len(self._steps) >= SHAPES:

@@ -18,10 +18,11 @@ from torch.func import functional_call, grad, vmap
 from sordino.core.types import Batch, SampleLoss
 from sordino.core.vector import Layout
 from sordino.gradients.bookkeeping import check_losses
-from sordino.gradients.clipping import factors
+from sordino.gradients.clipping import Clip
 from sordino.gradients.clone import private
+from sordino.gradients.scale import pick
 from sordino.gradients.split import Split
-from sordino.gradients.terms import squares, zero
+from sordino.gradients.whole import clipped
 
 ENTRIES = 32_000_000  # gradient entries held at once
 SAMPLES = 64  # at most this many samples at once: activations also take memory
@@ -75,10 +76,11 @@ class PerSample:
         self,
         weights: Tensor,
         batch: Batch,
-        clip: float | None,
+        clip: Clip | None,
         seeds: Sequence[int] | None,
         width: int = 1,
         share: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> Tensor:
         """Every `width` records, weighted by share [records], are clipped as one."""
         split = Split(batch.sizes)
@@ -91,8 +93,7 @@ class PerSample:
                     if clip is None:
                         out[k] += units.sum(0)
                     else:
-                        scale = factors(squares(units), clip)
-                        out[k] += scale @ zero(units, scale == 0)
+                        out[k] += clipped(units, clip, self._layout, pick(scale, k))
         return out
 
     def _units(self, weights: Tensor, x: Tensor, y: Tensor, share: Tensor | None, width: int) -> Iterator[Tensor]:

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from sordino.core.vector import Layout
-from sordino.gradients.clipping import factors
+from sordino.gradients.clipping import Clip, layered, shrink
 from sordino.gradients.draw import Draw
+from sordino.gradients.scale import Scale
 from sordino.gradients.split import Split
 from sordino.gradients.terms import Term
 
@@ -43,11 +44,12 @@ class Tape:
         layout: Layout,
         weights: Tensor,
         split: Split,
-        clip: float | Tensor | None,
+        clip: Clip | None,
         draw: Draw,
         out: Tensor,
         pure: bool = False,
         width: int = 1,
+        scale: Tensor | None = None,
     ) -> None:
         self.split, self.stacked, self.draw = split, weights.dim() == 2, draw
         self._width, self._units = width, split.units(width)  # so many records are clipped as one
@@ -59,7 +61,9 @@ class Tape:
         self._uses: Counter[str] = Counter()
         self._open: dict[str, Term] = {}  # of parameters used more than once
         self._terms: list[tuple[str, Term]] = []
-        self._squared = weights.new_zeros(self._units.records)
+        self._scale = None if scale is None else Scale(scale, layout, self._units)
+        self._layers = layout.layer_of() if layered(clip) else {}  # by slot; all are one where there is one bound
+        self._squared = [weights.new_zeros(self._units.records)] * (1 + max(self._layers.values(), default=0))
 
     def weight(self, slot: str | None, frozen: Tensor | None) -> Weight | None:
         """A trainable parameter by its slot, or a frozen one as it is; None if the layer has neither."""
@@ -96,7 +100,9 @@ class Tape:
             self._close(slot, term)
 
     def _close(self, slot: str, term: Term) -> None:
-        self._squared = self._squared + term.squared()
+        squared = term.squared() if self._scale is None else term.scaled(self._scale.of(slot))
+        layer = self._layers.get(slot, 0)
+        self._squared[layer] = self._squared[layer] + squared
         self._terms.append((slot, term))
 
     def close(self) -> None:
@@ -105,14 +111,14 @@ class Tape:
             return
         for slot, term in self._open.items():
             self._close(slot, term)
-        scale = factors(self._squared, self._clip)
-        bad = scale == 0
+        each = shrink(self._squared, self._clip, self._scale)
+        bad = each[0] == 0
         any_bad = self._pure or bool(bad.any())
         while self._terms:
             slot, term = self._terms.pop()
             if any_bad:
                 term.drop(bad)
-            self._sums[slot].add_(term.sums(self._units, scale))
+            self._sums[slot].add_(term.sums(self._units, each[self._layers.get(slot, 0)]))
 
 
 class Op(ABC):

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from sordino.gradients import cost
+from sordino.gradients.scale import Divisor
 from sordino.gradients.split import Split
 
 SQUARED = 1 << 24  # numbers squared at a time: bounds the memory
@@ -32,7 +33,11 @@ class Term(ABC):
 
     @abstractmethod
     def squared(self) -> Tensor:
-        """Squared norms [records]; called once."""
+        """Squared norms [records]; this or `scaled` is called once."""
+
+    @abstractmethod
+    def scaled(self, by: Divisor) -> Tensor:
+        """Squared norms [records] of the gradients divided by a scale."""
 
     @abstractmethod
     def drop(self, bad: Tensor) -> None:
@@ -64,6 +69,9 @@ class Dense(Term):
     def squared(self) -> Tensor:
         return squares(self.values)
 
+    def scaled(self, by: Divisor) -> Tensor:
+        return by.squares(self.values)
+
     def drop(self, bad: Tensor) -> None:
         self.values = zero(self.values, bad)
 
@@ -90,10 +98,24 @@ class Outer(Term):
         way = cost.way(self.a.shape[1], self.a.shape[2], self.g.shape[2])
         if way == "ghost":
             return ghost(self.a, self.g)
-        values = torch.bmm(self.g.transpose(1, 2), self.a)
+        values = outer(self.a, self.g)
         if way == "hold":
-            self.values, self.a, self.g = values, values.new_empty(0), values.new_empty(0)
+            self._hold(values)
         return squares(values)
+
+    def _hold(self, values: Tensor) -> None:
+        self.values, self.a, self.g = values, values.new_empty(0), values.new_empty(0)
+
+    def scaled(self, by: Divisor) -> Tensor:
+        """One token needs no gradient, several do: no Gram matrices here, the scale stands between their two sides."""
+        t, d, p = *self.a.shape[1:], self.g.shape[2]
+        if t == 1:
+            return by.outer(self.a.squeeze(1), self.g.squeeze(1))
+        if not cost.holds(t, d, p):
+            return by.instances(self.a, self.g, 0, outer)
+        values = outer(self.a, self.g)
+        self._hold(values)
+        return by.squares(values)
 
     def drop(self, bad: Tensor) -> None:
         if self.values is not None:
@@ -137,6 +159,10 @@ class Lookup(Term):
         rows = table(place, self.g, keys.numel())
         return rows.new_zeros(n).index_add_(0, keys // self.rows, squares(rows))
 
+    def scaled(self, by: Divisor) -> Tensor:
+        """What falls on one row is divided by the same numbers, so that tokens may be divided before they are added."""
+        return Lookup(self.index, by.tokens(self.index, self.g), self.rows).squared()
+
     def drop(self, bad: Tensor) -> None:
         self.g = zero(self.g, bad)
 
@@ -153,6 +179,11 @@ class Lookup(Term):
 
     def fold(self, width: int) -> Term:
         return Lookup(folded(self.index, width), folded(self.g, width), self.rows)
+
+
+def outer(a: Tensor, g: Tensor) -> Tensor:
+    """sum_t g_t a_tᵀ [records, p, d]."""
+    return torch.bmm(g.transpose(1, 2), a)
 
 
 def folded(x: Tensor, width: int) -> Tensor:

@@ -39,7 +39,8 @@ def augment(batch: Batch, kind: str, views: int, rng: RowStream) -> tuple[Batch,
         if kind == "flip":
             down, right = torch.zeros_like(down), torch.zeros_like(right)
         x = _view(batch.x, which, flips, down, right)
-    return Batch(x, batch.y[which], sizes), [views] * records if views > 1 else None
+    tags = None if batch.tags is None else batch.tags[which]
+    return Batch(x, batch.y[which], sizes, tags=tags), [views] * records if views > 1 else None
 
 
 def _draw(sizes: tuple[int, ...], rng: RowStream) -> tuple[Ints, Ints, Ints]:

@@ -1,4 +1,4 @@
-"""The Method protocol: four verbs. And the public plan that every verb may read.
+"""What every method is: four verbs. And the public plan that every verb may read.
 
     costs     public plan -> events             what one participation releases, of whose data, to whom
     train     clients' data -> rows, own state  inside the clients (DP-SGD clips and noises here)
@@ -9,25 +9,37 @@
 keeps for itself between rounds (`own`) is stored by the engine and leaves the client through `train`'s rows only.
 
 A method says where is clipped and noised; what is computed from a gradient and from the mean message is the plan's
-algorithm (algorithms/base.py), which can be any.
+algorithm (algorithms/base.py), which can be any. Write one in a file of its own: docs/methods.md walks through it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from sordino.algorithms.base import Algorithm, Server
 from sordino.algorithms.fedavg import FedAvg
 from sordino.algorithms.local import Local
-from sordino.core.rng import RowStream, Stream
+from sordino.core.rng import Ints, RowStream, Stream
 from sordino.core.types import Batch, Model, Rows, State
 from sordino.core.vector import Layout
 from sordino.methods.stragglers import Stragglers
+from sordino.privacy.claims import Claim
 from sordino.privacy.events import Cost
 from sordino.privacy.samplers import Sampler
 
-__all__ = ["Local", "Method", "Plan"]
+__all__ = ["Claim", "Local", "Method", "Plan"]
+
+
+@dataclass(frozen=True)
+class Public:
+    """Records that are public, held by the server, and the model to try on them."""
+
+    model: Model
+    batch: Batch  # of one client, the server
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,7 @@ class Plan:
     algorithm: Algorithm = field(default_factory=FedAvg)
     local: Local = field(default_factory=Local)
     noise_multiplier: float | None = None  # set by calibration
+    multipliers: tuple[float, ...] = ()  # each client's own, where clients have budgets that mean noise
     max_participations: int | None = None
     sizes: tuple[int, ...] = (
         1,
@@ -50,12 +63,28 @@ class Plan:
     stragglers: Stragglers = field(default_factory=Stragglers)
     unit: str | None = None  # whose data are protected; None: as the method says
     clients_per_user: int = 1  # in how many clients one user's records lie at most
+    epsilon: float = 1.0  # what the user asked for,
+    delta: float = 1e-5  # in total
+    channel: str = "direct"
+    colluders: int = 0  # clients that the viewer is assumed to be in league with
+    dim: int = 1  # parameters of the model
+    public: Public | None = None  # data that the server may use
 
     @property
     def z(self) -> float:
         if self.noise_multiplier is None:
             raise ValueError("the plan has not been calibrated")
         return self.noise_multiplier
+
+    def z_of(self, ids: Ints, like: Tensor) -> Tensor:
+        """These clients' own noise multipliers [clients, 1]."""
+        own = [self.multipliers[int(i)] for i in ids]
+        return torch.tensor(own, dtype=like.dtype, device=like.device)[:, None]
+
+    @property
+    def noise_share(self) -> float:
+        """Of the noise, that one client adds: in a secure sum all honest clients add it together."""
+        return 1.0 if self.channel == "direct" else (self.population - self.colluders) ** -0.5
 
     @property
     def smallest_client(self) -> int:
@@ -88,21 +117,74 @@ class Plan:
         return replace(self.local, learning_rate=self.local.rate_in(state.round, self.rounds))
 
 
-class Method(Protocol):
-    viewer: ClassVar[str]  # the viewer an epsilon is meant against unless the user says otherwise
-    private: ClassVar[bool]
-    units: ClassVar[tuple[str, ...]]  # whose data it can protect, the usual one first
+class Method:
+    """Subclass it as a frozen dataclass whose fields are its options; `costs` and `train` are the least to write."""
 
-    def costs(self, plan: Plan) -> tuple[Cost, ...]: ...
+    viewer: ClassVar[str] = "server"  # against whom an epsilon is meant unless the user says otherwise
+    private: ClassVar[bool] = True  # whether its noise is calibrated to the total budget of the run
+    units: ClassVar[tuple[str, ...]] = ("record",)  # whose data it can protect, the usual one first
+    algorithm: ClassVar[str] = "fedavg"  # unless the user says otherwise
+    algorithms: ClassVar[tuple[str, ...]] = ()  # those it goes with; none named: any
+    channels: ClassVar[tuple[str, ...]] = ("direct",)  # those it can send through
+    steady: ClassVar[bool] = False  # whether `merge` gets the same stream in every round, to repeat its noise
+    tagged: ClassVar[bool] = False  # whether it must know which records carry private attributes
+    own_noise: ClassVar[bool] = False  # whether clients' own budgets mean noise of their own, not fewer rounds
+
+    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
+        """What taking part in that round costs; by the public plan alone."""
+        raise NotImplementedError
+
+    def whole(self, plan: Plan) -> tuple[Cost, ...] | None:
+        """Where noise is chosen on the way (from what was released): the cost of the run that no choice exceeds.
+
+        The calibrated noise multiplier is then that of the whole run, and a filter keeps to it."""
+        return None
+
+    def now_costs(self, state: State, plan: Plan) -> tuple[Cost, ...]:
+        """What the coming round costs, given what was released before it; this is what the ledger writes down."""
+        return self.whole(plan) or self.costs(plan, state.round)
+
+    def over(self, state: State, plan: Plan) -> bool:
+        """Whether training ends here, before the rounds do; by what was released alone."""
+        return False
+
+    def claim(self, plan: Plan) -> Claim | None:
+        """What the paper says, where that does not hold; such a method is not private (in our sense)."""
+        return None
+
+    def require(self, plan: Plan) -> None:
+        """Refuse a plan that the method cannot follow, with one clear error."""
 
     def begin(self, state: State, layout: Layout, plan: Plan) -> State:
         """Put the method's own public variables into the state before the first round."""
+        return plan.algorithm.begin(state, layout)
+
+    def fresh(self, state: State, clients: int, plan: Plan) -> Rows:
+        """What clients keep before their first round [clients, k]: the algorithm's columns first, then the method's."""
+        return plan.algorithm.fresh(state, clients)
 
     def train(
         self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
     ) -> tuple[Rows, Rows]:
         """What each client would send, and what it keeps for itself."""
+        raise NotImplementedError
 
-    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows: ...
+    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
+        return rows
 
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State: ...
+    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
+        """The sum over what is expected to arrive, handed to the algorithm."""
+        answers = plan.expected_answers(state.round)
+        return plan.algorithm.update(state, rows.sum(dim=0) / answers, plan.server(answers / plan.population))
+
+    def noise(self, state: State, plan: Plan) -> float | None:
+        """Standard deviation of the noise in one client's message, a coordinate, in the round that began so."""
+        return None
+
+    def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
+        """What was chosen in the round that led to this state, for the record: plain numbers and text."""
+        return None
+
+    def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
+        """In words, for `sordino explain`: what was `decided`, round by round, and why."""
+        return []

@@ -24,7 +24,7 @@ from sordino.core.rng import RowStream, Stream
 from sordino.core.types import Batch, Model, Rows, State, Vector
 from sordino.core.vector import Layout
 from sordino.methods import local
-from sordino.methods.base import Plan
+from sordino.methods.base import Method, Plan
 from sordino.privacy.clip import Bounded, clip_rows
 from sordino.privacy.events import Cost, NonPrivate
 from sordino.privacy.events import Gaussian as GaussianEvent
@@ -34,7 +34,7 @@ __all__ = ["DpFedAvg"]
 
 
 @dataclass(frozen=True)
-class DpFedAvg:
+class DpFedAvg(Method):
     clip: float = 1.0  # C: bound on the L2 norm of a client's update; where adaptive, the first one
     adaptive_clip: bool = False  # let the bound follow a private quantile of the norms
     quantile: float = 0.5  # gamma: the share of updates that should stay unclipped
@@ -43,7 +43,6 @@ class DpFedAvg:
     weight_cap: float = 0.0  # records at which a client's weight reaches 1; 0 weighs all clients alike
 
     viewer: ClassVar[str] = "public"
-    private: ClassVar[bool] = True
     units: ClassVar[tuple[str, ...]] = ("client", "user")
 
     def __post_init__(self) -> None:
@@ -51,7 +50,7 @@ class DpFedAvg:
         check.below_one(quantile=self.quantile)
         check.non_negative(count_noise=self.count_noise, weight_cap=self.weight_cap)
 
-    def costs(self, plan: Plan) -> tuple[Cost, ...]:
+    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
         relation = plan.sampler.relation
         # removing a client moves the sum by C; replacing it, with a cohort of a fixed size, by 2C
         moves = 1 if relation == "add/remove" else 2
@@ -98,6 +97,11 @@ class DpFedAvg:
         answers = plan.expected_answers(state.round)
         state = plan.algorithm.update(state, noisy / answers, plan.server(answers / plan.population))
         return state if counts is None else self._move_clip(state, counts[0], plan, rng.at("count"))
+
+    def noise(self, state: State, plan: Plan) -> float | None:
+        """The server's noise, as if every client had brought its part of it."""
+        bound, answers = float(state.extra["clip"]), plan.expected_answers(state.round)
+        return self._update_noise(plan) * bound / math.sqrt(answers)
 
     def _move_clip(self, state: State, counts: Vector, plan: Plan, rng: Stream) -> State:
         """Geometric update of the bound by the noisy share of unclipped updates (Andrew et al., Section 2)."""

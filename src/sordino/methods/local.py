@@ -6,32 +6,43 @@ The method says where gradients come from (exact, or clipped and noisy), the alg
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from sordino.algorithms import optimizers
 from sordino.algorithms.base import Gradient, Work
 from sordino.algorithms.local import Local
+from sordino.algorithms.optimizers import Optimizer
 from sordino.core.rng import Ints, RowStream, flat
 from sordino.core.types import Batch, Model, Rows, State
 from sordino.methods.augment import augment
 from sordino.methods.base import Plan
 
 NONE = np.empty(0, dtype=np.int64)
+After = Callable[[int, Tensor, Rows, Optimizer], None]  # number of the step, weights after it, direction, optimiser
 RECORDS = 2000  # whose losses are computed at once
 
 
-def sgd(state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream) -> tuple[Rows, Rows]:
+def sgd(
+    state: State,
+    data: Batch,
+    own: Rows,
+    model: Model,
+    plan: Plan,
+    rng: RowStream,
+    gradient: Gradient | None = None,
+    after: After | None = None,
+) -> tuple[Rows, Rows]:
     """Local training that is not private by itself: shuffled mini-batches, exact gradients."""
     local = plan.now(state)
     counts = plan.stragglers.steps([local.count(n) if n else 0 for n in data.sizes], rng.at("slow"))
     losses = mean_losses(state, data, model) if "losses" in plan.algorithm.needs else None
-    gradient = exact(model, local, rng)
-    return run(state, data, own, model, plan, rng, counts, batches(data, local, counts, rng), gradient, losses)
+    gradient = gradient or exact(model, local, rng)
+    steps = batches(data, local, counts, rng)
+    return run(state, data, own, model, plan, rng, counts, steps, gradient, losses, after)
 
 
 def run(
@@ -45,21 +56,27 @@ def run(
     steps: Iterable[Batch],
     gradient: Gradient,
     losses: Tensor | None,
+    after: After | None = None,
 ) -> tuple[Rows, Rows]:
-    """Train every client along `gradient`; what each would send and what it keeps, [clients, ...]."""
+    """Train every client along `gradient`; what each would send and what it keeps, [clients, ...].
+
+    `after` is told of every step."""
     algorithm, local = plan.algorithm, plan.now(state)
-    step = optimizers.make(local)
+    step = Optimizer(local)
     start = algorithm.start(state, own)
     weights = start
     for number, batch in enumerate(steps):
         direction = gradient(weights, batch, number)
         if local.weight_decay:
             direction = direction + local.weight_decay * weights
-        moved = step(algorithm.correct(direction, weights, own, state, number, local))
+        direction = algorithm.correct(direction, weights, own, state, number, local)
+        moved = step(direction)
         if number >= min(counts, default=0):  # a client that has done all its steps waits for the others
             active = torch.tensor([number < c for c in counts], dtype=torch.bool, device=moved.device)[:, None]
             moved = torch.where(active, moved, 0.0)
         weights = weights - moved
+        if after is not None:
+            after(number, weights, direction, step)
     moved = (weights - start).expand(len(data.sizes), -1)
     taken = torch.tensor(counts, device=moved.device, dtype=moved.dtype)[:, None]
     if algorithm.personal:

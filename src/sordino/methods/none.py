@@ -12,25 +12,21 @@ import torch
 
 from sordino.core.rng import RowStream, Stream
 from sordino.core.types import Batch, Model, Rows, State
-from sordino.core.vector import Layout
 from sordino.methods import local
-from sordino.methods.base import Plan
+from sordino.methods.base import Method, Plan
 from sordino.privacy.events import Cost, NonPrivate
 
 __all__ = ["NoPrivacy"]
 
 
 @dataclass(frozen=True)
-class NoPrivacy:
-    viewer: ClassVar[str] = "server"
+class NoPrivacy(Method):
     private: ClassVar[bool] = False
     units: ClassVar[tuple[str, ...]] = ("record", "client", "user")
+    channels: ClassVar[tuple[str, ...]] = ("direct", "secure-sum")
 
-    def costs(self, plan: Plan) -> tuple[Cost, ...]:
+    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
         return (Cost(plan.unit or "record", "add/remove", "server", NonPrivate("no noise is added")),)
-
-    def begin(self, state: State, layout: Layout, plan: Plan) -> State:
-        return plan.algorithm.begin(state, layout)
 
     def train(
         self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream

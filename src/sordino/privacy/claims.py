@@ -6,10 +6,36 @@ Why each claim does not hold stands with it. No accountant and no mechanism read
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from sordino.core import check
+from sordino.core.errors import SpecError
 from sordino.privacy.accountants import gdp
 from sordino.privacy.pairs import gaussian_delta
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says its method gives, in the paper's own unit."""
+
+    epsilon: float
+    delta: float
+    source: str  # the paper, and where in it
+    why_not: str  # what breaks it
+    scope: str = "total"  # or "round": of one round, the others are not counted
+    unit: str = "record"
+    viewer: str = "server"
+
+    def sentence(self) -> str:
+        per = "in total" if self.scope == "total" else "for a single round, the others not counted"
+        return (
+            f"Claimed by {self.source}: epsilon = {self.epsilon:g}, delta = {self.delta:g} {per}. "
+            f"It does not hold: {self.why_not}."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"sentence": self.sentence()}
 
 
 def nbafl_factor(delta: float) -> float:
@@ -43,6 +69,38 @@ def nbafl_downlink_std(
     check.count(records=records, rounds=rounds, exposures=exposures, clients=clients)
     factor, missing = nbafl_factor(delta), rounds**2 - exposures**2 * clients
     return 2 * factor * clip * math.sqrt(missing) / (records * clients * epsilon) if missing > 0 else 0.0
+
+
+# baselines of 002
+
+GEODP_READINGS = ("moments", "linear")
+
+
+def geodp_first_std(
+    clip: float,
+    records: int,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    exposures: int,
+    ratio: float,
+    reading: str = "moments",
+) -> float:
+    """sigma_1 of sigma_t^2 = sigma_1^2 r^(t-1), granting 2C/m: Yuan et al. (2023), arXiv:2303.04274, as we read it.
+
+    moments: sum_t (2C/m)^2 / sigma_t^2 = eps^2 / (2 ln(1/delta)); linear: sum_t c (2C/m) / sigma_t = eps, as NbAFL. The
+    sums go over the dearest rounds, as many as a client is in. Does not hold, as `nbafl_uplink_std`. The moments bound
+    leaves out a term and is too little for a large epsilon even where the sensitivity is right.
+    """
+    check.positive(clip=clip, epsilon=epsilon, ratio=ratio)
+    check.count(records=records, rounds=rounds, exposures=exposures)
+    check.below_one(delta=delta)
+    check.one_of(GEODP_READINGS, reading=reading)
+    taken = range(rounds - exposures, rounds) if ratio < 1 else range(exposures)
+    if reading == "linear":
+        return nbafl_uplink_std(clip, records, epsilon, delta) * math.fsum(ratio ** (-t / 2) for t in taken)
+    each = 2 * clip / records
+    return each * math.sqrt(2 * math.log(1 / delta) * math.fsum(ratio**-t for t in taken)) / epsilon
 
 
 def fedsdp_mu(epsilon: float, delta: float, ratio: float) -> float:
@@ -98,3 +156,71 @@ def xue_exact_delta(epsilon: float, rounds: int, sigma: float) -> float:
     check.positive(epsilon=epsilon, sigma=sigma)
     check.count(rounds=rounds)
     return gaussian_delta(math.sqrt(rounds) / sigma, epsilon)
+
+
+def xue_sigma(epsilon: float, delta: float, rounds: int) -> float:
+    """The least sigma_0 that Eq. (13) of Xue et al. allows for that many participations.  Does not hold, as above."""
+    check.below_one(delta=delta)
+    low, high = 0.0, 1.0
+    while xue_delta(epsilon, rounds, high) > delta:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if xue_delta(epsilon, rounds, middle) <= delta else (middle, high)
+    return high
+
+
+def udp_mass(lam: float) -> float:
+    """The total mass of Feng et al.'s staircase density with y = (1 - e^-1) / (2 Delta (v + e^-lambda (1 - v))).
+
+    Does not hold: a density has mass 1, so 1 - e^-lambda belongs in place of 1 - e^-1; they agree at lambda = 1 only.
+    """
+    check.positive(lam=lam)
+    return -math.expm1(-1.0) / -math.expm1(-lam)
+
+
+def udp_staircase_rdp(order: float, lam: float, v: float) -> float:
+    """Feng et al. (2025), "Harmonizing Differential Privacy Mechanisms for FL", Theorem 1, of one number.
+
+    Does not hold: ln(.) / (alpha - 1) is left out; 1 - e^-1 stands for 1 - e^-lambda, 1 - v for min(v, 1 - v), and
+    e^{-sgn(1/2 - v) lambda} for 1 where v > 1/2. The right curve is in mechanisms/staircase.py. Of vectors it says
+    nothing, though the method adds such noise to each of d coordinates.
+    """
+    check.positive(lam=lam)
+    _staircase_shape(order, v)
+    both = math.exp((order - 1) * lam) + math.exp(-order * lam)
+    sign = (v < 0.5) - (v > 0.5)
+    height = -math.expm1(-1.0) / (2 * (v + math.exp(-lam) * (1 - v)))
+    return both / 2 + height * (both * (1 - v) + abs(2 * v - 1) * math.exp(-sign * lam))
+
+
+def udp_staircase_v(order: float, level: float) -> float:
+    """Feng et al., Theorem 2: the v with which a staircase is said to have Renyi divergence `level`, for any lambda.
+
+    Does not hold: lambda is missing, and for a level of at most 1 there is no logarithm.
+    """
+    if not level > 1:
+        raise SpecError(f"Theorem 2 takes the logarithm of level - 1; level must be above 1, not {level!r}.")
+    _staircase_shape(order, 0.0)
+    return math.log(level - 1) / (order - 1)
+
+
+def udp_l1_error(length: int, rounds: int, lam: float, v: float, step: float) -> float:
+    """Feng et al., Theorem 3: the expected L1 distance that the noise of all rounds makes.
+
+    Does not hold: Delta^2 and Delta are added up, the normaliser is missing, and independent noises add up as the root
+    of the number of rounds; m T E|X| is an upper bound only.
+    """
+    check.positive(lam=lam, step=step)
+    check.count(length=length, rounds=rounds)
+    _staircase_shape(2.0, v)
+    b, square = math.exp(-lam), step * step
+    return length * rounds / (1 - b) * (v * v * square + b * square - b * v * v * square + step * b)
+
+
+def _staircase_shape(order: float, v: float) -> None:
+    if not order > 1:
+        raise SpecError(f"a Renyi order lies above 1, not at {order!r}.")
+    check.non_negative(v=v)
+    if v > 1:
+        raise SpecError(f"v must lie in [0, 1], not {v!r}.")

@@ -8,13 +8,15 @@ the server pays.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby, pairwise
+from typing import Any
 
-from sordino.core.errors import SpecError
+from sordino.core.errors import SpecError, UnsupportedEvent
 from sordino.privacy import trust
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
 from sordino.privacy.algebra import grouped, non_private, replaced
-from sordino.privacy.events import Composed, Cost, Event, Repeated, Visible
+from sordino.privacy.events import Composed, Cost, Event, Repeated, Visible, to_json
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Sampler, of_records_inside
 
@@ -32,7 +34,7 @@ def cost_to(viewer: str, costs: Sequence[Cost]) -> Cost:
 
 
 def total(
-    cost: Cost,
+    costs: Cost | Sequence[Cost],
     viewer: str,
     sampler: Sampler,
     population: int,
@@ -40,20 +42,66 @@ def total(
     participations: int,
     once: Sequence[Event] = (),
 ) -> tuple[Event, ...]:
-    """Events that each bound the whole run, `once` being released beside the rounds; the least epsilon counts."""
-    changed = cost.draw == "changed"
-    each = grouped(replaced(cost.event), cost.copies) if changed else _times(cost.event, cost.copies)
-    every_time = _with(Repeated(each, participations), once)
-    if trust.viewer(viewer).sees_draw or non_private(cost.event) is not None:
+    """Events that each bound the whole run, `once` being released beside the rounds; the least epsilon counts.
+
+    `costs` is what each round costs who takes part in it: one for all rounds, or one a round."""
+    by_round = [costs] * rounds if isinstance(costs, Cost) else list(costs)
+    if not by_round:
+        return (_with(Composed(()), once),)
+    every_time = _with(_sum(_dearest([_each(c) for c in by_round], participations)), once)
+    if trust.viewer(viewer).sees_draw or any(non_private(c.event) is not None for c in by_round):
         return (every_time,)
-    if changed:
-        a_round = grouped(replaced(sampler.hidden(cost.event, population)), cost.copies)
-    elif cost.draw == "inside":
-        a_round = _copies_inside(cost, sampler, population)
-    else:
-        a_round = sampler.hidden(cost.event, population)
-    hidden = _with(Repeated(a_round, rounds), once)
+    hidden = _with(_sum([_hidden(c, sampler, population) for c in by_round]), once)
     return (hidden,) if participations >= rounds else (hidden, every_time)
+
+
+def _each(cost: Cost) -> Event:
+    """Of a round in which it is known who takes part."""
+    if cost.draw == "changed":
+        return grouped(replaced(cost.event), cost.copies)
+    return _times(cost.event, cost.copies)
+
+
+def _hidden(cost: Cost, sampler: Sampler, population: int) -> Event:
+    """Of a round in which that is not known."""
+    if cost.draw == "changed":
+        return grouped(replaced(sampler.hidden(cost.event, population)), cost.copies)
+    if cost.draw == "inside":
+        return _copies_inside(cost, sampler, population)
+    return sampler.hidden(cost.event, population)
+
+
+def _sum(events: Sequence[Event]) -> Event:
+    """All of them, runs of equal ones together."""
+    found = tuple(Repeated(event, len(list(run))) for event, run in groupby(events))
+    return found[0] if len(found) == 1 else Composed(found)
+
+
+def _dearest(events: Sequence[Event], count: int) -> list[Event]:
+    """The rounds that cost most, as many as one client can be in; they must differ in the amount of noise alone."""
+    if count >= len(events) or all(e == events[0] for e in events):
+        return list(events[:count])
+    if any(non_private(e) is not None for e in events):
+        return [next(e for e in events if non_private(e) is not None)]
+    shapes, levels = zip(*(_level(to_json(e)) for e in events), strict=True)
+    order = sorted(range(len(events)), key=lambda i: levels[i])
+    steps = pairwise([levels[i] for i in order])
+    if len(set(shapes)) > 1 or not all(a <= b for low, high in steps for a, b in zip(low, high, strict=True)):
+        raise UnsupportedEvent("rounds of different kinds with clients that are not in all of them have no bound.")
+    return [events[i] for i in order[:count]]
+
+
+def _level(event: Any) -> tuple[str, tuple[float, ...]]:
+    """What an event is apart from its noise, and the noise multipliers in it."""
+    found: list[float] = []
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, dict):
+            found.extend(v for k, v in value.items() if k == "noise_multiplier")
+            return {k: walk(v) for k, v in value.items() if k != "noise_multiplier"}
+        return [walk(v) for v in value] if isinstance(value, list) else value
+
+    return repr(walk(event)), tuple(found)
 
 
 def _copies_inside(cost: Cost, sampler: Sampler, population: int) -> Event:
@@ -73,7 +121,7 @@ def _with(event: Event, once: Sequence[Event]) -> Event:
 
 
 def guarantee(
-    costs: Sequence[Cost],
+    costs: Sequence[Cost] | Sequence[Sequence[Cost]],
     viewer: str,
     sampler: Sampler,
     population: int,
@@ -84,8 +132,17 @@ def guarantee(
     cells: float = pld.FINE,
     once: Sequence[Event] = (),
 ) -> Guarantee:
-    cost = cost_to(viewer, costs)
-    events = total(cost, viewer, sampler, population, rounds, participations, once)
+    """`costs` are those of one round, for all of them, or one list a round."""
+    by_round = [cost_to(viewer, c) for c in costs if not isinstance(c, Cost)]
+    cost = by_round[0] if by_round else cost_to(viewer, [c for c in costs if isinstance(c, Cost)])
+    events = total(by_round or cost, viewer, sampler, population, rounds, participations, once)
+    return of(events, cost, viewer, rounds, delta, mode, cells)
+
+
+def of(
+    events: Sequence[Event], cost: Cost, viewer: str, rounds: int, delta: float, mode: str, cells: float = pld.FINE
+) -> Guarantee:
+    """The guarantee that the best of these bounds gives."""
     return Guarantee(
         epsilon=min(epsilon(e, delta, cells) for e in events),
         delta=delta,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sordino.algorithms.base import Algorithm
 from sordino.channels.direct import Direct
+from sordino.channels.secure_sum import SecureSum
 from sordino.core.errors import BudgetError, DataError, SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
@@ -21,24 +22,25 @@ from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels,
 from sordino.engines.simulator import Simulator
 from sordino.gradients.engine import Gradients
 from sordino.methods.augment import augment
-from sordino.methods.base import Local, Method, Plan
+from sordino.methods.base import Local, Method, Plan, Public
+from sordino.methods.dp_sgd import DpSgd
 from sordino.models import losses
 from sordino.models.validate import fix, validate
-from sordino.privacy import personal, price
+from sordino.privacy import personal, price, trust
 from sordino.privacy.account import epsilon
 from sordino.privacy.calibrate import noise_multiplier
 from sordino.privacy.events import Composed, Event
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
 from sordino.runs import held_out, legal, statistics
 from sordino.runs.held_out import HeldOut
-from sordino.runs.job import Job, seen_draw
-from sordino.runs.prepare import prepare
+from sordino.runs.job import Job, totals
+from sordino.runs.prepare import Kept, prepare
 from sordino.runs.spec import Spec
 
 
-def from_spec(spec: Spec) -> Job:
-    """A job on a named dataset and model."""
-    found = prepare(spec)
+def from_spec(spec: Spec, keep: Kept | None = None) -> Job:
+    """A job on a named dataset and model; `keep` holds what runs of one process share."""
+    found = prepare(spec, keep=keep)
     return build(
         found.spec, found.module, found.clients, None, found.test, found.test_clients, found.data.notes, found.brought
     )
@@ -58,13 +60,18 @@ def build(
     legal.require(spec.method, spec.algorithm, spec.unit)
     held = adopt(clients)
     brought = brought or held
-    device = _device(spec.device)
+    device = device_of(spec.device)
     module = copy.deepcopy(module if isinstance(module, nn.Module) else module()).cpu()  # the caller's stays as it is
     fixed: list[str] = []
     if spec.fix_model:
         module, fixed = fix(module)
     method: Method = spec.method_object()
+    held, shown = held_out.public(spec, held)
     held, kept_out = held_out.split(spec, method, held)
+    if method.tagged and (not isinstance(held, ArrayClients) or held.tags is None):
+        raise DataError(
+            f"{spec.method} must know which records carry private attributes: set private_data, such as label:3,8."
+        )
     first = held.fetch([0], torch.device("cpu"))
     sample_loss = losses.loss_for(loss, first.y)
     pair = None if test is None else checked("the test data", *test)
@@ -81,11 +88,15 @@ def build(
     one = Batch(first.x[:1].to(device), first.y[:1].to(device), (1,))
     augment(one, spec.augment, spec.views, Stream.research(0).rows([0]))  # refuses what is no picture
     model.gradients.sums(model.layout.read(module), one, 1.0, seeds=[0])  # settles how gradients are clipped
-    plan, viewer = _plan(spec, method, held)
+    plan, viewer = _plan(spec, method, held, model.layout.dim)
+    if shown is not None:
+        on = Batch(shown.x.to(device), shown.y.to(device), shown.sizes)
+        plan = replace(plan, public=Public(model, on))
+        notes = (*notes, f"{len(shown.y)} records are held by the server and count as public")
     once = held_out.events(spec, method, plan)
     if method.private:
         plan = replace(plan, noise_multiplier=_calibrate(method, plan, viewer, spec, once))
-    budgets, caps, more = _personal(spec, method, plan, viewer)
+    plan, budgets, caps, more = _personal(spec, method, plan, viewer)
     state = State(model.layout.read(module))
     state = method.begin(state, model.layout, plan)  # refuses what cannot start before there is a run folder
     if isinstance(held, ArrayClients) and device.type != "cpu":
@@ -101,7 +112,7 @@ def build(
         test_clients=owners,
         held_out=kept_out,
         engine=Simulator(device, spec.memory_gb, Stream.research(spec.seed or 0)),
-        channel=Direct(),
+        channel=Direct() if spec.channel == "direct" else SecureSum(),
         rng=Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system(),
         viewer=viewer,
         notes=(*notes, *fixed, *more, *_remarks(spec, method, plan, kept_out)),
@@ -160,7 +171,7 @@ def _sample(x: Tensor) -> Tensor:
     return torch.cat([x, x.flip(-1) * 0.5])
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
@@ -195,7 +206,7 @@ def _sampler(spec: Spec, population: int) -> Sampler:
     return Poisson(spec.client_rate)
 
 
-def _plan(spec: Spec, method: Method, held: Any) -> tuple[Plan, str]:
+def _plan(spec: Spec, method: Method, held: Any, dim: int) -> tuple[Plan, str]:
     by_user = spec.unit == "user" and method.viewer == "server"  # users are what is drawn and counted
     if spec.unit == "user" and not (isinstance(held, ArrayClients) and held.users is not None):
         raise DataError("unit = user, but the clients do not say whose a record is: give users (one number a record).")
@@ -210,7 +221,7 @@ def _plan(spec: Spec, method: Method, held: Any) -> tuple[Plan, str]:
         counts = held.all_sizes() if isinstance(held, ArrayClients) else np.array(held.sizes())
     sizes = tuple(np.unique(counts).tolist())
     what = "users" if by_user else "records"
-    noisy_steps = method.private and method.viewer == "server"  # whose cost is that of the smallest client
+    noisy_steps = method.private and isinstance(method, DpSgd)  # whose cost is that of the smallest client
     if noisy_steps and spec.batch_size is not None and spec.batch_size > min(sizes):
         raise SpecError(
             f"batch_size {spec.batch_size} is larger than the smallest client's {min(sizes)} {what}. "
@@ -245,7 +256,17 @@ def _plan(spec: Spec, method: Method, held: Any) -> tuple[Plan, str]:
         stragglers=law,
         unit=spec.unit,
         clients_per_user=spec.clients_per_user,
+        epsilon=spec.epsilon,
+        delta=spec.delta,
+        channel=spec.channel,
+        colluders=trust.viewer(spec.viewer or method.viewer).colluders,
+        dim=dim,
     )
+    if spec.channel not in method.channels:
+        raise SpecError(f"{spec.method} does not go with channel = {spec.channel}: use {', '.join(method.channels)}.")
+    if spec.channel != "direct" and plan.colluders >= plan.population:
+        raise SpecError(f"viewer {spec.viewer}: of {plan.population} clients at least one must be honest.")
+    method.require(plan)
     return plan, spec.viewer or method.viewer
 
 
@@ -270,16 +291,22 @@ def _local(spec: Spec) -> Local:
 
 def _personal(
     spec: Spec, method: Method, plan: Plan, viewer: str
-) -> tuple[personal.Budgets | None, Ints | None, tuple[str, ...]]:
-    """The clients' own budgets and what they pay for; the noise stays that of the run."""
+) -> tuple[Plan, personal.Budgets | None, Ints | None, tuple[str, ...]]:
+    """The clients' own budgets and what they pay for: noise of their own, or fewer rounds with the noise of the run."""
     if spec.budgets is None:
-        return None, None, ()
+        return plan, None, None, ()
     if not method.private:
         raise SpecError(f"budgets need a private method; {spec.method} adds no noise.")
     dealer = Stream.research(spec.seed or 0).at("budgets")  # public, also in secure mode
     budgets = personal.read(spec.budgets, plan.population, spec.delta, dealer)
     if spec.unit == "user" or held_out.events(spec, method, plan):
         raise SpecError("budgets of clients go with unit = record or client, and with evaluation on test data only.")
+    if method.own_noise:
+        each = [
+            _calibrate(method, plan, viewer, replace(spec, epsilon=min(e, spec.epsilon), delta=min(d, spec.delta)), ())
+            for e, d in budgets.kinds
+        ]
+        return replace(plan, multipliers=tuple(each[i] for i in budgets.of.tolist())), budgets, None, ()
     event = price.cost_to(viewer, method.costs(plan)).event
     rich = np.array([e >= spec.epsilon and d >= spec.delta for e, d in budgets.kinds])[budgets.of]
     caps = np.where(rich, plan.participations, personal.participations(event, budgets, plan.participations))
@@ -290,17 +317,17 @@ def _personal(
             "Lower the run's epsilon (more noise), or raise the budgets."
         )
     if not len(out):
-        return budgets, caps, ()
+        return plan, budgets, caps, ()
     names = ", ".join(map(str, out[:10])) + (", ..." if len(out) > 10 else "")
-    return budgets, caps, (f"{len(out)} clients never take part, their budgets pay for no round: {names}",)
+    return plan, budgets, caps, (f"{len(out)} clients never take part, their budgets pay for no round: {names}",)
 
 
 def _calibrate(method: Method, plan: Plan, viewer: str, spec: Spec, once: tuple[Event, ...]) -> float:
     """The least noise with which the whole plan stays within the budget, against the viewer."""
 
     def alternatives(z: float) -> tuple[Any, ...]:
-        cost = price.cost_to(viewer, method.costs(replace(plan, noise_multiplier=z)))
-        return price.total(cost, viewer, seen_draw(plan, cost), plan.population, plan.rounds, plan.participations, once)
+        tried = replace(plan, noise_multiplier=z)
+        return totals(method, tried, viewer, plan.rounds, plan.participations, once)[1]
 
     alone = epsilon(Composed(once), spec.delta) if once else 0.0
     if alone >= spec.epsilon:

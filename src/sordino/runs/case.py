@@ -17,6 +17,7 @@ from sordino.core.types import SampleLoss
 from sordino.data.clients import ArrayClients, adopt, checked
 from sordino.data.load import Dataset
 from sordino.methods.base import Method, Plan
+from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy import price
 from sordino.privacy.events import Cost
 from sordino.privacy.samplers import FixedSize, Poisson
@@ -84,7 +85,7 @@ class Case:
         if self.job is None or not self.method.private:
             return None
         plan = self.job.plan
-        where = "records" if self.method.viewer == "server" else "sum"
+        where = "records" if isinstance(self.method, DpSgd) else "sum"
         steps = plan.rounds * (plan.local.count(plan.smallest_client) if where == "records" else 1)
         batch = plan.local.expected_batch(max(1, round(plan.mean_client)))
         step = planner.step_nsr(where, plan.z, self.job.model.layout.dim, max(1.0, plan.expected_cohort), batch)

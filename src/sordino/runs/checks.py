@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sordino.core.errors import ModelError, SordinoError
+from sordino.methods.dp_sgd import DpSgd
 from sordino.models.validate import fix, validate
 from sordino.privacy.algebra import non_private
 from sordino.runs import planner
@@ -326,7 +327,7 @@ def ledger(case: Case) -> Iterator[Finding]:
 def usefulness(case: Case) -> Iterator[Finding]:
     """whether anything is learnt under the noise: asks the planner"""
     run_nsr, plan = case.nsr(), case.plan()
-    unit = "record" if case.method.viewer == "server" else "client"  # where the noise goes; users are one or the other
+    unit = "record" if isinstance(case.method, DpSgd) else "client"  # where the noise goes; users are one or the other
     if run_nsr is None or (says := planner.verdict(unit, run_nsr)) == "works":
         return
     yield Finding(

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sordino.core.errors import SpecError
 from sordino.core.rng import Ints, Stream
+from sordino.core.types import Batch
 from sordino.data import splits
 from sordino.data.clients import ArrayClients
 from sordino.methods.base import Method, Plan
@@ -60,7 +61,7 @@ def split(spec: Spec, method: Method, clients: Any) -> tuple[Any, HeldOut | None
                 raise SpecError(f"{kind} = {share} holds out no record at all. Use a larger share.")
             if spec.evaluate_on == kind:
                 found = _held(kind, clients, out, unit, spec, method)
-            clients = ArrayClients.split(clients.x, clients.y, kept, users=clients.users)
+            clients = ArrayClients.split(clients.x, clients.y, kept, users=clients.users, tags=clients.tags)
     return clients, found
 
 
@@ -77,6 +78,21 @@ def _held(kind: str, clients: ArrayClients, out: list[Ints], unit: str, spec: Sp
         of = np.arange(len(index))
     holder = np.zeros_like(owner) if kind == "tuning" or central else owner
     return HeldOut(kind, clients.x[index], clients.y[index], holder, np.unique(of, return_inverse=True)[1])
+
+
+def public(spec: Spec, clients: Any) -> tuple[Any, Batch | None]:
+    """Clients without the records that the server holds, and those; they count as public."""
+    if not spec.server_data:
+        return clients, None
+    if not isinstance(clients, ArrayClients):
+        raise SpecError("server_data needs clients whose records are in memory.")
+    parts = [np.arange(a, b) for a, b in pairwise(clients.starts)]
+    kept, out = splits.validation(parts, spec.server_data, Stream.research(spec.seed or 0).at("server data"))
+    index = np.concatenate(out)
+    if not len(index):
+        raise SpecError(f"server_data = {spec.server_data} gives the server no record at all. Use a larger share.")
+    left = ArrayClients.split(clients.x, clients.y, kept, users=clients.users, tags=clients.tags)
+    return left, Batch(clients.x[index], clients.y[index], (len(index),))
 
 
 def evaluations(spec: Spec) -> int:

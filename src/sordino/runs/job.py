@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from sordino.channels.direct import Direct
+from sordino.channels.secure_sum import SecureSum
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Clients, Model
 from sordino.engines.base import Engine
 from sordino.methods.base import Method, Plan
 from sordino.privacy import account, personal, price
 from sordino.privacy.accountants import pld
-from sordino.privacy.events import Cost, Event
+from sordino.privacy.events import Composed, Cost, Event
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Poisson, Sampler
 from sordino.runs.held_out import HeldOut
@@ -30,7 +32,7 @@ class Job:
     brought: Clients  # all records as they came, before any was held out or left out: what a ledger knows the data by
     test: tuple[Tensor, Tensor] | None
     engine: Engine
-    channel: Direct
+    channel: Direct | SecureSum
     rng: Stream
     viewer: str
     notes: tuple[str, ...]  # what was changed or chosen on the way
@@ -42,12 +44,9 @@ class Job:
 
     def guarantee(self, viewer: str, rounds: int, participations: int, rough: bool = False) -> Guarantee:
         """What so many rounds cost; `rough` is quicker and still an upper bound."""
-        costs, plan, spec = self.method.costs(self.plan), self.plan, self.spec
+        cost, events = totals(self.method, self.plan, viewer, rounds, participations, self.once)
         cells = pld.ROUGH if rough else pld.FINE
-        draw = seen_draw(plan, price.cost_to(viewer, costs))
-        return price.guarantee(
-            costs, viewer, draw, plan.population, rounds, participations, spec.delta, spec.mode, cells, self.once
-        )
+        return price.of(events, cost, viewer, rounds, self.spec.delta, self.spec.mode, cells)
 
     @property
     def viewers(self) -> tuple[str, ...]:
@@ -61,12 +60,23 @@ class Job:
     def whole(self) -> Cost:
         """The whole plan as one event, against the viewer of the budget."""
         plan = self.plan
-        cost = price.cost_to(self.viewer, self.method.costs(plan))
-        found = price.total(
-            cost, self.viewer, seen_draw(plan, cost), plan.population, plan.rounds, plan.participations, self.once
-        )
+        cost, found = totals(self.method, plan, self.viewer, plan.rounds, plan.participations, self.once)
         event = found[0] if len(found) == 1 else min(found, key=lambda e: account.epsilon(e, self.spec.delta))
         return Cost(cost.unit, cost.relation, self.viewer, event)
+
+
+def totals(
+    method: Method, plan: Plan, viewer: str, rounds: int, participations: int, once: Sequence[Event] = ()
+) -> tuple[Cost, tuple[Event, ...]]:
+    """What so many rounds cost a viewer: whose data in which relation, and events that each bound all of it."""
+    whole = method.whole(plan)
+    if whole is not None:  # however little has happened: what is spent on the way is chosen on the way
+        cost = price.cost_to(viewer, whole)
+        return cost, (Composed((*((cost.event,) if rounds else ()), *once)),)
+    cost = price.cost_to(viewer, method.costs(plan))
+    by_round = [price.cost_to(viewer, method.costs(plan, t)) for t in range(rounds)]
+    draw = seen_draw(plan, cost)
+    return cost, price.total(by_round, viewer, draw, plan.population, rounds, participations, once)
 
 
 def seen_draw(plan: Plan, cost: Cost) -> Sampler:

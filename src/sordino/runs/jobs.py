@@ -110,6 +110,9 @@ class Account:
             return None
         return ids(next(self._chain.select("id = ?", [row])).owners or b"")
 
+    def has_paid(self, number: int) -> bool:
+        return number in self._first
+
     def last_cohort(self) -> Ints:
         """Of the round that was charged last."""
         return ids(next(self._chain.select("id = ?", [self.paid[-1][1]])).owners or b"") if self.paid else ids(b"")

@@ -13,6 +13,7 @@ from sordino.algorithms.base import Algorithm
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.methods.base import Method
+from sordino.methods.dp_sgd import DpSgd
 
 UNITS = ("record", "client", "user")
 
@@ -26,21 +27,21 @@ class Case:
     @property
     def noisy_gradients(self) -> bool:
         """Whether whatever a client computes from its data passes through clipped, noisy gradients."""
-        return self._method.private and self._method.viewer == "server"
+        return self.method_class.private and issubclass(self.method_class, DpSgd)
 
     @property
     def clipped_message(self) -> bool:
         """Whether a client's message is clipped as a whole."""
-        return self._method.private and self._method.viewer == "public"
+        return self.method_class.private and not issubclass(self.method_class, DpSgd)
 
     @property
-    def _method(self) -> type[Method]:
+    def method_class(self) -> type[Method]:
         found: type[Method] = plugin.load("methods", self.method)
         return found
 
     @property
     def made_for(self) -> tuple[str, ...]:
-        return self._method.units
+        return self.method_class.units
 
     @property
     def way(self) -> type[Algorithm]:
@@ -64,7 +65,12 @@ def unit_has_a_bound(case: Case) -> str | None:
     return f"the method protects {' or '.join(case.made_for)}"
 
 
-RULES: tuple[Callable[[Case], str | None], ...] = (unit_has_a_bound,)
+def method_knows_the_algorithm(case: Case) -> str | None:
+    named = case.method_class.algorithms
+    return f"it goes with {', '.join(named)}" if named and case.algorithm not in named else None
+
+
+RULES: tuple[Callable[[Case], str | None], ...] = (method_knows_the_algorithm, unit_has_a_bound)
 
 
 def own_condition(case: Case) -> str | None:
@@ -110,12 +116,19 @@ def require(method: str, algorithm: str, unit: str | None) -> None:
 
 
 def table() -> list[dict[str, str]]:
-    """Every combination: one row an algorithm and unit, one column a method."""
+    """Every combination: one row an algorithm and unit, one column a method that goes with any algorithm."""
     return [
-        {"algorithm": algorithm, "unit": unit} | {m: _cell(m, algorithm, unit) for m in plugin.available("methods")}
+        {"algorithm": algorithm, "unit": unit} | {m: _cell(m, algorithm, unit) for m in carriers()}
         for algorithm in plugin.available("algorithms")
         for unit in UNITS
     ]
+
+
+def carriers() -> list[str]:
+    """The methods that carry any algorithm; the others name those they go with, or are one of these with a part
+    replaced and go with what that goes with."""
+    found = {m: plugin.load("methods", m) for m in plugin.available("methods")}
+    return [m for m, cls in found.items() if not cls.algorithms and Method in cls.__bases__]
 
 
 def _cell(method: str, algorithm: str, unit: str) -> str:

@@ -36,7 +36,7 @@ def begin(job: Job) -> State:
 
 def remembers(job: Job, state: State) -> bool:
     """Whether clients keep anything between rounds."""
-    return bool(job.plan.algorithm.fresh(state, 1).shape[1]) or job.plan.stragglers.late > 0
+    return bool(job.method.fresh(state, 1, job.plan).shape[1]) or job.plan.stragglers.late > 0
 
 
 def run(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> Iterator[RoundRecord]:
@@ -49,14 +49,21 @@ def _rounds(
     job: Job, folder: RunFolder, ledger: Account, state: State, done: int, beside: ThreadPoolExecutor
 ) -> Iterator[RoundRecord]:
     saved, kept = time.monotonic(), done
-    cost = price.cost_to(job.viewer, job.method.costs(job.plan))  # of one participation
+    uneven = job.method.whole(job.plan) is not None or not _alike(job)
     while done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None):
-        start = time.monotonic()
+        if job.method.over(state, job.plan):
+            break
+        if uneven and not ledger.repeatable and ledger.has_paid(done):
+            done += 1  # it may have been released; charged once more it would cost more than the plan has for it
+            state = replace(state, round=done)
+            continue
+        start, before = time.monotonic(), state
         rng = job.rng.at("round", done)
         cohort = _draw(job, ledger, done)
         faults.point("drawn")
         if ledger.repeats(done) is None:
             faults.point("paying")
+            cost = price.cost_to(job.viewer, job.method.now_costs(state, job.plan))  # of one participation
             ledger.spend(done, cohort, cost)  # durably, or stop here
         faults.point("paid")
         epsilon = beside.submit(spent, job, ledger.charged, ledger.most, done + 1 == job.plan.rounds)
@@ -64,11 +71,13 @@ def _rounds(
         rows = job.engine.clients(job.method, state, ids, job.clients, job.model, job.plan, rng.at("clients"))
         faults.point("trained")
         seen = job.channel.carry(rows, rng.at("channel"))
-        state = _average(job, job.method.merge(state, seen, job.plan, rng.at("merge")))
+        state = _average(
+            job, job.method.merge(state, seen, job.plan, (job.rng if job.method.steady else rng).at("merge"))
+        )
         faults.point("merged")
         done += 1
         state = replace(state, round=done)
-        due = _due(job, done)
+        due = _due(job, done) or (_can_evaluate(job) and job.method.over(state, job.plan))
         if due and job.held_out is not None:  # so that no held-out record is evaluated on twice after a crash
             _save(job, folder, ledger, state, done)
             saved, kept = time.monotonic(), done
@@ -81,6 +90,8 @@ def _rounds(
             seconds=time.monotonic() - start,
             clip=float(state.extra["clip"]) if "clip" in state.extra else None,
             answers=None if job.plan.stragglers.none else len(rows),
+            noise=job.method.noise(before, job.plan),
+            decided=job.method.decided(state, job.plan),
             **(evaluate(job, model_vector(state), done) if due else {}),
         )
         folder.append(record)
@@ -91,6 +102,12 @@ def _rounds(
         yield record
     if done != kept:  # the budget ended the run before its rounds did
         _save(job, folder, ledger, state, done)
+
+
+def _alike(job: Job) -> bool:
+    """Whether every round costs the same."""
+    first = job.method.costs(job.plan)
+    return all(job.method.costs(job.plan, t) == first for t in range(1, job.plan.rounds))
 
 
 def lost_record(job: Job, ledger: Account, state: State, done: int) -> RoundRecord:
@@ -151,9 +168,12 @@ def spent(job: Job, rounds: int, participations: int, last: bool) -> dict[str, f
     return out
 
 
+def _can_evaluate(job: Job) -> bool:
+    return job.test is not None or job.held_out is not None
+
+
 def _due(job: Job, done: int) -> bool:
-    can = job.test is not None or job.held_out is not None
-    return can and (done % job.spec.evaluate_every == 0 or done == job.plan.rounds)
+    return _can_evaluate(job) and (done % job.spec.evaluate_every == 0 or done == job.plan.rounds)
 
 
 def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
@@ -189,7 +209,7 @@ def evaluate_own(job: Job, state: State) -> dict[str, float]:
     for client in job.engine.store.clients("own"):
         index = torch.from_numpy(np.flatnonzero(job.test_clients == client)).to(y.device)
         if len(index):
-            own = job.engine.store.read("own", [client], job.plan.algorithm.fresh(state, 1))
+            own = job.engine.store.read("own", [client], job.method.fresh(state, 1, job.plan))
             module = trained(job, job.plan.algorithm.own_models(state, own)[0]).eval()
             with torch.inference_mode():
                 meter.add(module(x[index]), y[index], torch.full((len(index),), client))

@@ -4,7 +4,7 @@ Features and scales are public constants; the number of classes is declared by t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -14,16 +14,25 @@ import torch
 from torch import Tensor, nn
 
 from sordino.core import plugin
-from sordino.core.errors import DataError
+from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.data import partition, users
+from sordino.data import tags as tagging
 from sordino.data.clients import ArrayClients
+from sordino.data.colour_scattering import colour_scattering
 from sordino.data.load import Columns, Dataset, load
 from sordino.data.oriented_gradients import oriented_gradients
 from sordino.data.scattering import scattering
+from sordino.data.silhouettes import silhouettes
 from sordino.runs.spec import Spec
 
-FEATURES = {"scattering": scattering, "oriented-gradients": oriented_gradients}
+Kept = dict[tuple[Any, ...], Any]  # data and features that several runs of one process share
+FEATURES = {
+    "scattering": scattering,
+    "silhouettes": silhouettes,
+    "oriented-gradients": oriented_gradients,
+    "colour-scattering": colour_scattering,
+}
 
 
 @dataclass(frozen=True)
@@ -38,13 +47,17 @@ class Prepared:
     test_clients: Ints | None  # whose part of the test data a record is
 
 
-def prepare(spec: Spec, sketch: bool = False) -> Prepared:
+def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepared:
     """`sketch` computes features of a few records only; the others stand in by number, labels and clients are real."""
-    data = load(spec.dataset, spec.data_dir, columns=_columns(spec))
+    source = (spec.dataset, spec.data_dir, _columns(spec))
+    data = _once(keep, source, lambda: load(spec.dataset, spec.data_dir, columns=_columns(spec)))
     spec = _decided(spec, data)
     setup = Stream.research(spec.seed or 0)
     parts = _parts(spec, data, setup)
     spec = replace(spec, clients=len(parts))
+    tags = None if spec.private_data is None else _tags(spec, data)
+    if tags is not None and spec.without_private:
+        parts = _taken_away(spec, parts, tags)
     who = data.user_train if spec.unit == "user" else None
     if spec.unit == "user":
         if who is None:
@@ -59,16 +72,31 @@ def prepare(spec: Spec, sketch: bool = False) -> Prepared:
     if sketch:
         x_train, x_test = (sample[:1].expand(len(x), *sample.shape[1:]) for x in (data.x_train, data.x_test))
     else:
-        x_train, x_test = _features(spec, data, data.x_train), _features(spec, data, data.x_test)
-    clients = ArrayClients.split(x_train, data.y_train, parts, users=who)
+        both = _once(
+            keep, (*source, spec.features), lambda: [_features(spec, data, x) for x in (data.x_train, data.x_test)]
+        )
+        x_train, x_test = both
+    clients = ArrayClients.split(x_train, data.y_train, parts, users=who, tags=tags)
     make = plugin.load("models", str(spec.model))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.at("init").integer())
         module: nn.Module = make(tuple(sample.shape[1:]), _outputs(data))
-    brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if who is not None else clients
+    left_out = who is not None or spec.without_private
+    brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if left_out else clients
     return Prepared(
         spec, data, clients, brought, module, sample, (x_test, data.y_test), _test_clients(spec, data, parts, setup)
     )
+
+
+def _once(keep: Kept | None, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """Made anew, unless a caller keeps what many runs share."""
+    if keep is None:
+        return make()
+    if key not in keep:
+        while len(keep) > 3:  # features are large
+            del keep[next(iter(keep))]
+        keep[key] = make()
+    return keep[key]
 
 
 def with_users(clients: Any, numbers: Any, spec: Spec) -> tuple[ArrayClients, dict[int, int]]:
@@ -83,8 +111,36 @@ def with_users(clients: Any, numbers: Any, spec: Spec) -> tuple[ArrayClients, di
     if [len(u) for u in lists] != clients.all_sizes().tolist():
         raise DataError("users must have one number for each record of each client.")
     kept = _bounded(spec, [np.arange(a, b) for a, b in pairwise(clients.starts)], who)
-    held = ArrayClients.split(clients.x, clients.y, list(kept.values()), users=who)
+    held = ArrayClients.split(clients.x, clients.y, list(kept.values()), users=who, tags=clients.tags)
     return held, {old: new for new, old in enumerate(kept)}
+
+
+def with_tags(clients: Any, tags: Any) -> ArrayClients:
+    """Clients that know which records carry private attributes."""
+    if not isinstance(clients, ArrayClients):
+        raise DataError("private_data goes with a list of clients in memory.")
+    sizes = clients.all_sizes().tolist()
+    if not isinstance(tags, list | tuple) or len(tags) != len(sizes):
+        raise DataError("private_data must be a list with one array of whole numbers a client.")
+    each = [
+        tagging.checked(t, n, f"private_data of client {i}") for i, (t, n) in enumerate(zip(tags, sizes, strict=True))
+    ]
+    return ArrayClients(clients.x, clients.y, sizes, clients.users, torch.cat(each))
+
+
+def _tags(spec: Spec, data: Dataset) -> Tensor:
+    return tagging.read(str(spec.private_data), data.x_train, data.y_train, data.classes)
+
+
+def _taken_away(spec: Spec, parts: list[Ints], tags: Tensor) -> list[Ints]:
+    """The last clients hold no private record."""
+    if spec.without_private >= len(parts):
+        raise SpecError(f"without_private = {spec.without_private} of {len(parts)} clients; use fewer.")
+    marked, first = tags.numpy() > 0, len(parts) - spec.without_private
+    found = [part[~marked[part]] if i >= first else part for i, part in enumerate(parts)]
+    if any(len(part) == 0 for part in found):
+        raise DataError("without_private: some client would be left without any record. Mark fewer records.")
+    return found
 
 
 def _bounded(spec: Spec, parts: Sequence[Ints], who: Ints) -> dict[int, Ints]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from sordino.core import plugin
@@ -20,17 +18,15 @@ from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.core.record import RoundRecord
 from sordino.core.types import SampleLoss
 from sordino.data.clients import adopt
-from sordino.privacy.account import epsilon
-from sordino.privacy.algebra import steps
-from sordino.privacy.events import Composed
 from sordino.privacy.guarantee import Guarantee
 from sordino.runs import build, faults, loop, spec, statistics
+from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.folder import RunFolder, pack_model
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
 from sordino.runs.ledger import Charge, Ledger
-from sordino.runs.prepare import with_users
+from sordino.runs.prepare import with_tags, with_users
 
 Watch = Callable[[Job, RoundRecord], None]  # called after every round
 
@@ -63,6 +59,7 @@ def train(
     test: tuple[Any, Any] | None = None,
     test_clients: Any = None,
     users: Any = None,
+    private_data: Any = None,
     resume: str | Path | None = None,
     watch: Watch | None = None,
     **keys: Any,
@@ -75,6 +72,7 @@ def train(
     test     an (x, y) pair to evaluate on after every round; taken as public
     test_clients  for each test record the number of its client, to see how unequal clients fare
     users    for unit = "user": one array a client, with the number of each record's user
+    private_data  one array a client: the group of private attributes each record belongs to, 0 for none (fedsdp)
     resume   the folder of an interrupted run of the same model and clients
     **keys   any key of a run file: method, epsilon, delta, rounds, client_rate, batch_rate, clip, ...
     """
@@ -86,6 +84,8 @@ def train(
         raise SpecError(f"{named[0]} belongs to `sordino run`; sordino.train takes its model and clients as arguments.")
     wanted = spec.from_dict(keys)
     brought = adopt(clients)
+    if private_data is not None:
+        brought = with_tags(brought, private_data)
     if users is not None:
         if wanted.unit != "user":
             raise SpecError("users go with unit = user.")
@@ -102,7 +102,12 @@ def resume_spec(path: Path) -> Job:
     """The job of a stored run; its `execute(..., at=path)` goes on where it stopped."""
     if _plan_file(path).get("own"):
         raise RunError(f"{path} was started from Python with its own model; use sordino.train(..., resume='{path}').")
-    return build.from_spec(spec.from_dict(_stored(path)))
+    return build.from_spec(stored_spec(path))
+
+
+def stored_spec(path: Path) -> spec.Spec:
+    """The configuration of a run folder."""
+    return spec.from_dict(_stored(path))
 
 
 def without_privacy(job: Job) -> Job:
@@ -154,6 +159,11 @@ def execute(
         if found is not None and ledger.charged < found[1]:
             raise RunError(
                 f"{folder.path}: the ledger has {ledger.charged} charges for {found[1]} rounds; it was lost."
+            )
+        if ledger.charged and job.method.steady and job.spec.mode == "secure":
+            raise RunError(
+                f"{folder.path}: the secret noise of its rounds is gone with the process that drew it, so "
+                f"{job.spec.method} cannot go on in secure mode. Start anew."
             )
         notes = job.notes
         secure = job.spec.mode == "secure"
@@ -281,6 +291,7 @@ def _finish(job: Job, folder: RunFolder, ledger: Account, history: list[RoundRec
         {
             "guarantee": result.guarantee.to_json(),
             "guarantees": {v: g.to_json() for v, g in guarantees.items()},
+            "claim": None if (claim := job.method.claim(job.plan)) is None else claim.to_json(),
             "rounds": len(history),
             "accuracy": result.accuracy,
             "metrics": {k: v if math.isfinite(v) else None for k, v in figures.items()},
@@ -298,13 +309,13 @@ def _write_head(folder: RunFolder, job: Job, own: bool, ordered: str, data: str)
     path = os.path.relpath(_ledger_path(job, folder.path.parent).absolute(), folder.path.absolute())
     fresh = {"path": path, "job": os.urandom(8).hex(), "data": data, "entries": 0, "head": ""}
     folder.write_json("ledger.json", fresh)
-    kept = {k: v for k, v in _absolute(job.spec).to_dict().items() if not (own and k in spec.NAMED)}
+    kept = {k: v for k, v in absolute(job.spec).to_dict().items() if not (own and k in spec.NAMED)}
     lines = [f"{k} = {spec.to_toml(v)}" for k, v in kept.items()]
     folder.write("spec.toml", ("\n".join(lines) + "\n").encode())
     folder.write_json("plan.json", {"own": own, "fingerprint": of_job(job, ordered)} | describe(job))
 
 
-def _absolute(wanted: spec.Spec) -> spec.Spec:
+def absolute(wanted: spec.Spec) -> spec.Spec:
     """The same files from wherever the run is resumed."""
     named = wanted.dataset in plugin.available("data.sets")
     return replace(
@@ -320,57 +331,6 @@ def _found(wanted: spec.Spec) -> str | None:
     if wanted.schema is None or not Path(wanted.schema).is_file():
         return wanted.schema
     return str(Path(wanted.schema).absolute())
-
-
-def describe(job: Job) -> dict[str, Any]:
-    """What was derived from the spec, for people and programs."""
-    plan, promise = job.plan, job.promise()
-    return {
-        "method": job.spec.method,
-        "algorithm": job.spec.algorithm,
-        "noise_multiplier": plan.noise_multiplier,
-        "promise": promise.to_json(),
-        "mode": job.spec.mode,
-        "clients": plan.population,
-        "expected_cohort": plan.expected_cohort,
-        "local_steps": plan.local.count(plan.smallest_client),
-        "parameters": job.model.layout.dim,
-        "gradient_path": job.model.gradients.path,
-        "gradient_reason": job.model.gradients.reason,
-        "evaluated_on": job.held_out.kind if job.held_out else loop.PUBLIC if job.test is not None else None,
-        "evaluation": _cost_of_evaluation(job),
-        "budgets": _own_budgets(job),
-        "device": str(job.engine.device),
-        "environment": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "machine": platform.machine(),
-            "threads": torch.get_num_threads(),
-        },
-    }
-
-
-def _cost_of_evaluation(job: Job) -> dict[str, float] | None:
-    """What evaluations and statistics alone would cost; it is part of the promise."""
-    if not job.once:
-        return None
-    return {
-        "releases": steps(Composed(job.once)),
-        "epsilon": epsilon(Composed(job.once), job.spec.delta),
-        "delta": job.spec.delta,
-    }
-
-
-def _own_budgets(job: Job) -> list[dict[str, float]] | None:
-    """The distinct personal budgets: how many clients have them and how often each of those may take part."""
-    if job.budgets is None or job.caps is None:
-        return None
-    of, caps = job.budgets.of, job.caps
-    return [
-        {"epsilon": e, "delta": d, "clients": int((of == i).sum()), "participations": int(caps[of == i].max(initial=0))}
-        for i, (e, d) in enumerate(job.budgets.kinds)
-    ]
 
 
 def _plan_file(path: Path) -> dict[str, Any]:

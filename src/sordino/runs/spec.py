@@ -14,6 +14,7 @@ import types
 import typing
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 NAMED = (  # what a Python caller brings instead
     "dataset", "data_dir", "label_column", "client_column", "user_column", "split_column", "schema", "partition",
-    "clients", "features", "model", "baseline",
+    "clients", "features", "model", "baseline", "private_data", "without_private",
 )  # fmt: skip
 PLUGINS = ("methods", "algorithms")  # kinds whose fields are keys too
+FEATURES = ("scattering", "silhouettes", "oriented-gradients", "colour-scattering")  # fixed; data/*.py
 AVERAGES = {"none": None, "tail": 0.5, "ema": 0.99, "polynomial": 8.0}  # and their usual parameter
 
 
@@ -66,12 +68,19 @@ class Spec:
     )
     clients: int = _f(50, "how many clients the training records are dealt to", "data")
     features: str | None = _f(
-        None, "fixed, data-independent: scattering, oriented-gradients or none (default: as the model asks)", "data"
+        None, "fixed, data-independent: scattering, silhouettes, oriented-gradients, colour-scattering or none", "data"
     )
     standardise: bool = _f(False, "shift and scale features by noisy, charged statistics", "data")
     feature_bound: float = _f(10.0, "with standardise: features are held between minus and plus this", "data")
+    private_data: str | None = _f(
+        None,
+        "records with private attributes: label:3,8, feature:12>0.5 or file:mask.npy (docs/methods.md)",
+        "data",
+    )
+    without_private: int = _f(0, "clients, the last ones, that hold no record with private attributes", "data")
     validation: float = _f(0.0, "share of each client's records that is held out to evaluate on", "data")
     tuning: float = _f(0.0, "share of all training records that is held out of training, to choose settings on", "data")
+    server_data: float = _f(0.0, "share of the training records that the server holds and that count as public", "data")
     evaluate_on: str = _f("test", "test (public, free), validation or tuning (noisy, charged)", "data")
     release_noise: float = _f(20.0, "noise multiplier of every charged evaluation and of private statistics", "data")
     model: str | None = _f(None, "a name: see docs/models.md (default: linear; lstm for text)", "model")
@@ -79,6 +88,7 @@ class Spec:
     rounds: int = _f(50, "federated rounds", "rounds")
     client_sampling: str = _f("poisson", "poisson, or fixed: cohorts of a fixed size", "rounds")
     client_rate: float = _f(1.0, "share of the clients expected in a round; 1 means all of them", "rounds")
+    channel: str = _f("direct", "direct (the server sees every message) or secure-sum (their sum alone)", "rounds")
     dropout: str = _f("0", "probability that a drawn client never answers, or LOW-HIGH: each client its own", "rounds")
     late: float = _f(0.0, "probability that an answer arrives a round later", "rounds")
     slow: float = _f(0.0, "probability that a client does a part of its local steps only", "rounds")
@@ -129,11 +139,15 @@ class Spec:
             if getattr(self, name) is not None:
                 check.positive(**{name: getattr(self, name)})
         check.non_negative(
-            checkpoint_seconds=self.checkpoint_seconds, weight_decay=self.weight_decay, warmup=self.warmup
+            checkpoint_seconds=self.checkpoint_seconds,
+            weight_decay=self.weight_decay,
+            warmup=self.warmup,
+            without_private=self.without_private,
         )
         check.below_one(delta=self.delta)
         check.probability(client_rate=self.client_rate)
         check.fraction(momentum=self.momentum, validation=self.validation, tuning=self.tuning, late=self.late)
+        check.fraction(server_data=self.server_data)
         check.count(clients=self.clients, rounds=self.rounds, evaluate_every=self.evaluate_every, views=self.views)
         for name in ("max_participations", "local_steps", "batch_size", "records_per_user", "clients_per_user"):
             if getattr(self, name) is not None:
@@ -142,9 +156,10 @@ class Spec:
             check.probability(batch_rate=self.batch_rate)
         check.one_of(("research", "secure"), mode=self.mode)
         check.one_of(("poisson", "fixed"), client_sampling=self.client_sampling)
+        check.one_of(("direct", "secure-sum"), channel=self.channel)
         check.one_of(("sgd", "momentum", "adam", "rmsprop"), optimizer=self.optimizer)
         check.one_of(("auto", "cpu", "cuda"), device=self.device)
-        check.one_of(("scattering", "oriented-gradients", "none", None), features=self.features)
+        check.one_of((*FEATURES, "none", None), features=self.features)
         check.one_of(("test", "validation", "tuning"), evaluate_on=self.evaluate_on)
         check.one_of(("float32", "bfloat16"), precision=self.precision)
         if self.viewer is not None:
@@ -161,6 +176,8 @@ class Spec:
             raise SpecError(
                 f"evaluate_on = {self.evaluate_on} needs {self.evaluate_on}: the share of records held out."
             )
+        if self.without_private and self.private_data is None:
+            raise SpecError("without_private needs private_data: the records that those clients do not hold.")
         if self.views > 1 and self.augment == "none":
             raise SpecError("views above 1 need augment: flip or flip-crop.")
         if self.unit != "user" and (self.records_per_user is not None or self.clients_per_user != 1):
@@ -231,8 +248,13 @@ def plugin_help(kind: str, name: str) -> dict[str, str]:
     """What each field of a plug-in is: the comment behind it in its source."""
     found: dict[str, str] = {}
     for cls in reversed(plugin.load(kind, name).__mro__[:-1]):
-        found |= dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), flags=re.MULTILINE))
+        found |= _comments(cls)
     return found
+
+
+@lru_cache
+def _comments(cls: type) -> dict[str, str]:
+    return dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), flags=re.MULTILINE))
 
 
 def owners(key: str) -> list[str]:
@@ -243,6 +265,8 @@ def owners(key: str) -> list[str]:
 def from_dict(values: dict[str, Any]) -> Spec:
     """Checked by name and by type; an unknown key names the nearest known one."""
     known = {f.name for f in fields()}
+    if "algorithm" not in values:
+        values = values | {"algorithm": plugin.load("methods", values.get("method", Spec.method)).algorithm}
     chosen = [("methods", values.get("method", Spec.method)), ("algorithms", values.get("algorithm", Spec.algorithm))]
     own: dict[str, Any] = {}
     for kind, name in chosen:

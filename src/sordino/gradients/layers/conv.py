@@ -19,6 +19,7 @@ from sordino.gradients import cost
 from sordino.gradients.layers.base import Layer
 from sordino.gradients.layers.patches import Geometry
 from sordino.gradients.memory import is_last
+from sordino.gradients.scale import Divisor, join
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Op, Tape, Unsupported, Weight
 from sordino.gradients.terms import Dense, Term, folded, ghost, squares, zero
@@ -87,6 +88,7 @@ class Kernel(Term):
         self.weight = weight
         self.values: Tensor | None = None  # [units, p, d] once instantiated
         self.width = 1  # records a unit: see `fold`
+        self.exact = False  # every number summed as exactly as its own size allows: see `scaled`
 
     @property
     def _size(self) -> tuple[int, int, int]:
@@ -96,13 +98,16 @@ class Kernel(Term):
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Patches and output gradients as rows, a few units at a time."""
-        t, d, _ = self._size
-        step = max(1, cost.CHUNK["cpu" if self.x.device.type == "cpu" else "cuda"] // max(1, t * d * self.shape.groups))
         if self.patches is not None:
             yield self._rows(self.patches), self._rows(self.shape.tokens(self.g))
-            return
-        for x, g in zip(self.x.split(step * self.width), self.g.split(step * self.width), strict=True):
-            yield self._rows(self.shape.patches(x)), self._rows(self.shape.tokens(g))
+        else:
+            yield from self._pieces(self.x, self.g)
+
+    def _pieces(self, x: Tensor, g: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        t, d, _ = self._size
+        step = max(1, cost.CHUNK["cpu" if x.device.type == "cpu" else "cuda"] // max(1, t * d * self.shape.groups))
+        for part, own in zip(x.split(step * self.width), g.split(step * self.width), strict=True):
+            yield self._rows(self.shape.patches(part)), self._rows(self.shape.tokens(own))
 
     def _rows(self, tokens: Tensor) -> Tensor:
         return folded(tokens, self.width) if self.width > 1 else tokens
@@ -127,13 +132,28 @@ class Kernel(Term):
             return join([ghost(a, g) for a, g in self._chunks()])
         return join([squares(self._instantiate(a, g)) for a, g in self._chunks()])
 
-    def _hold(self) -> Tensor:
+    def scaled(self, by: Divisor) -> Tensor:
+        """Where gradients are not held, they are summed by patches too, not by PyTorch's kernels: those may be fast
+        transforms, whose error is as large in a small number as in a large one, and the small one's scale may be small.
+        """
+        by = by.moved(self.shape.rows)
+        if self.values is not None:
+            return by.squares(self.values)
+        if self.shape.groups > 1 or cost.holds(*self._size):
+            return self._hold(by)
+        norms, at, self.exact = [], 0, True
+        for a, g in self._chunks():
+            norms.append(by.instances(a, g, at, self._instantiate))
+            at += a.shape[0]
+        return join(norms)
+
+    def _hold(self, by: Divisor | None = None) -> Tensor:
         """Keep the units' gradients, and nothing else; their squared norms."""
         _, d, p = self._size
         values, norms, at = self.x.new_empty(self.x.shape[0] // self.width, p, d), [], 0
         for a, g in self._chunks():
-            part = values[at : at + a.shape[0]]
-            norms.append(squares(self._instantiate(a, g, part)))
+            part = self._instantiate(a, g, values[at : at + a.shape[0]])
+            norms.append(squares(part) if by is None else by.squares(part, at))
             at += a.shape[0]
         self.values, self.patches = values, None
         self.x = self.g = values.new_empty(0)
@@ -156,11 +176,23 @@ class Kernel(Term):
             g = g if factors is None else g * factors.view(-1, 1, 1)
             return self.shape.weight(split.outer(self._rows(g), self._rows(self.patches)))
         g = self.g if factors is None else self.g * factors.view(-1, *(1,) * (self.g.dim() - 1))
+        if self.exact:
+            return self.shape.weight(self._by_patches(split, g))
         stacked = self.weight.dim() > self.g.dim()
         out = g.new_zeros(split.clients, *self.weight.shape[-self.g.dim() :])
         for k, units in split.slices():
             rows = slice(units.start * self.width, units.stop * self.width)
             out[k] = self.shape.push(self.x[rows], g[rows], self.weight[k] if stacked else self.weight)
+        return out
+
+    def _by_patches(self, split: Split, g: Tensor) -> Tensor:
+        """Every client's sum of g aᵀ [clients, p, d], patches a made chunk by chunk."""
+        _, d, p = self._size
+        out = g.new_zeros(split.clients, p, d)
+        for k, units in split.slices():
+            rows = slice(units.start * self.width, units.stop * self.width)
+            for a, b in self._pieces(self.x[rows], g[rows]):
+                out[k].addmm_(b.reshape(-1, p).t(), a.reshape(-1, d))
         return out
 
     def _each(self, units: Tensor) -> Tensor:
@@ -180,10 +212,6 @@ class Kernel(Term):
     def fold(self, width: int) -> Term:
         self.width = width
         return self
-
-
-def join(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class Conv(Layer):

@@ -1,0 +1,304 @@
+"""`sordino compare`."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+import time
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table as RichTable
+
+from sordino.cli.run import all_flags
+from sordino.core import plugin
+from sordino.core.errors import SpecError
+from sordino.core.record import plain as finite
+from sordino.report import cells as reading
+from sordino.report import figures, tables
+from sordino.report.summary import Line, Spread, lines
+from sordino.runs import compare as comparing
+from sordino.runs import spec
+from sordino.runs.compare import Cell, News
+from sordino.runs.folder import RunFolder
+
+OURS = (*comparing.CHOSEN, "baseline")  # flags of `sordino run` that mean something else here, or nothing
+
+FLAGS = all_flags()
+WIDTH = 160  # of tables in a file
+
+
+def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    for name, (hint, text) in reversed(FLAGS.items()):
+        flag = "--" + name.replace("_", "-")
+        if name in OURS:
+            continue
+        if hint is bool:
+            command = click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)(command)
+        else:
+            command = click.option(flag, name, default=None, help=text, metavar="VALUE")(command)
+    return command
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--methods", required=True, metavar="A,B,...", help="Methods to compare; none is the reference.")
+@click.option("--epsilon", "epsilons", default="2", metavar="E,...", show_default=True, help="Total budgets.")
+@click.option("--seeds", default="3", metavar="N", show_default=True, help="How many: 0 to N - 1.")
+@click.option("--set", "own", multiple=True, metavar="METHOD.KEY=VALUE", help="A key for one method only (repeatable).")
+@click.option("--jobs", default="1", metavar="N", show_default=True, help="Cells that run at once, in processes.")
+@click.option(
+    "--out", default="runs", metavar="FOLDER", show_default=True, help="Where the comparison's folder is made."
+)
+@click.option("--name", default=None, metavar="NAME", help="Of the folder (default: made from the time).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@_with_flags
+def compare(
+    methods: str,
+    epsilons: str,
+    seeds: str,
+    own: tuple[str, ...],
+    jobs: str,
+    out: str,
+    name: str | None,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Compare methods at one honest budget: every method, epsilon and seed a run, all else the same.
+
+    Every flag of `sordino run` goes to the methods that have it. The same command with the same --name goes on."""
+    board = Board(quiet=as_json)
+    with board.console.status("Checking all runs ..."):
+        chosen = _names("methods", methods)
+        budgets = [spec.parse("epsilon", text, float) for text in _names("epsilon", epsilons)]
+        found = comparing.cells(chosen, budgets, spec.parse("seeds", seeds, int), _common(flags), _own(own, chosen))
+        workers = spec.parse("jobs", jobs, int)
+        if workers < 1:
+            raise SpecError(f"jobs must be at least 1, not {workers}.")
+        comparing.sketch(found)
+        folder = comparing.open_folder(out, name, found)
+    board.say(f"Comparison: {folder.path} (after an interruption: the same command with --name {folder.path.name})")
+    try:
+        with board.watching(found, workers):
+            failures = comparing.execute(folder, found, workers, board.hear)
+        results = lines(read := reading.read(folder.path, failures))
+        written = _write(folder, found, read, results)
+    except KeyboardInterrupt:
+        click.echo(f"\nsordino: stopped. The same command with --name {folder.path.name} goes on.", err=True)
+        sys.exit(130)
+    finally:
+        folder.close()
+    if as_json:
+        rows = [finite(row) for row in tables.line_rows(results)]
+        told = {"folder": str(folder.path), "files": written, "failures": failures, "results": rows}
+        click.echo(jsonlib.dumps(told, indent=2, allow_nan=False))
+    else:
+        board.results(results)
+        board.say(f"Written to {folder.path}: {', '.join(written)}")
+        if not figures.ready():
+            board.say(
+                'No figures: matplotlib is not installed; try: pip install "sordino[plot]", then the same command.'
+            )
+    if failures:
+        sys.exit(1)
+
+
+def _names(what: str, text: str) -> list[str]:
+    found = [part.strip() for part in text.split(",")]
+    if not all(found):
+        raise SpecError(f"{what} must be names or numbers with commas between them, not {text!r}.")
+    return found
+
+
+def _common(flags: dict[str, Any]) -> dict[str, Any]:
+    given = {k: v for k, v in flags.items() if v is not None}
+    return {k: v if isinstance(v, bool) else spec.parse(k, v, FLAGS[k][0]) for k, v in given.items()}
+
+
+def _own(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """METHOD.KEY=VALUE, several times -> keys by method."""
+    out: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        method, dot, key = name.strip().partition(".")
+        key = key.strip().replace("-", "_")
+        if not equals or not dot or not key:
+            raise SpecError(f"set takes METHOD.KEY=VALUE, such as dp-sgd.clip=0.5, not {text!r}.")
+        if method not in methods:
+            raise SpecError(f"set {text}: {method} is not among the methods that are compared: {', '.join(methods)}.")
+        if key in out.setdefault(method, {}):
+            raise SpecError(f"set gives {method}.{key} twice.")
+        out[method][key] = spec.parse(key, value.strip(), _hint(method, key))
+    return out
+
+
+def _hint(method: str, key: str) -> Any:
+    """The type of a key; of the method's own before all others."""
+    own = typing.get_type_hints(plugin.load("methods", method))
+    if key in {f.name for f in spec.plugin_fields("methods", method)}:
+        return own[key]
+    if key not in FLAGS:
+        raise SpecError(f"set {method}.{key}: unknown key {key!r}. `sordino methods` lists those of {method}.")
+    return FLAGS[key][0]
+
+
+# --- what is written
+
+
+def _write(
+    folder: RunFolder, found: Sequence[Cell], read: Sequence[reading.Cell], results: Sequence[Line]
+) -> list[str]:
+    texts = {
+        "results.csv": tables.to_csv([tables.cell_row(c) for c in read]),
+        "summary.csv": tables.to_csv(tables.line_rows(results)),
+        "table.md": tables.markdown(f"Comparison {folder.path.name}", _about(found), results),
+    }
+    for name, text in texts.items():
+        folder.write(name, text.encode())
+    drawn = figures.draw(folder.path, results) if figures.ready() else []
+    return [*texts, *(path.name for path in drawn)]
+
+
+def _about(found: Sequence[Cell]) -> str:
+    first = found[0].spec
+    return (
+        f"{Path(first.dataset).name}, delta = {first.delta:g}, seeds 0 to {max(c.seed for c in found)}; all settings "
+        f"are in {comparing.COMPARISON}. Accuracy: mean ± standard deviation over n seeds. Accounted "
+        "epsilon: in total, the largest over the seeds. All noise came from seeds: these are experiments."
+    )
+
+
+# --- what a person sees
+
+
+class Board:
+    """The table that lives while cells run; plain lines where there is no terminal."""
+
+    def __init__(
+        self, quiet: bool = False, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ):
+        self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True)
+        if not self.console.is_terminal:
+            self.console.width = max(self.console.width, WIDTH)
+        self.clock = clock
+        self.cells: dict[str, Cell] = {}
+        self.rounds: dict[str, tuple[int, int]] = {}  # of running cells
+        self.started: dict[str, float] = {}
+        self.took: dict[str, float] = {}  # of cells that were run now, not of those found finished
+        self.accuracy: dict[str, float | None] = {}  # of finished cells
+        self.failed: dict[str, str] = {}
+        self.jobs = 1
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    @contextmanager
+    def watching(self, cells: Sequence[Cell], jobs: int) -> Iterator[None]:
+        self.cells, self.jobs = {c.name: c for c in cells}, jobs
+        if not self.console.is_terminal or self.console.quiet:
+            yield
+            return
+        with Live(get_renderable=self.table, console=self.console, refresh_per_second=2, transient=True):
+            yield
+
+    def hear(self, news: News) -> None:
+        name = news.cell
+        if news.kind == "began" and not self.started and (before := len(self.accuracy)):
+            self.say(f"{before} of {len(self.cells)} cells were finished before")
+        if news.kind in ("began", "round"):
+            self.started.setdefault(name, self.clock())
+            self.rounds[name] = (news.round, news.rounds)
+            return
+        self.rounds.pop(name, None)
+        if name in self.started:
+            self.took[name] = self.clock() - self.started[name]
+        if news.kind == "failed":
+            self.failed[name] = news.reason
+        else:
+            self.accuracy[name] = news.accuracy
+        if not self.console.is_terminal and (name in self.took or news.kind == "failed"):
+            self.say(f"{self.progress()}: {name} {self._how(news)}")
+
+    def _how(self, news: News) -> str:
+        if news.kind == "failed":
+            return f"failed: {news.reason}"
+        scored = "" if news.accuracy is None else f"accuracy {100 * news.accuracy:.2f} %, "
+        return f"{scored}{self.took[news.cell]:.3g} s"
+
+    def progress(self) -> str:
+        done = len(self.accuracy) + len(self.failed)
+        text = f"{done}/{len(self.cells)} cells"
+        left = self.time_left()
+        return text if left is None or done == len(self.cells) else f"{text}, about {_duration(left)} left"
+
+    def time_left(self) -> float | None:
+        """From the cells that were run: those of the same method where there are any."""
+        good = {n: t for n, t in self.took.items() if n not in self.failed}
+        if not good:
+            return None
+        by_method: dict[str, list[float]] = {}
+        for name, seconds in good.items():
+            by_method.setdefault(self.cells[name].method, []).append(seconds)
+        usual, total = sum(good.values()) / len(good), 0.0
+        for name, cell in self.cells.items():
+            if name in self.accuracy or name in self.failed:
+                continue
+            same = by_method.get(cell.method)
+            whole = sum(same) / len(same) if same else usual
+            ran = self.clock() - self.started[name] if name in self.started else 0.0
+            total += max(0.0, whole - ran)
+        return total / self.jobs
+
+    def table(self) -> RichTable:
+        out = RichTable(title=self.progress(), title_justify="left")
+        for column in ("method", "epsilon", "done", "running", "mean accuracy, %"):
+            out.add_column(column, justify="left" if column in ("method", "running") else "right")
+        groups: dict[str, dict[float | None, list[str]]] = {}
+        for name, cell in self.cells.items():
+            groups.setdefault(cell.method, {}).setdefault(cell.epsilon, []).append(name)
+        for method, epsilon, names in ((m, e, n) for m, parts in groups.items() for e, n in parts.items()):
+            known = Spread.of(a for n in names if (a := self.accuracy.get(n)) is not None)
+            running = [
+                f"seed {self.cells[n].seed}: round {r[0]}/{r[1]}"
+                for n in names
+                if (r := self.rounds.get(n)) is not None
+            ]
+            failed = [n for n in names if n in self.failed]
+            out.add_row(
+                method,
+                "-" if epsilon is None else f"{epsilon:g}",
+                f"{sum(n in self.accuracy for n in names)}/{len(names)}"
+                + (f", {len(failed)} failed" if failed else ""),
+                "; ".join(running),
+                f"{100 * known.mean:.2f}" if known.n else "",
+            )
+        return out
+
+    def results(self, found: Sequence[Line]) -> None:
+        for table in tables.tables(found):
+            self.say("")
+            self.say(table.title)
+            if table.note:
+                self.say(table.note)
+            shown = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+            for column in table.header:
+                words = column in ("method", "reason", "unit", "relation", "viewer")
+                least = 10 if words else None
+                shown.add_column(
+                    column, overflow="fold", no_wrap=not words, min_width=least, justify="left" if words else "right"
+                )
+            for row in table.rows:
+                shown.add_row(*row)
+            self.console.print(shown, markup=False)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

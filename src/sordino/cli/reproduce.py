@@ -1,0 +1,101 @@
+"""`sordino reproduce`: a figure or table of a paper, as printed and sound, with the honest epsilon beside each."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sordino.cli.compare import FLAGS, Board
+from sordino.core.errors import SpecError
+from sordino.experiments import page, pictures
+from sordino.experiments import run as running
+from sordino.report import figures
+from sordino.runs import spec
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("name", required=False, metavar="[PAPER/ITEM]")
+@click.option(
+    "--scale", default=1.0, show_default=True, help="1 is the paper's setting; less: fewer rounds, clients, seeds."
+)
+@click.option(
+    "--set", "own", multiple=True, metavar="KEY=VALUE", help="Any key of a run file, for all runs (repeatable)."
+)
+@click.option("--jobs", default=1, show_default=True, help="Runs at once, in processes.")
+@click.option("--minutes", type=float, default=None, help="Stop after so many; the same command goes on.")
+@click.option("--out", default="runs/reproduce", show_default=True, metavar="FOLDER", help="Where runs are kept.")
+@click.option("--pages", default=None, metavar="FOLDER", help="Write the results page (PAPER.md, PNG, CSV) there.")
+def reproduce(
+    name: str | None, scale: float, own: tuple[str, ...], jobs: int, minutes: float | None, out: str, pages: str | None
+) -> None:
+    """Reproduce a figure or table: without a name, list them."""
+    if name is None:
+        for found in running.EXPERIMENTS.values():
+            click.echo(f"{found.name:12}  {found.title}")
+        return
+    experiment = running.find(name)
+    overrides = _overrides(own)
+    if jobs < 1:
+        raise SpecError(f"jobs must be at least 1, not {jobs}.")
+    board = Board()
+    trials = running.cells(experiment, scale, overrides)
+    folder = running.open_folder(Path(out), experiment, scale, trials)
+    failures: dict[str, str] = {}
+    stopped = False
+    try:
+        with board.watching([c for _, c in trials], jobs):
+            failures = running.execute(folder, trials, jobs, board.hear, minutes)
+    except (running.TimeUpError, KeyboardInterrupt):
+        stopped = True
+    finally:
+        folder.close()
+    results = running.outcomes(folder.path, trials)
+    where = Path(pages) if pages is not None else folder.path
+    _write(where, experiment, results, _command(name, scale, own), scale)
+    for line in page.table(experiment, results):
+        click.echo(line)
+    for trial, reason in failures.items():
+        click.echo(f"failed: {trial}: {reason}")
+    click.echo(f"{len(results)} of {len(trials)} runs are finished. Page: {where / _page(experiment)}")
+    if stopped:
+        click.echo("Stopped; the same command goes on.")
+        sys.exit(3)
+    if failures:
+        sys.exit(1)
+
+
+def _page(experiment: Any) -> str:
+    return f"{experiment.name.split('/')[0]}.md"
+
+
+def _command(name: str, scale: float, own: tuple[str, ...]) -> str:
+    parts = [f"sordino reproduce {name}"] + ([f"--scale {scale:g}"] if scale != 1 else [])
+    return " ".join(parts + [f"--set {text}" for text in own])
+
+
+def _overrides(texts: tuple[str, ...]) -> dict[str, Any]:
+    out = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or key not in FLAGS:
+            raise SpecError(f"set takes KEY=VALUE with a key of a run file, not {text!r}.")
+        out[key] = spec.parse(key, value.strip(), FLAGS[key][0])
+    return out
+
+
+def _write(where: Path, experiment: Any, results: Any, command: str, scale: float) -> None:
+    paper, item = experiment.name.split("/")
+    picture = None
+    if results and figures.ready():
+        (where / paper).mkdir(parents=True, exist_ok=True)
+        if pictures.draw(where / paper / f"{item}.png", experiment, results):
+            picture = f"{paper}/{item}.png"
+    if results:
+        (where / paper).mkdir(parents=True, exist_ok=True)
+        (where / paper / f"{item}.csv").write_text(page.csv(experiment, results), encoding="utf-8")
+    text = page.section(experiment, results, command, scale, picture)
+    page.put(where / _page(experiment), experiment, text, running.PAPERS[paper])

@@ -1,0 +1,77 @@
+"""Which records carry private attributes, and in which group of them: 0 is none, 1, 2, ... are groups.
+
+    label:3,8           records of class 3 or 8 are private; label:3;8 makes two groups of them
+    feature:12>0.5      records whose 12th number (of the record laid flat, from 0) is above 0.5 (or below: <)
+    file:mask.npy       one whole number a training record, in the order of the data
+
+The rule is public, as is how many clients hold no private record at all; which records it marks is not.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.core.errors import DataError, SpecError
+
+_FEATURE = re.compile(r"(\d{1,9})\s*([<>])\s*(-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)")
+
+
+def read(rule: str, x: Tensor, y: Tensor, classes: int | None) -> Tensor:
+    """The group of every record [records]."""
+    kind, _, text = rule.partition(":")
+    if kind == "label":
+        return _by_label(rule, text, y, classes)
+    if kind == "feature":
+        return _by_feature(rule, text, x)
+    if kind == "file":
+        return _by_file(Path(text), len(y))
+    raise SpecError(f"private_data must be label:..., feature:... or file:..., such as label:3,8, not {rule!r}.")
+
+
+def _by_label(rule: str, text: str, y: Tensor, classes: int | None) -> Tensor:
+    if y.is_floating_point() or y.ndim != 1 or classes is None:
+        raise SpecError(f"private_data = {rule!r} needs class labels; these data have none.")
+    tags, seen = torch.zeros(len(y), dtype=torch.int64), set[int]()
+    for group, names in enumerate(text.split(";"), start=1):
+        for name in names.split(","):
+            if not name.strip().isdecimal() or not 0 <= int(name) < classes:
+                raise SpecError(f"private_data = {rule!r}: {name.strip()!r} is no class from 0 to {classes - 1}.")
+            if int(name) in seen:
+                raise SpecError(f"private_data = {rule!r} names class {int(name)} twice.")
+            seen.add(int(name))
+            tags[y == int(name)] = group
+    return tags
+
+
+def _by_feature(rule: str, text: str, x: Tensor) -> Tensor:
+    found = _FEATURE.fullmatch(text.strip())
+    if found is None:
+        raise SpecError(f"private_data = {rule!r}: a feature is named as feature:12>0.5.")
+    number, sign, bound = int(found[1]), found[2], float(found[3])
+    flat = x.reshape(len(x), -1)
+    if number >= flat.shape[1]:
+        raise SpecError(f"private_data = {rule!r}: records have {flat.shape[1]} numbers, the first is 0.")
+    column = flat[:, number].double()
+    return (column > bound if sign == ">" else column < bound).long()
+
+
+def _by_file(path: Path, records: int) -> Tensor:
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"private_data: cannot read {path}: {error}") from error
+    return checked(found, records, f"private_data: {path}")
+
+
+def checked(found: object, records: int, what: str) -> Tensor:
+    values = np.asarray(found)
+    if values.dtype.kind == "b":
+        values = values.astype(np.int64)
+    if values.dtype.kind not in "iu" or values.shape != (records,) or (len(values) and int(values.min()) < 0):
+        raise DataError(f"{what} must hold one whole number (0: not private) for each of {records} records.")
+    return torch.from_numpy(values.astype(np.int64))

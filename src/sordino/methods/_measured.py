@@ -1,0 +1,90 @@
+"""What the paper forms share that read their sensitivity off the batch: the norm of every record's gradient, noise in
+proportion to it, and the noise scale that the moments accountant would find if that were a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from sordino.core.errors import SpecError
+from sordino.core.types import Batch, Model, Rows
+from sordino.methods.base import Plan
+from sordino.privacy.calibrate import noise_multiplier
+from sordino.privacy.clip import Bounded
+from sordino.privacy.events import Composed, Event, Gaussian, Repeated, Sampled
+
+NUMBERS = 2**24  # of single gradients that are held at once
+
+
+@dataclass(frozen=True)
+class Measured(Bounded):
+    """Sums with a "sensitivity" that depends on the records in them: no bound of anything."""
+
+    spread: Tensor = field(default_factory=lambda: torch.zeros(0))  # [clients, 1] or [clients, dim]
+
+
+def sums_and_norms(
+    weights: Tensor,
+    batch: Batch,
+    model: Model,
+    seeds: Sequence[int],
+    clip: float | None,
+    layers: Sequence[float] | None = None,
+) -> tuple[Rows, Tensor]:
+    """Each client's sum of its records' (clipped) gradients, and their norms: whole, or of each layer where layers are
+    bounded; [clients, dim] and [records, parts]."""
+    dim = model.layout.dim
+    parts = [slice(0, dim)] if layers is None else list(model.layout.layers().values())
+    device = batch.x.device
+    sizes = torch.tensor(batch.sizes, device=device, dtype=torch.int64)
+    owner = torch.arange(len(batch.sizes), device=device).repeat_interleave(sizes)
+    place = torch.arange(len(owner), device=device) - (sizes.cumsum(0) - sizes)[owner]
+    sums, norms = weights.new_zeros(len(batch.sizes), dim), weights.new_zeros(len(owner), len(parts))
+    for index in torch.arange(len(owner), device=device).split(max(1, NUMBERS // max(dim, 1))):
+        own = owner[index]
+        if not len(own):  # no record in any batch
+            break
+        # every record as a client of its own, with randomness of its own
+        places = zip(own.tolist(), place[index].tolist(), strict=True)
+        drawn = [(seeds[k] + 0x9E3779B97F4A7C15 * i) % 2**63 for k, i in places]
+        one = Batch(batch.x[index], batch.y[index], (1,) * len(index))
+        used = weights if weights.ndim == 1 else weights.expand(len(batch.sizes), -1)[own]
+        rows = model.gradients.sums(used, one, clip, seeds=drawn, layers=layers)
+        first, last = int(own[0]), int(own[-1]) + 1
+        belongs = torch.arange(first, last, device=device)[:, None] == own
+        sums[first:last] += belongs.to(rows.dtype) @ rows
+        norms[index] = torch.stack([rows[:, part].norm(dim=1) for part in parts], dim=1)
+    return sums, norms
+
+
+def of_clients(norms: Tensor, sizes: Sequence[int], what: Callable[[Tensor], Tensor]) -> Tensor:
+    """A statistic of each client's norms [clients, parts]; 0 for a client without records."""
+    found = [what(part) if len(part) else part.new_zeros(part.shape[1]) for part in norms.split(list(sizes))]
+    return torch.stack(found) if found else norms.new_zeros(0, norms.shape[1])
+
+
+def sigma(plan: Plan, factor: Callable[[int], float] = lambda t: 1.0) -> float:
+    """The least sigma such that sampled Gaussians of multipliers sigma factor(t) cost (epsilon, delta) in total.
+
+    Our accountant in place of the papers' moments accountant, which would ask for a little more."""
+    dearest = sorted(factor(t) for t in range(plan.rounds))[: plan.participations]
+    rate = max(plan.local.rate(n) for n in plan.sizes)
+    return _least(plan.epsilon, plan.delta, rate, plan.local.count(plan.smallest_client), tuple(dearest))
+
+
+@lru_cache(maxsize=64)
+def _least(epsilon: float, delta: float, rate: float, steps: int, factors: tuple[float, ...]) -> float:
+    def run(z: float) -> Event:
+        each = [Gaussian(z * f) for f in factors]
+        return Composed(tuple(Repeated(g if rate >= 1 else Sampled(g, rate), steps) for g in each))
+
+    return noise_multiplier(run, epsilon, delta)
+
+
+def require_plain(plan: Plan) -> None:
+    if plan.local.views > 1:
+        raise SpecError("this method looks at the gradient of every record as it is: use views = 1.")

@@ -1,0 +1,181 @@
+"""Component-wise adaptive noise as printed.  Xue et al., "Differentially Private Federated Learning with an Adaptive
+Noise Mechanism", Algorithms 2 to 4; unit record, viewer server; a claim that does not hold.
+
+Each client trains K steps without clipping, foresees its last step from the step before (Table II: the optimiser's next
+step for the gradient it has just seen), w^ = w_{K-1} - G(g_{K-1}), truncates its weights to w_0 +- q with
+q = beta |w^| / 2 (Eq. 2), declares Delta_m = 2 q_m (Eq. 3) and adds N(0, M sigma_0^2 Delta_m^2) to component m (Eq. 4).
+sigma_0 comes from Eq. (13), or is given. Participations L_i are counted by the clients, Algorithm 4 turns the largest
+into delta at the fixed epsilon, and training ends before it would exceed delta* (whoever drops out is not counted,
+whoever joins late starts from zero: V-F).
+
+Not sound: q is computed from the client's own records, so neighbouring data have noise of different variance and
+windows at different places; where a weight and its gradient are zero there is no noise at all. An event then has
+probability 1 with a record and 0 without it (tests/methods/test_adaptive_noise_paper.py). Read literally the noise also
+drowns the weights by a factor of hundreds; `reading` says how Eq. (4) is taken:
+
+    literal      M components
+    per-tensor   M counts the tensors of the model
+    per-batch    per-tensor, and divided by the batch size (which V-C hints at)
+    per-dataset  per-tensor, and divided by the client's records
+
+None of the divisions has a sensitivity proof: K unclipped steps are no average over records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sordino.algorithms.optimizers import Optimizer
+from sordino.core import check
+from sordino.core.rng import RowStream, Stream
+from sordino.core.types import Batch, Model, Rows, State
+from sordino.core.vector import Layout
+from sordino.methods import local
+from sordino.methods.base import Claim, Method, Plan
+from sordino.privacy import claims
+from sordino.privacy.events import Cost, NonPrivate
+
+__all__ = ["AdaptiveNoisePaper"]
+
+READINGS = ("literal", "per-tensor", "per-batch", "per-dataset")
+SHOWN = 2048  # components whose quantiles are recorded
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+WHY_NOT = (
+    "thresholds and noise are computed from the client's own records, so one record changes the noise's scale; where a "
+    "weight is zero without it there is no noise, and delta is 1"
+)
+
+
+@dataclass(frozen=True)
+class AdaptiveNoisePaper(Method):
+    beta: float = 1.1  # truncation factor
+    sigma0: float = 0.0  # the noise level sigma_0; 0 takes the least that Eq. (13) allows
+    reading: str = "per-batch"  # of Eq. (4): literal, per-tensor, per-batch or per-dataset
+
+    private: ClassVar[bool] = False
+    algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
+
+    def __post_init__(self) -> None:
+        check.positive(beta=self.beta)
+        check.non_negative(sigma0=self.sigma0)
+        check.one_of(READINGS, reading=self.reading)
+
+    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
+        return (Cost("record", "add/remove", "server", NonPrivate(WHY_NOT)),)
+
+    def claim(self, plan: Plan) -> Claim:
+        return Claim(plan.epsilon, plan.delta, "Xue et al., Theorem 1", WHY_NOT)
+
+    def level(self, plan: Plan) -> float:
+        """sigma_0."""
+        return self.sigma0 or claims.xue_sigma(plan.epsilon, plan.delta, plan.participations)
+
+    def begin(self, state: State, layout: Layout, plan: Plan) -> State:
+        shown = state.params.new_zeros(3 + 2 * len(QUANTILES))
+        tensors = torch.tensor(float(len(layout.slots)))
+        extra = {"shown": shown, "most": torch.zeros(()), "tensors": tensors}
+        state = plan.algorithm.begin(state, layout)
+        return replace(state, extra=state.extra | extra)
+
+    def fresh(self, state: State, clients: int, plan: Plan) -> Rows:
+        counts = state.params.new_zeros(clients, 1)  # L_i
+        return torch.cat([plan.algorithm.fresh(state, clients), counts], dim=1)
+
+    def train(
+        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
+    ) -> tuple[Rows, Rows]:
+        foreseen, counts = self._watch(state, data, plan, rng)
+        rows, kept = local.sgd(state, data, own[:, :-1], model, plan, rng, after=foreseen.after)
+        taken = own[:, -1:] + 1
+        q = 0.5 * self.beta * foreseen.weights.abs()
+        truncated = torch.minimum(torch.maximum(rows, -q), q)  # of the weights to w_0 +- q
+        factor = self.factor(state, data, plan, counts)
+        noise = rng.at("noise").normal(rows.shape[1], like=rows)
+        std = factor * 2 * q
+        shown = torch.cat([_quantiles(state.params + rows), _quantiles(state.params + truncated)], dim=1)
+        extra = torch.cat([taken, std.mean(dim=1, keepdim=True), std.amax(dim=1, keepdim=True), shown], dim=1)
+        return torch.cat([truncated + std * noise, extra], dim=1), torch.cat([kept, taken], dim=1)
+
+    def factor(self, state: State, data: Batch, plan: Plan, counts: list[int]) -> Tensor:
+        """sigma_m / Delta_m of every client [clients, 1]."""
+        m = state.params.numel() if self.reading == "literal" else float(state.extra["tensors"])
+        sizes = torch.tensor(data.sizes, dtype=state.params.dtype, device=state.params.device)[:, None].clamp_min(1)
+        divide = torch.ones_like(sizes)
+        if self.reading == "per-batch":
+            divide = torch.tensor([plan.local.expected_batch(n) for n in data.sizes]).to(sizes)[:, None]
+        elif self.reading == "per-dataset":
+            divide = sizes
+        return math.sqrt(m) * self.level(plan) / divide
+
+    def _watch(self, state: State, data: Batch, plan: Plan, rng: RowStream) -> tuple[Foreseen, list[int]]:
+        """As `local.sgd` counts steps."""
+        counts = plan.stragglers.steps([plan.local.count(n) if n else 0 for n in data.sizes], rng.at("slow"))
+        return Foreseen(state.params.expand(len(data.sizes), -1), counts), counts
+
+    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
+        weights = torch.tensor(sizes, dtype=rows.dtype, device=rows.device)[:, None]
+        return torch.cat([rows * weights, weights], dim=1)
+
+    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
+        total, dim = rows.sum(dim=0), state.params.numel()
+        if not float(total[-1]) > 0:  # nobody answered
+            return state
+        taken = rows[:, dim] / rows[:, -1]
+        most = torch.maximum(state.extra["most"].to(taken), taken.max())
+        heard = float(total[-1]) / (plan.population * plan.mean_client)
+        after = plan.algorithm.update(state, total[:dim] / total[-1], plan.server(heard, noisy=True))
+        shown = torch.cat([total[dim : dim + 3] / total[-1], rows[0, dim + 3 : -1] / rows[0, -1]])
+        return replace(after, extra=after.extra | {"shown": shown, "most": most})
+
+    def over(self, state: State, plan: Plan) -> bool:
+        """Whether one more participation would exceed delta* by Algorithm 4."""
+        most = round(float(state.extra["most"]))
+        return claims.xue_delta(plan.epsilon, most + 1, self.level(plan)) > plan.delta * (1 + 1e-9)
+
+    def decided(self, state: State, plan: Plan) -> dict[str, Any]:
+        most, sigma = round(float(state.extra["most"])), self.level(plan)
+        shown, n = state.extra["shown"].double().tolist(), len(QUANTILES)
+        return {
+            "sigma0": sigma,
+            "participations": most,
+            "delta_algorithm_4": claims.xue_delta(plan.epsilon, most, sigma) if most else 0.0,
+            "delta_exact_if_public": claims.xue_exact_delta(plan.epsilon, most, sigma) if most else 0.0,
+            "noise": shown[1],  # standard deviation, mean over components and clients
+            "noise_most": shown[2],  # of the largest component, mean over clients
+            "weights_quantiles": shown[3 : 3 + n],
+            "truncated_quantiles": shown[3 + n :],
+        }
+
+    def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
+        return [
+            f"Round {r['round']}: {d['participations']} participations at sigma_0 = {d['sigma0']:.3g}, by Algorithm 4 "
+            f"delta = {d['delta_algorithm_4']:.3g} (a claim); mean noise {d['noise']:.3g} a component, on weights "
+            f"between {d['weights_quantiles'][0]:.3g} and {d['weights_quantiles'][-1]:.3g}."
+            for r in rounds
+            if (d := r["decided"])
+        ]
+
+
+class Foreseen:
+    """w_{K-1} - G(g_{K-1}): each client's last weights as foreseen one step before (Eq. 3, Table II)."""
+
+    def __init__(self, start: Tensor, counts: list[int]) -> None:
+        self.weights, self.counts = start, counts  # with K = 1 there is nothing to foresee from: w_0
+
+    def after(self, number: int, weights: Tensor, direction: Rows, optimizer: Optimizer) -> None:
+        last = [count == number + 2 for count in self.counts]
+        if any(last):
+            here = torch.tensor(last, device=weights.device)[:, None]
+            self.weights = torch.where(here, weights - optimizer.would(direction), self.weights)
+
+
+def _quantiles(rows: Rows) -> Tensor:
+    """Of every client's components, or some of them evenly spaced [clients, 5]."""
+    some = rows[:, :: max(1, rows.shape[1] // SHOWN)]
+    if not len(some):
+        return some.new_zeros(0, len(QUANTILES))
+    return torch.quantile(some.float(), some.new_tensor(QUANTILES).float(), dim=1).T

@@ -1,0 +1,59 @@
+"""DP-dyns, its sound core: DP-SGD with noise and clip that fall over the rounds by a public schedule.  After Wei and
+Liu (2021), "Gradient leakage attack resilient deep learning", IEEE TIFS 17, arXiv:2112.13178.
+
+Protects a record from the server, as DP-SGD: z_t = z f(t/T), C_t = C g(t/T), both fixed before the first round, rounds
+of different noise composed exactly. The four shapes are those of the authors' public code (git-disl/Fed-alphaCDP), in
+which the noise scale falls from 15 to 4.85:
+
+    linear       1 - (1 - e) u          staircase    the same in ten stairs
+    exponential  e^u                    cyclic       cos(u arccos e)
+
+Differs from the paper (`dp-dyns-paper`): the sensitivity is the clip, never a norm that was read off the batch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sordino.core import check
+from sordino.core.types import State
+from sordino.methods.base import Plan
+from sordino.methods.dp_sgd import DpSgd
+
+__all__ = ["DpDyns"]
+
+SHAPES = ("linear", "staircase", "exponential", "cyclic")
+ENDS_AT = round(4.85 / 15, 4)  # of the authors' noise scale
+
+
+@dataclass(frozen=True)
+class DpDyns(DpSgd):
+    decay_shape: str = "linear"  # how noise (and clip) fall over the rounds: linear, staircase, exponential or cyclic
+    noise_decay: float = ENDS_AT  # where the noise multiplier ends, relative to where it starts
+    clip_decay: float = 1.0  # where the clip ends, relative to where it starts
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_decay(self.decay_shape, noise_decay=self.noise_decay, clip_decay=self.clip_decay)
+
+    def multiplier(self, plan: Plan, round: int) -> float:
+        return plan.z * decayed(self.decay_shape, self.noise_decay, round / plan.rounds)
+
+    def bound(self, state: State, plan: Plan) -> float:
+        return self.clip * decayed(self.decay_shape, self.clip_decay, state.round / plan.rounds)
+
+
+def check_decay(shape: str, **ends: float) -> None:
+    check.one_of(SHAPES, decay_shape=shape)
+    check.probability(**ends)  # in (0, 1]: falling, never to nothing
+
+
+def decayed(shape: str, end: float, through: float) -> float:
+    """From 1 to `end`, when a share `through` in [0, 1] of the rounds has passed."""
+    if shape == "linear":
+        return 1 - (1 - end) * through
+    if shape == "staircase":
+        return 1 - (1 - end) * math.floor(10 * through) / 10
+    if shape == "exponential":
+        return math.exp(math.log(end) * through)
+    return math.cos(math.acos(end) * through)

@@ -1,0 +1,78 @@
+"""DP-dyns as printed.  Wei and Liu (2021), "Gradient leakage attack resilient deep learning", IEEE TIFS 17,
+arXiv:2112.13178, dynamic sensitivity and dynamic noise scale; unit record, viewer server; a claim that does not hold.
+
+DP-SGD whose noise in a step has the standard deviation sigma_t S, S the largest norm among the (clipped) gradients of
+the batch and sigma_t falling over the rounds (shapes as in `dp-dyns`). The paper counts with the moments accountant as
+if S were the sensitivity; we calibrate sigma with our accountant for the sampled Gaussian, which is a little tighter.
+That S is the largest norm ("l2-max") and how sigma_t falls is confirmed by the authors' public code
+(git-disl/Fed-alphaCDP); which norms are compared (here of whole gradients) is a reading from memory.
+
+Not sound: S is a number of the batch, so the noise's scale gives it away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sordino.core.rng import RowStream
+from sordino.core.types import Batch, Model, Rows, State
+from sordino.methods._measured import Measured, of_clients, require_plain, sigma, sums_and_norms
+from sordino.methods.base import Claim, Plan
+from sordino.methods.dp_dyns import ENDS_AT, check_decay, decayed
+from sordino.methods.dp_sgd import DpSgd, Groups
+from sordino.privacy.clip import Bounded
+from sordino.privacy.events import Cost, NonPrivate
+
+__all__ = ["DpDynsPaper"]
+
+WHY_NOT = (
+    "the noise is scaled by the largest gradient norm in the batch: where all gradients are zero but one record's, "
+    "there is noise with that record and none without it, and delta is 1"
+)
+
+
+@dataclass(frozen=True)
+class DpDynsPaper(DpSgd):
+    decay_shape: str = "linear"  # how the noise falls over the rounds: linear, staircase, exponential or cyclic
+    noise_decay: float = ENDS_AT  # where the noise multiplier ends, relative to where it starts
+
+    private: ClassVar[bool] = False
+    units: ClassVar[tuple[str, ...]] = ("record",)
+    channels: ClassVar[tuple[str, ...]] = ("direct",)
+    algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_decay(self.decay_shape, noise_decay=self.noise_decay)
+
+    def require(self, plan: Plan) -> None:
+        require_plain(plan)
+
+    def factor(self, plan: Plan, round: int) -> float:
+        return decayed(self.decay_shape, self.noise_decay, round / plan.rounds)
+
+    def multiplier(self, plan: Plan, round: int) -> float:
+        """sigma_t."""
+        return sigma(plan, lambda t: self.factor(plan, t)) * self.factor(plan, round)
+
+    def clipped(
+        self, weights: Tensor, batch: Batch, model: Model, state: State, plan: Plan, seeds: list[int], groups: Groups
+    ) -> Measured:
+        sums, norms = sums_and_norms(weights, batch, model, seeds, self.clip)
+        return Measured(sums, self.clip, spread=of_clients(norms, batch.sizes, lambda found: found.amax(dim=0)))
+
+    def add(self, sums: Bounded, z: float | Tensor, state: State, plan: Plan, rng: RowStream) -> Rows:
+        spread = sums.spread if isinstance(sums, Measured) else torch.tensor(sums.bound)
+        return sums.value + z * spread * rng.normal(sums.value.shape[1], like=sums.value)
+
+    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
+        return (Cost("record", "add/remove", "server", NonPrivate(WHY_NOT)),)
+
+    def claim(self, plan: Plan) -> Claim:
+        return Claim(plan.epsilon, plan.delta, "Wei and Liu (2021)", WHY_NOT)
+
+    def noise(self, state: State, plan: Plan) -> float | None:
+        return None  # it depends on the batch

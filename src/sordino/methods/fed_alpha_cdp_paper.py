@@ -1,0 +1,66 @@
+"""Fed-alpha-CDP as printed.  Wei, Liu, Zhou, Chow, Wu (2023), "Securing distributed SGD against gradient leakage
+threats", IEEE TPDS 34, arXiv:2305.06473; unit record, viewer server; a claim that does not hold.
+
+At every local step each layer's part of a record's gradient is clipped to C; the largest norm S_l of layer l among the
+records of the batch is taken for its sensitivity, and layer l gets noise N(0, (sigma_t S_l)^2), sigma_t falling over
+the rounds (shapes as in `dp-dyns`). The paper counts with the moments accountant as if S were a bound; we calibrate
+sigma with our accountant for the sampled Gaussian. Where the noise goes is an option:
+
+    example  to every record's gradient before they are averaged, as printed (from memory): sigma_t S sqrt(batch) in the
+             sum, which is more than what is counted
+    sum      once to their sum, as in the authors' public code (git-disl/Fed-alphaCDP)
+
+That code takes for S the mean over the records of the largest layer norm of each, held in [0.1, 32]: private as well.
+
+Not sound: S_l is a number of the batch, so the noise's scale gives it away; and the root of the number of layers is
+left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.core import check
+from sordino.core.types import Batch, Model, State
+from sordino.methods._measured import Measured, of_clients, sums_and_norms
+from sordino.methods.base import Claim, Plan
+from sordino.methods.dp_dyns_paper import DpDynsPaper
+from sordino.methods.dp_sgd import Groups
+from sordino.privacy.events import Cost, NonPrivate
+
+__all__ = ["FedAlphaCdpPaper"]
+
+READINGS = ("example", "sum")
+WHY_NOT = (
+    "the noise of a layer is scaled by its largest gradient norm in the batch: where that layer's gradients are zero "
+    "but for one record, there is noise with that record and none without it, and delta is 1"
+)
+
+
+@dataclass(frozen=True)
+class FedAlphaCdpPaper(DpDynsPaper):
+    clip: float = 1.0  # C: bound on the L2 norm of each layer's part of one record's gradient
+    reading: str = "example"  # of where the noise goes: example or sum
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.one_of(READINGS, reading=self.reading)
+
+    def clipped(
+        self, weights: Tensor, batch: Batch, model: Model, state: State, plan: Plan, seeds: list[int], groups: Groups
+    ) -> Measured:
+        layers = model.layout.layers()
+        sums, norms = sums_and_norms(weights, batch, model, seeds, None, [self.clip] * len(layers))
+        largest = of_clients(norms, batch.sizes, lambda found: found.amax(dim=0))
+        if self.reading == "example":
+            largest = largest * torch.tensor(batch.sizes).to(largest)[:, None].sqrt()
+        widths = torch.tensor([part.stop - part.start for part in layers.values()], device=largest.device)
+        return Measured(sums, self.clip, spread=largest.repeat_interleave(widths, dim=1))
+
+    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
+        return (Cost("record", "add/remove", "server", NonPrivate(WHY_NOT)),)
+
+    def claim(self, plan: Plan) -> Claim:
+        return Claim(plan.epsilon, plan.delta, "Wei et al. (2023)", WHY_NOT)

@@ -1,0 +1,262 @@
+"""FedSDP as printed.  Li, Gui, Wu (2025), arXiv:2503.12958, Section III, Eq. (2)-(6).
+
+Each round a client trains three models from the one it received: on all its records, on those with private attributes
+and on the general ones. Their accuracies c, c_p, c_u on records of its own that it holds out give the Shapley value
+gamma_p = (c - c_u + c_p) / 2 of the private attributes (Eq. 3), their share R = gamma_p / (gamma_p + gamma_u) (Eq. 4),
+the tolerance T = R - alpha ln(delta) (Eq. 5) and the noise sigma = 2C sqrt(max(T, beta)) / (epsilon |D|) (Eq. 6) on the
+trained weights, which are clipped to C. With several private groups (beyond the paper) the same for a game of more
+players: the general records, group 1, group 2, ...
+
+A claim about a record against other clients and the server, for one round; not private in our sense. R is computed from
+private records and held-out ones without noise, and shows in the noise that is added; weights that were trained and
+then clipped to C move by up to 2C when one record changes, not by 2C/|D|; and at R < 2 ln 1.25 there is less noise than
+by the classical formula, to which the proof refers. The sound form is fedsdp.py.
+
+Where the text leaves a choice:
+- C has no value in the paper, which gives G_c = 20 alone: `clip` and `gradient_clip` are both 20 here. alpha is 2, for
+  which the theorem says (epsilon, delta); beta has no value either.
+- The value of no data at all is silently 0 in Eq. (3). With `empty_value` it is the received model's accuracy.
+- All models are validated on the same records, as the text says, not each on its own kind as c_p = f(D_p) could mean.
+- |D| is the number of records trained on. The held-out part is the last `held_out` of each group of a client's records.
+- A client without private records has R = 0, the value of a player who adds nothing, and adds the noise of Eq. (6) with
+  that. As honest-but-curious clients are not among those whom the scheme protects, `curious_noise = false` spares them.
+- R is held in [0, 1]; where the values add up to nothing (c = 0) it is 1/2.
+- Where there are no classes, accuracy is 1 / (1 + mean loss); ours."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from sordino.algorithms.base import Gradient
+from sordino.core import check
+from sordino.core.rng import Floats, RowStream, Stream
+from sordino.core.types import Batch, Model, Rows, State
+from sordino.methods import local as training
+from sordino.methods import shapley
+from sordino.methods.base import Claim, Method, Plan
+from sordino.methods.fedsdp import check_groups
+from sordino.privacy.claims import fedsdp_std
+from sordino.privacy.clip import clip_rows
+from sordino.privacy.events import Cost, NonPrivate
+
+__all__ = ["FedSdpPaper"]
+
+PLAYERS = 4  # up to which all coalitions are trained: 14 models beside nobody's
+ORDERS = 8  # random orders beyond
+TOLD = ("answered", "client", "ratio", "std", "all", "private", "general", "received")  # beside the groups' shares
+
+
+@dataclass(frozen=True)
+class FedSdpPaper(Method):
+    clip: float = 20.0  # C: bound on the L2 norm of a client's weights
+    gradient_clip: float = 20.0  # G_c: bound on the L2 norm of a batch's gradient
+    groups: int = 1  # how many groups of private attributes private_data tells apart
+    tolerance_slope: float = 2.0  # alpha: weight of ln(1/delta) in the tolerance
+    tolerance_floor: float = 0.1  # beta: the least tolerance
+    held_out: float = 0.2  # share of each group of a client's records that it validates on
+    empty_value: bool = False  # count contributions from the received model's accuracy on, not from 0
+    permutations: int = 0  # random orders of the groups to estimate Shapley values by; 0: exact up to 4 players
+    curious_noise: bool = True  # whether clients without private records add noise, with R = 0
+
+    private: ClassVar[bool] = False
+    tagged: ClassVar[bool] = True
+    algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedavgm", "fedopt", "fedprox")
+
+    def __post_init__(self) -> None:
+        check.positive(clip=self.clip, gradient_clip=self.gradient_clip, tolerance_slope=self.tolerance_slope)
+        check.positive(tolerance_floor=self.tolerance_floor)
+        check.count(groups=self.groups)
+        check.below_one(held_out=self.held_out)
+        check.non_negative(permutations=self.permutations)
+
+    def claim(self, plan: Plan) -> Claim:
+        return Claim(
+            epsilon=plan.epsilon,
+            delta=min(1.0, plan.delta * self.tolerance_slope / 2),
+            source="Li et al. (2025), Theorem 1",
+            why_not="the noise scale follows R, which is computed from private attributes, and one record can move the "
+            "clipped weights by 2C where 2C/|D| is assumed",
+            scope="round",
+        )
+
+    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
+        reason = (
+            "the noise scale follows R, computed from private attributes, and one record can move the clipped weights "
+            "by 2C where noise for 2C/|D| is added"
+        )
+        return (Cost("record", "add/remove", "server", NonPrivate(reason)),)
+
+    def train(
+        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
+    ) -> tuple[Rows, Rows]:
+        """What the weights moved by, not yet clipped; then what was found out (TOLD), then the players' shares."""
+        check_groups(data, self.groups)
+        seen, checked = self._split(data)
+        everyone = frozenset(range(self.groups + 1))
+        scores: dict[frozenset[int], Floats] = {}
+
+        def trained(players: frozenset[int]) -> tuple[Rows, Rows]:
+            here = rng if players == everyone else rng.at("players", *sorted(players))
+            gradient = self._bounded(training.exact(model, plan.now(state), here))
+            return training.sgd(state, _of(seen, players), own, model, plan, here, gradient)
+
+        def value(players: frozenset[int]) -> Floats:
+            if players not in scores:
+                found = _accuracies(state.params + trained(players)[0], checked, model)
+                scores[players] = np.where(np.array(_of(seen, players).sizes) > 0, found, nobody)
+            return scores[players]
+
+        rows, kept = trained(everyone)
+        received = _accuracies(state.params, checked, model)
+        nobody = received if self.empty_value else np.zeros_like(received)
+        scores |= {frozenset(): nobody, everyone: _accuracies(state.params + rows, checked, model)}
+        shares = self._shares(value, seen, rng.stream)
+        ratios = np.clip(shares[1:].sum(axis=0), 0.0, 1.0)
+        stds = [self._std(n, plan, r) for n, r in zip(seen.sizes, ratios.tolist(), strict=True)]
+        if not self.curious_noise:
+            stds = [s if private else 0.0 for s, private in zip(stds, _has_private(seen), strict=True)]
+        private, general = everyone - {0}, frozenset({0})
+        accuracies = [value(everyone), value(private), value(general), received]
+        told = np.stack([np.ones(len(stds)), rng.ids, ratios, np.array(stds), *accuracies, *shares], axis=1)
+        found = torch.from_numpy(told).to(rows)
+        return torch.cat([rows, found], dim=1), kept
+
+    def _split(self, data: Batch) -> tuple[Batch, Batch]:
+        """What is trained on, and the last part of each group of a client's records; by position alone."""
+        sizes = torch.tensor(data.sizes, dtype=torch.int64, device=data.x.device)
+        owner = torch.arange(len(sizes), device=data.x.device).repeat_interleave(sizes)
+        key = owner * (self.groups + 1) + _tags(data)
+        order = torch.argsort(key, stable=True)
+        counts = torch.bincount(key, minlength=len(sizes) * (self.groups + 1))
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[key[order]]
+        held = place >= counts[key] - (counts[key] * self.held_out).floor().long()
+        some = torch.zeros_like(sizes).index_add_(0, owner, held.long()) > 0
+        return _where(data, ~held), _where(data, held | ~some[owner])  # too few to hold any out: validated on all
+
+    def _bounded(self, gradient: Gradient) -> Gradient:
+        return lambda weights, batch, number: clip_rows(gradient(weights, batch, number), self.gradient_clip).value
+
+    def _shares(self, value: shapley.Value, data: Batch, rng: Stream) -> Floats:
+        """Every player's share of the Shapley values [players, clients]; 0 of a player without records."""
+        players = self.groups + 1
+        if self.permutations or players > PLAYERS:
+            values = shapley.sampled(players, value, max(2, self.permutations or ORDERS), rng.at("orders")).values
+        else:
+            values = shapley.exact(players, value)
+        values = values * _present(data, players)
+        total = values.sum(axis=0)
+        even = np.where(np.arange(players) == 0, 0.5, 0.5 / max(1, self.groups))[:, None] * (total <= 0)
+        shares = np.where(total > 0, values / np.where(total > 0, total, 1.0), even)
+        return np.asarray(np.where(np.array(_has_private(data)), shares, np.arange(players)[:, None] == 0))
+
+    def _std(self, records: int, plan: Plan, ratio: float) -> float:
+        alpha, beta = self.tolerance_slope, self.tolerance_floor
+        return fedsdp_std(self.clip, max(1, records), plan.epsilon, plan.delta, ratio, alpha, beta)
+
+    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
+        """The weights clipped and noised, as a move from those received, times the client's records; their number; then
+        what was found out."""
+        dim = state.params.numel()
+        moved, told = rows[:, :dim], rows[:, dim:]
+        std = told[:, TOLD.index("std"), None]
+        noisy = clip_rows(state.params + moved, self.clip).value + std * rng.normal(dim, like=rows)
+        weights = torch.tensor(sizes, dtype=rows.dtype, device=rows.device).reshape(-1, 1)
+        return torch.cat([(noisy - state.params) * weights, weights, told], dim=1)
+
+    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
+        """The mean by records of those who took part."""
+        dim = state.params.numel()
+        total = rows[:, : dim + 1].sum(dim=0)
+        if not float(total[-1]) > 0:
+            return state
+        told = rows[:, dim + 1 :].double()
+        told = told / told[:, :1]  # whatever an answer counts (stragglers), what it says stays
+        heard = float(total[-1]) / (plan.population * plan.mean_client)
+        after = plan.algorithm.update(state, total[:-1] / total[-1], plan.server(heard))
+        return replace(after, extra=after.extra | {"told": told.cpu()})
+
+    def noise(self, state: State, plan: Plan) -> float | None:
+        """By the mean contribution of the round before; 1/2 at first."""
+        told = state.extra.get("told")
+        ratio = 0.5 if told is None else float(told[:, TOLD.index("ratio")].mean())
+        return self._std(round(plan.mean_client * (1 - self.held_out)), plan, ratio)
+
+    def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
+        if "told" not in state.extra:
+            return None
+        told = state.extra["told"].cpu().numpy()
+        found = {name: told[:, i] for i, name in enumerate(TOLD)}
+        clients, ratio, std = [str(int(c)) for c in found["client"]], found["ratio"], found["std"]
+        return {
+            "ratio": float(ratio.mean()),
+            "ratio_min": float(ratio.min()),
+            "ratio_max": float(ratio.max()),
+            "std": float(std.mean()),
+            "accuracy": {name: float(found[name].mean()) for name in TOLD[4:]},
+            "shares": [float(s) for s in told[:, len(TOLD) :].mean(axis=0)],  # general records, group 1, ...
+            "ratios": dict(zip(clients, ratio.tolist(), strict=True)),
+            "stds": dict(zip(clients, std.tolist(), strict=True)),
+        }
+
+    def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
+        return [_sentence(r["round"], r["decided"]) for r in rounds if r.get("decided")]
+
+
+def _tags(data: Batch) -> Tensor:
+    return data.y.new_zeros(len(data.y), dtype=torch.int64) if data.tags is None else data.tags
+
+
+def _where(data: Batch, keep: Tensor) -> Batch:
+    return data.where(keep) if len(data.sizes) else data
+
+
+def _of(data: Batch, players: frozenset[int]) -> Batch:
+    """The records of these groups."""
+    tags = _tags(data)
+    return _where(data, torch.isin(tags, torch.tensor(sorted(players), dtype=tags.dtype, device=tags.device)))
+
+
+def _present(data: Batch, players: int) -> Floats:
+    """Which groups each client has any record of [players, clients]: 1 or 0."""
+    found = [[float(n > 0) for n in _of(data, frozenset({g})).sizes] for g in range(players)]
+    return np.array(found, dtype=np.float64).reshape(players, len(data.sizes))
+
+
+def _has_private(data: Batch) -> list[bool]:
+    return [n > 0 for n in _where(data, _tags(data) > 0).sizes]
+
+
+def _accuracies(weights: Tensor, data: Batch, model: Model) -> Floats:
+    """Of each client's weights ([dim] or [clients, dim]) on its records [clients]."""
+    module, out, start = copy.deepcopy(model.module).eval(), [], 0
+    with torch.no_grad():
+        for row, size in zip(weights.expand(len(data.sizes), -1), data.sizes, strict=True):
+            x, y = data.x[start : start + size], data.y[start : start + size]
+            start += size
+            found = functional_call(module, model.layout.views(row), (x,))
+            if y.is_floating_point():
+                score = 1 / (1 + model.loss(found, y).mean())
+            else:
+                score = (found.argmax(dim=-1) == y).float().mean()
+            out.append(float(torch.nan_to_num(score, nan=0.0)))
+    return np.array(out, dtype=np.float64)
+
+
+def _sentence(number: int, chosen: dict[str, Any]) -> str:
+    ratios, stds = chosen["ratios"], chosen["stds"]
+    most, least = max(ratios, key=ratios.__getitem__), min(ratios, key=ratios.__getitem__)
+    groups = ", ".join(f"group {g} {100 * s:.0f} %" for g, s in enumerate(chosen["shares"][1:], start=1))
+    return (
+        f"Round {number}: private records made {100 * chosen['ratio']:.0f} % of what training gained, on average "
+        f"({groups}; general records {100 * chosen['shares'][0]:.0f} %). Most at client {most}: R = "
+        f"{ratios[most]:.2f}, noise of deviation {stds[most]:.3g}; least at client {least}: R = {ratios[least]:.2f}, "
+        f"noise {stds[least]:.3g}."
+    )

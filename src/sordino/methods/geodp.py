@@ -1,0 +1,46 @@
+"""GeoDP, its sound core: DP-SGD whose noise changes geometrically over the rounds.  After Yuan et al. (2023),
+"Amplitude-varying perturbation for balancing privacy and utility in federated learning", arXiv:2303.04274.
+
+Protects a record from the server, as DP-SGD: z_t^2 = z_1^2 r^(t-1) with a public ratio r, the true sensitivity, and z_1
+the least for the whole budget; with full batches z_1 solves sum_t 1 / z_t^2 = mu^2 (allocation.geometric_stds).
+
+Differs from the paper (`geodp-paper`): gradients are clipped, not weights; the series is fixed before the first round,
+where the paper refines it online by the training loss, which no noise protects."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sordino.core import check
+from sordino.core.errors import SpecError
+from sordino.methods.base import Plan
+from sordino.methods.dp_sgd import DpSgd
+
+__all__ = ["GeoDP"]
+
+WIDEST = 1e3  # between the largest and the smallest noise of a run
+
+
+@dataclass(frozen=True)
+class GeoDP(DpSgd):
+    noise_ratio: float = 0.95  # r: the variance of the noise in a round over that in the round before
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.positive(noise_ratio=self.noise_ratio)
+
+    def multiplier(self, plan: Plan, round: int) -> float:
+        return plan.z * math.exp(math.log(self.noise_ratio) * round / 2)
+
+    def require(self, plan: Plan) -> None:
+        super().require(plan)
+        require_ratio(self.noise_ratio, plan.rounds)
+
+
+def require_ratio(ratio: float, rounds: int) -> None:
+    if abs(math.log(ratio)) * (rounds - 1) / 2 > math.log(WIDEST):
+        raise SpecError(
+            f"noise_ratio = {ratio:g} over {rounds} rounds means noise that differs by more than a factor {WIDEST:g}: "
+            "use a ratio nearer to 1."
+        )

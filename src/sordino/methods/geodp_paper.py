@@ -1,0 +1,61 @@
+"""GeoDP as printed.  Yuan et al. (2023), "Amplitude-varying perturbation for balancing privacy and utility in federated
+learning", arXiv:2303.04274 (Time-Varying DP in later comparisons); unit record, viewer server; a claim that does not
+hold.
+
+Clients clip their trained weights to C and add noise whose variance is a geometric series over the global aggregations,
+sigma_t^2 = sigma_1^2 r^(t-1); T and (epsilon, delta) fix sigma_1 with the sensitivity 2C/m. The text was not at hand;
+the abstract confirms the series, not how epsilon adds up, so that is an option (claims.geodp_first_std):
+
+    moments  sum_t (2C/m)^2 / sigma_t^2 = eps^2 / (2 ln(1/delta)): the moments bound in the same group's public code
+    linear   sum_t c (2C/m) / sigma_t = eps, as in NbAFL, which it is where r = 1
+
+The online refinement of the series by the training loss is left out: it would be one more use of private data.
+
+Not sound, as NbAFL: replacing one record moves trained and clipped weights by up to 2C. What holds is charged: every
+upload is a Gaussian of multiplier sigma_t / (2C) for a replaced client."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sordino.core import check
+from sordino.methods.base import Claim, Plan
+from sordino.methods.geodp import require_ratio
+from sordino.methods.nbafl_paper import WHY_NOT, NbAFLPaper
+from sordino.privacy import claims
+
+__all__ = ["GeoDPPaper"]
+
+
+@dataclass(frozen=True)
+class GeoDPPaper(NbAFLPaper):
+    noise_ratio: float = 0.95  # r: the variance of the noise in a round over that in the round before
+    reading: str = "moments"  # of how epsilon adds up over the rounds: moments or linear
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.positive(noise_ratio=self.noise_ratio)
+        check.one_of(claims.GEODP_READINGS, reading=self.reading)
+
+    def require(self, plan: Plan) -> None:
+        require_ratio(self.noise_ratio, plan.rounds)
+
+    def uplink(self, plan: Plan, round: int) -> float:
+        first = claims.geodp_first_std(
+            self.clip,
+            plan.smallest_client,
+            plan.epsilon,
+            plan.delta,
+            rounds=plan.rounds,
+            exposures=plan.participations,
+            ratio=self.noise_ratio,
+            reading=self.reading,
+        )
+        return first * math.exp(math.log(self.noise_ratio) * round / 2)
+
+    def downlink_std(self, plan: Plan) -> float:
+        return 0.0
+
+    def claim(self, plan: Plan) -> Claim:
+        return Claim(plan.epsilon, plan.delta, "Yuan et al. (2023)", WHY_NOT)

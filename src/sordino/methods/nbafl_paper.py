@@ -1,0 +1,101 @@
+"""NbAFL as printed.  Wei et al. (2020), "Federated learning with differential privacy: algorithms and performance
+analysis", arXiv:1911.00222, Algorithm 1; unit record, viewer server; a claim that does not hold.
+
+A client clips its trained WEIGHTS, w / max(1, |w| / C), and adds N(0, sigma_U^2), sigma_U = c L (2C/m) / eps with
+c = sqrt(2 ln(1.25 / delta)), m the smallest client and L its uploads; the server averages by the clients' records and
+adds N(0, sigma_D^2) where T > L sqrt(N) (claims.nbafl_*). The proximal term of the local loss is `--algorithm fedprox`.
+The paper takes C as the median of the unclipped norms, which would be one more release of private data; here it is
+given. Its K-of-N scheduling has another sigma_D, which we could not check against the text and left out: where not all
+clients take part, L = the most participations and N stay as above.
+
+Not sound: 2C/m would be the sensitivity of a mean over m records; weights that were trained and then clipped move by up
+to 2C, m times as far, when one record is replaced. What does hold, and is charged: the whole client moves what the
+server sees by 2C at most, so every upload is a Gaussian of multiplier sigma_U / (2C) for a replaced client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from sordino.core import check
+from sordino.core.rng import RowStream, Stream
+from sordino.core.types import Batch, Model, Rows, State
+from sordino.methods import local
+from sordino.methods.base import Claim, Method, Plan
+from sordino.methods.nbafl import seen_in_the_mean, with_noise
+from sordino.privacy import claims
+from sordino.privacy.clip import clip_rows
+from sordino.privacy.events import Cost
+from sordino.privacy.events import Gaussian as GaussianEvent
+
+__all__ = ["NbAFLPaper"]
+
+WHY_NOT = (
+    "weights are clipped to C after training, so replacing one record can turn them from C to -C: they move by 2C, not "
+    "by the 2C/m of a mean over m records"
+)
+
+
+@dataclass(frozen=True)
+class NbAFLPaper(Method):
+    clip: float = 20.0  # C: bound on the L2 norm of a client's weights
+
+    private: ClassVar[bool] = False
+    units: ClassVar[tuple[str, ...]] = ("client",)  # what is accounted; the claim is for a record
+    algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
+
+    def __post_init__(self) -> None:
+        check.positive(clip=self.clip)
+
+    def uplink(self, plan: Plan, round: int) -> float:
+        """Standard deviation of the noise in one client's weights."""
+        return claims.nbafl_uplink_std(
+            self.clip, plan.smallest_client, plan.epsilon, plan.delta, exposures=plan.participations
+        )
+
+    def downlink_std(self, plan: Plan) -> float:
+        """And in the mean that the server sends back."""
+        return claims.nbafl_downlink_std(
+            self.clip,
+            plan.smallest_client,
+            plan.epsilon,
+            plan.delta,
+            rounds=plan.rounds,
+            exposures=plan.participations,
+            clients=plan.population,
+        )
+
+    def claim(self, plan: Plan) -> Claim:
+        return Claim(plan.epsilon, plan.delta, "Wei et al. (2020), Theorem 1", WHY_NOT)
+
+    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
+        up, down = self.uplink(plan, round), self.downlink_std(plan)
+        each = up / (2 * self.clip)
+        # "inside": who takes part shows, as whoever does not sends no noise
+        seen = Cost("client", "replace", "server", GaussianEvent(each), draw="inside")
+        shown = seen_in_the_mean(plan, up, down, plan.sizes[-1] / plan.mean_client) / (2 * self.clip)
+        if shown <= each:
+            return (seen,)
+        return seen, Cost("client", "replace", "public", GaussianEvent(shown), draw="inside")
+
+    def train(
+        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
+    ) -> tuple[Rows, Rows]:
+        return local.sgd(state, data, own, model, plan, rng)
+
+    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
+        """The noisy clipped weights less the public ones they came from, times the client's share of the records."""
+        clipped = clip_rows(state.params + rows, self.clip).value
+        noise = rng.at("uplink").normal(rows.shape[1], like=rows)
+        share = torch.tensor(sizes, dtype=rows.dtype, device=rows.device)[:, None] / plan.mean_client
+        return share * (clipped + self.uplink(plan, state.round) * noise - state.params)
+
+    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
+        answers = plan.expected_answers(state.round)
+        mean = with_noise(rows.sum(dim=0, keepdim=True) / answers, self.downlink_std(plan), rng)
+        return plan.algorithm.update(state, mean[0], plan.server(answers / plan.population))
+
+    def noise(self, state: State, plan: Plan) -> float | None:
+        return self.uplink(plan, state.round)

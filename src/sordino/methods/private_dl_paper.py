@@ -1,0 +1,71 @@
+"""PrivateDL as far as we could read it.  Han, Li, Ouyang, Liu, Wang, Wu, Chen (2021), "Accurate differentially private
+deep learning on the edge", IEEE TPDS 32(9); unit record, viewer server; a claim that does not hold.
+
+Nothing is clipped: the sensitivity is estimated from samples by the PauTa criterion, which calls whatever lies beyond
+three standard deviations an outlier. The abstract confirms "sampling-based sensitivity estimation for local noise
+calibration", the criterion is named by those who compare with it; the details were not at hand. Our reading: at every
+step the norms of the batch's gradients have mean a and standard deviation s, S = a + 3s stands for the sensitivity of
+their sum, and the sum gets N(0, (sigma S)^2), sigma calibrated as if that were a Gaussian of multiplier sigma. Large
+batches and the choice of critical data, its other parts, are not reproduced.
+
+No sound form exists: an estimate from the data bounds no other data, and without a clip there is no bound at all; with
+a clip and noise for it, it is DP-SGD. Not sound twice over: one record can have a gradient far beyond S (a batch of n
+others of equal norm makes S only 3/sqrt(n) of it), and S itself is private."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sordino.core.rng import RowStream
+from sordino.core.types import Batch, Model, Rows, State
+from sordino.methods import local
+from sordino.methods._measured import of_clients, require_plain, sigma, sums_and_norms
+from sordino.methods.augment import augment
+from sordino.methods.base import Claim, Method, Plan
+from sordino.privacy.events import Cost, NonPrivate
+
+__all__ = ["PrivateDlPaper"]
+
+WHY_NOT = (
+    "three standard deviations of the gradient norms bound nothing: a single outlier in a batch moves the sum by many "
+    "times that, and the noise's scale, computed from the same batch, shows that it is there"
+)
+
+
+@dataclass(frozen=True)
+class PrivateDlPaper(Method):
+    private: ClassVar[bool] = False
+    algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
+
+    def require(self, plan: Plan) -> None:
+        require_plain(plan)
+
+    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
+        return (Cost("record", "add/remove", "server", NonPrivate(WHY_NOT)),)
+
+    def claim(self, plan: Plan) -> Claim:
+        return Claim(plan.epsilon, plan.delta, "Han et al. (2021)", WHY_NOT)
+
+    def train(
+        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
+    ) -> tuple[Rows, Rows]:
+        scale = sigma(plan)
+
+        def gradient(weights: Tensor, batch: Batch, number: int) -> Rows:
+            seen, _ = augment(batch, plan.local.augment, 1, rng.at("augment", number))
+            seeds = rng.at("model", number).integers()
+            sums, norms = sums_and_norms(weights, seen, model, seeds, None)
+            noise = rng.at("noise", number).normal(sums.shape[1], like=sums)
+            noisy = sums + scale * of_clients(norms, batch.sizes, three_sigma) * noise
+            return noisy / torch.tensor(batch.sizes).to(sums)[:, None].clamp_min(1)
+
+        return local.sgd(state, data, own, model, plan, rng, gradient)
+
+
+def three_sigma(values: Tensor) -> Tensor:
+    """The PauTa criterion: beyond this [parts] a value [records, parts] is called an outlier."""
+    return values.mean(dim=0) + 3 * values.std(dim=0, correction=0)

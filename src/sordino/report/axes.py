@@ -1,0 +1,33 @@
+"""Axes and legends that are readable at any number of methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+
+def log_ticks(axis: Any, values: Sequence[float]) -> tuple[float, float]:
+    """Plain numbers at 1, 2, 5, 10, ... (or fewer, over many decades); the ends that leave room."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    low, high = (max(end, 1e-6) for end in (min(values), max(values)))  # an epsilon of 0 has no logarithm
+    low, high = low / 1.5, high * 1.5
+    widen = math.sqrt(max(1.0, 10 * low / high))  # one decade at least
+    low, high = low / widen, high * widen
+    steps = (1, 2, 5) if high / low < 2000 else (1, 3) if high / low < 1e5 else (1,)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [s * 10.0**k for k in powers for s in steps if low <= s * 10.0**k <= high]
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    return low, high
+
+
+def legend(figure: Any, axes: Sequence[Any]) -> None:
+    """One for all panels, below them, as broad as it may be; the figure grows by its height."""
+    found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    width, height = figure.get_size_inches()
+    columns = min(len(found), max(1, int(width / (0.7 + 0.075 * max(map(len, found))))))  # inches a letter
+    figure.set_size_inches(width, height + 0.2 * -(-len(found) // columns))
+    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, fontsize=9)

@@ -1,0 +1,132 @@
+"""The cells of a comparison, from the files that its runs left."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.core.errors import RunError
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says of a method in its printed form, and why it does not hold."""
+
+    epsilon: float
+    delta: float | None = None
+    scope: str = "total"  # or "round"
+    source: str = ""
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """By round; nan where nothing was measured."""
+
+    accuracy: tuple[float, ...] = ()
+    loss: tuple[float, ...] = ()
+    noise: tuple[float, ...] = ()  # deviation in one client's message, a coordinate; nan where there is none
+
+
+@dataclass(frozen=True)
+class Cell:
+    name: str
+    method: str
+    asked: float | None  # epsilon; None for a method without noise
+    seed: int
+    error: str = ""  # why there is nothing below
+    accuracy: float = math.nan
+    loss: float = math.nan
+    accounted: float = math.nan  # epsilon in total; inf where there is no guarantee, with its reason
+    reason: str = ""
+    delta: float = math.nan
+    unit: str = ""
+    relation: str = ""
+    viewer: str = ""
+    channel: str = ""
+    rounds: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+    claim: Claim | None = None
+    curve: Curve = Curve()
+
+
+def read(folder: Path, failures: Mapping[str, str]) -> list[Cell]:
+    """Every cell of the comparison in a folder; those that failed or are not finished say so."""
+    comparison = _json(folder / "comparison.json")
+    try:
+        listed = [(str(c["name"]), str(c["method"]), c["epsilon"], int(c["seed"])) for c in comparison["cells"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{folder / 'comparison.json'} is damaged: {error!r}.") from error
+    return [_cell(folder / "cells" / name, failures, name, method, e, s) for name, method, e, s in listed]
+
+
+def _cell(at: Path, failures: Mapping[str, str], name: str, method: str, asked: float | None, seed: int) -> Cell:
+    if name in failures:
+        return Cell(name, method, asked, seed, failures[name])
+    if not (at / "result.json").is_file():
+        return Cell(name, method, asked, seed, "not finished")
+    plan, result, records = _json(at / "plan.json"), _json(at / "result.json"), _records(at / "records.jsonl")
+    try:
+        return _done(Cell(name, method, asked, seed), plan, result, records)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{at / 'result.json'} is damaged: {error!r}.") from error
+
+
+def _done(cell: Cell, plan: dict[str, Any], result: dict[str, Any], records: list[dict[str, Any]]) -> Cell:
+    promised, claim = result["guarantee"], result.get("claim")
+    accuracy, loss = (tuple(_number(r.get(k)) for r in records) for k in ("accuracy", "loss"))
+    curve = Curve(accuracy, loss, tuple(_number(r.get("noise") or None) for r in records))
+    return Cell(
+        cell.name,
+        cell.method,
+        cell.asked,
+        cell.seed,
+        accuracy=_number(result.get("accuracy")),
+        loss=curve.loss[-1] if curve.loss else math.nan,
+        accounted=math.inf if promised["epsilon"] is None else float(promised["epsilon"]),
+        reason=promised.get("reason") or "",
+        delta=_number(promised.get("delta")),
+        unit=str(promised["unit"]),
+        relation=str(promised["relation"]),
+        viewer=str(promised["viewer"]),
+        channel=str(plan.get("channel") or "direct"),
+        rounds=int(result["rounds"]),
+        bytes_up=sum(int(r.get("bytes_up") or 0) for r in records),
+        seconds=sum(float(r.get("seconds") or 0) for r in records),
+        claim=None if claim is None else _claim(claim),
+        curve=curve,
+    )
+
+
+def _claim(data: dict[str, Any]) -> Claim:
+    delta = data.get("delta")
+    return Claim(
+        float(data["epsilon"]),
+        None if delta is None else float(delta),
+        str(data.get("scope") or "total"),
+        str(data.get("source") or ""),
+        str(data.get("why_not") or ""),
+    )
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is missing or damaged: {error}") from error
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is missing or damaged: {error}") from error

@@ -1,0 +1,35 @@
+"""What the cells of a line measured by round, over seeds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.report.summary import Line, Spread
+
+Floats = NDArray[np.float64]
+
+
+def _rows(line: Line, name: str) -> Floats:
+    """[seeds, rounds], as long as the shortest."""
+    curves = [np.array(getattr(cell.curve, name), dtype=np.float64) for cell in line.cells]
+    length = min((len(c) for c in curves), default=0)
+    return np.array([c[:length] for c in curves]).reshape(len(curves), length)
+
+
+def curve(line: Line, name: str, scale: float = 1.0) -> tuple[Floats, Floats, Floats, Floats]:
+    """Rounds that were measured in every cell; mean, and mean minus and plus a deviation."""
+    rows = _rows(line, name)
+    known = np.flatnonzero(np.isfinite(rows).all(axis=0)) if len(rows) else np.empty(0, dtype=np.int64)
+    spreads = [Spread.of((scale * rows[:, i]).tolist()) for i in known]
+    mean = np.array([s.mean for s in spreads])
+    half = np.array([0.0 if math.isnan(s.deviation) else s.deviation for s in spreads])
+    return (known + 1).astype(np.float64), mean, mean - half, mean + half
+
+
+def extremes(line: Line, name: str, rounds: Floats) -> tuple[Floats, Floats]:
+    """From the least to the most: what a logarithmic axis can show."""
+    rows = _rows(line, name)[:, rounds.astype(np.int64) - 1]
+    return rows.min(axis=0), rows.max(axis=0)

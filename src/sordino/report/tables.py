@@ -1,0 +1,220 @@
+"""The tables of a comparison: results.csv, summary.csv, table.md; and the same rows for a terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sordino.report.cells import Cell
+from sordino.report.summary import Block, Line, blocks
+
+ACROSS = (
+    "The blocks differ in what is protected (unit, relation) or from whom (viewer, channel), so their epsilons mean "
+    "different things: methods of different blocks must not be ranked against each other."
+)
+PRINTED = "As printed: run at the same claim, which does not hold"
+
+
+SCORES = ("accuracy, %", "n", "loss")
+COSTS = ("rounds", "seconds", "sent up")
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    note: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables(found: Sequence[Line]) -> list[Table]:
+    """What a person reads, block by block."""
+    parts: dict[str, list[Line]] = {}
+    for line in found:
+        parts.setdefault(line.kind, []).append(line)
+    out = _ranked(blocks(found))
+    if lines := parts.get("printed"):
+        out.append(_printed(lines))
+    if lines := parts.get("open"):
+        out.append(_plain("Without a guarantee", "Not ranked.", lines))
+    if lines := parts.get("reference"):
+        out.append(_plain("Reference: without privacy", "", lines))
+    if lines := [line for line in found if line.errors]:
+        out.append(_failed(lines))
+    return out
+
+
+def _ranked(found: Sequence[Block]) -> list[Table]:
+    out: list[Table] = []
+    for block in found:
+        words = block.whom.words()
+        rows = tuple(
+            (_epsilon(e.asked), str(rank), e.method, *_scores(e), up(e.accounted), *_costs(e))
+            for rank, e in block.ranked
+        )
+        note = ACROSS if len(found) > 1 and not out else ""
+        header = ("epsilon", "rank", "method", *SCORES, "accounted", *COSTS)
+        out.append(Table(words[0].upper() + words[1:], note, header, rows))
+    return out
+
+
+def _printed(lines: Sequence[Line]) -> Table:
+    header = ("method", "claimed epsilon", "accounted", *SCORES, "unit", "relation", "viewer", *COSTS)
+    rows = tuple((e.method, claimed(e), up(e.accounted), *_scores(e), *e.whom[:3], *_costs(e)) for e in lines)
+    reasons = dict.fromkeys(f"{e.method}: {why}." for e in lines if (why := why_not(e)))
+    return Table(PRINTED, " ".join(["Not ranked.", *reasons]), header, rows)
+
+
+def _plain(title: str, note: str, lines: Sequence[Line]) -> Table:
+    header = ("method", "epsilon", *SCORES, "accounted", "reason", *COSTS)
+    rows = tuple(
+        (e.method, _epsilon(e.asked), *_scores(e), up(e.accounted), e.reason or "-", *_costs(e)) for e in lines
+    )
+    return Table(title, note, header, rows)
+
+
+def _failed(lines: Sequence[Line]) -> Table:
+    rows = tuple(
+        (e.method, _epsilon(e.asked), f"{len(e.errors)} of {e.n + len(e.errors)}", "; ".join(dict.fromkeys(e.errors)))
+        for e in lines
+    )
+    return Table("Cells that failed", "", ("method", "epsilon", "cells", "reason"), rows)
+
+
+def _scores(line: Line) -> tuple[str, ...]:
+    accuracy, loss = line.accuracy, line.loss
+    text = "-" if not accuracy.n else f"{100 * accuracy.mean:.2f}"
+    if accuracy.n > 1:
+        text += f" ± {100 * accuracy.deviation:.2f}"
+    return text, str(line.n), "-" if not loss.n else f"{loss.mean:.3g}"
+
+
+def _costs(line: Line) -> tuple[str, ...]:
+    return f"{line.rounds:g}", f"{line.seconds:.3g}", size(line.bytes_up)
+
+
+def claimed(line: Line) -> str:
+    if line.claim is None:
+        return "-"
+    return f"{line.claim.epsilon:g}" + (" a round" if line.claim.scope == "round" else "")
+
+
+def why_not(line: Line) -> str:
+    text = (line.claim.why_not if line.claim is not None else "") or line.reason
+    return text.rstrip(".")
+
+
+def _epsilon(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def up(epsilon: float) -> str:
+    """For people: rounded up to three digits behind the point, never down."""
+    if math.isinf(epsilon):
+        return "infinite"
+    return f"{math.ceil(epsilon * 1000 - 1e-6) / 1000:.3f}".rstrip("0").rstrip(".")
+
+
+def size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def markdown(title: str, about: str, found: Sequence[Line]) -> str:
+    out = [f"# {title}", "", about, ""]
+    for table in tables(found):
+        out += [f"## {table.title}", ""]
+        if table.note:
+            out += [table.note, ""]
+        out.append("| " + " | ".join(table.header) + " |")
+        out.append("|" + " --- |" * len(table.header))
+        out += ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in table.rows]
+        out.append("")
+    return "\n".join(out)
+
+
+# --- for programs
+
+
+def cell_row(cell: Cell) -> dict[str, Any]:
+    claim = cell.claim
+    done = not cell.error
+    return {
+        "cell": cell.name,
+        "method": cell.method,
+        "epsilon": cell.asked,
+        "seed": cell.seed,
+        "status": "done" if done else "failed",
+        "accuracy": cell.accuracy,
+        "loss": cell.loss,
+        "accounted_epsilon": cell.accounted,
+        "delta": cell.delta,
+        "unit": cell.unit,
+        "relation": cell.relation,
+        "viewer": cell.viewer,
+        "channel": cell.channel,
+        "claimed_epsilon": None if claim is None else claim.epsilon,
+        "claimed_delta": None if claim is None else claim.delta,
+        "claim_scope": None if claim is None else claim.scope,
+        "rounds": cell.rounds if done else None,
+        "bytes_up": cell.bytes_up if done else None,
+        "reason": cell.error or cell.reason,
+        "seconds": cell.seconds if done else None,
+    }
+
+
+def line_row(line: Line, rank: int | None) -> dict[str, Any]:
+    claim, whom = line.claim, line.whom
+    return {
+        "method": line.method,
+        "epsilon": line.asked,
+        "kind": line.kind,
+        "rank": rank,
+        "n": line.n,
+        "failed": len(line.errors),
+        "accuracy_mean": line.accuracy.mean,
+        "accuracy_std": line.accuracy.deviation,
+        "loss_mean": line.loss.mean,
+        "loss_std": line.loss.deviation,
+        "accounted_epsilon": line.accounted,
+        "delta": line.cells[0].delta if line.cells else None,
+        "claimed_epsilon": None if claim is None else claim.epsilon,
+        "claim_scope": None if claim is None else claim.scope,
+        "claim_source": None if claim is None else claim.source,
+        "unit": whom.unit,
+        "relation": whom.relation,
+        "viewer": whom.viewer,
+        "channel": whom.channel,
+        "rounds": line.rounds,
+        "bytes_up": line.bytes_up,
+        "reason": "; ".join(dict.fromkeys(line.errors)) or why_not(line),
+        "seconds": line.seconds,
+    }
+
+
+def line_rows(found: Sequence[Line]) -> list[dict[str, Any]]:
+    """One a line; ranks hold within one unit, relation, viewer and epsilon, and are empty elsewhere."""
+    ranks = {(e.method, e.asked): rank for block in blocks(found) for rank, e in block.ranked}
+    return [line_row(e, ranks.get((e.method, e.asked))) for e in found]
+
+
+def to_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Numbers in full; an infinite epsilon is the word; what is not known is empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: _text(v) for k, v in row.items()} for row in rows)
+    return out.getvalue()
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, float) and math.isinf(value):
+        return "infinite"
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value

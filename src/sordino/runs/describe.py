@@ -1,0 +1,73 @@
+"""What was derived from a spec, for people and programs: plan.json."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import numpy as np
+import torch
+
+from sordino.privacy.account import epsilon
+from sordino.privacy.algebra import steps
+from sordino.privacy.events import Composed
+from sordino.runs import loop
+from sordino.runs.job import Job
+
+
+def describe(job: Job) -> dict[str, Any]:
+    """What was derived from the spec, for people and programs."""
+    plan, promise = job.plan, job.promise()
+    return {
+        "method": job.spec.method,
+        "algorithm": job.spec.algorithm,
+        "noise_multiplier": plan.noise_multiplier,
+        "promise": promise.to_json(),
+        "claim": None if (claim := job.method.claim(plan)) is None else claim.to_json(),
+        "channel": plan.channel,
+        "mode": job.spec.mode,
+        "clients": plan.population,
+        "expected_cohort": plan.expected_cohort,
+        "local_steps": plan.local.count(plan.smallest_client),
+        "parameters": job.model.layout.dim,
+        "gradient_path": job.model.gradients.path,
+        "gradient_reason": job.model.gradients.reason,
+        "evaluated_on": job.held_out.kind if job.held_out else loop.PUBLIC if job.test is not None else None,
+        "evaluation": _cost_of_evaluation(job),
+        "budgets": _own_budgets(job),
+        "device": str(job.engine.device),
+        "environment": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+        },
+    }
+
+
+def _cost_of_evaluation(job: Job) -> dict[str, float] | None:
+    """What evaluations and statistics alone would cost; it is part of the promise."""
+    if not job.once:
+        return None
+    return {
+        "releases": steps(Composed(job.once)),
+        "epsilon": epsilon(Composed(job.once), job.spec.delta),
+        "delta": job.spec.delta,
+    }
+
+
+def _own_budgets(job: Job) -> list[dict[str, float]] | None:
+    """The distinct personal budgets: who has them, and how often those may take part or how much noise they add."""
+    if job.budgets is None:
+        return None
+    of, caps, own = job.budgets.of, job.caps, np.array(job.plan.multipliers)
+    found = []
+    for i, (e, d) in enumerate(job.budgets.kinds):
+        kind = {"epsilon": e, "delta": d, "clients": int((of == i).sum())}
+        if caps is not None:
+            kind["participations"] = int(caps[of == i].max(initial=0))
+        elif kind["clients"]:
+            kind["noise_multiplier"] = float(own[of == i][0])
+        found.append(kind)
+    return found

@@ -1,0 +1,103 @@
+"""The secure sum: the server sees one row; all clients together add the noise of one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy.stats import kstest, norm
+from torch import nn
+
+from problems import federation, job, linear
+from sordino.core.errors import SpecError
+from sordino.core.rng import Stream
+from sordino.privacy.accountants import gdp
+from sordino.runs import loop
+
+RNG = Stream.research(2)
+
+
+def seen(made, state=None):
+    state = state or loop.begin(made)
+    who = range(made.clients.count)
+    rows = made.engine.clients(made.method, state, who, made.clients, made.model, made.plan, RNG.at("c"))
+    return made.channel.carry(rows, RNG.at("channel"))
+
+
+def test_the_server_sees_the_sum_alone():
+    made, open_ = (job(method="dp-sgd", module=linear(), channel=c) for c in ("secure-sum", "direct"))
+    quiet = [replace(m, plan=replace(m.plan, noise_multiplier=1e-9)) for m in (made, open_)]
+    hidden, rows = (seen(m) for m in quiet)
+    assert hidden.shape[0] == 1 and rows.shape[0] == 8
+    assert torch.allclose(hidden[0], rows.sum(dim=0), atol=1e-6)
+    merged = [m.method.merge(loop.begin(m), s, m.plan, RNG).params for m, s in zip(quiet, (hidden, rows), strict=True)]
+    assert torch.allclose(*merged, atol=1e-6)
+
+
+@pytest.mark.parametrize(("viewer", "honest"), [("server", 8), ("server+3", 5)])
+def test_the_shares_of_the_honest_add_up_to_the_whole_noise(viewer, honest):
+    wide = 6000
+    layer = nn.Linear(wide, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    zeros = [(torch.zeros(4, wide), torch.zeros(4)) for _ in range(8)]
+    made = job(layer, zeros, "squared_error", method="dp-sgd", channel="secure-sum", viewer=viewer, learning_rate=1.0)
+    z = made.plan.z
+    rows = made.engine.clients(made.method, loop.begin(made), range(8), made.clients, made.model, made.plan, RNG)
+    left = 4 * rows[:honest].sum(dim=0)  # a sum of 4 records' gradients; the others' shares are known to the viewer
+    assert kstest(left.double().numpy(), norm(scale=z).cdf).pvalue > 1e-3
+    assert kstest(left.double().numpy(), norm(scale=1.1 * z).cdf).pvalue < 1e-3
+    assert made.promise().epsilon <= 2.0 and made.promise().viewer == viewer
+
+
+def test_the_noise_is_there_once_and_priced_once():
+    hidden, open_ = (job(method="dp-sgd", channel=c, epsilon=1.0, rounds=16) for c in ("secure-sum", "direct"))
+    assert hidden.plan.z == pytest.approx(open_.plan.z)
+    shares = [m.method.noise(loop.begin(m), m.plan) for m in (hidden, open_)]
+    assert shares[0] == pytest.approx(shares[1] / math.sqrt(8))
+
+
+def test_another_client_knows_its_own_share():
+    made = job(method="dp-sgd", channel="secure-sum", epsilon=1.0, rounds=4)
+    inside = made.guarantee("client", 4, 4).epsilon
+    mu = math.sqrt(4) / (made.plan.z * math.sqrt(7 / 8))
+    assert inside == pytest.approx(gdp.epsilon_of_mu(mu, 1e-5), rel=1e-6) and inside > made.promise().epsilon
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"local_steps": 2},
+        {"optimizer": "adam"},
+        {"algorithm": "scaffold"},
+        {"client_rate": 0.5},
+        {"dropout": "0.1"},
+        {"batch_size": 3},
+        {"viewer": "server+8"},
+        {"batch_rate": 0.5, "batch_sampling": "fixed"},
+    ],
+    ids=str,
+)
+def test_what_would_not_hide_is_refused(keys):
+    with pytest.raises(SpecError):
+        job(method="dp-sgd", channel="secure-sum", **keys)
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "udp-fl", "nbafl", "adaptive-noise-paper"])
+def test_methods_that_need_the_rows_say_so(method):
+    with pytest.raises(SpecError, match="does not go with channel"):
+        job(method=method, channel="secure-sum")
+
+
+def test_unequal_clients_weigh_by_their_records():
+    sizes = (4, 12, 20)
+    made = job(
+        method="dp-sgd", module=linear(), clients=federation(sizes), channel="secure-sum", clip=1e6, learning_rate=1.0
+    )
+    made = replace(made, plan=replace(made.plan, noise_multiplier=1e-12))
+    state = loop.begin(made)
+    after = made.method.merge(state, seen(made, state), made.plan, RNG)
+    batch = made.clients.fetch([0, 1, 2], torch.device("cpu"))
+    whole = made.model.gradients.sums(state.params, replace(batch, sizes=(36,)), None)[0] / 36
+    assert torch.allclose(after.params, state.params - whole, atol=1e-5)

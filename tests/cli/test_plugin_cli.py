@@ -1,0 +1,119 @@
+"""A method of one's own, from one file: the one that docs/methods.md walks through, through CLI, ledger and compare."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sordino.core import plugin
+from sordino.core.errors import SpecError
+from sordino.runs import spec
+
+DOCS = Path(__file__).parent.parent.parent / "docs" / "methods.md"
+COMMAND = str(Path(sys.executable).with_name("sordino"))
+
+
+def example() -> str:
+    """The file that the docs show."""
+    (found,) = re.findall(r"```python\n# plugins/methods/boxed.py\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    return found
+
+
+@pytest.fixture
+def plugins(tmp_path):
+    folder = tmp_path / "plugins" / "methods"
+    folder.mkdir(parents=True)
+    (folder / "boxed.py").write_text(example())
+    return tmp_path / "plugins"
+
+
+@pytest.fixture
+def known(plugins, monkeypatch):
+    monkeypatch.setenv(plugin.VARIABLE, str(plugins))
+    return plugins
+
+
+def sordino(here, plugins, *args):
+    env = os.environ | {plugin.VARIABLE: str(plugins), "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
+    return subprocess.run([COMMAND, *args], cwd=here, env=env, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_it_runs_is_charged_and_compared(tmp_path, plugins):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 240)
+    x = (rng.normal(size=(240, 5)) + 2 * y[:, None]).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x_train=x[:200], y_train=y[:200], x_test=x[200:], y_test=y[200:], classes=3)
+    common = ("--dataset", "d.npz", "--clients", "10", "--rounds", "2")
+    done = sordino(tmp_path, plugins, "run", "--method", "boxed", "--box", "0.02", "--epsilon", "8", *common, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["guarantee"]["unit"] == "client" and 7.9 < told["guarantee"]["epsilon"] <= 8
+    shown = sordino(tmp_path, plugins, "ledger", "show", "runs/ledger.sqlite", "--json")
+    assert shown.returncode == 0 and "boxed" in shown.stdout
+    both = sordino(tmp_path, plugins, "compare", "--methods", "boxed,nbafl", "--epsilon", "8", "--seeds", "1",
+                   "--jobs", "2", *common, "--name", "c", "--json")  # fmt: skip
+    assert both.returncode == 0, both.stderr
+    rows = json.loads(both.stdout)["results"]
+    assert {r["method"] for r in rows} == {"boxed", "nbafl"} and all(r["rank"] in (1, 2) for r in rows)
+
+
+def test_its_fields_are_keys_and_its_laws_those_of_all(known):
+    assert "boxed" in plugin.available("methods")
+    wanted = spec.from_dict({"method": "boxed", "box": 0.5})
+    assert wanted.method_object().box == 0.5
+    assert spec.plugin_help("methods", "boxed")["box"] == "b: bound on every coordinate of an update"
+    with pytest.raises(SpecError, match="box must be"):
+        spec.from_dict({"method": "boxed", "box": -1.0})
+
+
+def test_without_the_variable_it_is_not_there():
+    with pytest.raises(SpecError, match="unknown method 'boxed'"):
+        plugin.load("methods", "boxed")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("raise ValueError('no')", "fails: ValueError: no"),
+        ("import nothing_like_that", "fails: ModuleNotFoundError"),
+        ("x = 1", "must name the one class it exports"),
+        ("def broken(:", "fails: SyntaxError"),
+    ],
+)
+def test_a_broken_file_is_one_clear_error(known, text, message):
+    (known / "methods" / "bad.py").write_text(text)
+    with pytest.raises(SpecError, match=message):
+        plugin.load("methods", "bad")
+
+
+def test_nobody_takes_our_names_or_each_others(known, tmp_path, monkeypatch):
+    (known / "methods" / "dp_sgd.py").write_text(example())
+    with pytest.raises(SpecError, match="the name of one of ours"):
+        plugin.load("methods", "dp-sgd")
+    other = tmp_path / "more" / "methods"
+    other.mkdir(parents=True)
+    (other / "boxed.py").write_text(example())
+    monkeypatch.setenv(plugin.VARIABLE, f"{known}{os.pathsep}{tmp_path / 'more'}")
+    with pytest.raises(SpecError, match="two plug-ins are called boxed"):
+        plugin.available("methods")
+    monkeypatch.setenv(plugin.VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(SpecError, match="which is no folder"):
+        plugin.available("methods")
+
+
+def test_an_entry_point_does_the_same(plugins, monkeypatch):
+    monkeypatch.syspath_prepend(str(plugins / "methods"))
+    entry = EntryPoint("boxed", "boxed:Boxed", "sordino.methods")
+    monkeypatch.setattr(plugin, "_entries", lambda kind: {"boxed": entry} if kind == "methods" else {})
+    assert plugin.load("methods", "boxed").__name__ == "Boxed"
+    assert spec.from_dict({"method": "boxed"}).method_object().box == 0.01
+    sys.modules.pop("boxed")

@@ -1,0 +1,184 @@
+"""Every figure and table in small: each method of each runs, pages and pictures come out, jobs resume."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from sordino.cli.reproduce import reproduce
+from sordino.core.errors import RunError, SordinoError, SpecError
+from sordino.experiments import page, pictures
+from sordino.experiments import run as running
+from sordino.experiments.base import Experiment, Outcome, Trial, scaled
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Small pictures of ten classes, and a small regression."""
+    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    y = np.arange(300) % 10
+    x = (rng.normal(60, 20, (300, 8, 8)) + 12 * y[:, None, None]).clip(0, 255).astype(np.uint8)
+    np.savez(folder / "p.npz", x_train=x[:240], y_train=y[:240], x_test=x[240:], y_test=y[240:], classes=10)
+    r = rng.normal(size=(120, 4)).astype(np.float32)
+    t = (0.5 + 0.1 * r[:, 0]).astype(np.float32)
+    np.savez(folder / "r.npz", x_train=r[:100], y_train=t[:100], x_test=r[100:], y_test=t[100:])
+    return folder
+
+
+def small(experiment: Experiment, data: Path) -> dict[str, object]:
+    file = "r.npz" if experiment.name == "003/fig5" else "p.npz"
+    found: dict[str, object] = {
+        "dataset": str(data / file),
+        "model": "linear",
+        "features": "none",
+        "rounds": 2,
+        "clients": 4,
+    }
+    return found | {"partition": "iid", "batch_rate": 1.0, "local_steps": 2}
+
+
+def few(trials):
+    """The first trial of every method and form."""
+    seen = {}
+    for trial, cell in trials:
+        seen.setdefault((cell.method, trial.form, cell.spec.to_dict().get("path")), (trial, cell))
+    return list(seen.values())
+
+
+def cells_of(experiment, data, scale=0.01):
+    """Batches and steps stay what they are where keys exclude each other."""
+    wanted = small(experiment, data)
+    original = experiment.trials
+    made = []
+    for trial in original(scale):
+        keys = {k: v for k, v in trial.keys.items() if k not in ("batch_size", "local_epochs")}
+        if keys.get("algorithm") == "fedsgd" or keys["method"] in ("dp-ftrl",):
+            keys["local_steps"] = 1
+        made.append(Trial(trial.row, trial.x, trial.form, trial.seed, keys))
+    changed = Experiment(experiment.name, experiment.title, experiment.about, lambda s: made, experiment.paper,
+                         experiment.x, experiment.y, experiment.kind, experiment.curve, experiment.extra)  # fmt: skip
+    if any(t.keys.get("algorithm") == "fedsgd" for t in made):
+        wanted = {k: v for k, v in wanted.items() if k != "local_steps"}
+    return changed, running.cells(changed, scale, wanted if made else {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(running.EXPERIMENTS))
+def test_every_experiment_runs_in_small(name, data, tmp_path):
+    experiment, trials = cells_of(running.find(name), data)
+    some = few(trials)
+    folder = running.open_folder(tmp_path, experiment, 0.01, some)
+    failures = running.execute(folder, some, 1, lambda news: None, None)
+    folder.close()
+    assert not failures
+    found = running.outcomes(folder.path, some)
+    assert len(found) == len(some) and all(o.result["rounds"] >= 1 for o in found)
+    for o in found:
+        assert (o.trial.form == "printed") == (o.result["claim"] is not None) or o.trial.keys.get(
+            "mechanism"
+        ) == "gaussian"
+        assert math.isinf(o.honest) or o.trial.form != "sound" or o.honest <= float(o.trial.keys["epsilon"])
+    text = page.section(experiment, found, "sordino reproduce ...", 0.01, None)
+    assert experiment.title in text and ("| --- |" in text or experiment.kind == "table")
+    drawn = pictures.draw(tmp_path / "p.png", experiment, found)
+    assert drawn == ((tmp_path / "p.png").is_file() and (tmp_path / "p.png").stat().st_size > 5000)
+    assert drawn or experiment.kind == "table" or experiment.kind == "path"
+
+
+def test_the_papers_numbers_belong_to_trials():
+    for experiment in running.EXPERIMENTS.values():
+        known = {(t.row, t.x) for t in experiment.trials(1.0)}
+        rows = {row for row, _ in known}
+        assert all(row in rows for row, _ in experiment.paper), experiment.name
+        names = [t.name for t in experiment.trials(1.0)]
+        assert len(names) == len(set(names)), experiment.name
+
+
+def test_what_the_papers_report_is_typed_as_printed():
+    """Spot checks against the text of the papers."""
+    assert running.find("002/fig4d").paper[("adaptive noise (002)", 0.5)] == 93.70
+    assert running.find("002/fig4d").paper[("adap DP-FL", 0.3)] == 52.87
+    assert running.find("003/table3").paper[("UDP-FL, staircase", 8.0)] == 78.0
+    assert running.find("004/table1").paper[("FedSDP", 0.2)] == 74.79
+    assert running.find("004/table1-femnist").paper[("NbAFL", 0.1)] == 57.62
+
+
+def test_scale_shrinks_and_never_below_the_least():
+    assert (
+        scaled(100, 1.0, 5) == 100
+        and scaled(100, 0.1, 5) == 10
+        and scaled(100, 0.001, 5) == 5
+        and scaled(3, 0.1, 5) == 3
+    )
+    for bad in (0.0, -1.0, 1.5, math.nan):
+        with pytest.raises(SpecError, match="scale"):
+            running.cells(running.find("002/fig2"), bad, {})
+
+
+def outcome(row, x, form, seed, accuracy, epsilon=None, claim=None):
+    promised = {"epsilon": epsilon, "unit": "record", "viewer": "server", "reason": None}
+    result = {"accuracy": accuracy, "guarantee": promised, "claim": claim, "rounds": 2, "metrics": {}}
+    records = [{"round": r, "accuracy": accuracy, "seconds": 1.0, "bytes_up": 5, "noise": 0.1} for r in (1, 2)]
+    return Outcome(Trial(row, x, form, seed, {"method": "dp-sgd"}), result, records)
+
+
+def test_the_table_has_paper_printed_sound_and_honest_side_by_side():
+    found = [outcome("A", 0.5, "printed", s, 0.9 + 0.02 * s) for s in (0, 1)]
+    found += [outcome("A", 0.5, "sound", 0, 0.8, 0.49996)]
+    lines = page.table(Experiment("002/x", "T", "", lambda s: [], {("A", 0.5): 93.7}), found)
+    assert lines[0] == "|  | epsilon | paper | ours, as printed | honest epsilon | ours, sound | honest epsilon |"
+    assert lines[2] == "| A | 0.5 | 93.7 | 91.00 ± 1.41 (2) | infinite | 80.00 (1) | 0.5 |"
+
+
+def test_a_page_keeps_what_others_wrote(tmp_path):
+    one, two = (Experiment(f"002/{n}", n, "", lambda s: []) for n in ("a", "b"))
+    file = tmp_path / "002.md"
+    page.put(file, one, "first", "Heading")
+    page.put(file, two, "second", "Heading")
+    file.write_text(file.read_text().replace("# Heading", "# Heading\n\nBy hand."))
+    page.put(file, one, "changed \\1", "Heading")
+    text = file.read_text()
+    assert text.count("# Heading") == 1 and "By hand." in text and "second" in text
+    assert "first" not in text and "changed \\1" in text
+    file.write_text(text.replace("<!-- end 002/a -->", ""))
+    with pytest.raises(RunError, match="damaged"):
+        page.put(file, one, "again", "Heading")
+
+
+@pytest.mark.slow
+def test_jobs_stop_in_time_and_go_on(data, tmp_path, monkeypatch):
+    keys = {"dataset": str(data / "p.npz"), "model": "linear", "features": "none", "clients": 4, "rounds": 2}
+    flags = [a for k, v in keys.items() for a in ("--set", f"{k}={v}")]
+    args = ["002/fig2", "--scale", "0.01", *flags, "--out", str(tmp_path / "o"), "--pages", str(tmp_path / "docs")]
+    runner = CliRunner()
+    stopped = runner.invoke(reproduce, [*args, "--minutes", "0.0001"])
+    assert stopped.exit_code == 3 and "the same command goes on" in stopped.output
+    done = runner.invoke(reproduce, args)
+    assert done.exit_code == 0, done.output
+    assert "4 of 4 runs are finished" in done.output
+    text = (tmp_path / "docs" / "002.md").read_text()
+    assert "sordino reproduce 002/fig2 --scale 0.01" in text and "infinite" in text and "002/fig2.png" in text
+    assert (tmp_path / "docs" / "002" / "fig2.csv").read_text().count("\n") == 5
+    other = runner.invoke(reproduce, [*args[:1], "--scale", "0.02", *flags, "--out", str(tmp_path / "o")])
+    assert isinstance(other.exception, RunError)
+
+
+def test_bad_input_is_one_error_and_leaves_nothing(tmp_path):
+    runner = CliRunner()
+    for args in (["002/fig9"], ["002/fig2", "--set", "nonsense"], ["002/fig2", "--set", "no_such=1"],
+                 ["002/fig2", "--jobs", "0"], ["002/fig2", "--scale", "3"]):  # fmt: skip
+        found = runner.invoke(reproduce, [*args, "--out", str(tmp_path / "o")])
+        assert isinstance(found.exception, SordinoError), args
+    assert not (tmp_path / "o").exists()
+    listed = runner.invoke(reproduce, [])
+    assert (
+        listed.exit_code == 0
+        and "002/fig4d" in listed.output
+        and len(listed.output.splitlines()) == len(running.EXPERIMENTS)
+    )
+    assert json.dumps(sorted(running.PAPERS)) == '["002", "003", "004"]'

@@ -1,0 +1,157 @@
+"""Adaptive noise, sound: scales follow what was released, never the data; clip, noise and price are those of DP-SGD."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest, norm
+
+from problems import FEATURES, federation, job, linear, mlp
+from sordino.core.errors import SpecError
+from sordino.core.rng import Stream
+from sordino.engines.simulator import Simulator
+from sordino.runs import loop
+
+CPU, RNG = torch.device("cpu"), Stream.research(5)
+
+
+def known(made, seed=0, spread=2.0):
+    """A state in which some components are known to be larger than others."""
+    state = loop.begin(made)
+    draw = torch.Generator().manual_seed(seed)
+    moment = torch.exp(spread * torch.randn(state.params.numel(), generator=draw))
+    return replace(state, round=9, extra=state.extra | {"moment": moment, "noise_part": 0.1 * moment})
+
+
+def rows_of(made, state, clients=None, rng=RNG):
+    data = made.clients if clients is None else clients
+    return Simulator(CPU).clients(made.method, state, range(data.count), data, made.model, made.plan, rng)
+
+
+def with_z(made, z):
+    return replace(made, plan=replace(made.plan, noise_multiplier=z))
+
+
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_the_price_is_that_of_the_gaussian_mechanism(unit):
+    other = "dp-sgd" if unit == "record" else "nbafl"
+    made = job(method="adaptive-noise", unit=unit, epsilon=1.0, rounds=16)
+    assert made.promise().unit == unit and made.promise().viewer == "server"
+    assert 0.995 < made.promise().epsilon <= 1.0
+    assert made.plan.z == pytest.approx(4 * 3.73063163482, rel=1e-4)  # sqrt(T) sigma(1, 1e-5): THEORY, golden values
+    assert made.plan.z == pytest.approx(job(method=other, epsilon=1.0, rounds=16).plan.z)
+
+
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_scales_and_noise_are_the_same_bit_for_bit_whatever_the_data(unit):
+    """The transcript is frozen, the private data change: thresholds and noise must not."""
+    made = job(method="adaptive-noise", unit=unit, module=linear())
+    other = job(method="adaptive-noise", unit=unit, module=linear(), clients=[(-9 * x, y) for x, y in federation()])
+    state = known(made)
+    assert torch.equal(made.method.scales(state), other.method.scales(state))
+    assert made.method.decided(state, made.plan) == other.method.decided(state, other.plan)
+    z = 1e3  # so that rows are noise and little else
+    a, b = (rows_of(with_z(m, z), state) for m in (made, other))
+    quiet = [rows_of(with_z(m, z), state) - rows_of(with_z(m, 2 * z), state) for m in (made, other)]
+    assert torch.allclose(quiet[0], quiet[1], atol=2e-3 * float(a.abs().max()))  # the noise itself
+    assert not torch.equal(a, b)
+
+
+def test_what_was_released_is_all_that_the_scales_follow():
+    made = job(method="adaptive-noise", module=linear(), rounds=8)
+    state, rows = loop.begin(made), None
+    for r in range(5):
+        rows = rows_of(made, state, rng=RNG.at(r))
+        state = replace(made.method.merge(state, rows, made.plan, RNG), round=r + 1)
+    again = loop.begin(made)
+    for r in range(5):  # from the rows alone: no data at all
+        rows = rows_of(made, again, rng=RNG.at(r))
+        again = replace(made.method.merge(again, rows, made.plan, RNG), round=r + 1)
+    assert torch.equal(made.method.scales(state), made.method.scales(again))
+    assert float(made.method.scales(state).std()) > 0
+
+
+def test_while_nothing_is_known_it_is_dp_sgd():
+    made, plain = (with_z(job(method=m, module=mlp(), clip=0.3), 0.5) for m in ("adaptive-noise", "dp-sgd"))
+    assert torch.allclose(rows_of(made, loop.begin(made)), rows_of(plain, loop.begin(plain)), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_whatever_the_data_one_unit_moves_the_scaled_sum_by_one_at_most(unit):
+    clients = [(x * 10.0**k, y) for k, (x, y) in enumerate(federation((1, 1, 1, 1)))]
+    made = job(method="adaptive-noise", unit=unit, module=linear(), clients=clients, learning_rate=1.0, clip=0.2)
+    state = known(made)
+    rows = rows_of(with_z(made, 1e-12), state)  # one record a client: a row is its scaled, clipped gradient
+    norms = (rows / made.method.scales(state)).double().norm(dim=1)
+    assert float(norms.max()) <= 1 + 1e-6 and float(norms.max()) > 0.99
+
+
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_the_noise_of_a_component_is_z_times_its_scale(unit):
+    zeros = [(torch.zeros(4, FEATURES), torch.zeros(4)) for _ in range(500)]
+    layer = torch.nn.Linear(FEATURES, 1)
+    torch.nn.init.zeros_(layer.weight), torch.nn.init.zeros_(layer.bias)
+    made = job(
+        method="adaptive-noise",
+        unit=unit,
+        module=layer,
+        clients=zeros,
+        loss="squared_error",
+        learning_rate=1.0,
+        clip=3.0,
+    )
+    state, z = known(made), 0.7
+    rows = rows_of(with_z(made, z), state)
+    batch = 4 if unit == "record" else 1
+    each = (rows * batch / made.method.scales(state)).double().flatten().numpy()
+    assert kstest(each, norm(scale=z).cdf).pvalue > 1e-3
+    assert kstest(each, norm(scale=1.1 * z).cdf).pvalue < 1e-3
+
+
+def test_the_allocation_is_the_best_there_is():
+    made = job(method="adaptive-noise", module=linear(), floor=1e-3, clip=2.0)
+    state = known(made, spread=2.0)
+    s = made.method.scales(state).double()
+    v = (state.extra["moment"] - state.extra["noise_part"]).double().sqrt()
+    u = v / v.norm()
+    assert float((u * 2.0 / s).norm()) == pytest.approx(1.0, abs=1e-5)  # |u C / s| = 1: a typical record just fits
+    best = float((s * s).sum())
+    assert best == pytest.approx(4.0 * float(u.sum()) ** 2, rel=1e-5)
+    rng = np.random.default_rng(0)
+    for _ in range(50):  # any other scales in which it just fits have more noise in total
+        other = s.numpy() * np.exp(0.3 * rng.standard_normal(len(s)))
+        other *= np.linalg.norm(u.numpy() * 2.0 / other)
+        assert (other**2).sum() > best
+    assert made.method.noise(state, made.plan) < job(method="dp-sgd", module=linear(), clip=2.0).method.noise(
+        state, made.plan
+    )
+
+
+def test_the_variance_of_the_noise_is_taken_off():
+    """On data without any gradient the history is noise, and its excess vanishes as rounds are averaged."""
+    zeros = [(torch.zeros(12, FEATURES), torch.zeros(12)) for _ in range(8)]
+    layer = torch.nn.Linear(FEATURES, 1, bias=False)
+    torch.nn.init.zeros_(layer.weight)
+    made = job(method="adaptive-noise", module=layer, clients=zeros, loss="squared_error", memory=0.995, rounds=400)
+    state = loop.begin(made)
+    for r in range(300):
+        still = replace(state, params=torch.zeros_like(state.params))
+        rows = rows_of(made, still, rng=RNG.at(r))
+        state = replace(made.method.merge(still, rows, made.plan, RNG), round=r + 1)
+    ratio = float(state.extra["moment"].mean() / state.extra["noise_part"].mean())
+    assert ratio == pytest.approx(1.0, abs=4 * math.sqrt(2 / (FEATURES * 200)))
+
+
+def test_client_level_goes_through_the_direct_channel_only():
+    with pytest.raises(SpecError, match="direct channel"):
+        job(method="adaptive-noise", unit="client", channel="secure-sum")
+
+
+def test_it_explains_itself():
+    made = job(method="adaptive-noise", module=linear())
+    text = made.method.explain([{"round": 3, "decided": made.method.decided(known(made), made.plan)}])
+    assert text[0].startswith("Round 3: noise of ") and "released updates" in text[0]

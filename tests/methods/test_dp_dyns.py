@@ -1,0 +1,73 @@
+import itertools
+import math
+
+import pytest
+import torch
+from scipy.stats import kstest, norm
+from torch import nn
+
+from problems import job, plan
+from sordino.core.errors import SpecError
+from sordino.core.rng import Stream
+from sordino.core.types import State
+from sordino.methods.dp_dyns import ENDS_AT, SHAPES, DpDyns, decayed
+from sordino.privacy.accountants import gdp
+from sordino.runs import loop
+
+RNG = Stream.research(8)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_fall_from_one_to_their_end(shape):
+    values = [decayed(shape, 0.3, u / 50) for u in range(51)]
+    assert values[0] == pytest.approx(1.0) and values[-1] == pytest.approx(0.3)
+    assert all(a >= b for a, b in itertools.pairwise(values))
+
+
+def test_shapes_are_those_of_the_authors_code():
+    """Its noise scales over 100 rounds, in round 37: 15 - 10.15 u, exp(1.13 (1 - u) + 1.58), 15 cos(1.24 u)."""
+    u = 0.37
+    assert 15 * decayed("linear", ENDS_AT, u) == pytest.approx(15 - 10.15 * u, rel=1e-3)
+    assert 15 * decayed("exponential", ENDS_AT, u) == pytest.approx(math.exp(1.13 * (1 - u) + 1.58), rel=5e-3)
+    assert 15 * decayed("cyclic", ENDS_AT, u) == pytest.approx(15 * math.cos(1.24 * u), rel=5e-3)
+    assert 15 * decayed("staircase", ENDS_AT, u) == pytest.approx(15 - 1.015 * 3, rel=1e-3)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_total_is_that_of_the_rounds(shape):
+    made = job(method="dp-dyns", decay_shape=shape, rounds=10, epsilon=1.0, clip_decay=0.5)
+    mu = math.sqrt(sum(made.method.multiplier(made.plan, t) ** -2 for t in range(10)))
+    assert 0.999 < gdp.epsilon_of_mu(mu, 1e-5) <= 1.0
+    even = job(method="dp-sgd", rounds=10, epsilon=1.0).plan.z
+    assert made.method.multiplier(made.plan, 9) < even < made.method.multiplier(made.plan, 0)
+
+
+def test_noise_follows_both_schedules_and_the_gradients_the_clip():
+    layer = nn.Linear(3000, 1)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    zeros = [(torch.zeros(10, 3000), torch.zeros(10)) for _ in range(4)]
+    keys = {"method": "dp-dyns", "rounds": 4, "clip": 2.0, "clip_decay": 0.2, "noise_decay": 0.6, "learning_rate": 1.0}
+    made = job(layer, zeros, "squared_error", **keys)
+    begun = loop.begin(made)
+    state = State(begun.params, begun.extra, 2)  # half way
+    rows = made.engine.clients(made.method, state, range(4), made.clients, made.model, made.plan, RNG.at("c"))
+    std = made.plan.z * 0.8 * 2.0 * 0.6 / 10
+    assert made.method.noise(state, made.plan) == pytest.approx(std)
+    assert kstest(rows.flatten().numpy(), norm(scale=std).cdf).pvalue > 1e-3
+    assert kstest(rows.flatten().numpy(), norm(scale=1.1 * std).cdf).pvalue < 1e-3
+    assert made.method.bound(state, made.plan) == pytest.approx(1.2)
+
+
+def test_the_schedule_is_public():
+    """Multipliers and clips are functions of the plan and of the number of the round: no data goes in."""
+    method, made = DpDyns(clip_decay=0.5), plan(rounds=4)
+    for t in range(4):
+        states = [State(torch.full((5,), v), {}, t) for v in (0.0, 9.0)]
+        assert len({method.bound(s, made) for s in states}) == 1
+
+
+def test_rising_or_vanishing_noise_is_refused():
+    for keys in ({"noise_decay": 0.0}, {"clip_decay": 1.5}, {"decay_shape": "square"}):
+        with pytest.raises(SpecError, match=next(iter(keys))):
+            DpDyns(**keys)

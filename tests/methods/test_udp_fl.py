@@ -1,0 +1,371 @@
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest, laplace, norm
+from torch import nn
+
+from problems import CLASSES, FEATURES, federation, job, plan, rows_of
+from sordino.core.errors import SpecError
+from sordino.core.rng import Stream
+from sordino.engines.simulator import Simulator
+from sordino.methods import harmonizer
+from sordino.methods.base import Local
+from sordino.methods.udp_fl import UdpFl
+from sordino.privacy.account import epsilon
+from sordino.privacy.accountants import zcdp
+from sordino.privacy.clip import Bounded
+from sordino.privacy.events import Composed, FixedSize, Gaussian, Repeated, Sampled
+from sordino.privacy.mechanisms.laplace import LaplaceEvent, LaplaceL2Event
+from sordino.privacy.mechanisms.staircase_ball import StaircaseBallEvent
+from sordino.runs import loop
+
+RNG = Stream.research(4)
+CPU = torch.device("cpu")
+WIDE = 2000
+
+
+def silent(**keys):
+    """2001 weights whose gradient is zero."""
+    layer = nn.Linear(WIDE, 1)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    zeros = [(torch.zeros(10, WIDE), torch.zeros(10)) for _ in range(4)]
+    return job(layer, zeros, "squared_error", method="udp-fl", learning_rate=1.0, **keys)
+
+
+def moved(made, plan=None, ids=range(4)):
+    data = made.clients.fetch(ids, CPU)
+    return rows_of(made, loop.begin(made), data, plan or made.plan, RNG.rows(ids))
+
+
+def played(made, rounds=1, state=None, clients=None):
+    """The states of some rounds with all clients."""
+    states, engine = [state or loop.begin(made)], Simulator(CPU)
+    for r in range(rounds):
+        before, rng = states[-1], RNG.at("round", r)
+        held = clients or made.clients
+        rows = engine.clients(made.method, before, range(held.count), held, made.model, made.plan, rng)
+        states.append(replace(made.method.merge(before, rows, made.plan, rng), round=before.round + 1))
+    return states
+
+
+# --- noise
+
+
+@pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
+def test_the_noise_has_the_scale_of_its_mechanism_and_no_other(mechanism):
+    made = silent(mechanism=mechanism, clip=0.5)
+    noise = moved(made).flatten().numpy()
+    wide = 0.5 * (math.sqrt(WIDE + 1) if mechanism in ("laplace", "staircase") else 1.0)
+    scale = made.plan.z * wide / 10  # over the records
+    law = norm if mechanism == "gaussian" else laplace  # an L1-ball staircase in 2001 dimensions is Laplace noise
+    assert kstest(noise, law(scale=scale).cdf).pvalue > 1e-3
+    assert kstest(noise, law(scale=1.1 * scale).cdf).pvalue < 1e-3
+    assert kstest(noise, law(scale=0.9 * scale).cdf).pvalue < 1e-3
+    assert made.method.noise(loop.begin(made), made.plan) == pytest.approx(noise.std(), rel=0.03)
+
+
+@pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
+def test_a_single_number_gets_noise_too(mechanism):
+    """The loss that q-fedavg asks for: all norms are the same there."""
+    made, z = UdpFl(mechanism=mechanism), 0.25
+    rows = made.add(Bounded(torch.zeros(4000, 1), 2.0), z, loop.State(torch.zeros(1)), plan(), RNG.rows(range(4000)))
+    want = 2.0 * harmonizer.deviation(mechanism, z, 1)
+    assert float(rows.std()) == pytest.approx(want, rel=0.07)
+
+
+@pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
+def test_clients_with_budgets_of_their_own_have_noise_of_their_own(mechanism):
+    made = silent(mechanism=mechanism, budgets="0.5:0.5,4:0.5", epsilon=4.0, penalty=False)
+    own = np.array(made.plan.multipliers)
+    assert len(set(own)) == 2 and min(own) == pytest.approx(made.plan.z)
+    for z, row in zip(own, moved(made), strict=True):
+        want = harmonizer.deviation(mechanism, float(z), WIDE + 1) / 10
+        assert float(row.std()) == pytest.approx(want, rel=0.09)
+    together, alone = moved(made), torch.cat([moved(made, ids=[i]) for i in range(4)])
+    assert torch.allclose(together, alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
+def test_one_record_moves_the_clipped_sum_by_no_more_than_its_bound(mechanism):
+    wild = [(x * 10.0**k, y) for k, (x, y) in enumerate(federation((6, 6, 6, 6)))]
+    made = job(method="udp-fl", clients=wild, mechanism=mechanism, clip=0.3)
+    state, data = loop.begin(made), made.clients.fetch(range(4), CPU)
+    whole = made.method.clipped(state.params, data, made.model, state, made.plan, [0] * 4, None)
+    keep = torch.tensor([i % 6 != 2 for i in range(24)])
+    less = made.method.clipped(state.params, data.where(keep), made.model, state, made.plan, [0] * 4, None)
+    apart = (whole.value - less.value).double()
+    order = harmonizer.NORMS[mechanism]
+    moved_by = apart.abs().sum(dim=1) if order == 1 else apart.norm(dim=1)
+    assert whole.norm == order and bool((moved_by <= whole.bound).all())
+    assert float(apart.norm(dim=1).max()) > 0.9 * 0.3  # the records do pull
+    with pytest.raises(SpecError, match="norm"):  # noise made for one norm is not added to a bound in another
+        other = Bounded(whole.value, whole.bound, 3 - order)
+        made.method.add(other, 1.0, state, made.plan, RNG.rows(range(4)))
+
+
+# --- accounting
+
+
+def test_what_is_charged():
+    def cost(mechanism, local=None, sampling="poisson", **keys):
+        keys = {"dim": 100, "local": local or Local(steps=4)} | keys
+        (found,) = UdpFl(mechanism=mechanism, batch_sampling=sampling).costs(plan(noise_multiplier=2.0, **keys))
+        return found.event
+
+    assert cost("gaussian") == Repeated(Gaussian(2.0), 4)
+    assert cost("l2-laplace") == Repeated(LaplaceL2Event(2.0), 4)
+    assert cost("laplace", Local(batch_rate=0.1)) == Repeated(Sampled(LaplaceEvent(2.0), 0.1), 1)
+    assert cost("staircase") == Repeated(StaircaseBallEvent(0.5), 4)
+    assert cost("auto") == Repeated(Gaussian(2.0), 4)
+    third = Local(batch_rate=None, batch_size=4)
+    assert cost("staircase", third, "fixed") == Repeated(FixedSize(StaircaseBallEvent(1.0), 4, 12), 1)  # two steps
+    from sordino.algorithms.q_fedavg import QFedAvg
+
+    both = cost("laplace", Local(), algorithm=QFedAvg())
+    assert both == Composed((Repeated(LaplaceEvent(2.0), 1), LaplaceEvent(2.0)))
+
+
+@pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
+def test_the_promise_is_kept_and_used(mechanism):
+    made = job(method="udp-fl", mechanism=mechanism, epsilon=3.0, rounds=7)
+    assert 0.99 * 3.0 < made.promise().epsilon <= 3.0
+
+
+def test_three_laplace_rounds_by_hand():
+    made = job(method="udp-fl", mechanism="laplace", epsilon=3.0, rounds=3, delta=1e-9)
+    assert 3 / made.plan.z == pytest.approx(3.0, rel=1e-3)  # one epsilon a round
+
+
+def test_free_choice_is_charged_by_rho_alone():
+    made = job(method="udp-fl", reselect=2, epsilon=3.0, rounds=20)
+    (cost,) = made.method.costs(made.plan)
+    assert cost.event == Repeated(LaplaceL2Event(made.plan.z), 1)
+    rho = 20 / (2 * made.plan.z**2)
+    assert made.promise().epsilon <= 3.0 < zcdp.epsilon(Repeated(LaplaceL2Event(0.99 * made.plan.z), 20), 1e-5)
+    decided = made.method.decided(played(made, 1)[-1], made.plan)
+    assert decided["rho_total"] == pytest.approx(rho) and decided["rho"] == pytest.approx(rho / 20)
+
+
+def test_free_choice_needs_full_batches():
+    with pytest.raises(SpecError, match="batch_rate = 1"):
+        job(method="udp-fl", reselect=2, batch_rate=0.5)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"mechanism": "uniform"},
+        {"profile": "rich"},
+        {"prior": 1.5},
+        {"reselect": 2, "mechanism": "laplace"},
+        {"pure": True, "mechanism": "gaussian"},
+        {"path": "arc"},
+        {"mechanism": "l2-laplace", "batch_sampling": "fixed"},
+    ],
+)
+def test_nonsense_is_refused(keys):
+    with pytest.raises(SpecError):
+        UdpFl(**keys)
+
+
+# --- the choice
+
+
+def test_the_choice_and_its_scale_are_those_of_the_public_plan():
+    """Other data of the same sizes: the same plan, the same choice, the same numbers, the same noise."""
+    others = [(7 * x, (y + 1) % CLASSES) for x, y in federation()]
+    one, two = job(method="udp-fl", reselect=1), job(method="udp-fl", clients=others, reselect=1)
+    assert one.plan.z == two.plan.z and one.method.chosen(one.plan) == two.method.chosen(two.plan)
+    state = played(one, 2)[-1]  # a frozen transcript
+    assert one.method.decided(state, one.plan) == two.method.decided(state, two.plan)
+    assert one.method.noise_of(state, one.plan) == two.method.noise_of(state, two.plan)
+    noises = []
+    for made in (one, two):
+        data = made.clients.fetch(range(8), CPU)
+        quiet = replace(made.plan, noise_multiplier=1e-9)
+        noises.append(rows_of(made, state, data, made.plan, RNG.rows(range(8))))
+        noises[-1] = noises[-1] - rows_of(made, state, data, quiet, RNG.rows(range(8)))
+    assert torch.allclose(noises[0], noises[1], atol=1e-5) and float(noises[0].std()) > 1e-3
+
+
+def test_a_mechanism_follows_from_what_was_released_alone():
+    """Two released updates, one sparse and far above the noise: Table 2 (given nearly all the weight) takes over."""
+    keys = {"epsilon": 5.0, "prior": 0.95, "reselect": 1, "rounds": 50}
+    made = silent(**keys)
+    state = loop.begin(made)
+    assert made.method.noise_of(state, made.plan) == "gaussian"
+    std = made.method.noise(state, made.plan)
+    sparse = torch.zeros(4, WIDE + 1)
+    sparse[:, ::100] = 200 * std
+    noise = std * torch.randn(4, WIDE + 1, generator=torch.Generator().manual_seed(0))
+    dense = 20 * std * torch.randn(1, WIDE + 1, generator=torch.Generator().manual_seed(1)).expand(4, -1)
+    chosen = {}
+    for name, rows in (("sparse", sparse + noise), ("dense", dense + noise), ("nothing", noise)):
+        after = replace(made.method.merge(state, rows, made.plan, RNG), round=1)
+        chosen[name] = made.method.noise_of(after, made.plan)
+        decided = made.method.decided(after, made.plan)
+        assert decided["mechanism"] == "gaussian"  # the round that was
+        assert decided["next"]["candidates"][0]["mechanism"] == chosen[name]
+        assert made.method.costs(made.plan)[0].event == Repeated(LaplaceL2Event(made.plan.z), 1)
+    assert chosen == {"sparse": "l2-laplace", "dense": "gaussian", "nothing": "gaussian"}
+    after = replace(made.method.merge(state, sparse + noise, made.plan, RNG), round=1)
+    data = made.clients.fetch(range(4), CPU)
+    rows = rows_of(made, after, data, made.plan, RNG.rows(range(4))).flatten().numpy()
+    assert kstest(rows, laplace(scale=made.plan.z / 10).cdf).pvalue > 1e-3  # and it is Laplace noise at the same scale
+    assert kstest(rows, norm(scale=made.plan.z / 10).cdf).pvalue < 1e-3
+
+
+def test_what_a_round_records_and_what_is_said_of_it():
+    made = job(method="udp-fl", rounds=4, reselect=2)
+    states = played(made, 4)[1:]
+    rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in states]
+    json.dumps(rounds)
+    spent = [r["decided"]["renyi"] for r in rounds]
+    assert spent == pytest.approx([spent[-1] * k / 4 for k in (1, 2, 3, 4)])
+    assert spent[-1] == rounds[0]["decided"]["renyi_total"]
+    assert ["next" in r["decided"] for r in rounds] == [False, True, False, True]
+    said = " ".join(made.method.explain(rounds))
+    for word in ("chose gaussian", "Round 2", "stays", "After round 4", "Renyi divergence"):
+        assert word in said
+    assert made.method.explain([]) == []
+
+
+def test_delta_zero_is_a_demand_of_its_own():
+    made = job(method="udp-fl", pure=True, rounds=2, local_steps=2)
+    decided = made.method.decided(played(made, 1)[-1], made.plan)
+    assert decided["mechanism"] in ("laplace", "staircase")
+    assert decided["epsilon_at_delta_0"] == pytest.approx(2 / made.plan.z)
+
+
+# --- heterogeneity
+
+
+def budgeted(**keys):
+    return job(nn.Linear(FEATURES, CLASSES), method="udp-fl", budgets="0.5:0.5,4:0.5", epsilon=4.0, **keys)
+
+
+def test_lambda_is_the_missing_share_of_the_largest_budget():
+    made = budgeted()
+    strengths = made.method.strengths(made.plan)
+    low, high = max(strengths), min(strengths)  # more noise is less budget
+    assert strengths[high] == 0 and strengths[low] == pytest.approx((4 - 0.5) / 4, abs=2e-3)
+
+
+def test_the_penalty_pulls_clients_with_less_budget_and_no_one_else():
+    made = budgeted(learning_rate=0.2)
+    plain = replace(made, method=replace(made.method, penalty=False))
+    start = loop.begin(made)
+    goal = start.params + torch.linspace(-1, 1, len(start.params))
+    state = replace(start, extra=start.extra | {"w_max": goal})
+    data = made.clients.fetch(range(8), CPU)
+    dim = len(start.params)
+    pulled = rows_of(made, state, data, made.plan, RNG.rows(range(8)))[:, :dim]
+    free = rows_of(plain, state, data, made.plan, RNG.rows(range(8)))
+    strengths = made.method.strengths(made.plan)
+    for row, z in zip(pulled - free, made.plan.multipliers, strict=True):  # w - eta (g + lambda_k (w - w_max))
+        assert torch.allclose(row, -0.2 * strengths[z] * (start.params - goal), atol=1e-5)
+    assert {float(s) > 0 for s in strengths.values()} == {True, False}
+
+
+def test_a_pull_never_goes_past_its_goal():
+    made = budgeted(learning_rate=50.0)
+    quiet = replace(made.plan, noise_multiplier=1e-9)
+    start = loop.begin(made)
+    state = replace(start, extra=start.extra | {"w_max": start.params + 1.0})
+    strength, rates = max(made.method.strengths(made.plan).values()), 50.0
+    assert strength * rates > 2  # unbounded, it would overshoot
+    data = made.clients.fetch(range(8), CPU)
+    dim = len(start.params)
+    rows = rows_of(made, state, data, quiet, RNG.rows(range(8)))[:, :dim]
+    plain = replace(made, method=replace(made.method, penalty=False))
+    free = rows_of(plain, state, data, quiet, RNG.rows(range(8)))
+    low = [i for i, z in enumerate(made.plan.multipliers) if z == max(made.plan.multipliers)]
+    assert torch.allclose((rows - free)[low], torch.ones(len(low), dim), atol=1e-3)
+
+
+def test_w_max_is_the_mean_of_the_messages_of_those_with_the_largest_budget():
+    made = job(
+        nn.Linear(FEATURES, CLASSES), federation((6, 12, 18, 12)), method="udp-fl", budgets="0.5:0.5,4:0.5",
+        epsilon=4.0, learning_rate=0.2,
+    )  # fmt: skip
+    start = loop.begin(made)
+    assert torch.equal(start.extra["w_max"], start.params)
+    data, dim = made.clients.fetch(range(4), CPU), len(start.params)
+    rows = rows_of(made, start, data, made.plan, RNG.rows(range(4)))
+    after = made.method.merge(start, rows, made.plan, RNG)
+    top = [i for i, z in enumerate(made.plan.multipliers) if z == min(made.plan.multipliers)]
+    total = sum(rows[i, :dim] for i in top) / sum(made.clients.all_sizes()[i] / 12 for i in top)
+    assert torch.allclose(after.extra["w_max"], start.params + total, atol=1e-5)
+    assert torch.allclose(after.params, start.params + rows[:, :dim].mean(dim=0), atol=1e-5)
+    nobody = made.method.merge(after, rows[:0], made.plan, RNG)
+    assert torch.equal(nobody.extra["w_max"], after.extra["w_max"])  # kept where none of them came
+
+
+# --- algorithms and paths
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd", "fedprox", "scaffold", "fedopt", "q-fedavg"])
+def test_all_of_it_goes_with_the_algorithms_of_the_paper(algorithm):
+    steps = {} if algorithm == "fedsgd" else {"local_steps": 2}
+    made = budgeted(algorithm=algorithm, path="bezier", server_data=0.25, path_steps=2, **steps)
+    after = played(made, 2)[-1]
+    assert torch.isfinite(after.params).all() and after.params.shape == loop.begin(made).params.shape
+    decided = made.method.decided(after, made.plan)
+    assert len(decided["path_loss"]) == len(decided["straight_loss"]) == 11
+    assert decided["path_loss"][0] == decided["straight_loss"][0]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "q-fedavg"])
+def test_an_unoptimised_path_is_the_mean(algorithm):
+    keys = {"method": "udp-fl", "server_data": 0.25, "algorithm": algorithm}
+    plain = played(job(**keys))[-1].params
+    assert torch.allclose(played(job(path="pairs", **keys))[-1].params, plain)
+    assert torch.allclose(played(job(path="polygon", path_steps=0, **keys))[-1].params, plain, atol=1e-6)
+    other = played(job(path="polygon", path_steps=5, **keys))[-1].params
+    assert not torch.allclose(other, plain, atol=1e-4)
+
+
+def test_an_optimised_path_lowers_the_loss_on_the_servers_data():
+    keys = {"method": "udp-fl", "server_data": 0.25, "epsilon": 8.0}
+    losses = {}
+    for path in ("none", "polygon", "bezier"):
+        made = job(path=path, path_steps=15, path_lr=0.5, **keys)
+        module = loop.trained(made, played(made, 2)[-1].params)
+        x, y = made.plan.public.batch.x, made.plan.public.batch.y
+        losses[path] = float(nn.functional.cross_entropy(module(x), y).detach())
+    assert losses["polygon"] < 0.9 * losses["none"] and losses["bezier"] < 0.95 * losses["none"]
+
+
+def test_a_path_needs_data_that_the_server_may_use():
+    for path in ("polygon", "bezier"):
+        with pytest.raises(SpecError, match="server_data"):
+            job(method="udp-fl", path=path)
+    job(method="udp-fl", path="pairs")
+
+
+def test_an_empty_cohort_with_everything_on():
+    made = budgeted(path="polygon", server_data=0.25)
+    start = loop.begin(made)
+    width = len(start.params) + 2
+    after = made.method.merge(start, torch.zeros(0, width), made.plan, RNG)
+    assert torch.equal(after.params, start.params)
+
+
+def test_a_run_from_the_shell_and_its_explanation(sordino_command, small_npz, tmp_path):
+    done = sordino_command(
+        "run", "--method", "udp-fl", "--dataset", str(small_npz), "--clients", "4", "--rounds", "3", "--reselect", "2",
+        "--profile", "medical", "--path", "bezier", "--server-data", "0.2", "--epsilon", "8", "--seed", "1", "--json",
+        "--name", "a", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["claim"] is None and told["guarantee"]["epsilon"] <= 8
+    records = [json.loads(line) for line in (tmp_path / "runs/a/records.jsonl").read_text().splitlines()]
+    assert [r["decided"]["mechanism"] for r in records] == ["gaussian"] * 3
+    assert "profile medical" in UdpFl(reselect=2).explain(records)[0]
+    assert epsilon(Repeated(LaplaceL2Event(records[0]["decided"]["noise_multiplier"]), 3), 1e-5) <= 8

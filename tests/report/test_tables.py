@@ -1,0 +1,74 @@
+"""What people and programs read."""
+
+import csv
+import io
+import math
+
+from sordino.report.cells import read
+from sordino.report.summary import lines
+from sordino.report.tables import ACROSS, PRINTED, cell_row, line_rows, markdown, tables, to_csv, up
+
+
+def of(fabricated, failures=None):
+    return lines(read(fabricated.folder, failures or {}))
+
+
+def test_blocks_come_with_the_warning_and_paper_forms_apart(typical):
+    record, client, printed, reference = tables(of(typical))
+    assert record.title == "Unit record (add/remove), against the server"
+    assert client.title == "Unit client (add/remove), against the public"
+    assert ACROSS in record.note and "must not be ranked against each other" in ACROSS
+    assert printed.title == PRINTED and "rank" not in printed.header and "Not ranked" in printed.note
+    assert "the noise follows private values" in printed.note
+    assert reference.rows[0][0] == "none" and "rank" not in reference.header
+
+
+def test_claimed_stands_beside_accounted(typical):
+    printed = next(t for t in tables(of(typical)) if t.title == PRINTED)
+    assert printed.header[:3] == ("method", "claimed epsilon", "accounted")
+    assert ("nbafl-paper", "2 a round", "infinite") in [row[:3] for row in printed.rows]
+    assert ("geodp-paper", "2", "42") in [row[:3] for row in printed.rows]
+
+
+def test_one_block_needs_no_warning(fabricated):
+    fabricated.add("dp-sgd", 2.0, [0.8, 0.9, 1.0]).add("other", 2.0, [0.5])
+    (table,) = tables(of(fabricated))
+    assert not table.note
+    row = dict(zip(table.header, table.rows[0], strict=True))
+    assert (row["rank"], row["method"], row["accuracy, %"], row["n"]) == ("1", "dp-sgd", "90.00 ± 10.00", "3")
+    assert table.rows[1][3] == "50.00"  # one seed: no deviation
+
+
+def test_an_epsilon_is_never_rounded_down():
+    assert up(1.2341) == "1.235" and up(2.0000000001) == "2" and up(math.inf) == "infinite" and up(1.9999) == "2"
+
+
+def test_every_row_of_markdown_has_as_many_cells_as_its_head(typical):
+    name = typical.fail("dp-sgd", 0.1, 0)
+    text = markdown("Comparison", "About.", of(typical, {name: "BudgetError: a | b"}))
+    counts = set()
+    for block in text.split("## ")[1:]:
+        rows = [r.replace("\\|", "") for r in block.splitlines() if r.startswith("|")]
+        counts = {r.count("|") for r in rows}
+        assert len(rows) > 2 and len(counts) == 1
+    assert "Cells that failed" in text
+
+
+def test_csv_has_full_numbers_and_a_word_for_infinity(typical):
+    cells = read(typical.folder, {})
+    rows = list(csv.DictReader(io.StringIO(to_csv([cell_row(c) for c in cells]))))
+    assert len(rows) == len(cells) == 57
+    first = rows[0]
+    assert (first["method"], first["seed"], first["status"]) == ("dp-sgd", "0", "done")
+    assert float(first["accuracy"]) == cells[0].accuracy  # not one digit lost
+    paper = next(r for r in rows if r["method"] == "nbafl-paper")
+    assert (paper["accounted_epsilon"], paper["claimed_epsilon"], paper["claim_scope"]) == ("infinite", "0.5", "round")
+    assert next(r for r in rows if r["method"] == "none")["epsilon"] == ""
+
+
+def test_summary_has_ranks_where_there_is_a_ranking_only(typical):
+    rows = {(r["method"], r["epsilon"]): r for r in line_rows(of(typical))}
+    assert rows["adaptive-noise", 2.0]["rank"] == 1 and rows["dp-sgd", 2.0]["rank"] == 2
+    assert rows["dp-fedavg", 2.0]["rank"] == 1  # of its own block
+    assert rows["nbafl-paper", 2.0]["rank"] is rows["none", None]["rank"] is None
+    assert rows["none", None]["kind"] == "reference"
