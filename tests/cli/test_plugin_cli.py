@@ -60,7 +60,7 @@ def test_it_runs_is_charged_and_compared(tmp_path, plugins):
     shown = sordino(tmp_path, plugins, "ledger", "show", "runs/ledger.sqlite", "--json")
     assert shown.returncode == 0 and "boxed" in shown.stdout
     both = sordino(tmp_path, plugins, "compare", "--methods", "boxed,nbafl", "--epsilon", "8", "--seeds", "1",
-                   "--jobs", "2", *common, "--name", "c", "--json")  # fmt: skip
+                   *common, "--name", "c", "--json")  # fmt: skip
     assert both.returncode == 0, both.stderr
     rows = json.loads(both.stdout)["results"]
     assert {r["method"] for r in rows} == {"boxed", "nbafl"} and all(r["rank"] in (1, 2) for r in rows)

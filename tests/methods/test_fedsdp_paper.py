@@ -338,7 +338,7 @@ def test_a_run_from_the_shell_prints_the_claim_and_explains_itself(sordino_comma
     assert "Claimed by Li et al. (2025)" in text and "for a single round" in text
     records = [json.loads(line) for line in (tmp_path / "runs/a/records.jsonl").read_text().splitlines()]
     chosen = records[0]["decided"]
-    assert set(chosen["ratios"]) == set(chosen["stds"]) == {"0", "1", "2", "3"}
-    assert chosen["ratios"]["3"] == 0 and chosen["ratio_min"] == 0 and chosen["stds"]["3"] > 0
+    assert set(chosen["clients"]) == {"0", "1", "2", "3"}
+    assert chosen["clients"]["3"]["ratio"] == 0 and chosen["ratio_min"] == 0 and chosen["clients"]["3"]["std"] > 0
     said = FedSdpPaper().explain(records)
     assert len(said) == 2 and "client 3: R = 0.00" in said[0] and "group 1" in said[0]

@@ -141,12 +141,12 @@ def test_a_file_is_read_and_a_broken_one_named(tmp_path):
 
 
 def test_the_template_reads_back_to_the_defaults():
-    values = tomllib.loads(spec.template())
-    found = from_dict(values)
+    text = spec.template()
+    found = from_dict(tomllib.loads(text))
     assert dataclasses.replace(found, options=()) == Spec()
     assert found.method_object() == Spec().method_object()
     for f in spec.fields():  # every key is there, the empty ones commented out
-        assert f"\n{f.name} = " in spec.template() or f"\n# {f.name} = " in spec.template()
+        assert f"\n{f.name} = " in text or f"\n# {f.name} = " in text
 
 
 @pytest.mark.parametrize(("kind", "name"), PLUGINS)

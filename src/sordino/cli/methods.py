@@ -10,15 +10,16 @@ from rich.console import Console
 from rich.table import Table
 
 from sordino.core import plugin
-from sordino.methods.base import Plan
+from sordino.methods.base import Method, Plan
 from sordino.privacy import price
 from sordino.privacy.samplers import Poisson
 from sordino.runs import legal, spec
 
 
 def _summary(kind: str, name: str) -> str:
-    module = inspect.getmodule(plugin.load(kind, name))
-    return (inspect.getdoc(module) or "").split("\n", 1)[0]
+    """The first sentence of its file: two spaces, or a line of its own, end it."""
+    text = (inspect.getdoc(inspect.getmodule(plugin.load(kind, name))) or "").split("\n\n")[0].replace("\n", " ")
+    return text.split(".  ")[0].rstrip(".") + "."
 
 
 def _options(kind: str, name: str) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def _methods() -> list[dict[str, Any]]:
                 "summary": _summary("methods", name),
                 "units": list(cls.units) if finite else [],
                 "protects_from": finite,
+                "printed": cls.claim is not Method.claim,
                 "options": _options("methods", name),
             }
         )
@@ -77,9 +79,11 @@ def methods(table: bool, as_markdown: bool, as_json: bool) -> None:
     for row in _methods():
         against = " and ".join(row["protects_from"])
         shield = f"protects a {' or '.join(row['units'])} from: {against}" if against else "protects no one"
+        if row["printed"]:
+            shield = "a claim that does not hold; a run shows it beside what is accounted"
         click.echo(f"{row['method']}\n  {row['summary']}\n  {shield}")
         _show_options(row)
-    click.echo("\nAlgorithms (--algorithm), each with every method above: `sordino methods --table`")
+    click.echo("\nAlgorithms (--algorithm); `sordino methods --table` says which method goes with which:")
     for row in _algorithms():
         click.echo(f"{row['algorithm']}\n  {row['summary']}")
         _show_options(row)

@@ -202,8 +202,10 @@ class FedSdpPaper(Method):
             "std": float(std.mean()),
             "accuracy": {name: float(found[name].mean()) for name in TOLD[4:]},
             "shares": [float(s) for s in told[:, len(TOLD) :].mean(axis=0)],  # general records, group 1, ...
-            "ratios": dict(zip(clients, ratio.tolist(), strict=True)),
-            "stds": dict(zip(clients, std.tolist(), strict=True)),
+            "clients": {
+                client: {"ratio": r, "std": s, "shares": row[len(TOLD) :]}
+                for client, r, s, row in zip(clients, ratio.tolist(), std.tolist(), told.tolist(), strict=True)
+            },
         }
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
@@ -251,12 +253,21 @@ def _accuracies(weights: Tensor, data: Batch, model: Model) -> Floats:
 
 
 def _sentence(number: int, chosen: dict[str, Any]) -> str:
-    ratios, stds = chosen["ratios"], chosen["stds"]
-    most, least = max(ratios, key=ratios.__getitem__), min(ratios, key=ratios.__getitem__)
-    groups = ", ".join(f"group {g} {100 * s:.0f} %" for g, s in enumerate(chosen["shares"][1:], start=1))
-    return (
-        f"Round {number}: private records made {100 * chosen['ratio']:.0f} % of what training gained, on average "
-        f"({groups}; general records {100 * chosen['shares'][0]:.0f} %). Most at client {most}: R = "
-        f"{ratios[most]:.2f}, noise of deviation {stds[most]:.3g}; least at client {least}: R = {ratios[least]:.2f}, "
-        f"noise {stds[least]:.3g}."
+    every = chosen["clients"]
+    text = (
+        f"Round {number}: private records made {100 * chosen['ratio']:.0f} % of what training gained, on average over "
+        f"the clients ({_groups(chosen['shares'])})."
     )
+    if not every:
+        return text + " The client asked for was not in it."
+    shown = sorted(every, key=lambda c: every[c]["ratio"])
+    for place, client in (("Most", shown[-1]), ("least", shown[0])) if len(shown) > 1 else (("", shown[0]),):
+        own = every[client]
+        start = f" {place} at client {client}:" if place else f" Client {client}:"
+        text += f"{start} R = {own['ratio']:.2f} ({_groups(own['shares'])}), so noise of deviation {own['std']:.3g}."
+    return text
+
+
+def _groups(shares: list[float]) -> str:
+    private = ", ".join(f"group {g} {100 * s:.0f} %" for g, s in enumerate(shares[1:], start=1))
+    return f"{private}; general records {100 * shares[0]:.0f} %"

@@ -1,0 +1,84 @@
+"""`sordino explain`: what a method decided on the way, in words and numbers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+import sordino
+from problems import federation, linear
+from sordino.cli.explain import explain
+from sordino.core.errors import RunError, SordinoError
+
+KEYS = {"rounds": 4, "learning_rate": 0.1, "epsilon": 4.0}
+
+
+def run(tmp_path, method, **keys):
+    tags = [(np.arange(12) % 3 == 0).astype(int) for _ in range(8)] if method.startswith("fedsdp") else None
+    found = sordino.train(
+        linear(), federation(), private_data=tags, method=method, out=str(tmp_path), name=method, **(KEYS | keys)
+    )
+    return found.folder
+
+
+def told(folder, *args):
+    found = CliRunner().invoke(explain, [str(folder), *args], catch_exceptions=False)
+    assert found.exit_code == 0
+    return found.output
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "words"),
+    [
+        ("dp-sgd", {}, "decides nothing on the way"),
+        ("adaptive-noise", {}, "released updates"),
+        ("adaptive-noise-paper", {"local_steps": 2}, "by Algorithm 4"),
+        ("fedsdp", {"refresh": 2}, "private"),
+        ("fedsdp-paper", {"local_steps": 2}, "Round 1"),
+        ("udp-fl", {}, "the Harmonizer chose gaussian"),
+        ("adap-dp-fl", {}, "The clip went from"),
+    ],
+)
+def test_every_kind_of_method_explains_itself(tmp_path, method, keys, words):
+    text = told(run(tmp_path, method, **keys))
+    assert words in text and "Accounted: " in text
+    assert ("It does not hold" in text) == method.endswith("-paper")
+
+
+def test_rounds_can_be_picked_and_programs_get_json(tmp_path):
+    folder = run(tmp_path, "adaptive-noise")
+    assert "Round 2:" in told(folder, "--rounds", "2-3") and "Round 4:" not in told(folder, "--rounds", "2-3")
+    data = json.loads(told(folder, "--json"))
+    assert data["method"] == "adaptive-noise" and len(data["rounds"]) == 4
+    assert data["rounds"][0]["decided"]["scale_rms"] == pytest.approx(1.0, rel=1e-3)
+    assert data["plan"]["claim"] is None and data["plan"]["promise"]["epsilon"] <= 4.0
+
+
+def test_one_client_is_shown_alone(tmp_path):
+    data = json.loads(told(run(tmp_path, "fedsdp-paper", local_steps=2), "--json", "--client", "3"))
+    assert len(data["rounds"][0]["decided"]["clients"]) == 8  # the data are of all, the words of one
+    (words,) = [line for line in data["text"] if line.startswith("Round 1")]
+    assert "Client 3: R = " in words and "Most" not in words and "group 1" in words
+
+
+def test_noise_is_summed_up(tmp_path):
+    assert "in every round" in told(run(tmp_path, "dp-sgd"))
+    assert "least" in told(run(tmp_path, "geodp", noise_ratio=0.8))
+
+
+@pytest.mark.parametrize("args", [["nowhere"], ["nowhere", "--rounds", "x"]])
+def test_a_folder_that_is_none_is_one_error(tmp_path, args):
+    found = CliRunner().invoke(explain, [str(tmp_path / args[0]), *args[1:]])
+    assert isinstance(found.exception, SordinoError | SystemExit) and not (tmp_path / "nowhere").exists()
+    if len(args) == 1:
+        assert isinstance(found.exception, RunError)
+
+
+def test_a_bad_range_is_refused(tmp_path):
+    found = CliRunner().invoke(explain, [str(run(tmp_path, "dp-sgd")), "--rounds", "a-b"])
+    assert found.exit_code == 2 and "range of rounds" in found.output
+    assert torch.get_num_threads() >= 1
