@@ -34,7 +34,7 @@ from sordino.privacy.samplers import FixedSize, Poisson, Sampler
 from sordino.runs import held_out, legal, statistics
 from sordino.runs.held_out import HeldOut
 from sordino.runs.job import Job, totals
-from sordino.runs.prepare import Kept, prepare
+from sordino.runs.prepare import Kept, device_of, prepare
 from sordino.runs.spec import Spec
 
 
@@ -169,14 +169,6 @@ def _sample(x: Tensor) -> Tensor:
     if len(x) > 1 or not x.is_floating_point():
         return x[:3] if len(x) > 1 else x.expand(2, *x.shape[1:])
     return torch.cat([x, x.flip(-1) * 0.5])
-
-
-def device_of(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise SpecError("device = cuda, but torch finds no CUDA device. Use device = auto or cpu.")
-    return torch.device(name)
 
 
 def _check_classes(module: nn.Module, held: Any, x: Tensor, test: tuple[Tensor, Tensor] | None) -> Any:

@@ -27,7 +27,7 @@ from sordino.core import check, plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.record import RoundRecord
 from sordino.methods.base import Method
-from sordino.runs import build, case, run, spec
+from sordino.runs import build, case, prepare, run, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
 from sordino.runs.prepare import Kept
@@ -144,7 +144,7 @@ def sketch(found: Iterable[Cell]) -> None:
             largest[cell.method] = cell
     for cell in largest.values():
         try:
-            build.device_of(cell.spec.device)
+            prepare.device_of(cell.spec.device)
             problem = case.of_spec(cell.spec).problem
         except SordinoError as error:
             problem = error

@@ -176,7 +176,19 @@ def _parts(spec: Spec, data: Dataset, setup: Stream) -> list[Ints]:
 
 
 def _features(spec: Spec, data: Dataset, x: Tensor) -> Tensor:
-    return FEATURES[spec.features](x) if spec.features in FEATURES else data.prepare(x)
+    if spec.features not in FEATURES:
+        return data.prepare(x)
+    device = device_of(spec.device)
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        return FEATURES[spec.features](x.to(device)).to(x.device)
+
+
+def device_of(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise SpecError("device = cuda, but torch finds no CUDA device. Use device = auto or cpu.")
+    return torch.device(name)
 
 
 def _outputs(data: Dataset) -> int:
