@@ -75,6 +75,9 @@ def test_another_client_knows_its_own_share():
         {"dropout": "0.1"},
         {"batch_size": 3},
         {"viewer": "server+8"},
+        {"max_participations": 2},
+        {"budgets": "0.5:0.5,2:0.5"},
+        {"batch_rate": 0.05},
         {"batch_rate": 0.5, "batch_sampling": "fixed"},
     ],
     ids=str,
@@ -101,3 +104,20 @@ def test_unequal_clients_weigh_by_their_records():
     batch = made.clients.fetch([0, 1, 2], torch.device("cpu"))
     whole = made.model.gradients.sums(state.params, replace(batch, sizes=(36,)), None)[0] / 36
     assert torch.allclose(after.params, state.params - whole, atol=1e-5)
+
+
+def test_a_small_client_would_bring_less_than_its_share_of_the_noise():
+    """It divides its noise by one record where it expects less: the sum would have too little (epsilon 55 for 1)."""
+    sizes = [(200, 0)] + [(2, k) for k in range(1, 10)]
+    clients = [federation((n,), seed)[0] for n, seed in sizes]
+    with pytest.raises(SpecError, match=r"batch_rate >= 0\.5"):
+        job(method="dp-sgd", clients=clients, channel="secure-sum", batch_rate=0.05)
+    made = job(method="dp-sgd", clients=clients, channel="secure-sum", batch_rate=0.5)
+    assert made.promise().epsilon <= 2.0
+
+
+def test_the_sentence_says_what_the_server_sees():
+    made = job(method="dp-sgd", channel="secure-sum")
+    assert "the sum of all messages alone" in made.promise().sentence()
+    assert "sees every message" not in made.promise().sentence() and made.promise().to_json()["channel"] == "secure-sum"
+    assert "sees every message" in job(method="dp-sgd").promise().sentence()

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import sordino as sordino_package
+from problems import federation, linear
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.runs import spec
@@ -117,3 +119,37 @@ def test_an_entry_point_does_the_same(plugins, monkeypatch):
     assert plugin.load("methods", "boxed").__name__ == "Boxed"
     assert spec.from_dict({"method": "boxed"}).method_object().box == 0.01
     sys.modules.pop("boxed")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("class Boxed(Method)", "class Boxed", "derives from Method"),
+        ("@dataclass(frozen=True)\nclass Boxed", "class Boxed", "derives from Method"),
+        ("box: float = 0.01", "box: float", "its option box needs a default"),
+        ("box: float = 0.01", "rounds: int = 5", "has an option 'rounds', which is a key of every run"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_one_error(known, old, new, message):
+    text = example()
+    assert old in text
+    (known / "methods" / "odd.py").write_text(text.replace(old, new).replace("self.box", "0.1"))
+    with pytest.raises(SpecError, match=message):
+        spec.from_dict({"method": "odd"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('Cost("client",', 'Cost("clients",', "unit 'clients'"),
+        ("return (Cost(", "return plan.nothing, (Cost(", "costs fails: AttributeError"),
+        ('"server", Gaussian', '"sever", Gaussian', "viewer must be one of"),
+    ],
+)
+def test_costs_that_mean_nothing_are_refused_before_anything_is_spent(known, old, new, message, tmp_path):
+    text = example()
+    assert old in text
+    (known / "methods" / "odd.py").write_text(text.replace(old, new))
+    with pytest.raises(SpecError, match=message):
+        sordino_package.train(linear(), federation(), method="odd", out=str(tmp_path / "o"))
+    assert not (tmp_path / "o").exists()

@@ -251,7 +251,7 @@ def test_a_client_takes_part_only_while_its_own_budget_pays(method, tmp_path):
     db.close()
     taken = np.bincount(np.concatenate(cohorts), minlength=8)
     assert taken.tolist() == made.caps.tolist() and sorted(taken.tolist()) == sorted(2 * list(caps.values()))
-    assert result.notes == ()
+    assert result.notes == ("budgets above the run's epsilon = 2 count as that",)
 
 
 def test_budgets_change_nobodys_noise_and_a_rich_table_changes_nothing(tmp_path):

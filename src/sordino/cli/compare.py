@@ -33,6 +33,7 @@ OURS = (*comparing.CHOSEN, "baseline")  # flags of `sordino run` that mean somet
 
 FLAGS = all_flags()
 WIDTH = 160  # of tables in a file
+NARROW = 130  # columns of a terminal below which tables become lines
 
 
 def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -286,6 +287,10 @@ class Board:
             self.say(table.title)
             if table.note:
                 self.say(table.note)
+            if self.console.width < NARROW:  # a cut number would be a wrong one
+                for row in table.rows:
+                    self.say("  " + "; ".join(f"{h} {v}" for h, v in zip(table.header, row, strict=True)))
+                continue
             shown = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
             for column in table.header:
                 words = column in ("method", "reason", "unit", "relation", "viewer")

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from sordino.core.errors import SpecError
 from sordino.core.record import RoundRecord, plain
 from sordino.privacy.guarantee import up
 from sordino.runs.folder import RunFolder
@@ -27,7 +28,12 @@ def explain(folder: Path, client: int | None, rounds: str | None, as_json: bool)
     plan = RunFolder(folder).read_json("plan.json")
     records = [r for r in RunFolder(folder).records() if _inside(r.round, rounds)]
     method = wanted.method_object()
-    text = [*_promise(wanted.method, plan), *_noise(records)]
+    if not records and rounds is not None:
+        raise SpecError(f"rounds {rounds}: the run has none of them. Its rounds are 1 to {_last(folder)}.")
+    if client is not None and not 0 <= client < int(plan.get("clients", 0)):
+        raise SpecError(f"there is no client {client}; clients are numbered 0 to {int(plan['clients']) - 1}.")
+    where = "a client's message" if method.viewer == "server" else "the sum, as if every client had brought its part"
+    text = [*_promise(wanted.method, plan), *_noise(records, where)]
     known = [_for_client(asdict(r), client) for r in records if r.decided is not None]
     told = method.explain(known)
     if as_json:
@@ -58,16 +64,20 @@ def _promise(name: str, plan: dict[str, Any]) -> list[str]:
     return out
 
 
-def _noise(records: list[RoundRecord]) -> list[str]:
+def _last(folder: Path) -> int:
+    return max((r.round for r in RunFolder(folder).records()), default=0)
+
+
+def _noise(records: list[RoundRecord], where: str) -> list[str]:
     found = [(r.round, r.noise) for r in records if r.noise is not None and math.isfinite(r.noise)]
     if not found:
         return []
     first, last = found[0], found[-1]
     low, high = min(found, key=lambda p: p[1]), max(found, key=lambda p: p[1])
     if math.isclose(low[1], high[1], rel_tol=1e-6):
-        return [f"Noise in a client's message: standard deviation {first[1]:.4g} a coordinate in every round."]
+        return [f"Noise in {where}: standard deviation {first[1]:.4g} a coordinate in every round shown."]
     return [
-        f"Noise in a client's message, standard deviation a coordinate: {first[1]:.4g} in round {first[0]}, "
+        f"Noise in {where}, standard deviation a coordinate: {first[1]:.4g} in round {first[0]}, "
         f"{last[1]:.4g} in round {last[0]}; least {low[1]:.4g} (round {low[0]}), most {high[1]:.4g} (round {high[0]})."
     ]
 

@@ -41,11 +41,13 @@ class RunProgress:
             f"{plan.rounds} rounds, on {job.engine.device}; gradients by {job.model.gradients.path}"
         )
         if job.method.private:
-            noise_norm = plan.z * math.sqrt(job.model.layout.dim)
+            norm = plan.z * math.sqrt(job.model.layout.dim)
+            noise = f"(noise norm {norm:,.0f} times one clipped contribution a step)"
+            if job.method.whole(plan) is not None:
+                noise = "for the whole run, which its rounds share"
             self.say(
                 f"Budget: epsilon = {spec.epsilon:g}, delta = {spec.delta:g} against the {job.viewer}, so noise "
-                f"multiplier {plan.z:.4g} (noise norm {noise_norm:,.0f} times one clipped contribution a step), "
-                f"{spec.mode} mode"
+                f"multiplier {plan.z:.4g} {noise}, {spec.mode} mode"
             )
 
         if job.once:
@@ -80,8 +82,12 @@ class RunProgress:
             parts.append(f"RMSE {record.metrics['rmse']:.4g}")
         elif record.loss is not None:
             parts.append(f"loss {record.loss:.4g}")
-        if math.isinf(spent):
+        if job.method.claim(job.plan) is not None:
+            parts.append(f"epsilon {job.spec.epsilon:g} claimed, {up(spent)} accounted")
+        elif math.isinf(spent):
             parts.append("epsilon infinite")
+        elif job.method.whole(job.plan) is not None:
+            parts.append(f"epsilon {up(spent)} charged for the whole run")
         else:
             left = max(0.0, job.spec.epsilon - spent)
             parts.append(f"epsilon {up(spent)} spent, {left:.3f} left")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import math
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,8 @@ def all_flags() -> dict[str, tuple[Any, str]]:
     hints = typing.get_type_hints(spec.Spec)
     found = {f.name: (hints[f.name], f.metadata["help"]) for f in spec.fields()}
     for kind in spec.PLUGINS:
-        for name in plugin.available(kind):
+        names = plugin.available(kind)
+        for name in [n for n in names if plugin.ours(kind, n)] + [n for n in names if not plugin.ours(kind, n)]:
             own, text = typing.get_type_hints(plugin.load(kind, name)), spec.plugin_help(kind, name)
             for f in spec.plugin_fields(kind, name):
                 found.setdefault(f.name, (own[f.name], f"{text.get(f.name, '')} ({', '.join(spec.owners(f.name))})"))
@@ -110,13 +112,15 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
         say(claim.sentence())
     say(result.guarantee.sentence())
     for viewer, other in result.guarantees.items():
-        if viewer != job.viewer and job.method.private:
+        if viewer != job.viewer and (job.method.private or math.isfinite(other.epsilon)):
             say(
                 f"Against the {viewer}: epsilon = {up(other.epsilon)}"
                 + (f" ({other.reason})." if other.reason else ".")
             )
     if result.accuracy is not None:
         label = "Accuracy with privacy" if job.method.private else "Accuracy without privacy"
+        if job.method.claim(job.plan) is not None:
+            label = "Accuracy, as printed"
         say(f"{label}: {100 * result.accuracy:.2f} %{_where(result)}")
     for name, value in result.metrics.items():
         say(f"{name.replace('_', ' ')}: {value:.4g}")

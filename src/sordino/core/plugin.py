@@ -5,6 +5,7 @@ separated as in PATH) with files such as FOLDER/methods/my_method.py; or a packa
 `sordino.methods` (`sordino.algorithms`, ...), each naming a class. Neither may take the name of one of ours.
 """
 
+import dataclasses
 import importlib
 import importlib.util
 import os
@@ -79,15 +80,32 @@ def load(kind: str, name: str) -> Any:
             raise SpecError(f"a plug-in is called {name}, which is the name of one of ours. Call it otherwise.")
         return _exported(importlib.import_module(f"sordino.{kind}.{name.replace('-', '_')}"))
     if name in files:
-        return _exported(_imported(kind, files[name]))
+        return _usable(kind, name, _exported(_imported(kind, files[name])))
     if name in entries:
-        return entries[name].load()
+        return _usable(kind, name, entries[name].load())
     known = available(kind)
     if kind == "methods" and name in available("algorithms"):
         raise SpecError(f"{name} is an algorithm: use --algorithm {name}, with --method {', '.join(known)}.")
     near = get_close_matches(str(name), known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise SpecError(f"unknown {kind.removesuffix('s')} {name!r}.{hint} There are: {', '.join(known)}.")
+
+
+def _usable(kind: str, name: str, found: Any) -> Any:
+    """A method or algorithm of someone else's: a dataclass whose fields are options with defaults."""
+    if kind not in ("methods", "algorithms"):
+        return found
+    base = getattr(importlib.import_module(f"sordino.{kind}.base"), kind.removesuffix("s").title())
+    if not isinstance(found, type) or not issubclass(found, base) or not dataclasses.is_dataclass(found):
+        raise SpecError(f"the plug-in {name} must be a frozen dataclass that derives from {base.__name__}.")
+    for field in dataclasses.fields(found):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise SpecError(f"the plug-in {name}: its option {field.name} needs a default.")
+    return found
+
+
+def ours(kind: str, name: str) -> bool:
+    return name in _ours(kind)
 
 
 def _imported(kind: str, path: Path) -> ModuleType:

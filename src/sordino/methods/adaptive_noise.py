@@ -70,7 +70,8 @@ class AdaptiveNoise(DpSgd):
     def begin(self, state: State, layout: Layout, plan: Plan) -> State:
         state = plan.algorithm.begin(state, layout)
         nothing = torch.zeros_like(state.params)
-        return replace(state, extra=state.extra | {"moment": nothing, "noise_part": nothing.clone()})
+        state = replace(state, extra=state.extra | {"moment": nothing, "noise_part": nothing.clone()})
+        return replace(state, extra=state.extra | {"used": self._shape(state)})
 
     def scales(self, state: State) -> Tensor:
         """s [dim]: by released quantities alone."""
@@ -113,7 +114,7 @@ class AdaptiveNoise(DpSgd):
         moment = kept * state.extra["moment"] + (1 - kept) * mean * mean
         noise = kept * state.extra["noise_part"] + (1 - kept) * variance
         after = plan.algorithm.update(state, mean, plan.server(answers / plan.population))
-        return replace(after, extra=after.extra | {"moment": moment, "noise_part": noise})
+        return replace(after, extra=after.extra | {"moment": moment, "noise_part": noise, "used": self._shape(state)})
 
     def _message_noise(self, state: State, plan: Plan) -> float:
         """Standard deviation of the noise in a client's message, of a component whose scale is the clip."""
@@ -128,12 +129,15 @@ class AdaptiveNoise(DpSgd):
         """Root mean square of the scales, in units of the clip: at most 1, the gain over plain DP-SGD squared."""
         return math.sqrt(float((self.scales(state).double() / self.clip).square().mean()))
 
-    def decided(self, state: State, plan: Plan) -> dict[str, Any]:
+    def _shape(self, state: State) -> Tensor:
+        """Of the scales of a round, in units of the clip: root mean square; 5, 50 and 95 %."""
         s = self.scales(state).double() / self.clip
-        return {
-            "scale_rms": self._spread(state),
-            "scale_quantiles": torch.quantile(s[:: max(1, len(s) // 10_000)], s.new_tensor([0.05, 0.5, 0.95])).tolist(),
-        }
+        some = torch.quantile(s[:: max(1, len(s) // 10_000)], s.new_tensor([0.05, 0.5, 0.95]))
+        return torch.cat([s.square().mean().sqrt()[None], some])
+
+    def decided(self, state: State, plan: Plan) -> dict[str, Any]:
+        rms, *quantiles = state.extra["used"].tolist()
+        return {"scale_rms": rms, "scale_quantiles": quantiles}
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         out = []

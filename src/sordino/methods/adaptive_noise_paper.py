@@ -70,6 +70,14 @@ class AdaptiveNoisePaper(Method):
     def claim(self, plan: Plan) -> Claim:
         return Claim(plan.epsilon, plan.delta, "Xue et al., Theorem 1", WHY_NOT)
 
+    def remarks(self, plan: Plan) -> tuple[str, ...]:
+        if max(plan.local.count(n) for n in plan.sizes) > 1:
+            return ()
+        return (
+            "with one local step there is no step to foresee the last one from, and weights that start at zero never "
+            "move: the paper takes local_steps = 16 to 64",
+        )
+
     def level(self, plan: Plan) -> float:
         """sigma_0."""
         return self.sigma0 or claims.xue_sigma(plan.epsilon, plan.delta, plan.participations)

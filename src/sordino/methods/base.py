@@ -69,6 +69,7 @@ class Plan:
     colluders: int = 0  # clients that the viewer is assumed to be in league with
     dim: int = 1  # parameters of the model
     public: Public | None = None  # data that the server may use
+    capped: bool = False  # whether clients' own budgets may keep them out of rounds
 
     @property
     def z(self) -> float:
@@ -85,6 +86,12 @@ class Plan:
     def noise_share(self) -> float:
         """Of the noise, that one client adds: in a secure sum all honest clients add it together."""
         return 1.0 if self.channel == "direct" else (self.population - self.colluders) ** -0.5
+
+    @property
+    def everyone(self) -> bool:
+        """Whether every client answers in every round, so that the noise of all of them is always there."""
+        always = self.share >= 1 and self.participations >= self.rounds
+        return always and self.stragglers.none and not self.capped
 
     @property
     def smallest_client(self) -> int:
@@ -154,6 +161,13 @@ class Method:
 
     def require(self, plan: Plan) -> None:
         """Refuse a plan that the method cannot follow, with one clear error."""
+
+    def check_groups(self, highest: int) -> None:
+        """Refuse data whose records belong to more groups of private attributes than the method knows of."""
+
+    def remarks(self, plan: Plan) -> tuple[str, ...]:
+        """What whoever runs it with this plan should know."""
+        return ()
 
     def begin(self, state: State, layout: Layout, plan: Plan) -> State:
         """Put the method's own public variables into the state before the first round."""

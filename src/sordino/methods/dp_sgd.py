@@ -116,10 +116,15 @@ class DpSgd(Method):
                 "a secure sum hides the clients' noise in one another's where each takes one step of plain SGD a "
                 "round: use local_steps = 1, optimizer = sgd and fedavg, fedavgm or fedopt."
             )
-        if plan.share < 1 or not plan.stragglers.none or plan.local.batch_rate is None or plan.clients_per_user > 1:
+        if not plan.everyone or plan.local.batch_rate is None or plan.clients_per_user > 1:
             raise SpecError(
                 "a secure sum needs every client in every round, and one batch_rate for all: use client_rate = 1, no "
-                "dropout or late answers, and batch_rate in place of batch_size."
+                "dropout or late answers, no max_participations or budgets, and batch_rate in place of batch_size."
+            )
+        if plan.local.batch_rate * plan.smallest_client < 1:  # its noise would be divided by more than its part
+            raise SpecError(
+                f"a secure sum needs clients that expect at least one record in a batch: the smallest has "
+                f"{plan.smallest_client}, so use batch_rate >= {1 / plan.smallest_client:.3g}."
             )
         if self.batch_sampling == "fixed" and plan.local.batch_rate < 1:
             raise SpecError("a secure sum goes with batch_sampling = poisson.")

@@ -99,6 +99,9 @@ class FedSdp(DpSgd):
         if plan.stragglers.late:
             raise SpecError("fedsdp pools what clients release in the same round: use late = 0.")
 
+    def check_groups(self, highest: int) -> None:
+        require_groups(highest, self.groups)
+
     def begin(self, state: State, layout: Layout, plan: Plan) -> State:
         state = plan.algorithm.begin(state, layout)
         nobody = torch.full((self.groups + 1,), 1 / (self.groups + 1), dtype=torch.float64)
@@ -127,7 +130,7 @@ class FedSdp(DpSgd):
     def train(
         self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
     ) -> tuple[Rows, Rows]:
-        check_groups(data, self.groups)
+        known(data, self.groups)
         local, like = plan.now(state), state.params
         steps = local.count(plan.smallest_client)
         whole = [plan.multipliers[int(i)] for i in rng.ids] if plan.multipliers else [plan.z] * len(data.sizes)
@@ -214,14 +217,17 @@ class FedSdp(DpSgd):
         return [_sentence(r["round"], r["decided"]) for r in rounds if r.get("decided")]
 
 
-def check_groups(data: Batch, groups: int) -> None:
+def known(data: Batch, groups: int) -> None:
     """Records must say which group of private attributes they belong to."""
     if data.tags is None:
         raise DataError("which records are private is not said: set private_data, such as private_data = label:3,8.")
-    if len(data.tags) and int(data.tags.max()) > groups:
+    require_groups(int(data.tags.max()) if len(data.tags) else 0, groups)
+
+
+def require_groups(highest: int, groups: int) -> None:
+    if highest > groups:
         raise DataError(
-            f"private_data marks group {int(data.tags.max())}, and groups = {groups}. Set groups to the number of "
-            "private groups."
+            f"private_data marks group {highest}, and groups = {groups}. Set groups to the number of private groups."
         )
 
 

@@ -41,7 +41,7 @@ from sordino.core.types import Batch, Model, Rows, State
 from sordino.methods import local as training
 from sordino.methods import shapley
 from sordino.methods.base import Claim, Method, Plan
-from sordino.methods.fedsdp import check_groups
+from sordino.methods.fedsdp import known, require_groups
 from sordino.privacy.claims import fedsdp_std
 from sordino.privacy.clip import clip_rows
 from sordino.privacy.events import Cost, NonPrivate
@@ -86,6 +86,9 @@ class FedSdpPaper(Method):
             scope="round",
         )
 
+    def check_groups(self, highest: int) -> None:
+        require_groups(highest, self.groups)
+
     def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
         reason = (
             "the noise scale follows R, computed from private attributes, and one record can move the clipped weights "
@@ -97,7 +100,7 @@ class FedSdpPaper(Method):
         self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
     ) -> tuple[Rows, Rows]:
         """What the weights moved by, not yet clipped; then what was found out (TOLD), then the players' shares."""
-        check_groups(data, self.groups)
+        known(data, self.groups)
         seen, checked = self._split(data)
         everyone = frozenset(range(self.groups + 1))
         scores: dict[frozenset[int], Floats] = {}

@@ -74,7 +74,7 @@ def seen_in_the_mean(plan: Plan, up: float, down: float, largest: float) -> floa
 
     `up` is the noise of one message, `down` that of the mean, `largest` the most that a client weighs (the mean weight
     is 1, so the sum of the squares is at least N). One client's noise is taken off: it may be the viewer's own."""
-    if plan.share < 1 or not plan.stragglers.none:
+    if not plan.everyone:
         return 0.0
     others = max(0.0, plan.population - largest**2)
     return math.sqrt(others * up**2 + (plan.population * down) ** 2) / largest

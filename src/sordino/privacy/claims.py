@@ -30,7 +30,8 @@ class Claim:
     def sentence(self) -> str:
         per = "in total" if self.scope == "total" else "for a single round, the others not counted"
         return (
-            f"Claimed by {self.source}: epsilon = {self.epsilon:g}, delta = {self.delta:g} {per}. "
+            f"Claimed by {self.source}: epsilon = {self.epsilon:g}, delta = {self.delta:g} {per}, for a {self.unit} "
+            f"against the {self.viewer}. "
             f"It does not hold: {self.why_not}."
         )
 

@@ -140,6 +140,8 @@ class Approximate(Event):
 
     def grouped(self, k: int) -> Event:
         """k eps and delta (e^{k eps} - 1)/(e^eps - 1): Vadhan (2017), "The complexity of DP", Lemma 2.2."""
+        if k * self.epsilon > 700:  # beyond floats
+            return Approximate(k * self.epsilon, 0.0 if self.delta == 0 else 1 - 2**-53)
         times = k if self.epsilon == 0 else math.expm1(k * self.epsilon) / math.expm1(self.epsilon)
         return Approximate(k * self.epsilon, min(times * self.delta, 1 - 2**-53))
 

@@ -21,10 +21,13 @@ VIEWERS = {
 }
 
 
-def who(viewer: str) -> str:
+SUM = "a curious server that sees who takes part and the sum of all messages alone (if the sum is not secure: more)"
+
+
+def who(viewer: str, channel: str = "direct") -> str:
     """A viewer in words."""
     kind, _, colluders = viewer.partition("+")
-    text = VIEWERS.get(kind, viewer)
+    text = SUM if kind == "server" and channel == "secure-sum" else VIEWERS.get(kind, viewer)
     return f"{text}, and {colluders} clients that collude with it" if colluders else text
 
 
@@ -38,9 +41,10 @@ class Guarantee:
     rounds: int
     mode: str  # "research": seeded, for experiments only; "secure"
     reason: str | None = None  # why epsilon is infinite, where it is
+    channel: str = "direct"  # what messages travel through
 
     def sentence(self) -> str:
-        against = f"against {who(self.viewer)}"
+        against = f"against {who(self.viewer, self.channel)}"
         if math.isinf(self.epsilon):
             return f"No guarantee (epsilon is infinite) {against}: {self.reason}."
         text = (

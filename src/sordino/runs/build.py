@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from sordino.algorithms.base import Algorithm
 from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
-from sordino.core.errors import BudgetError, DataError, SpecError
+from sordino.core import plugin
+from sordino.core.errors import BudgetError, DataError, SordinoError, SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
@@ -29,7 +30,7 @@ from sordino.models.validate import fix, validate
 from sordino.privacy import personal, price, trust
 from sordino.privacy.account import epsilon
 from sordino.privacy.calibrate import noise_multiplier
-from sordino.privacy.events import Composed, Event
+from sordino.privacy.events import Composed, Cost, Event
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
 from sordino.runs import held_out, legal, statistics
 from sordino.runs.held_out import HeldOut
@@ -72,6 +73,8 @@ def build(
         raise DataError(
             f"{spec.method} must know which records carry private attributes: set private_data, such as label:3,8."
         )
+    if isinstance(held, ArrayClients) and held.tags is not None:
+        method.check_groups(int(held.tags.max()))
     first = held.fetch([0], torch.device("cpu"))
     sample_loss = losses.loss_for(loss, first.y)
     pair = None if test is None else checked("the test data", *test)
@@ -125,6 +128,7 @@ def build(
 def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None) -> Iterator[str]:
     if plan.algorithm.note:
         yield plan.algorithm.note
+    yield from method.remarks(plan)
     if plan.algorithm.needs_steps and max(plan.local.count(n) for n in plan.sizes) == 1:
         yield f"with one local step a round {spec.algorithm} does what fedavg does: raise local_steps"
     if held is not None and method.private and (noise := held_out.deviation(held, spec.release_noise)) > 0.05:
@@ -252,6 +256,7 @@ def _plan(spec: Spec, method: Method, held: Any, dim: int) -> tuple[Plan, str]:
         delta=spec.delta,
         channel=spec.channel,
         colluders=trust.viewer(spec.viewer or method.viewer).colluders,
+        capped=spec.budgets is not None and not method.own_noise,
         dim=dim,
     )
     if spec.channel not in method.channels:
@@ -259,7 +264,27 @@ def _plan(spec: Spec, method: Method, held: Any, dim: int) -> tuple[Plan, str]:
     if spec.channel != "direct" and plan.colluders >= plan.population:
         raise SpecError(f"viewer {spec.viewer}: of {plan.population} clients at least one must be honest.")
     method.require(plan)
+    _check_costs(spec, method, plan)
     return plan, spec.viewer or method.viewer
+
+
+def _check_costs(spec: Spec, method: Method, plan: Plan) -> None:
+    """A method that someone brought must say what it costs, in words we know, before anything is spent."""
+    if plugin.ours("methods", spec.method):
+        return
+    try:
+        costs = method.costs(replace(plan, noise_multiplier=1.0))
+    except SordinoError:
+        raise
+    except Exception as error:
+        raise SpecError(f"{spec.method}.costs fails: {type(error).__name__}: {error}") from error
+    if not isinstance(costs, tuple) or not costs or not all(isinstance(c, Cost) for c in costs):
+        raise SpecError(f"{spec.method}.costs must return a tuple of Cost, not {costs!r}.")
+    for cost in costs:
+        if cost.unit not in legal.UNITS or cost.relation not in ("add/remove", "replace"):
+            raise SpecError(f"{spec.method}.costs: unit {cost.unit!r}, relation {cost.relation!r} are not known.")
+        trust.viewer(cost.viewer)
+    price.cost_to(spec.viewer or method.viewer, costs)
 
 
 def _local(spec: Spec) -> Local:
@@ -293,12 +318,20 @@ def _personal(
     budgets = personal.read(spec.budgets, plan.population, spec.delta, dealer)
     if spec.unit == "user" or held_out.events(spec, method, plan):
         raise SpecError("budgets of clients go with unit = record or client, and with evaluation on test data only.")
+    above = any(e > spec.epsilon for e, _ in budgets.kinds)
+    cut = (f"budgets above the run's epsilon = {spec.epsilon:g} count as that",) * above
     if method.own_noise:
         each = [
             _calibrate(method, plan, viewer, replace(spec, epsilon=min(e, spec.epsilon), delta=min(d, spec.delta)), ())
             for e, d in budgets.kinds
         ]
-        return replace(plan, multipliers=tuple(each[i] for i in budgets.of.tolist())), budgets, None, ()
+        kinds = zip(budgets.kinds, each, np.bincount(budgets.of, minlength=len(each)).tolist(), strict=True)
+        told = tuple(f"{n} clients have a budget of epsilon {e:g}: noise multiplier {z:.4g}" for (e, _), z, n in kinds)
+        own = tuple(each[i] for i in budgets.of.tolist())
+        return replace(plan, multipliers=own), budgets, None, cut + told
+    first = method.costs(plan)
+    if any(method.costs(plan, t) != first for t in range(1, plan.rounds)):
+        raise SpecError(f"budgets of clients go with rounds that cost the same; those of {spec.method} do not.")
     event = price.cost_to(viewer, method.costs(plan)).event
     rich = np.array([e >= spec.epsilon and d >= spec.delta for e, d in budgets.kinds])[budgets.of]
     caps = np.where(rich, plan.participations, personal.participations(event, budgets, plan.participations))
@@ -309,7 +342,7 @@ def _personal(
             "Lower the run's epsilon (more noise), or raise the budgets."
         )
     if not len(out):
-        return plan, budgets, caps, ()
+        return plan, budgets, caps, cut
     names = ", ".join(map(str, out[:10])) + (", ..." if len(out) > 10 else "")
     return plan, budgets, caps, (f"{len(out)} clients never take part, their budgets pay for no round: {names}",)
 

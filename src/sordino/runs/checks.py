@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sordino.core import plugin
 from sordino.core.errors import ModelError, SordinoError
 from sordino.methods.dp_sgd import DpSgd
 from sordino.models.validate import fix, validate
@@ -39,7 +40,12 @@ class Finding:
 
 def no_noise(case: Case) -> Iterator[Finding]:
     """whether the method adds noise at all"""
-    if not case.method.private:
+    if case.spec.method.endswith("-paper"):
+        sound = case.spec.method.removesuffix("-paper")
+        what = f"method = {case.spec.method} is as printed, and its claim does not hold"
+        way = f"use method = {sound if sound in plugin.available('methods') else 'dp-sgd'}"
+        yield Finding("broken", what, "what is accounted is not the epsilon in the file, and often infinite", way)
+    elif not case.method.private:
         yield Finding(
             "broken",
             f"method = {case.spec.method} adds no noise",

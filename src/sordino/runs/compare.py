@@ -119,6 +119,8 @@ def _keys(method: str, common: Mapping[str, Any], own: Mapping[str, Mapping[str,
     algorithm = mine.get("algorithm") or common.get("algorithm") or plugin.load("methods", method).algorithm
     known = {f.name for f in spec.fields()}
     known |= {f.name for k, n in zip(spec.PLUGINS, (method, algorithm), strict=True) for f in spec.plugin_fields(k, n)}
+    if not takes_epsilon(method):
+        known -= {"budgets"}
     return {k: v for k, v in common.items() if k in known} | dict(mine)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -46,7 +46,8 @@ class Job:
         """What so many rounds cost; `rough` is quicker and still an upper bound."""
         cost, events = totals(self.method, self.plan, viewer, rounds, participations, self.once)
         cells = pld.ROUGH if rough else pld.FINE
-        return price.of(events, cost, viewer, rounds, self.spec.delta, self.spec.mode, cells)
+        found = price.of(events, cost, viewer, rounds, self.spec.delta, self.spec.mode, cells)
+        return replace(found, channel=self.plan.channel)
 
     @property
     def viewers(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from sordino.core import plugin
@@ -278,6 +279,8 @@ def _account(book: Ledger, folder: RunFolder, job: Job, data: str) -> Account:
 def _finish(job: Job, folder: RunFolder, ledger: Account, history: list[RoundRecord], notes: tuple[str, ...]) -> Result:
     found = folder.load_state()
     state = found[0] if found is not None else loop.begin(job)
+    if not bool(torch.isfinite(loop.model_vector(state)).all()):
+        notes += ("the model's weights are not finite: training has diverged. Lower learning_rate",)
     module = loop.trained(job, loop.model_vector(state).to(job.engine.device))
     guarantees = {v: job.guarantee(v, ledger.charged, ledger.most) for v in job.viewers}
     faults.point("finishing")

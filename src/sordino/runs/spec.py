@@ -241,7 +241,10 @@ def fields() -> list[dataclasses.Field[Any]]:
 
 def plugin_fields(kind: str, name: str) -> list[dataclasses.Field[Any]]:
     """The configuration keys of a method or an algorithm."""
-    return list(dataclasses.fields(plugin.load(kind, name)))
+    found = list(dataclasses.fields(plugin.load(kind, name)))
+    if not plugin.ours(kind, name) and (clash := {f.name for f in found} & {f.name for f in fields()}):
+        raise SpecError(f"the plug-in {name} has an option {min(clash)!r}, which is a key of every run. Rename it.")
+    return found
 
 
 def plugin_help(kind: str, name: str) -> dict[str, str]:
