@@ -20,10 +20,9 @@ from sordino.data.colour_scattering import (
     modulus,
     public_whitening,
     scatter,
-    wavelets,
-    windows,
 )
 from sordino.data.oriented_gradients import public_fields
+from sordino.data.scattering import FREQUENCY, wavelets, windows
 
 CHANNELS = 267
 
@@ -94,7 +93,7 @@ def test_public_fields_come_out_centred_and_white_up_to_the_ridge():
 @pytest.mark.parametrize("step", range(ANGLES))
 def test_a_wave_answers_to_its_own_angle(step):
     angle, t = step * math.pi / ANGLES, torch.arange(32.0)
-    wave = torch.cos(module.FREQUENCY * (t * math.cos(angle) + t[:, None] * math.sin(angle)))
+    wave = torch.cos(FREQUENCY * (t * math.cos(angle) + t[:, None] * math.sin(angle)))
     energy = modulus(wave[None, None])[0, :, 8:-8, 8:-8].mean((1, 2))
     assert energy.argmax() == step
 
@@ -102,7 +101,7 @@ def test_a_wave_answers_to_its_own_angle(step):
 def test_moduli_and_averages_are_the_naive_ones():
     x = torch.rand(1, 2, 16, 16, generator=torch.Generator().manual_seed(3))
     padded = np.pad(x[0].numpy(), ((0, 0), (RADIUS,) * 2, (RADIUS,) * 2), mode="reflect")
-    filters, side = wavelets()[:, 0].numpy(), 2 * RADIUS + 1
+    filters, side = wavelets(ANGLES)[:, 0].numpy(), 2 * RADIUS + 1
     found, means = modulus(x)[0].numpy(), averages(x)[0].numpy()
     for m, a, i, j in ((0, 0, 0, 0), (1, 3, 7, 15), (1, 7, 9, 2)):
         patch = padded[m, i : i + side, j : j + side]
@@ -114,8 +113,8 @@ def test_moduli_and_averages_are_the_naive_ones():
 
 
 def test_wavelets_are_blind_to_constants_and_windows_average():
-    assert wavelets().sum((2, 3)).abs().max() < 1e-6
-    torch.testing.assert_close(windows(32, torch.ones(1)).sum(1), torch.ones(GRID))
+    assert wavelets(ANGLES).sum((2, 3)).abs().max() < 1e-6
+    torch.testing.assert_close(windows(32, torch.ones(1), GRID).sum(1), torch.ones(GRID))
 
 
 def test_grey_pictures_have_no_colour_in_their_moduli():

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table as RichTable
 
-from sordino.cli.run import all_flags
+from sordino.cli.run import all_flags, with_flags
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.core.record import plain as finite
@@ -36,18 +36,6 @@ WIDTH = 160  # of tables in a file
 NARROW = 130  # columns of a terminal below which tables become lines
 
 
-def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, (hint, text) in reversed(FLAGS.items()):
-        flag = "--" + name.replace("_", "-")
-        if name in OURS:
-            continue
-        if hint is bool:
-            command = click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)(command)
-        else:
-            command = click.option(flag, name, default=None, help=text, metavar="VALUE")(command)
-    return command
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--methods", required=True, metavar="A,B,...", help="Methods to compare; none is the reference.")
 @click.option("--epsilon", "epsilons", default="2", metavar="E,...", show_default=True, help="Total budgets.")
@@ -59,7 +47,7 @@ def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--name", default=None, metavar="NAME", help="Of the folder (default: made from the time).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-@_with_flags
+@with_flags({k: v for k, v in FLAGS.items() if k not in OURS})
 def compare(
     methods: str,
     epsilons: str,

@@ -35,20 +35,25 @@ def all_flags() -> dict[str, tuple[Any, str]]:
     return found
 
 
-def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, (hint, text) in reversed(all_flags().items()):
-        flag = "--" + name.replace("_", "-")
-        if hint is bool:
-            command = click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)(command)
-        else:
-            command = click.option(flag, name, default=None, help=text, metavar="VALUE")(command)
-    return command
+def with_flags(flags: dict[str, tuple[Any, str]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """These keys as options of a command."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name, (hint, text) in reversed(flags.items()):
+            flag = "--" + name.replace("_", "-")
+            if hint is bool:
+                command = click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)(command)
+            else:
+                command = click.option(flag, name, default=None, help=text, metavar="VALUE")(command)
+        return command
+
+    return add
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a progress bar.")
-@with_flags
+@with_flags(all_flags())
 def run(file: Path | None, as_json: bool, **flags: Any) -> None:
     """Train privately: on the embedded dataset, or as FILE (TOML) says. Flags win over the file."""
     values: dict[str, Any] = spec.read(file) if file is not None else {}

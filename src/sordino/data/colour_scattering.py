@@ -11,7 +11,6 @@ under a public model of pictures, Gaussian fields with a power-law spectrum (Fie
 Mean and covariance are those of the fields, never those of the data; every step acts on one record alone, so that none
 costs privacy."""
 
-import math
 from functools import lru_cache
 
 import torch
@@ -20,13 +19,12 @@ from torch import Tensor
 
 from sordino.core.errors import DataError
 from sordino.data.oriented_gradients import opponent, public_fields
+from sordino.data.scattering import RADIUS, wavelets, windows
 
 __all__ = ["colour_scattering"]
 
 ANGLES = 8  # L: orientations of the wavelets
 GRID = 8  # windows a side that every map is averaged over
-RADIUS = 3  # pixels at which the wavelets are cut off
-SIGMA, FREQUENCY = 1.0, math.pi / 2  # of a wavelet's bell and of its wave
 FIELDS, RIDGE = 1000, 0.03  # public pictures, and the share of the identity added to their covariance
 LEAST = 16  # pixels a side: the third scale is a quarter of that, and more than the wavelets' radius
 NORM = 10.0  # of every record: a clip of 1 then suits a linear model
@@ -65,36 +63,14 @@ def modulus(x: Tensor) -> Tensor:
     """|x * psi| for every map and angle, edges reflected.  [n, maps, H, W] -> [n, maps * ANGLES, H, W]"""
     n, maps, height, width = x.shape
     padded = F.pad(x, (RADIUS,) * 4, mode="reflect").reshape(n * maps, 1, height + 2 * RADIUS, width + 2 * RADIUS)
-    y = F.conv2d(padded, wavelets().to(x.device))
+    y = F.conv2d(padded, wavelets(ANGLES).to(x.device))
     real, imaginary = y.view(n * maps, 2, ANGLES, height, width).unbind(1)
     return real.square().addcmul_(imaginary, imaginary).sqrt_().view(n, maps * ANGLES, height, width)
 
 
-@lru_cache
-def wavelets() -> Tensor:
-    """Morlet: a wave under a bell, made blind to constants; real parts first.  [2 ANGLES, 1, side, side]"""
-    t = torch.arange(-RADIUS, RADIUS + 1)
-    angle = torch.arange(ANGLES)[:, None, None] * math.pi / ANGLES
-    u = t * angle.cos() + t[:, None] * angle.sin()
-    v = t[:, None] * angle.cos() - t * angle.sin()
-    bell = torch.exp(-(u.square() + (v * 4 / ANGLES).square()) / (2 * SIGMA**2))
-    bell = bell / bell.sum((1, 2), keepdim=True)
-    wave = bell * torch.cos(FREQUENCY * u)
-    wave = wave - bell * wave.sum((1, 2), keepdim=True)
-    return torch.cat([wave, bell * torch.sin(FREQUENCY * u)])[:, None]
-
-
 def averages(x: Tensor) -> Tensor:
     """Under Gaussian windows.  [n, c, H, W] -> [n, c, GRID, GRID]"""
-    return windows(x.shape[2], x) @ x @ windows(x.shape[3], x).T
-
-
-def windows(size: int, like: Tensor) -> Tensor:
-    """Gaussian averages around GRID points along one side.  [GRID, size]"""
-    cell = size / GRID
-    centre = (torch.arange(GRID, device=like.device)[:, None] + 0.5) * cell - 0.5
-    w = torch.exp(-((torch.arange(size, device=like.device) - centre) / (cell / 2)).square() / 2)
-    return w / w.sum(1, keepdim=True)
+    return windows(x.shape[2], x, GRID) @ x @ windows(x.shape[3], x, GRID).T
 
 
 @lru_cache

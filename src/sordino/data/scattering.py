@@ -83,23 +83,23 @@ def modulus(x: Tensor) -> Tensor:
 
 
 @lru_cache
-def wavelets() -> Tensor:
-    """Morlet: a wave under a bell, made blind to constants; real parts first.  [2 ANGLES, 1, side, side]"""
+def wavelets(angles: int = ANGLES) -> Tensor:
+    """Morlet: a wave under a bell, made blind to constants; real parts first.  [2 angles, 1, side, side]"""
     t = torch.arange(-RADIUS, RADIUS + 1)
-    angle = torch.arange(ANGLES)[:, None, None] * math.pi / ANGLES
+    angle = torch.arange(angles)[:, None, None] * math.pi / angles
     u = t * angle.cos() + t[:, None] * angle.sin()
     v = t[:, None] * angle.cos() - t * angle.sin()
-    bell = torch.exp(-(u.square() + (v * 4 / ANGLES).square()) / (2 * SIGMA**2))
+    bell = torch.exp(-(u.square() + (v * 4 / angles).square()) / (2 * SIGMA**2))
     bell = bell / bell.sum((1, 2), keepdim=True)
     wave = bell * torch.cos(FREQUENCY * u)
     wave = wave - bell * wave.sum((1, 2), keepdim=True)
     return torch.cat([wave, bell * torch.sin(FREQUENCY * u)])[:, None]
 
 
-def windows(size: int, like: Tensor) -> Tensor:
-    """Gaussian averages around GRID points along one side.  [GRID, size]"""
-    cell = size / GRID
-    centre = (torch.arange(GRID, device=like.device)[:, None] + 0.5) * cell - 0.5
+def windows(size: int, like: Tensor, grid: int = GRID) -> Tensor:
+    """Gaussian averages around so many points along one side.  [grid, size]"""
+    cell = size / grid
+    centre = (torch.arange(grid, device=like.device)[:, None] + 0.5) * cell - 0.5
     w = torch.exp(-((torch.arange(size, device=like.device) - centre) / (cell / 2)).square() / 2)
     return w / w.sum(1, keepdim=True)
 

@@ -142,7 +142,7 @@ class FedSdpPaper(Method):
         place[order] = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[key[order]]
         held = place >= counts[key] - (counts[key] * self.held_out).floor().long()
         some = torch.zeros_like(sizes).index_add_(0, owner, held.long()) > 0
-        return _where(data, ~held), _where(data, held | ~some[owner])  # too few to hold any out: validated on all
+        return data.where(~held), data.where(held | ~some[owner])  # too few to hold any out: validated on all
 
     def _bounded(self, gradient: Gradient) -> Gradient:
         return lambda weights, batch, number: clip_rows(gradient(weights, batch, number), self.gradient_clip).value
@@ -219,14 +219,10 @@ def _tags(data: Batch) -> Tensor:
     return data.y.new_zeros(len(data.y), dtype=torch.int64) if data.tags is None else data.tags
 
 
-def _where(data: Batch, keep: Tensor) -> Batch:
-    return data.where(keep) if len(data.sizes) else data
-
-
 def _of(data: Batch, players: frozenset[int]) -> Batch:
     """The records of these groups."""
     tags = _tags(data)
-    return _where(data, torch.isin(tags, torch.tensor(sorted(players), dtype=tags.dtype, device=tags.device)))
+    return data.where(torch.isin(tags, torch.tensor(sorted(players), dtype=tags.dtype, device=tags.device)))
 
 
 def _present(data: Batch, players: int) -> Floats:
@@ -236,7 +232,7 @@ def _present(data: Batch, players: int) -> Floats:
 
 
 def _has_private(data: Batch) -> list[bool]:
-    return [n > 0 for n in _where(data, _tags(data) > 0).sizes]
+    return [n > 0 for n in data.where(_tags(data) > 0).sizes]
 
 
 def _accuracies(weights: Tensor, data: Batch, model: Model) -> Floats:

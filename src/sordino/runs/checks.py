@@ -39,19 +39,16 @@ class Finding:
 
 
 def no_noise(case: Case) -> Iterator[Finding]:
-    """whether the method adds noise at all"""
-    if case.spec.method.endswith("-paper"):
-        sound = case.spec.method.removesuffix("-paper")
-        what = f"method = {case.spec.method} is as printed, and its claim does not hold"
-        way = f"use method = {sound if sound in plugin.available('methods') else 'dp-sgd'}"
-        yield Finding("broken", what, "what is accounted is not the epsilon in the file, and often infinite", way)
+    """whether the method adds noise at all, and for a claim that holds"""
+    name = case.spec.method
+    if (sound := name.removesuffix("-paper")) != name:
+        way = sound if sound in plugin.available("methods") else "dp-sgd"
+        what, why = f"{name} is as printed, and its claim does not hold", "what is accounted is often infinite"
+        yield Finding("broken", what, why, f"use method = {way}")
     elif not case.method.private:
-        yield Finding(
-            "broken",
-            f"method = {case.spec.method} adds no noise",
-            "epsilon is infinite; epsilon and delta in the file have no effect",
-            "use method = dp-sgd (protects records) or dp-fedavg (protects clients)",
-        )
+        why = "epsilon is infinite; epsilon and delta in the file have no effect"
+        way = "use method = dp-sgd (protects records) or dp-fedavg (protects clients)"
+        yield Finding("broken", f"method = {name} adds no noise", why, way)
 
 
 def unprotected_viewer(case: Case) -> Iterator[Finding]:
