@@ -5,12 +5,15 @@ import io
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from sordino.cli.compare import Board, _own
 from sordino.cli.main import main
 from sordino.core.errors import SpecError
+from sordino.report import cells as reading
+from sordino.report.summary import lines
 from sordino.runs import compare
 from sordino.runs.compare import News
 
@@ -139,6 +142,33 @@ def board():
     return made, now
 
 
+def test_a_regression_is_told_by_its_error(board):
+    made, _ = board
+    made.hear(News("dp-sgd-eps2-seed0", "began"))
+    made.hear(News("dp-sgd-eps2-seed0", "done", rmse=0.25))
+    made.hear(News("dp-sgd-eps2-seed1", "done", rmse=0.35))
+    made.console.print(made.table())
+    text = made.console.file.getvalue()
+    assert "mean rmse" in text and " 0.3 " in text and "accuracy" not in text
+    assert made._how(News("dp-sgd-eps2-seed0", "done", rmse=0.25)).startswith("rmse 0.25, ")
+
+
+@pytest.mark.parametrize("width", [40, 60, 90, 130, 220])
+def test_no_terminal_is_too_narrow_for_a_number(width):
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, highlight=False, soft_wrap=True)
+    made = Board(console=console)
+    whom = {"unit": "record", "relation": "add/remove", "viewer": "server", "channel": "direct"}
+    claim = reading.Claim(2.0, unit="record", why_not="because")
+    cells = [
+        reading.Cell("a", "a-method-with-a-long-name", 2.0, s, "", 0.71234 + s / 100, 1.0234, accounted=2.0, **whom)
+        for s in range(3)
+    ] + [reading.Cell("b", "other-paper", 2.0, 0, accuracy=0.5, accounted=12345.678, claim=claim, **whom)]  # fmt: skip
+    made.results(lines(cells))
+    text = made.console.file.getvalue()
+    for word in ("a-method-with-a-long-name", "72.23 ± 1.00", "1.02", "other-paper", "12345.678"):
+        assert word in text
+
+
 def test_time_left_comes_from_finished_cells_of_the_same_method(board):
     made, now = board
     assert made.time_left() is None
@@ -162,3 +192,18 @@ def test_the_live_table_shows_rounds_means_and_failures(board):
     made.console.print(made.table())
     text = made.console.file.getvalue()
     assert "2/4 cells" in text and "seed 1: round 3/20" in text and "80.00" in text and "0/2, 1 failed" in text
+
+
+def test_a_regression_has_its_errors_in_table_and_picture(call, small_npz):
+    with np.load(small_npz) as found:
+        data = {k: found[k] for k in ("x_train", "x_test")}
+    y = {f"y_{k}": data[f"x_{k}"][:, 0] * 0.5 for k in ("train", "test")}
+    np.savez(small_npz, **data, **y)
+    done = call("--methods", "none,dp-sgd", "--epsilon", "4", "--seeds", 2, "--rounds", 2, "--name", "r")
+    assert done.returncode == 0, done.out + done.err
+    folder = small_npz.parent / "runs" / "r"
+    assert (folder / "rmse.png").is_file() and not (folder / "accuracy.png").exists()
+    told = [r for r in rows(folder / "results.csv") if r["method"] == "dp-sgd"]
+    results = [json.loads((folder / "cells" / r["cell"] / "result.json").read_text()) for r in told]
+    assert [float(r["rmse"]) for r in told] == [r["metrics"]["rmse"] for r in results]
+    assert "| rmse | mae |" in (folder / "table.md").read_text() and ": none-seed0 rmse " in done.out

@@ -15,6 +15,7 @@ import pytest
 
 import sordino as sordino_package
 from problems import federation, linear
+from sordino.cli.main import main
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.runs import spec
@@ -77,6 +78,43 @@ def test_its_fields_are_keys_and_its_laws_those_of_all(known):
         spec.from_dict({"method": "boxed", "box": -1.0})
 
 
+def test_the_folder_itself_is_told_apart_from_the_one_above(plugins, monkeypatch):
+    monkeypatch.setenv(plugin.VARIABLE, str(plugins / "methods"))
+    with pytest.raises(SpecError, match="in which there is no folder methods; name the folder above it"):
+        plugin.load("methods", "boxed")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("return local.sgd(state", "return local.sgd(state", ""),
+        ("return local.sgd(state", "return 1 + local.sgd(state", "RunError: boxed.train fails (boxed.py, line "),
+        (
+            "        bound = self.box",
+            "        return rows[1:]\n        bound = self.box",
+            "boxed.release must return rows",
+        ),
+        (
+            "    def train(",
+            "    def begin(self, *args):\n        return 1 / 0\n\n    def train(",
+            "fails (boxed.py, line ",
+        ),
+    ],
+)
+def test_what_fails_in_a_run_is_one_line_and_charges_nothing(known, small_npz, monkeypatch, capsys, old, new, words):
+    (known / "methods" / "boxed.py").write_text(example().replace(old, new))
+    monkeypatch.chdir(small_npz.parent)
+    common = ("--dataset", "small.npz", "--clients", "8", "--rounds", "1", "--epsilon", "8", "--device", "cpu")
+    monkeypatch.setattr("sys.argv", ["sordino", "run", "--method", "boxed", *common])
+    if not words:
+        main()
+        return
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    told = capsys.readouterr().err
+    assert words in told and told.count("\n") == 1 and not (small_npz.parent / "runs").exists()
+
+
 def test_without_the_variable_it_is_not_there():
     with pytest.raises(SpecError, match="unknown method 'boxed'"):
         plugin.load("methods", "boxed")
@@ -127,6 +165,7 @@ def test_an_entry_point_does_the_same(plugins, monkeypatch):
         ("class Boxed(Method)", "class Boxed", "derives from Method"),
         ("@dataclass(frozen=True)\nclass Boxed", "class Boxed", "derives from Method"),
         ("box: float = 0.01", "box: float", "its option box needs a default"),
+        ('= ("client",)', '= ("person",)', "protects a 'person'; units are record, client, user"),
         ("box: float = 0.01", "rounds: int = 5", "has an option 'rounds', which is a key of every run"),
     ],
 )
@@ -142,7 +181,7 @@ def test_a_class_that_cannot_be_used_is_one_error(known, old, new, message):
     ("old", "new", "message"),
     [
         ('Cost("client",', 'Cost("clients",', "unit 'clients'"),
-        ("return (Cost(", "return plan.nothing, (Cost(", "costs fails: AttributeError"),
+        ("return (Cost(", "return plan.nothing, (Cost(", "costs fails.*AttributeError"),
         ('"server", Gaussian', '"sever", Gaussian', "viewer must be one of"),
     ],
 )

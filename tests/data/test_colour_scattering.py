@@ -81,7 +81,7 @@ def test_the_constants_see_no_picture_and_no_global_generator(images):
 
 
 def test_public_fields_come_out_centred_and_white_up_to_the_ridge():
-    raw = scatter(public_fields(3, 32, 32)[: module.FIELDS])
+    raw = scatter(public_fields(3, 32, 32, module.DECAY, module.CHROMA)[: module.FIELDS])
     rows = raw.permute(0, 2, 3, 1).reshape(-1, CHANNELS)
     mean, whiten = public_whitening(32, 32)
     covariance, identity = rows.T.cov(), torch.eye(CHANNELS)

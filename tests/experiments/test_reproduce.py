@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,11 +43,12 @@ def small(experiment: Experiment, data: Path) -> dict[str, object]:
     return found | {"partition": "iid", "batch_rate": 1.0, "local_steps": 2}
 
 
-def few(trials):
-    """The first trial of every method and form."""
+def few(trials, kind):
+    """The first trial of every method and form; of every row where rows are compared with each other."""
     seen = {}
     for trial, cell in trials:
-        seen.setdefault((cell.method, trial.form, cell.spec.to_dict().get("path")), (trial, cell))
+        row = trial.row if kind == "points" else ""
+        seen.setdefault((cell.method, trial.form, cell.spec.to_dict().get("path"), row), (trial, cell))
     return list(seen.values())
 
 
@@ -60,8 +62,7 @@ def cells_of(experiment, data, scale=0.01):
         if keys.get("algorithm") == "fedsgd" or keys["method"] in ("dp-ftrl",):
             keys["local_steps"] = 1
         made.append(Trial(trial.row, trial.x, trial.form, trial.seed, keys))
-    changed = Experiment(experiment.name, experiment.title, experiment.about, lambda s: made, experiment.paper,
-                         experiment.x, experiment.y, experiment.kind, experiment.curve, experiment.extra)  # fmt: skip
+    changed = replace(experiment, trials=lambda s: made)
     if any(t.keys.get("algorithm") == "fedsgd" for t in made):
         wanted = {k: v for k, v in wanted.items() if k != "local_steps"}
     return changed, running.cells(changed, scale, wanted if made else {})
@@ -71,7 +72,7 @@ def cells_of(experiment, data, scale=0.01):
 @pytest.mark.parametrize("name", list(running.EXPERIMENTS))
 def test_every_experiment_runs_in_small(name, data, tmp_path):
     experiment, trials = cells_of(running.find(name), data)
-    some = few(trials)
+    some = few(trials, experiment.kind)
     folder = running.open_folder(tmp_path, experiment, 0.01, some)
     failures = running.execute(folder, some, 1, lambda news: None, None)
     folder.close()
@@ -83,7 +84,7 @@ def test_every_experiment_runs_in_small(name, data, tmp_path):
             "mechanism"
         ) == "gaussian"
         assert math.isinf(o.honest) or o.trial.form != "sound" or o.honest <= float(o.trial.keys["epsilon"])
-    text = page.section(experiment, found, "sordino reproduce ...", 0.01, None)
+    text = page.section(experiment, found, page.How("sordino reproduce ...", 0.01), None)
     assert experiment.title in text and ("| --- |" in text or experiment.kind == "table")
     drawn = pictures.draw(tmp_path / "p.png", experiment, found)
     assert drawn == ((tmp_path / "p.png").is_file() and (tmp_path / "p.png").stat().st_size > 5000)
@@ -182,3 +183,12 @@ def test_bad_input_is_one_error_and_leaves_nothing(tmp_path):
         and len(listed.output.splitlines()) == len(running.EXPERIMENTS)
     )
     assert json.dumps(sorted(running.PAPERS)) == '["002", "003", "004"]'
+
+
+def test_a_page_says_what_was_changed_what_failed_and_what_is_missing():
+    experiment = running.find("002/fig4d")
+    how = page.How("sordino reproduce", 0.5, ("rounds=3",), {"GeoDP-0.3": "RunError: no"}, wanted=108)
+    text = page.section(experiment, [], how, None)
+    assert "Changed by hand: rounds=3, so nothing here compares" in text and "scale 0.5" in text
+    assert "Failed: GeoDP-0.3: RunError: no" in text and "So far 0 of 108 runs." in text
+    assert "Changed" not in page.section(experiment, [], page.How("sordino reproduce"), None)

@@ -14,7 +14,7 @@ from problems import FEATURES, federation, job, linear, mlp
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.engines.simulator import Simulator
-from sordino.runs import loop
+from sordino.runs import loop, run
 
 CPU, RNG = torch.device("cpu"), Stream.research(5)
 
@@ -153,5 +153,16 @@ def test_client_level_goes_through_the_direct_channel_only():
 
 def test_it_explains_itself():
     made = job(method="adaptive-noise", module=linear())
-    text = made.method.explain([{"round": 3, "decided": made.method.decided(known(made), made.plan)}])
-    assert text[0].startswith("Round 3: noise of ") and "released updates" in text[0]
+    head, text = made.method.explain([{"round": 3, "decided": made.method.decided(known(made), made.plan)}])
+    assert "released updates" in head and text == "Round 3: 100.0 % for every parameter."
+
+
+def test_it_records_what_a_round_used_not_what_the_next_one_will(tmp_path):
+    """Three warm rounds are plain DP-SGD's; the noise and the words of a round are of that round."""
+    made = job(method="adaptive-noise", module=linear(), rounds=5, out=str(tmp_path))
+    history = run.execute(made, own=True).history
+    for record in history:
+        assert record.decided["scale_rms"] == pytest.approx(record.noise / history[0].noise, rel=1e-5)
+    assert history[2].decided["scale_rms"] == pytest.approx(1.0) and history[3].decided["scale_rms"] < 0.99
+    told = made.method.explain([{"round": r.round, "decided": r.decided} for r in history])
+    assert told[3] == "Round 3: 100.0 % for every parameter." and "a twentieth" in told[4]

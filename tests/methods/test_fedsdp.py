@@ -478,8 +478,8 @@ def test_a_run_from_the_shell_and_its_explanation(sordino_command, small_npz, tm
     assert len(said) == 4 and "Round 1" in said[0] and "group 2" in said[0] and "Released anew" not in said[1]
     assert f"{100 * chosen[0]['ratio']:.0f} %" in said[1]
     first, second = (c["noise_multiplier"] / c["even_multiplier"] for c in chosen[:2])
-    assert first == pytest.approx(1, rel=1e-4) and "the usual noise" in said[0]
-    assert (second > 1) == (chosen[0]["ratio"] > 0.5) == ("ask for more noise" in said[1])
+    assert first == pytest.approx(1, rel=1e-4) and "as much noise as" in said[0]
+    assert (second > 1) == (chosen[0]["ratio"] > 0.5) == ("asks for more noise" in said[1])
 
 
 def test_features_of_zero_are_survived():

@@ -341,4 +341,4 @@ def test_a_run_from_the_shell_prints_the_claim_and_explains_itself(sordino_comma
     assert set(chosen["clients"]) == {"0", "1", "2", "3"}
     assert chosen["clients"]["3"]["ratio"] == 0 and chosen["ratio_min"] == 0 and chosen["clients"]["3"]["std"] > 0
     said = FedSdpPaper().explain(records)
-    assert len(said) == 2 and "client 3: R = 0.00" in said[0] and "group 1" in said[0]
+    assert len(said) == 2 and "Least at client 3: 0 %" in said[0] and "group 1" in said[0]

@@ -155,3 +155,22 @@ def test_the_bound_of_a_record_is_the_clip():
     sums = [12 / 0.1 * a, 12 / 0.1 * b]  # undo learning rate and weight; 12 records are expected, 11 are there
     moved = float((sums[0] - sums[1]).norm())
     assert 0.1 < moved <= 0.2 * (1 + 1e-4)
+
+
+def test_it_says_who_was_projected_and_what_was_left():
+    """Two directions of 29 hold about a fourteenth of what is all noise; public clients alone are not projected."""
+    made, z = two_kinds()
+    method = Pfa(dims=2)
+    state = method.begin(State(torch.zeros(DIM)), LAYOUT, made)
+    sent = messages()
+    after = method.merge(state, torch.cat([sent, torch.ones_like(z), z], dim=1), made, RNG)
+    told = method.decided(after, made)
+    assert (told["public"], told["others"]) == (3, 5) and 0 < told["kept"] < 0.5
+    inside = torch.cat([sent[:3], sent[:3].mean(0) + torch.zeros(5, 1)])  # the others say what the public ones do
+    close = method.merge(state, torch.cat([inside, torch.ones_like(z), z], dim=1), made, RNG)
+    head, text = method.explain([{"round": 1, "decided": told}])
+    assert "2 directions" in head and text.startswith("Round 1: 3 messages with the largest budgets, 5 others; ")
+    alone = method.merge(state, torch.cat([sent, torch.ones_like(z), z], dim=1)[:3], made, RNG)
+    words = method.explain([{"round": 1, "decided": method.decided(alone, made)}])[1]
+    assert words == "Round 1: 3 messages with the largest budgets, 0 others; averaged as they are."
+    assert torch.isfinite(close.params).all()

@@ -16,7 +16,8 @@ class Fabricated:
         self.folder, self.cells = folder, []
 
     def add(self, method, epsilon, accuracies, accounted=None, claim=None, unit="record", relation="add/remove",
-            viewer="server", channel="direct", noise=0.1, rounds=10, reason=None, losses=None):  # fmt: skip
+            viewer="server", channel="direct", noise=0.1, rounds=10, reason=None, losses=None,
+            errors=None):  # fmt: skip
         accounted = epsilon if accounted is None and epsilon is not None else accounted
         endless = accounted is None or math.isinf(accounted)
         for seed, accuracy in enumerate(accuracies):
@@ -30,13 +31,14 @@ class Fabricated:
                 "reason": (reason or "noise depends on private values") if endless else None,
             }  # fmt: skip
             result = {"guarantee": guarantee, "accuracy": accuracy, "rounds": rounds, "claim": claim, "metrics": {}}
+            measured = {} if errors is None else {"metrics": {"rmse": errors[seed], "mae": errors[seed] / 2}}
             (at / "result.json").write_text(json.dumps(result))
             (at / "plan.json").write_text(json.dumps({"channel": channel}))
             loss = 1.0 if losses is None else losses[seed]
             lines = [
                 {"round": r, "clients": 8, "epsilon": {}, "bytes_up": 100, "bytes_down": 100, "seconds": 0.5,
                  "loss": loss, "noise": None if noise is None else noise * (1 + 0.2 * seed) / r**0.5,
-                 "accuracy": None if accuracy is None else accuracy * (1 - math.exp(-r / 2))}
+                 "accuracy": None if accuracy is None else accuracy * (1 - math.exp(-r / 2)), **measured}
                 for r in range(1, rounds + 1)
             ]  # fmt: skip
             (at / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -55,7 +57,7 @@ def fabricated(tmp_path):
 
 
 def claim(epsilon, scope="total"):
-    return {"epsilon": epsilon, "delta": 1e-5, "scope": scope, "source": "Somebody (2020), Theorem 1",
+    return {"epsilon": epsilon, "delta": 1e-5, "scope": scope, "unit": "record", "source": "Somebody (2020), Theorem 1",
             "why_not": "the noise follows private values"}  # fmt: skip
 
 

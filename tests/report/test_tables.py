@@ -72,3 +72,34 @@ def test_summary_has_ranks_where_there_is_a_ranking_only(typical):
     assert rows["dp-fedavg", 2.0]["rank"] == 1  # of its own block
     assert rows["nbafl-paper", 2.0]["rank"] is rows["none", None]["rank"] is None
     assert rows["none", None]["kind"] == "reference"
+
+
+def test_a_regression_is_compared_by_its_errors(fabricated):
+    fabricated.add("dp-sgd", 2.0, [None, None], errors=[0.30, 0.50], losses=[1.0, 1.0])
+    fabricated.add("geodp", 2.0, [None, None], errors=[0.20, 0.22], losses=[9.0, 9.0])
+    fabricated.add("none", None, [None], errors=[0.1], accounted=math.inf)
+    found = of(fabricated)
+    ranked, reference = tables(found)
+    rows = [dict(zip(ranked.header, row, strict=True)) for row in ranked.rows]
+    assert "accuracy, %" not in ranked.header + reference.header
+    assert [(r["method"], r["rmse"], r["mae"]) for r in rows] == [  # by the error, whatever the loss says
+        ("geodp", "0.21 ± 0.014", "0.105 ± 0.0071"),
+        ("dp-sgd", "0.4 ± 0.14", "0.2 ± 0.071"),
+    ]
+    cells = list(csv.DictReader(io.StringIO(to_csv([cell_row(c) for c in read(fabricated.folder, {})]))))
+    assert [float(r["rmse"]) for r in cells] == [0.3, 0.5, 0.2, 0.22, 0.1] and cells[0]["mae"] == "0.15"
+    summed = list(csv.DictReader(io.StringIO(to_csv(line_rows(found)))))
+    assert float(summed[0]["rmse_mean"]) == 0.4 and float(summed[1]["mae_std"]) > 0
+
+
+def test_errors_have_no_columns_where_there_is_no_regression(typical):
+    text = to_csv(line_rows(of(typical)))
+    assert "rmse" not in text and "mae" not in text and "accuracy_mean" in text
+
+
+def test_a_claim_says_for_whom(fabricated):
+    claimed = {"epsilon": 2.0, "unit": "record", "why_not": "w", "source": "s"}
+    fabricated.add("geodp-paper", 2.0, [0.8], accounted=42.0, claim=claimed, unit="client")
+    (table,) = tables(of(fabricated))
+    row = dict(zip(table.header, table.rows[0], strict=True))
+    assert (row["claimed epsilon"], row["claimed for"], row["unit"]) == ("2", "record", "client")

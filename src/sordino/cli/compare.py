@@ -32,8 +32,8 @@ from sordino.runs.folder import RunFolder
 OURS = (*comparing.CHOSEN, "baseline")  # flags of `sordino run` that mean something else here, or nothing
 
 FLAGS = all_flags()
-WIDTH = 160  # of tables in a file
-NARROW = 130  # columns of a terminal below which tables become lines
+WIDTH = 200  # of tables in a file
+REASON, LEAST = "reason", 20  # the one column that may be folded, and its least width
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -158,7 +158,7 @@ def _about(found: Sequence[Cell]) -> str:
     first = found[0].spec
     return (
         f"{Path(first.dataset).name}, delta = {first.delta:g}, seeds 0 to {max(c.seed for c in found)}; all settings "
-        f"are in {comparing.COMPARISON}. Accuracy: mean ± standard deviation over n seeds. Accounted "
+        f"are in {comparing.COMPARISON}. Accuracy (or error): mean ± standard deviation over n seeds. Accounted "
         "epsilon: in total, the largest over the seeds. All noise came from seeds: these are experiments."
     )
 
@@ -181,6 +181,7 @@ class Board:
         self.started: dict[str, float] = {}
         self.took: dict[str, float] = {}  # of cells that were run now, not of those found finished
         self.accuracy: dict[str, float | None] = {}  # of finished cells
+        self.rmse: dict[str, float] = {}  # of those of a regression
         self.failed: dict[str, str] = {}
         self.jobs = 1
 
@@ -211,6 +212,8 @@ class Board:
             self.failed[name] = news.reason
         else:
             self.accuracy[name] = news.accuracy
+            if news.rmse is not None:
+                self.rmse[name] = news.rmse
         if not self.console.is_terminal and (name in self.took or news.kind == "failed"):
             self.say(f"{self.progress()}: {name} {self._how(news)}")
 
@@ -218,6 +221,7 @@ class Board:
         if news.kind == "failed":
             return f"failed: {news.reason}"
         scored = "" if news.accuracy is None else f"accuracy {100 * news.accuracy:.2f} %, "
+        scored += "" if news.rmse is None else f"rmse {news.rmse:.4g}, "
         return f"{scored}{self.took[news.cell]:.3g} s"
 
     def progress(self) -> str:
@@ -246,13 +250,14 @@ class Board:
 
     def table(self) -> RichTable:
         out = RichTable(title=self.progress(), title_justify="left")
-        for column in ("method", "epsilon", "done", "running", "mean accuracy, %"):
-            out.add_column(column, justify="left" if column in ("method", "running") else "right")
+        for column in ("method", "epsilon", "done", "running", "mean rmse" if self.rmse else "mean accuracy, %"):
+            out.add_column(column, overflow="fold", justify="left" if column in ("method", "running") else "right")
         groups: dict[str, dict[float | None, list[str]]] = {}
         for name, cell in self.cells.items():
             groups.setdefault(cell.method, {}).setdefault(cell.epsilon, []).append(name)
         for method, epsilon, names in ((m, e, n) for m, parts in groups.items() for e, n in parts.items()):
-            known = Spread.of(a for n in names if (a := self.accuracy.get(n)) is not None)
+            scores = self.rmse if self.rmse else {n: 100 * a for n, a in self.accuracy.items() if a is not None}
+            known = Spread.of(scores[n] for n in names if n in scores)
             running = [
                 f"seed {self.cells[n].seed}: round {r[0]}/{r[1]}"
                 for n in names
@@ -265,7 +270,7 @@ class Board:
                 f"{sum(n in self.accuracy for n in names)}/{len(names)}"
                 + (f", {len(failed)} failed" if failed else ""),
                 "; ".join(running),
-                f"{100 * known.mean:.2f}" if known.n else "",
+                f"{known.mean:{'.4g' if self.rmse else '.2f'}}" if known.n else "",
             )
         return out
 
@@ -275,20 +280,27 @@ class Board:
             self.say(table.title)
             if table.note:
                 self.say(table.note)
-            if self.console.width < NARROW:  # a cut number would be a wrong one
+            if _breadth(table) > self.console.width:  # a cut number would be a wrong one
                 for row in table.rows:
                     self.say("  " + "; ".join(f"{h} {v}" for h, v in zip(table.header, row, strict=True)))
                 continue
             shown = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
             for column in table.header:
-                words = column in ("method", "reason", "unit", "relation", "viewer")
-                least = 10 if words else None
+                folds = column == REASON
+                left = column in (REASON, "method", "claimed for", "unit", "relation", "viewer")
                 shown.add_column(
-                    column, overflow="fold", no_wrap=not words, min_width=least, justify="left" if words else "right"
-                )
+                    column, overflow="fold", no_wrap=not folds, min_width=LEAST if folds else None,
+                    justify="left" if left else "right",
+                )  # fmt: skip
             for row in table.rows:
                 shown.add_row(*row)
             self.console.print(shown, markup=False)
+
+
+def _breadth(table: tables.Table) -> int:
+    """Columns of a terminal that a table needs at least: all but the reason stand on one line."""
+    columns = [(h, h, *(row[i] for row in table.rows)) for i, h in enumerate(table.header)]
+    return sum(2 + (LEAST if name == REASON else max(map(len, texts))) for name, *texts in columns)
 
 
 def _duration(seconds: float) -> str:

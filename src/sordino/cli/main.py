@@ -64,6 +64,7 @@ def cli() -> None:
 
 def main() -> None:
     """Errors of ours are one line on stderr and exit code 2; nobody sees a stack trace for a typing mistake."""
+    from sordino.core import plugin
     from sordino.core.errors import SordinoError
 
     try:
@@ -80,3 +81,8 @@ def main() -> None:
     except BrokenPipeError:  # `sordino ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except Exception as error:
+        if not (place := plugin.place(error)):
+            raise
+        click.echo(f"sordino: a plug-in fails ({place}): {type(error).__name__}: {error}", err=True)
+        sys.exit(2)

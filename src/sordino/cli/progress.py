@@ -45,9 +45,10 @@ class RunProgress:
             noise = f"(noise norm {norm:,.0f} times one clipped contribution a step)"
             if job.method.whole(plan) is not None:
                 noise = "for the whole run, which its rounds share"
+            hidden = "" if plan.channel == "direct" else f" behind a {plan.channel.replace('-', ' ')}"
             self.say(
-                f"Budget: epsilon = {spec.epsilon:g}, delta = {spec.delta:g} against the {job.viewer}, so noise "
-                f"multiplier {plan.z:.4g} {noise}, {spec.mode} mode"
+                f"Budget: epsilon = {spec.epsilon:g}, delta = {spec.delta:g} against the {job.viewer}{hidden}, so "
+                f"noise multiplier {plan.z:.4g} {noise}, {spec.mode} mode"
             )
 
         if job.once:
@@ -61,6 +62,9 @@ class RunProgress:
 
     @contextmanager
     def rounds(self, job: Job) -> Iterator[None]:
+        if not self.console.is_terminal:  # a log file gets ten lines, not a bar
+            yield
+            return
         columns = (
             TextColumn("round"),
             MofNCompleteColumn(),
@@ -94,7 +98,7 @@ class RunProgress:
         if self._bar is not None:
             self._bar.update(self._task, completed=record.round, state=", ".join(parts))
         if not self.console.is_terminal and record.round * 10 // job.plan.rounds > self._plain_rounds:
-            self._plain_rounds = record.round * 10 // job.plan.rounds  # a log file gets ten lines, not a bar
+            self._plain_rounds = record.round * 10 // job.plan.rounds
             self.say(f"round {record.round}/{job.plan.rounds}: {', '.join(parts)}")
         if record.round == job.plan.rounds:
             self._plain_rounds = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,23 @@ from sordino.runs import spec
 def reproduce(
     name: str | None, scale: float, own: tuple[str, ...], jobs: int, minutes: float | None, out: str, pages: str | None
 ) -> None:
-    """Reproduce a figure or table: without a name, list them."""
-    if name is None:
-        for found in running.EXPERIMENTS.values():
-            click.echo(f"{found.name:12}  {found.title}")
+    """Reproduce a figure or table: without a name, or with a paper's alone, list them."""
+    if name is None or name.strip("/") in running.PAPERS:
+        _list("" if name is None else f"{name.strip('/')}/", bool(own or pages or minutes is not None or scale != 1))
         return
     experiment = running.find(name)
     overrides = _overrides(own)
     if jobs < 1:
         raise SpecError(f"jobs must be at least 1, not {jobs}.")
+    if minutes is not None and not minutes > 0:
+        raise SpecError(f"minutes must be a number above 0, not {minutes:g}.")
     board = Board()
-    trials = running.cells(experiment, scale, overrides)
+    try:
+        trials = running.cells(experiment, scale, overrides)
+    except SpecError as error:
+        if not own:
+            raise
+        raise SpecError(f"{str(error).rstrip('.')} (set by you: {', '.join(own)}; the rest by {name}).") from error
     folder = running.open_folder(Path(out), experiment, scale, trials)
     failures: dict[str, str] = {}
     stopped = False
@@ -54,7 +61,7 @@ def reproduce(
         folder.close()
     results = running.outcomes(folder.path, trials)
     where = Path(pages) if pages is not None else folder.path
-    _write(where, experiment, results, _command(name, scale, own), scale)
+    _write(where, experiment, results, page.How(_command(name, scale, own), scale, own, failures, len(trials)))
     for line in page.table(experiment, results):
         click.echo(line)
     for trial, reason in failures.items():
@@ -65,6 +72,15 @@ def reproduce(
         sys.exit(3)
     if failures:
         sys.exit(1)
+
+
+def _list(start: str, asked: bool) -> None:
+    """What there is, of one paper or of all; nobody who asks for a run gets a list in its place."""
+    names = [n for n in running.EXPERIMENTS if n.startswith(start)]
+    if asked:
+        raise SpecError(f"name the one to reproduce: {', '.join(names)}.")
+    for name in names:
+        click.echo(f"{name:12}  {running.EXPERIMENTS[name].title}")
 
 
 def _page(experiment: Any) -> str:
@@ -81,13 +97,17 @@ def _overrides(texts: tuple[str, ...]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         key = key.strip().replace("-", "_")
-        if not equals or key not in FLAGS:
-            raise SpecError(f"set takes KEY=VALUE with a key of a run file, not {text!r}.")
+        if not equals:
+            raise SpecError(f"set takes KEY=VALUE, such as rounds=5, not {text!r}.")
+        if key not in FLAGS:
+            near = get_close_matches(key, FLAGS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else " `sordino init` lists them all."
+            raise SpecError(f"set {text}: unknown key {key!r}.{hint}")
         out[key] = spec.parse(key, value.strip(), FLAGS[key][0])
     return out
 
 
-def _write(where: Path, experiment: Any, results: Any, command: str, scale: float) -> None:
+def _write(where: Path, experiment: Any, results: Any, how: page.How) -> None:
     paper, item = experiment.name.split("/")
     picture = None
     if results and figures.ready():
@@ -97,5 +117,5 @@ def _write(where: Path, experiment: Any, results: Any, command: str, scale: floa
     if results:
         (where / paper).mkdir(parents=True, exist_ok=True)
         (where / paper / f"{item}.csv").write_text(page.csv(experiment, results), encoding="utf-8")
-    text = page.section(experiment, results, command, scale, picture)
+    text = page.section(experiment, results, how, picture)
     page.put(where / _page(experiment), experiment, text, running.PAPERS[paper])

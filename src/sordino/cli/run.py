@@ -26,13 +26,30 @@ def all_flags() -> dict[str, tuple[Any, str]]:
     """Every flag: the fields of a Spec, then of all methods and algorithms."""
     hints = typing.get_type_hints(spec.Spec)
     found = {f.name: (hints[f.name], f.metadata["help"]) for f in spec.fields()}
+    texts: dict[str, dict[str, list[str]]] = {}  # by key and by meaning: who has it so
     for kind in spec.PLUGINS:
         names = plugin.available(kind)
         for name in [n for n in names if plugin.ours(kind, n)] + [n for n in names if not plugin.ours(kind, n)]:
             own, text = typing.get_type_hints(plugin.load(kind, name)), spec.plugin_help(kind, name)
             for f in spec.plugin_fields(kind, name):
-                found.setdefault(f.name, (own[f.name], f"{text.get(f.name, '')} ({', '.join(spec.owners(f.name))})"))
-    return found
+                found.setdefault(f.name, (own[f.name], ""))
+                texts.setdefault(f.name, {}).setdefault(text.get(f.name, ""), []).append(name)
+    said = {
+        k: sorted(meanings.items(), key=lambda m: -len(m[1])) for k, meanings in texts.items()
+    }  # the usual one first
+    told = {k: "; ".join(f"{t} ({', '.join(who)})" for t, who in meanings) for k, meanings in said.items()}
+    return {k: (hint, told.get(k, help)) for k, (hint, help) in found.items()}
+
+
+def _hints(values: dict[str, Any]) -> dict[str, Any]:
+    """The type of every key: the chosen method's and algorithm's own before those of others."""
+    out = {name: hint for name, (hint, _) in all_flags().items()}
+    method = str(values.get("method", spec.Spec.method))
+    algorithm = str(values.get("algorithm", plugin.load("methods", method).algorithm))
+    for kind, name in zip(spec.PLUGINS, (method, algorithm), strict=True):
+        own = typing.get_type_hints(plugin.load(kind, name))
+        out |= {f.name: own[f.name] for f in spec.plugin_fields(kind, name)}
+    return out
 
 
 def with_flags(flags: dict[str, tuple[Any, str]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -57,10 +74,9 @@ def with_flags(flags: dict[str, tuple[Any, str]]) -> Callable[[Callable[..., Any
 def run(file: Path | None, as_json: bool, **flags: Any) -> None:
     """Train privately: on the embedded dataset, or as FILE (TOML) says. Flags win over the file."""
     values: dict[str, Any] = spec.read(file) if file is not None else {}
-    hints = {name: hint for name, (hint, _) in all_flags().items()}
-    for name, value in flags.items():
-        if value is not None:
-            values[name] = value if isinstance(value, bool) else spec.parse(name, value, hints[name])
+    given = {name: value for name, value in flags.items() if value is not None}
+    hints = _hints(values | given)
+    values |= {k: v if isinstance(v, bool) else spec.parse(k, v, hints[k]) for k, v in given.items()}
     wanted = spec.from_dict(values)
     _go(lambda: from_spec(wanted), None, as_json)
 
@@ -115,7 +131,7 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
         say(f"Note: {note}")
     if (claim := job.method.claim(job.plan)) is not None:
         say(claim.sentence())
-    say(result.guarantee.sentence())
+    say(accounted(result.guarantee.sentence(), result.guarantee.reason, claim is not None))
     for viewer, other in result.guarantees.items():
         if viewer != job.viewer and (job.method.private or math.isfinite(other.epsilon)):
             say(
@@ -132,6 +148,11 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
     if plain is not None and plain.accuracy is not None:
         say(f"Accuracy without privacy: {100 * plain.accuracy:.2f} %")
     say(f"Run folder: {result.folder}")
+
+
+def accounted(sentence: str, reason: str | None, claimed: bool) -> str:
+    """Why there is no guarantee has been said where a claim was said not to hold: not once more."""
+    return sentence.removesuffix(f": {reason}.") + ", as was said." if claimed and reason else sentence
 
 
 def _where(result: Result) -> str:

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import pkgutil
 import sys
+import traceback
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import entry_points
@@ -21,6 +22,8 @@ from typing import Any
 from sordino.core.errors import SpecError
 
 VARIABLE = "SORDINO_PLUGINS"
+PREFIX = "sordino_plugins."  # of the modules that are made of files in these folders
+UNITS = ("record", "client", "user")  # whose data a method can protect
 HELPERS = {
     "base",
     "local",
@@ -87,8 +90,18 @@ def load(kind: str, name: str) -> Any:
     if kind == "methods" and name in available("algorithms"):
         raise SpecError(f"{name} is an algorithm: use --algorithm {name}, with --method {', '.join(known)}.")
     near = get_close_matches(str(name), known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = f" Did you mean {near[0]!r}?" if near else _misplaced(kind)
     raise SpecError(f"unknown {kind.removesuffix('s')} {name!r}.{hint} There are: {', '.join(known)}.")
+
+
+def _misplaced(kind: str) -> str:
+    """A word on folders of plug-ins in which nothing of this kind is looked for."""
+    folders = [f for f in os.environ.get(VARIABLE, "").split(os.pathsep) if f]
+    empty = [f for f in folders if not Path(f, kind.replace(".", "/")).is_dir()]
+    if not empty:
+        return ""
+    hint = "; name the folder above it" if Path(empty[0]).absolute().name == kind else ""
+    return f" {VARIABLE} names {empty[0]}, in which there is no folder {kind}{hint}."
 
 
 def _usable(kind: str, name: str, found: Any) -> Any:
@@ -101,6 +114,8 @@ def _usable(kind: str, name: str, found: Any) -> Any:
     for field in dataclasses.fields(found):
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise SpecError(f"the plug-in {name}: its option {field.name} needs a default.")
+    if strange := [u for u in getattr(found, "units", ()) if u not in UNITS]:
+        raise SpecError(f"the plug-in {name} protects a {strange[0]!r}; units are {', '.join(UNITS)}.")
     return found
 
 
@@ -108,8 +123,16 @@ def ours(kind: str, name: str) -> bool:
     return name in _ours(kind)
 
 
+def place(error: BaseException) -> str:
+    """Where in a plug-in's file an error came from; empty where none of them was involved."""
+    theirs = {e.module for kind in ("methods", "algorithms") for e in _entries(kind).values()}
+    files = {m.__file__: n for n, m in list(sys.modules.items()) if n.startswith(PREFIX) or n in theirs}
+    found = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
+    return f"{Path(found[-1].filename).name}, line {found[-1].lineno}" if found else ""
+
+
 def _imported(kind: str, path: Path) -> ModuleType:
-    name = f"sordino_plugins.{kind}.{path.stem}"
+    name = f"{PREFIX}{kind}.{path.stem}"
     if name in sys.modules and sys.modules[name].__file__ == str(path):
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

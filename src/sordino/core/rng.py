@@ -106,13 +106,19 @@ class RowStream:
         """Numbers in (0, 1), odd multiples of 2^-54 [clients, n], on the host: never 0, never 1."""
         return np.asarray(((self.words(n) >> np.uint64(11)) + 0.5) * 2.0**-53, dtype=np.float64)
 
+    def unit(self, n: int, device: torch.device) -> Tensor:
+        """`uniform` as a tensor on the device; of 32 bits, and drawn there, on a GPU with a seed."""
+        if device.type == "cuda" and not self.stream.secure:
+            words = self._words(device, (n + 3) // 4)  # [4, clients, n / 4]
+            return words.permute(1, 0, 2).reshape(len(self.ids), -1)[:, :n].double().add_(0.5).mul_(2.0**-32)
+        return torch.from_numpy(self.uniform(n)).to(device)
+
     def normal(self, dim: int, like: Tensor) -> Tensor:
         """Standard normals [clients, dim] on the device of `like`."""
         if not len(self.ids):
             return like.new_zeros(0, dim)
         if like.device.type == "cuda" and not self.stream.secure:
-            words = self._words(like.device, (dim + 3) // 4)  # [4, clients, dim / 4]
-            unit = words.permute(1, 0, 2).reshape(len(self.ids), -1).double().add_(0.5).mul_(2.0**-32)
+            unit = self.unit(4 * ((dim + 3) // 4), like.device)
         elif self.stream.secure:
             drawn = np.stack([self.stream.words(dim + dim % 2, int(i)) for i in self.ids]) >> np.uint64(11)
             unit = torch.from_numpy((drawn + 0.5) * 2.0**-53)

@@ -25,7 +25,7 @@ __all__ = ["colour_scattering"]
 
 ANGLES = 8  # L: orientations of the wavelets
 GRID = 8  # windows a side that every map is averaged over
-FIELDS, RIDGE = 1000, 0.03  # public pictures, and the share of the identity added to their covariance
+FIELDS, DECAY, CHROMA, RIDGE = 1000, 1.3, 0.2, 0.03  # how many, amplitude |k|^-DECAY, colourfulness, identity added
 LEAST = 16  # pixels a side: the third scale is a quarter of that, and more than the wavelets' radius
 NORM = 10.0  # of every record: a clip of 1 then suits a linear model
 CHUNK = 200  # pictures at a time: bounds the memory
@@ -76,7 +76,7 @@ def averages(x: Tensor) -> Tensor:
 @lru_cache
 def public_whitening(height: int, width: int) -> tuple[Tensor, Tensor]:
     """The mean of the public fields' channels, and a matrix that whitens them.  [channels], [channels, channels]"""
-    fields = public_fields(3, height, width)[:FIELDS]
+    fields = public_fields(3, height, width, DECAY, CHROMA)[:FIELDS]
     maps = torch.cat([scatter(chunk) for chunk in fields.split(CHUNK)])
     rows = maps.permute(0, 2, 3, 1).reshape(-1, maps.shape[1]).double()
     covariance = rows.T.cov()

@@ -108,15 +108,15 @@ def blocks(h: Tensor) -> Tensor:
     return (block / (block.square().sum(1, keepdim=True) + 1e-6).sqrt()).flatten(1)
 
 
-def public_fields(channels: int, height: int, width: int) -> Tensor:
+def public_fields(channels: int, height: int, width: int, decay: float = DECAY, chroma: float = CHROMA) -> Tensor:
     """Random clouds that stand in for pictures: no data.  [FIELDS, channels, height, width] in [0, 1]"""
     noise = torch.randn(FIELDS, channels, height, width, generator=torch.Generator().manual_seed(0))
     k = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.fftfreq(width))
     k[0, 0] = k[0, 1]
-    field: Tensor = torch.fft.ifft2(torch.fft.fft2(noise) / k**DECAY).real
+    field: Tensor = torch.fft.ifft2(torch.fft.fft2(noise) / k**decay).real
     field = field / field.std((2, 3), keepdim=True)
     if channels == 3:  # brightness varies more than colour does
-        field = field * torch.tensor([1, CHROMA, CHROMA]).view(3, 1, 1)
+        field = field * torch.tensor([1, chroma, chroma]).view(3, 1, 1)
         field = torch.einsum("ij,nihw->njhw", F.normalize(torch.tensor(OPPONENT)), field)
     return (0.5 + 0.25 * field).clamp(0, 1)
 

@@ -77,6 +77,9 @@ def _value(record: Mapping[str, Any], name: str) -> float | None:
     return None if found is None else float(found)
 
 
+Points = Sequence[tuple[float, float]]
+
+
 @dataclass(frozen=True)
 class Experiment:
     """`trials(scale)` are the runs; `paper` the paper's own numbers by (row, x); `kind` says which picture is drawn."""
@@ -88,12 +91,13 @@ class Experiment:
     paper: Mapping[tuple[str, Any], float] = field(default_factory=dict)
     x: str = "epsilon"
     y: str = "accuracy, %"
-    kind: str = "against-x"  # against-x, by-round (of `curve`), boxes, path, table
+    kind: str = "against-x"  # against-x, by-round (of `curve`), boxes, path, points (of `points`), table
     curve: str = "accuracy"
     extra: Callable[[Sequence[Outcome]], list[str]] | None = None  # further lines of the page
-    bounds: Callable[[Outcome], Mapping[str, Sequence[float]]] | None = (
-        None  # curves by round to draw beside: a theorem's
-    )
+    beside: str = ""  # by round: another curve, of the runs as printed, with an axis of its own
+    bounds: Callable[[Outcome], Mapping[str, Sequence[float]]] | None = None  # by round: what a theorem says
+    points: Callable[[Sequence[Outcome]], Mapping[str, Points]] | None = None  # measured, and what a theorem says
+    within: str = ""  # the experiment whose runs these are, some or all of them
 
 
 def scaled(count: int, scale: float, least: int) -> int:

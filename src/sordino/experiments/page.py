@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sordino.core.errors import RunError
@@ -20,12 +21,30 @@ HEADS = {
 }
 
 
-def section(experiment: Experiment, found: Sequence[Outcome], command: str, scale: float, picture: str | None) -> str:
+@dataclass(frozen=True)
+class How:
+    """How the runs of a page came about."""
+
+    command: str
+    scale: float = 1.0
+    changed: Sequence[str] = ()  # keys set by hand, as KEY=VALUE
+    failures: Mapping[str, str] = field(default_factory=dict)  # why, by trial
+    wanted: int = 0  # runs that it takes
+
+
+def section(experiment: Experiment, found: Sequence[Outcome], how: How, picture: str | None) -> str:
     """Markdown of one figure or table."""
-    lines = [f"## {experiment.title}", "", experiment.about, "", f"    {command}", ""]
-    if scale != 1:
-        lines += [f"Run at scale {scale:g}: fewer rounds, clients and seeds than the paper's setting.", ""]
+    lines = [f"## {experiment.title}", "", experiment.about, "", f"    {how.command}", ""]
+    if how.scale != 1:
+        lines += [f"Run at scale {how.scale:g}: fewer rounds, clients and seeds than the paper's setting.", ""]
+    if how.changed:
+        compared = ", so nothing here compares with the paper's numbers" if experiment.paper else ""
+        lines += [f"Changed by hand: {', '.join(how.changed)}{compared}.", ""]
+    if len(found) < how.wanted:
+        lines += [f"So far {len(found)} of {how.wanted} runs.", ""]
     lines += [*table(experiment, found), ""]
+    if how.failures:
+        lines += [*(f"- Failed: {trial}: {reason}" for trial, reason in how.failures.items()), ""]
     if experiment.extra is not None:
         lines += [*experiment.extra(found), ""]
     if picture is not None:

@@ -25,7 +25,7 @@ def draw(path: Path, experiment: Experiment, found: Sequence[Outcome]) -> bool:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    makers = {"against-x": _against_x, "by-round": _by_round, "boxes": _boxes, "path": _path}
+    makers = {"against-x": _against_x, "by-round": _by_round, "boxes": _boxes, "path": _path, "points": _points}
     if experiment.kind not in makers or not found:
         return False
     with pyplot.rc_context(STYLE):
@@ -77,7 +77,8 @@ def _against_x(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) ->
         axis.set_title(WORDS[form] + (" (x: the paper's numbers)" if form == "printed" and experiment.paper else ""))
         if words:
             axis.set_xticks(range(len(xs)), [str(x) for x in xs], rotation=30, fontsize=8)
-        axis.set_xlabel(experiment.x)
+        whose = ", claimed" if form == "printed" else ", accounted"
+        axis.set_xlabel(experiment.x + (whose if experiment.x == "epsilon" else ""))
     axes[0][0].set_ylabel(experiment.y)
     legend(figure, axes[0])
     return figure
@@ -117,10 +118,36 @@ def _by_round(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> 
             )
         if experiment.curve == "noise" or experiment.bounds:
             axis.set_yscale("log")
+        if experiment.beside:
+            _beside(axis, experiment, next(o for o in found if o.trial.x == x and o.trial.form == "printed"))
     for axis in list(axes.flat)[len(xs) :]:
         axis.set_visible(False)
     axes[0][0].set_ylabel(experiment.y)
     legend(figure, list(axes.flat)[: len(xs)])
+    return figure
+
+
+def _beside(axis: Any, experiment: Experiment, outcome: Outcome) -> None:
+    other = axis.twinx()
+    other.plot(*outcome.curve(experiment.beside), color=GREY, linestyle=":")
+    other.set_ylabel(f"{experiment.beside.replace('_', ' ')} (dotted)", color=GREY)
+    other.spines["right"].set_visible(True)
+
+
+def _points(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
+    """What was measured, and in grey what theorems say."""
+    curves = experiment.points(found) if experiment.points is not None else {}
+    if not any(curves.values()):
+        return None
+    figure, axes = pyplot.subplots(1, 1, figsize=(5.6, 4.2), squeeze=False, layout="constrained")
+    for place, (label, points) in enumerate(curves.items()):
+        said = label.startswith("Theorem")
+        look = {"color": GREY if said else COLOURS[place], "marker": MARKERS[place], "linestyle": "--" if said else "-"}
+        axes[0][0].plot([x for x, _ in points], [y for _, y in points], label=label, **look)
+    axes[0][0].set_yscale("log")
+    axes[0][0].set_xlabel(experiment.x)
+    axes[0][0].set_ylabel(experiment.y)
+    legend(figure, axes[0])
     return figure
 
 

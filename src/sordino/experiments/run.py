@@ -1,7 +1,7 @@
 """Run an experiment's trials, those that are left; read what they left.
 
     OUT/002-fig4d/experiment.json   scale and overrides; the same command goes on, another one is refused
-    OUT/002-fig4d/cells/TRIAL       a run folder each
+    OUT/002-fig4d/cells/TRIAL       a run folder each; two figures made of the same runs share them
 
 Trials run through the same machinery as comparisons: in processes, resumable, one ledger for all.
 """
@@ -72,18 +72,20 @@ def _has(keys: Mapping[str, Any], key: str) -> bool:
 
 
 def open_folder(out: Path, experiment: Experiment, scale: float, found: Sequence[tuple[Trial, Cell]]) -> RunFolder:
-    """The experiment's folder, new or begun by the same command; locked until it is closed."""
-    wanted = {"experiment": experiment.name, "scale": scale, "trials": {c.name: c.spec.to_dict() for _, c in found}}
-    wanted = json.loads(json.dumps(wanted))
-    path = out / experiment.name.replace("/", "-")
+    """The folder of the experiment's runs, new or begun by the same command; locked until it is closed."""
+    whole = experiment.within or experiment.name
+    trials = json.loads(json.dumps({c.name: c.spec.to_dict() for _, c in found}))
+    path, before = out / whole.replace("/", "-"), {}
     if (path / "experiment.json").is_file():
         folder = RunFolder(path)
-        if folder.read_json("experiment.json") != wanted:
+        old = folder.read_json("experiment.json")
+        before = old.get("trials", {})
+        if old.get("scale") != scale or any(before[name] != trials[name] for name in before.keys() & trials.keys()):
             raise RunError(f"{path} was made with another scale or other settings. Choose another --out.")
     else:
         folder = RunFolder.create(str(out), path.name)
     folder.lock()
-    folder.write_json("experiment.json", wanted)
+    folder.write_json("experiment.json", {"experiment": whole, "scale": scale, "trials": before | trials})
     return folder
 
 

@@ -50,6 +50,7 @@ LEAST_ROUND = 0.5  # of a usual round's price: with less than that left, another
 
 @dataclass(frozen=True)
 class AdapDpFl(DpSgd):
+    clip: float = 1.0  # C: bound on the L2 norm of one record's gradient in the first round; then it adapts
     clip_factor: float = 2.0  # alpha: the next clip is this many times the norm of the noisy mean gradients
     clip_reach: float = 2.0  # the clip stays within this factor of the first one
     noise_step: float = 0.98  # beta: what the noise multiplier is multiplied by when it is lowered
@@ -74,7 +75,10 @@ class AdapDpFl(DpSgd):
 
     def require(self, plan: Plan) -> None:
         if any(plan.local.rate(n) < 1 for n in plan.sizes):
-            raise SpecError("adap-dp-fl chooses its noise on the way, which full batches allow: use batch_rate = 1.")
+            raise SpecError(
+                "adap-dp-fl chooses its noise on the way, and what that costs is known for whole batches alone: use "
+                "batch_rate = 1."
+            )
 
     # --- the filter
 
@@ -121,6 +125,7 @@ class AdapDpFl(DpSgd):
             "loss": torch.tensor(math.inf, dtype=torch.float64),  # the last one heard of
             "falls": torch.tensor(0.0, dtype=torch.float64),  # in a row, up to now
             "paid": torch.zeros(plan.rounds, dtype=torch.float64),  # by round
+            "used": torch.tensor([self.clip, first], dtype=torch.float64),  # clip and noise of the last round
         }
         return replace(state, extra=plan.algorithm.begin(state, layout).extra | mine)
 
@@ -165,7 +170,7 @@ class AdapDpFl(DpSgd):
         told, before = rows[:, -3:].double().sum(dim=0).tolist(), state.extra
         paid = self.paid(state, plan)
         paid[state.round % plan.rounds] = self.releases(plan) / self.z_now(state, plan) ** 2
-        mine = {"paid": paid}
+        mine = {"paid": paid, "used": paid.new_tensor([self.bound(state, plan), self.z_now(state, plan)])}
         if told[2] > 0:
             square, loss = told[0] / told[2], told[1] / told[2]
             if plan.public is not None:
@@ -186,20 +191,25 @@ class AdapDpFl(DpSgd):
         return {k: torch.tensor(v, dtype=torch.float64) for k, v in found.items()}
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
-        kept = ("clip", "noise", "loss", "falls")
         used = float(state.extra["paid"].topk(plan.participations).values.sum()) * plan.z**2
-        return {k: float(state.extra[k]) for k in kept} | {"budget_used": used}
+        clip, noise = state.extra["used"].tolist()
+        heard = {k: float(state.extra[k]) for k in ("loss", "falls")}
+        return {"clip": clip, "noise": noise, "next_clip": float(state.extra["clip"])} | heard | {"budget_used": used}
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         told = [r["decided"] for r in rounds if r.get("decided")]
         if not told:
             return []
+        first, last, one, other = rounds[0]["round"], rounds[-1]["round"], told[0], told[-1]
         lowered = sum(a["noise"] > b["noise"] for a, b in pairwise(told))
+        times = {0: "not lowered", 1: "lowered once"}.get(lowered, f"lowered {lowered} times")
         return [
-            f"The noisy loss fell {self.patience} times in a row often enough to lower the noise {lowered} times, "
-            f"from multiplier {told[0]['noise']:.4g} to {told[-1]['noise']:.4g}.",
-            f"The clip went from {told[0]['clip']:.3g} to {told[-1]['clip']:.3g}, after the norm of noisy gradients.",
-            f"After {len(told)} rounds {told[-1]['budget_used']:.1%} of the budget was used.",
+            f"The noise multiplier was {one['noise']:.4g} in round {first}, {other['noise']:.4g} in round {last}: it "
+            f"is lowered when the loss has fallen {self.patience} times in a row or more, and was {times} in between.",
+            f"Gradients were clipped at {one['clip']:.3g} in round {first} and at {other['clip']:.3g} in round {last}: "
+            f"the clip follows the norm of the noisy gradients, within a factor {self.clip_reach:g} of the first one, "
+            f"{self.clip:g}.",
+            f"After round {last} {100 * other['budget_used']:.1f} % of the budget was used.",
         ]
 
 

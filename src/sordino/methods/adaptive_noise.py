@@ -40,6 +40,7 @@ __all__ = ["AdaptiveNoise"]
 
 @dataclass(frozen=True)
 class AdaptiveNoise(DpSgd):
+    clip: float = 1.0  # C: bound on the L2 norm of one record's gradient (unit = client: update), before scales adapt
     memory: float = 0.9  # how much of the history is kept from round to round
     floor: float = 0.3  # least size of a component, relative to the root mean square of all
     warm: int = 3  # first rounds in which all components are alike
@@ -140,12 +141,13 @@ class AdaptiveNoise(DpSgd):
         return {"scale_rms": rms, "scale_quantiles": quantiles}
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
-        out = []
+        out = ["The larger a parameter's released updates were, the more noise it gets; in per cent of plain DP-SGD's:"]
         for record in rounds:
-            low, middle, high = record["decided"]["scale_quantiles"]
-            out.append(
-                f"Round {record['round']}: noise of {100 * record['decided']['scale_rms']:.1f} % of plain DP-SGD's in "
-                f"total; a component's share runs from {low:.2f} (5 %) over {middle:.2f} to {high:.2f} (95 %), set by "
-                "the size of its released updates."
-            )
-        return out
+            low, middle, high = (100 * q for q in record["decided"]["scale_quantiles"])
+            rms = 100 * record["decided"]["scale_rms"]
+            text = f"{rms:.1f} % over all; half of the parameters got {middle:.0f} % or less, "
+            text += f"a twentieth {low:.0f} % or less, a twentieth {high:.0f} % or more"
+            if math.isclose(low, high, rel_tol=1e-6):
+                text = f"{rms:.1f} % for every parameter"
+            out.append(f"Round {record['round']}: {text}.")
+        return out if rounds else []

@@ -160,9 +160,10 @@ class AdaptiveNoisePaper(Method):
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         return [
-            f"Round {r['round']}: {d['participations']} participations at sigma_0 = {d['sigma0']:.3g}, by Algorithm 4 "
-            f"delta = {d['delta_algorithm_4']:.3g} (a claim); mean noise {d['noise']:.3g} a component, on weights "
-            f"between {d['weights_quantiles'][0]:.3g} and {d['weights_quantiles'][-1]:.3g}."
+            f"Round {r['round']}: at noise level {d['sigma0']:.3g} (the paper's sigma_0) noise of on average "
+            f"{d['noise']:.3g} a weight; weights lay between {d['weights_quantiles'][0]:.3g} and "
+            f"{d['weights_quantiles'][-1]:.3g}. By the paper's accountant delta = {d['delta_algorithm_4']:.3g} up to "
+            "here (a claim)."
             for r in rounds
             if (d := r["decided"])
         ]

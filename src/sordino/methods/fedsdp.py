@@ -263,19 +263,19 @@ def _sentence(number: int, chosen: dict[str, Any]) -> str:
     if chosen["rho"] <= 0:
         return f"Round {number}: no client had any budget left (or none came), so nothing was learnt of anyone's data."
     used, ratio = chosen["ratio_used"], chosen["ratio"]
-    asks = "more" if used > 0.5 else "less" if used < 0.5 else "the usual"
+    asks = "more noise than" if used > 0.5 else "less noise than" if used < 0.5 else "as much noise as"
     text = (
-        f"Round {number}: private groups were taken to make {100 * used:.0f} % of the step, and ask for {asks} noise: "
-        f"by what was left of a client's budget, multiplier {chosen['noise_multiplier']:.3g} (spread evenly over the "
-        f"run it would be {chosen['even_multiplier']:.3g}). That cost {100 * chosen['rho']:.2g} % of the budget, "
-        f"{100 * chosen['left']:.3g} % is left."
+        f"Round {number}: private groups were taken to make {round(100 * used)} % of the step, which asks for {asks} "
+        f"an even spread of what was left: multiplier {chosen['noise_multiplier']:.3g} (had all rounds been alike "
+        f"{chosen['even_multiplier']:.3g}; what earlier rounds saved lowers it). That cost {100 * chosen['rho']:.2g} % "
+        f"of the budget, {100 * chosen['left']:.3g} % is left."
     )
     if not chosen["learnt"]:
         return text
-    each = [f"group {g} {100 * share:.0f} %" for g, share in enumerate(chosen["shares"][1:], start=1)]
+    each = [f"group {g} {round(100 * share)} %" for g, share in enumerate(chosen["shares"][1:], start=1)]
     first = max(range(len(each)), key=lambda g: chosen["shares"][g + 1])
     drives = f", most of it by group {first + 1}" if len(each) > 1 else ""
     return (
-        f"{text} Released anew: {', '.join(each)}, general records {100 * chosen['shares'][0]:.0f} %; from here on "
+        f"{text} Released anew: {', '.join(each)}, general records {round(100 * chosen['shares'][0])} %; from here on "
         f"the private share is {100 * ratio:.0f} %{drives}."
     )

@@ -260,13 +260,16 @@ def _sentence(number: int, chosen: dict[str, Any]) -> str:
     if not every:
         return text + " The client asked for was not in it."
     shown = sorted(every, key=lambda c: every[c]["ratio"])
-    for place, client in (("Most", shown[-1]), ("least", shown[0])) if len(shown) > 1 else (("", shown[0]),):
+    for place, client in (("Most", shown[-1]), ("Least", shown[0])) if len(shown) > 1 else (("", shown[0]),):
         own = every[client]
         start = f" {place} at client {client}:" if place else f" Client {client}:"
-        text += f"{start} R = {own['ratio']:.2f} ({_groups(own['shares'])}), so noise of deviation {own['std']:.3g}."
+        share = f"{round(100 * own['ratio'])} % ({_groups(own['shares'])})"
+        text += f"{start} {share}, so noise of deviation {own['std']:.3g}."
+    if any(not 0 <= s <= 1 for own in every.values() for s in own["shares"]):
+        text += " (A share below 0: with those records training gained less; the others then make more than 100 %.)"
     return text
 
 
 def _groups(shares: list[float]) -> str:
-    private = ", ".join(f"group {g} {100 * s:.0f} %" for g, s in enumerate(shares[1:], start=1))
-    return f"{private}; general records {100 * shares[0]:.0f} %"
+    private = ", ".join(f"group {g} {round(100 * s)} %" for g, s in enumerate(shares[1:], start=1))
+    return f"{private}; general records {round(100 * shares[0])} %"

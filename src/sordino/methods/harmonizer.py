@@ -268,13 +268,13 @@ def why(found: dict[str, Any]) -> list[str]:
     out = [
         f"At epsilon = {found['epsilon']:g}, delta = {found['delta']:g} in {found['dim']:,} dimensions the Harmonizer "
         f"chose {first['mechanism']} (score {first['score']:.3f}; profile {found['profile']}: privacy {w_p:g}, utility "
-        f"{w_u:g}, efficiency {w_e:g}; compute {found['resources']}; data declared or seen as {found['data']})."
+        f"{w_u:g}, efficiency {w_e:g}; compute {found['resources']}; data {found['data']})."
     ]
     for c in scored:
         out.append(
             f"{c['mechanism']}: scale {c['scale']:.4g} times its L{NORMS[c['mechanism']]} bound, noise "
             f"{c['ratio']:,.1f} times one clipped gradient; privacy {c['privacy']:.3f}, utility {c['utility']:.3g}, "
-            f"efficiency {c['efficiency']:.3f}, Table 2 {c['prior']:.2f}: score {c['score']:.3f}."
+            f"efficiency {c['efficiency']:.3f}, the paper's rating {c['prior']:.2f}: score {c['score']:.3f}."
         )
     out += [f"{c['mechanism']} was out: {c['note']}." for c in found["candidates"] if "note" in c]
     if len(scored) > 1:

@@ -17,7 +17,7 @@ plainly where none came. PFA+ (private clients upload projections only) saves by
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ class Pfa(DpSgd):
             )
         ends = torch.tensor([slot.stop for slot in layout.slots])
         state = plan.algorithm.begin(state, layout)
-        return replace(state, extra=state.extra | {"ends": ends})
+        return replace(state, extra=state.extra | {"ends": ends, "seen": torch.zeros(3, dtype=torch.float64)})
 
     def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
         """Two more columns, public: a one (whatever weighs the message weighs it too) and the noise multiplier."""
@@ -70,27 +70,33 @@ class Pfa(DpSgd):
     def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
         body, count, noise = rows[:, :-2].double(), rows[:, -2].double(), rows[:, -1].double()
         answers = plan.expected_answers(state.round)
+        kept = 1.0
+        public = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         if not len(rows):
             mean = body.sum(dim=0)
         else:
             z = noise / count
             weight = 1 / z if self.weighting == "budget" else torch.ones_like(z)
-            mean = self._mean(body, count, weight, z <= self._threshold(plan), state) * count.sum() / answers
-        return plan.algorithm.update(state, mean.to(rows.dtype), plan.server(answers / plan.population))
+            public = z <= self._threshold(plan)
+            mean, kept = self._mean(body, count, weight, public, state)
+            mean = mean * count.sum() / answers
+        after = plan.algorithm.update(state, mean.to(rows.dtype), plan.server(answers / plan.population))
+        seen = torch.tensor([float(public.sum()), float((~public).sum()), kept], dtype=torch.float64)
+        return replace(after, extra=after.extra | {"seen": seen})
 
     def _threshold(self, plan: Plan) -> float:
         """The largest noise multiplier of a public client."""
         place = max(1, int(self.top_share * plan.population)) - 1
         return sorted(plan.multipliers)[place] * (1 + 1e-5)  # the column is float32
 
-    def _mean(self, body: Rows, count: Tensor, weight: Tensor, public: Tensor, state: State) -> Vector:
-        """The mean message; body[i] is the message of client i times count[i]."""
+    def _mean(self, body: Rows, count: Tensor, weight: Tensor, public: Tensor, state: State) -> tuple[Vector, float]:
+        """The mean message, and how much of the others' squared length is left; body[i] is message i times count[i]."""
 
         def mean(of: Tensor) -> Vector:
             return torch.mv(body[of].T, weight[of]) / (weight * count)[of].sum()
 
         if not self.dims or bool(public.all()) or not bool(public.any()):
-            return mean(torch.ones_like(public))
+            return mean(torch.ones_like(public)), 1.0
         share = float((weight * count)[public].sum() / (weight * count).sum())
         known, others = mean(public), mean(~public)
         messages = body[public] / count[public, None]
@@ -100,7 +106,28 @@ class Pfa(DpSgd):
             v = subspace((messages - centre)[:, start:end], self.dims)
             projected[start:end] = centre[start:end] + v @ (v.T @ (others - centre)[start:end])
             start = end
-        return share * known + (1 - share) * projected
+        left = float((projected - centre).square().sum() / (others - centre).square().sum().clamp_min(TINY))
+        return share * known + (1 - share) * projected, left
+
+    def decided(self, state: State, plan: Plan) -> dict[str, Any]:
+        public, others, left = state.extra["seen"].tolist()
+        return {"public": int(public), "others": int(others), "kept": left}
+
+    def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
+        if not self.dims or not rounds:
+            return ["Messages are averaged as they are: dims = 0."] * bool(rounds)
+        span = "1 direction" if self.dims == 1 else f"{self.dims} directions"
+        out = [
+            f"The mean message of clients with smaller budgets was projected on {span} a layer that the messages of "
+            "clients with the largest budgets span; what lies outside was taken for noise."
+        ]
+        for record in rounds:
+            public, others, kept = (record["decided"][k] for k in ("public", "others", "kept"))
+            left = f"{100 * kept:.0f} % of the others' squared distance from the first ones' mean was kept"
+            if not public or not others:
+                left = "averaged as they are"
+            out.append(f"Round {record['round']}: {public} messages with the largest budgets, {others} others; {left}.")
+        return out
 
 
 def subspace(rows: Rows, dims: int) -> Tensor:

@@ -318,7 +318,8 @@ class UdpFl(DpSgd):
         if "renyi" in last:
             out.append(
                 f"After round {rounds[-1]['round']}: {last['mechanism']} noise of scale {last['scale']:.4g} a step; "
-                f"Renyi divergence of order {last['order']:g} spent: {last['renyi']:.4g} of {last['renyi_total']:.4g}."
+                f"{100 * last['renyi'] / last['renyi_total']:.1f} % of the run's privacy loss was spent, measured as a "
+                f"Renyi divergence of order {last['order']:g}: {last['renyi']:.4g} of {last['renyi_total']:.4g}."
             )
         return out
 

@@ -48,7 +48,8 @@ class Guarantee:
         if math.isinf(self.epsilon):
             return f"No guarantee (epsilon is infinite) {against}: {self.reason}."
         text = (
-            f"In total over {self.rounds} rounds, {UNITS.get(self.unit, self.unit)} is protected with "
+            f"In total over {self.rounds} rounds, {(whose := UNITS.get(self.unit, self.unit))} "
+            f"{'are' if whose.startswith('all ') else 'is'} protected with "
             f"epsilon = {up(self.epsilon)}, delta = {self.delta:g} (the {self.unit} being "
             f"{RELATIONS.get(self.relation, self.relation)}) {against}."
         )

@@ -109,7 +109,10 @@ def _rows(path: Path) -> dict[int, tuple[Any, Any] | float]:
     try:
         lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines(), restval=""))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(f"budgets: cannot read {path}: {error}") from error
+        raise SpecError(
+            f"budgets: cannot read {path}: {error}. Give a CSV file (client, epsilon, delta), or epsilon:share pairs, "
+            "such as 0.5:0.4,2:0.6."
+        ) from error
     names = set(lines[0]) if lines else set()
     if not {"client", "epsilon"} <= names or not names <= {"client", "epsilon", "delta"}:
         raise SpecError(

@@ -21,6 +21,7 @@ class Claim:
     scope: str = "total"  # or "round"
     source: str = ""
     why_not: str = ""
+    unit: str = ""  # whose data, in the paper's words
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Curve:
 
     accuracy: tuple[float, ...] = ()
     loss: tuple[float, ...] = ()
+    rmse: tuple[float, ...] = ()  # of a regression
+    mae: tuple[float, ...] = ()
     noise: tuple[float, ...] = ()  # deviation in one client's message, a coordinate; nan where there is none
 
 
@@ -41,6 +44,8 @@ class Cell:
     error: str = ""  # why there is nothing below
     accuracy: float = math.nan
     loss: float = math.nan
+    rmse: float = math.nan  # of a regression
+    mae: float = math.nan
     accounted: float = math.nan  # epsilon in total; inf where there is no guarantee, with its reason
     reason: str = ""
     delta: float = math.nan
@@ -79,15 +84,16 @@ def _cell(at: Path, failures: Mapping[str, str], name: str, method: str, asked: 
 
 def _done(cell: Cell, plan: dict[str, Any], result: dict[str, Any], records: list[dict[str, Any]]) -> Cell:
     promised, claim = result["guarantee"], result.get("claim")
-    accuracy, loss = (tuple(_number(r.get(k)) for r in records) for k in ("accuracy", "loss"))
-    curve = Curve(accuracy, loss, tuple(_number(r.get("noise") or None) for r in records))
+    told = [r | (r.get("metrics") or {}) for r in records]
+    measured = {k: tuple(_number(r.get(k)) for r in told) for k in ("accuracy", "loss", "rmse", "mae")}
+    curve = Curve(**measured, noise=tuple(_number(r.get("noise") or None) for r in records))
     return Cell(
         cell.name,
         cell.method,
         cell.asked,
         cell.seed,
         accuracy=_number(result.get("accuracy")),
-        loss=curve.loss[-1] if curve.loss else math.nan,
+        **{k: getattr(curve, k)[-1] for k in ("loss", "rmse", "mae") if records},
         accounted=math.inf if promised["epsilon"] is None else float(promised["epsilon"]),
         reason=promised.get("reason") or "",
         delta=_number(promised.get("delta")),
@@ -111,6 +117,7 @@ def _claim(data: dict[str, Any]) -> Claim:
         str(data.get("scope") or "total"),
         str(data.get("source") or ""),
         str(data.get("why_not") or ""),
+        str(data.get("unit") or ""),
     )
 
 

@@ -5,8 +5,8 @@ convergence.png  accuracy by round, one panel an epsilon
 noise.png        noise in one client's message by round, one panel an epsilon
 claims.png       claimed against accounted epsilon; on the diagonal they agree
 
-Colours by Okabe and Ito (2008), told apart by all eyes; markers and dashes repeat what colours say. Where there is no
-accuracy (a regression), the loss is drawn instead.
+Colours by Okabe and Ito (2008), then by Tol, told apart by all eyes; markers and dashes repeat what colours say. Of
+curves that lie on each other the one below is drawn broader. Of a regression the error is drawn (rmse.png, mae.png).
 """
 
 from __future__ import annotations
@@ -17,16 +17,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sordino.core.errors import RunError
 from sordino.report.axes import legend, log_ticks
 from sordino.report.curves import Floats, curve, extremes
-from sordino.report.summary import Line
+from sordino.report.summary import Line, compared_by
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#882255", "#999933", "#332288",
+    "#661100", "#44AA99",
+)  # fmt: skip
 MARKERS, GREY = "osD^vP*X<>", "#777777"
+WIDTH, BROADER = 1.5, 2.0  # of a curve, and for every curve that lies on it
+CLOSE = 0.02  # of all that a panel shows: curves that are nearer than that are one for the eye
 STYLE: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
               "grid.alpha": 0.25, "grid.linewidth": 0.6, "legend.frameon": False, "errorbar.capsize": 3}  # fmt: skip
 COLUMNS = 3  # panels beside each other
+Band = tuple[Floats, Floats, Floats, Floats]  # rounds, mean, low, high
 
 
 def ready() -> bool:
@@ -44,11 +52,11 @@ def draw(folder: Path, lines: Sequence[Line]) -> list[Path]:
     picture = Picture([line for line in lines if line.n])
     out = []
     with pyplot.rc_context(STYLE):
-        for name in ("accuracy", "convergence", "noise", "claims"):
-            figure = getattr(picture, name)(pyplot)
+        for kind in ("scores", "convergence", "noise", "claims"):
+            figure = getattr(picture, kind)(pyplot)
             if figure is None:
                 continue
-            path = folder / f"{name}.png"
+            path = folder / f"{picture.by if kind == 'scores' else kind}.png"
             try:
                 figure.savefig(path, dpi=150)
             except OSError as error:
@@ -68,8 +76,9 @@ class Picture:
         self.budgeted = [line for line in lines if line.kind != "reference"]
         self.methods = list(dict.fromkeys(line.method for line in self.budgeted))
         self.asked = sorted({line.asked for line in self.budgeted if line.asked is not None})
-        self.by_loss = not any(line.accuracy.n for line in lines)
-        self.what = "loss" if self.by_loss else "accuracy, %"
+        self.by = compared_by(lines)
+        self.scale = 100.0 if self.by == "accuracy" else 1.0
+        self.what = "accuracy, %" if self.by == "accuracy" else self.by
 
     def look(self, line: Line) -> dict[str, Any]:
         if line.kind == "reference":
@@ -82,19 +91,20 @@ class Picture:
 
     def score(self, line: Line) -> tuple[float, float]:
         """Mean and half a bar."""
-        found = line.loss if self.by_loss else line.accuracy
-        scale = 1.0 if self.by_loss else 100.0
-        return scale * found.mean, 0.0 if math.isnan(found.deviation) else scale * found.deviation
+        found = line.of(self.by)
+        return self.scale * found.mean, 0.0 if math.isnan(found.deviation) else self.scale * found.deviation
 
     def label(self, line: Line) -> str:
         if line.kind == "reference":
             return f"{line.method} (no privacy)"
         how = ", as printed" if line.kind == "printed" else ""
+        if line.claim is not None and line.claim.unit not in ("", line.whom.unit):
+            how = f", printed for a {line.claim.unit}"
         return f"{line.method} ({line.whom.unit}, {line.whom.viewer}{how})"
 
     # --- the four
 
-    def accuracy(self, pyplot: Any) -> Any:
+    def scores(self, pyplot: Any) -> Any:
         finite = [line for line in self.budgeted if math.isfinite(line.accounted)]
         endless = [line for line in self.budgeted if math.isinf(line.accounted)]
         whoms = list(dict.fromkeys(line.whom for line in finite))
@@ -109,7 +119,7 @@ class Picture:
             inside = [line for line in finite if line.whom == whom]
             methods = list(dict.fromkeys(line.method for line in inside))
             for place, method in enumerate(methods):
-                beside = min(2.0, 6 / max(1, len(methods) - 1)) * (place - (len(methods) - 1) / 2)
+                beside = min(4.0, 14 / max(1, len(methods) - 1)) * (place - (len(methods) - 1) / 2)
                 self._points(axis, [line for line in inside if line.method == method], beside)
             axis.set_xscale("log")
             axis.set_xlim(log_ticks(axis.xaxis, [line.accounted for line in inside]))
@@ -133,7 +143,9 @@ class Picture:
         place = axis.transData + ScaledTranslation(beside / 72, 0, axis.figure.dpi_scale_trans)
         axis.errorbar([e.accounted for e in ordered], means, yerr=bars, transform=place, label=self.label(ordered[0]),
                       **self.look(ordered[0]))  # fmt: skip
-        axis.plot([e.accounted for e in ordered], means, alpha=0)  # what is moved does not count for the axes' ends
+        for side in (-1, 1):  # what is moved does not count for the axes' ends
+            ends = [m + side * b for m, b in zip(means, bars, strict=True)]
+            axis.plot([e.accounted for e in ordered], ends, alpha=0)
 
     def _strip(self, axis: Any, lines: Sequence[Line]) -> None:
         """No place on an axis of epsilons: one column each, named by what was claimed or asked for."""
@@ -153,29 +165,35 @@ class Picture:
             axis.axhspan(mean - bar, mean + bar, color=GREY, alpha=0.12, lw=0)
 
     def convergence(self, pyplot: Any) -> Any:
-        name = "loss" if self.by_loss else "accuracy"
-        figure, axes = self._panels(pyplot, [e for e in self.lines if curve(e, name)[0].size])
+        figure, axes = self._panels(pyplot, [e for e in self.lines if curve(e, self.by)[0].size])
         if figure is None:
             return None
         for axis, lines in axes:
-            for line in lines:
-                rounds, mean, low, high = curve(line, name, 1.0 if self.by_loss else 100.0)
-                self._band(axis, line, rounds, mean, low, high)
+            self._bands(axis, lines, [curve(line, self.by, self.scale) for line in lines])
         axes[0][0].set_ylabel(self.what)
         legend(figure, [axis for axis, _ in axes])
         return figure
 
     def noise(self, pyplot: Any) -> Any:
-        figure, axes = self._panels(pyplot, [e for e in self.budgeted if curve(e, "noise")[0].size])
+        known = [e for e in self.budgeted if curve(e, "noise")[0].size]
+        figure, axes = self._panels(pyplot, known)
         if figure is None:
             return None
+        shown: list[float] = []
         for axis, lines in axes:
+            curves = []
             for line in lines:
                 rounds, mean, _, _ = curve(line, "noise")
-                low, high = extremes(line, "noise", rounds)
-                self._band(axis, line, rounds, mean, low, high)
+                curves.append((rounds, mean, *extremes(line, "noise", rounds)))
+                shown += [float(curves[-1][2].min()), float(curves[-1][3].max())]
+            self._bands(axis, lines, curves, log=True)
             axis.set_yscale("log")
-        axes[0][0].set_ylabel("noise in a client's message\n(deviation, a coordinate)")
+        for axis, _ in axes:
+            axis.set_ylim(log_ticks(axis.yaxis, shown))
+        where = "noise in a client's message" + (" (central noise: its part)" if self._central(known) else "")
+        axes[0][0].set_ylabel(f"{where},\ndeviation of a coordinate")
+        if unknown := [m for m in self.methods if m not in {e.method for e in known}]:
+            figure.suptitle(f"not shown, its noise has no one deviation: {', '.join(unknown)}", fontsize=9)
         legend(figure, [axis for axis, _ in axes])
         return figure
 
@@ -201,10 +219,20 @@ class Picture:
             axis.remove()
         return figure, out
 
-    def _band(self, axis: Any, line: Line, rounds: Floats, mean: Floats, low: Floats, high: Floats) -> None:
-        look = self.look(line) | {"markevery": max(1, len(rounds) // 8), "markersize": 4}
-        axis.plot(rounds, mean, label=self.label(line), **look)
-        axis.fill_between(rounds, low, high, color=look["color"], alpha=0.15, lw=0)
+    def _central(self, lines: Sequence[Line]) -> bool:
+        return any(line.whom.viewer != "server" for line in lines)
+
+    def _bands(self, axis: Any, lines: Sequence[Line], curves: Sequence[Band], log: bool = False) -> None:
+        """Means and spreads over seeds, markers of different lines at different rounds."""
+        means = [np.log(mean) if log else mean for _, mean, _, _ in curves]
+        for i, (line, (rounds, mean, low, high)) in enumerate(zip(lines, curves, strict=True)):
+            every = max(1, len(rounds) // 8)
+            above = covering(means, i)
+            look = self.look(line) | {"markevery": (i % every, every), "markersize": 4 + 1.5 * above}
+            axis.plot(rounds, mean, label=self.label(line), lw=WIDTH + BROADER * above, **look)
+            if not above:  # bands on each other would be a grey one
+                axis.fill_between(rounds, low, high, facecolor=look["color"], alpha=0.12, lw=0)
+                axis.plot(rounds, np.array([low, high]).T, color=look["color"], lw=0.5, alpha=0.4)
 
     def claims(self, pyplot: Any) -> Any:
         if not any(line.claim for line in self.budgeted):
@@ -212,7 +240,7 @@ class Picture:
         finite = [line for line in self.budgeted if math.isfinite(line.accounted)]
         endless = [line for line in self.budgeted if math.isinf(line.accounted)]
         names = [m for m in self.methods if any(line.method == m for line in endless)]
-        heights = ([0.5 + 0.4 * len(names)] if endless else []) + ([4.0] if finite else [])
+        heights = ([0.5 + 0.4 * len(names)] if endless else []) + ([4.4] if finite else [])
         figure, axes = pyplot.subplots(
             len(heights), 1, figsize=(6.4, 1.6 + sum(heights)), height_ratios=heights, sharex=True, squeeze=False,
             layout="constrained",
@@ -227,17 +255,18 @@ class Picture:
             column[0].set_facecolor("#f3f3f3")
             column[0].set_title("accounted: infinite", fontsize=10)
         column[-1].set_xscale("log")
-        ends = log_ticks(column[-1].xaxis, [_claimed(line) for line in self.budgeted])
+        ends = log_ticks(column[-1].xaxis, [_claimed(e) for e in self.budgeted] + [e.accounted for e in finite])
         column[-1].set_xlim(ends)
         column[-1].set_xlabel("claimed epsilon" + (" (of sound methods: the one asked for)" if finite else ""))
         if finite:
             self._agreement(column[-1], finite, ends)
-        legend(figure, column)
+        legend(figure, column[::-1])
         return figure
 
     def _agreement(self, axis: Any, lines: Sequence[Line], ends: tuple[float, float]) -> None:
+        """Both axes alike, so that the diagonal is one."""
         axis.plot(ends, ends, color=GREY, lw=1, zorder=0, label="claimed = accounted")
-        for line in lines:
+        for line in sorted(lines, key=lambda e: e.claim is not None):
             if line.claim:  # equal points of different methods lie inside each other
                 size = 10 - 1.5 * (self.methods.index(line.method) % 4)
                 look = self.look(line) | {"markersize": size, "markerfacecolor": "none", "label": self.label(line)}
@@ -245,8 +274,18 @@ class Picture:
                 look = {"color": GREY, "marker": "o", "markersize": 4, "label": "sound methods"}
             axis.plot([_claimed(line)], [line.accounted], **(look | {"linestyle": ""}))
         axis.set_yscale("log")
-        axis.set_ylim(log_ticks(axis.yaxis, [line.accounted for line in lines]))
+        log_ticks(axis.yaxis, ends)
+        axis.set_ylim(ends)
         axis.set_ylabel("accounted epsilon")
+
+
+def covering(curves: Sequence[Floats], place: int) -> int:
+    """How many of those that are drawn after it lie on a curve, all rounds of it."""
+    known = [c for c in curves if c.size]
+    most = CLOSE * max(float(np.ptp(np.concatenate(known))) if known else 0.0, 1e-12)
+    mine = curves[place]
+    later = [c for c in curves[place + 1 :] if c.shape == mine.shape and c.size]
+    return sum(bool((np.abs(c - mine) <= most).all()) for c in later)
 
 
 def _claimed(line: Line) -> float:

@@ -61,16 +61,20 @@ class Line:
 
     @property
     def accuracy(self) -> Spread:
-        return Spread.of(c.accuracy for c in self.cells)
+        return self.of("accuracy")
 
     @property
     def loss(self) -> Spread:
-        return Spread.of(c.loss for c in self.cells)
+        return self.of("loss")
+
+    def of(self, measure: str) -> Spread:
+        return Spread.of(getattr(c, measure) for c in self.cells)
 
     @property
     def score(self) -> float:
-        """Higher is better: accuracy, or where there is none (a regression) the loss; last if it diverged."""
-        value = self.accuracy.mean if self.accuracy.n else -self.loss.mean
+        """Higher is better: accuracy, or where there is none (a regression) less error; last if it diverged."""
+        measure = compared_by([self])
+        value = self.of(measure).mean * (1 if measure == "accuracy" else -1)
         return -math.inf if math.isnan(value) else value
 
     @property
@@ -113,6 +117,11 @@ class Line:
         if self.asked is None:
             return "reference"
         return "sound" if math.isfinite(self.accounted) else "open"
+
+
+def compared_by(found: Sequence[Line]) -> str:
+    """accuracy; of a regression the root mean squared or mean absolute error; or, where nothing else is known, loss."""
+    return next((m for m in ("accuracy", "rmse", "mae") if any(line.of(m).n for line in found)), "loss")
 
 
 def lines(cells: Iterable[Cell]) -> list[Line]:

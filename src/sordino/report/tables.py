@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.report.cells import Cell
-from sordino.report.summary import Block, Line, blocks
+from sordino.report.summary import Block, Line, Spread, blocks, compared_by
 
 ACROSS = (
     "The blocks differ in what is protected (unit, relation) or from whom (viewer, channel), so their epsilons mean "
@@ -19,7 +19,7 @@ ACROSS = (
 PRINTED = "As printed: run at the same claim, which does not hold"
 
 
-SCORES = ("accuracy, %", "n", "loss")
+ERRORS = ("rmse", "mae")  # of a regression
 COSTS = ("rounds", "seconds", "sent up")
 
 
@@ -36,43 +36,69 @@ def tables(found: Sequence[Line]) -> list[Table]:
     parts: dict[str, list[Line]] = {}
     for line in found:
         parts.setdefault(line.kind, []).append(line)
-    out = _ranked(blocks(found))
+    by = _measures(found)
+    out = _ranked(blocks(found), by)
     if lines := parts.get("printed"):
-        out.append(_printed(lines))
+        out.append(_printed(lines, by))
     if lines := parts.get("open"):
-        out.append(_plain("Without a guarantee", "Not ranked.", lines))
+        out.append(_plain("Without a guarantee", "Not ranked.", lines, by))
     if lines := parts.get("reference"):
-        out.append(_plain("Reference: without privacy", "", lines))
+        out.append(_plain("Reference: without privacy", "", lines, by))
     if lines := [line for line in found if line.errors]:
         out.append(_failed(lines))
     return out
 
 
-def _ranked(found: Sequence[Block]) -> list[Table]:
+def _measures(found: Sequence[Line]) -> tuple[str, ...]:
+    """What lines are compared by, first; of a regression both errors, where both were measured."""
+    first = compared_by(found)
+    if first == "loss":
+        return ("accuracy",)
+    return (first, "mae") if first == "rmse" else (first,)
+
+
+def _heads(measures: Sequence[str]) -> tuple[str, ...]:
+    return (*("accuracy, %" if m == "accuracy" else m for m in measures), "n", "loss")
+
+
+def _ranked(found: Sequence[Block], by: Sequence[str]) -> list[Table]:
     out: list[Table] = []
     for block in found:
         words = block.whom.words()
         rows = tuple(
-            (_epsilon(e.asked), str(rank), e.method, *_scores(e), up(e.accounted), *_costs(e))
+            (_epsilon(e.asked), str(rank), e.method, *_scores(e, by), up(e.accounted), *_costs(e))
             for rank, e in block.ranked
         )
         note = ACROSS if len(found) > 1 and not out else ""
-        header = ("epsilon", "rank", "method", *SCORES, "accounted", *COSTS)
+        header = ("epsilon", "rank", "method", *_heads(by), "accounted", *COSTS)
         out.append(Table(words[0].upper() + words[1:], note, header, rows))
     return out
 
 
-def _printed(lines: Sequence[Line]) -> Table:
-    header = ("method", "claimed epsilon", "accounted", *SCORES, "unit", "relation", "viewer", *COSTS)
-    rows = tuple((e.method, claimed(e), up(e.accounted), *_scores(e), *e.whom[:3], *_costs(e)) for e in lines)
+def _printed(lines: Sequence[Line], by: Sequence[str]) -> Table:
+    header = (
+        "method",
+        "claimed epsilon",
+        "accounted",
+        *_heads(by),
+        "claimed for",
+        "unit",
+        "relation",
+        "viewer",
+        *COSTS,
+    )
+    rows = tuple(
+        (e.method, claimed(e), up(e.accounted), *_scores(e, by), _claimed_for(e), *e.whom[:3], *_costs(e))
+        for e in lines
+    )
     reasons = dict.fromkeys(f"{e.method}: {why}." for e in lines if (why := why_not(e)))
     return Table(PRINTED, " ".join(["Not ranked.", *reasons]), header, rows)
 
 
-def _plain(title: str, note: str, lines: Sequence[Line]) -> Table:
-    header = ("method", "epsilon", *SCORES, "accounted", "reason", *COSTS)
+def _plain(title: str, note: str, lines: Sequence[Line], by: Sequence[str]) -> Table:
+    header = ("method", "epsilon", *_heads(by), "accounted", "reason", *COSTS)
     rows = tuple(
-        (e.method, _epsilon(e.asked), *_scores(e), up(e.accounted), e.reason or "-", *_costs(e)) for e in lines
+        (e.method, _epsilon(e.asked), *_scores(e, by), up(e.accounted), e.reason or "-", *_costs(e)) for e in lines
     )
     return Table(title, note, header, rows)
 
@@ -85,12 +111,17 @@ def _failed(lines: Sequence[Line]) -> Table:
     return Table("Cells that failed", "", ("method", "epsilon", "cells", "reason"), rows)
 
 
-def _scores(line: Line) -> tuple[str, ...]:
-    accuracy, loss = line.accuracy, line.loss
-    text = "-" if not accuracy.n else f"{100 * accuracy.mean:.2f}"
-    if accuracy.n > 1:
-        text += f" ± {100 * accuracy.deviation:.2f}"
-    return text, str(line.n), "-" if not loss.n else f"{loss.mean:.3g}"
+def _scores(line: Line, measures: Sequence[str]) -> tuple[str, ...]:
+    loss = line.loss
+    return *(_score(line.of(m), m) for m in measures), str(line.n), "-" if not loss.n else f"{loss.mean:.3g}"
+
+
+def _score(found: Spread, measure: str) -> str:
+    scale, how, spread = (100, ".2f", ".2f") if measure == "accuracy" else (1, ".3g", ".2g")
+    if not found.n:
+        return "-"
+    text = f"{scale * found.mean:{how}}"
+    return text if found.n == 1 else f"{text} ± {scale * found.deviation:{spread}}"
 
 
 def _costs(line: Line) -> tuple[str, ...]:
@@ -101,6 +132,10 @@ def claimed(line: Line) -> str:
     if line.claim is None:
         return "-"
     return f"{line.claim.epsilon:g}" + (" a round" if line.claim.scope == "round" else "")
+
+
+def _claimed_for(line: Line) -> str:
+    return (line.claim.unit if line.claim is not None else "") or "-"
 
 
 def why_not(line: Line) -> str:
@@ -154,6 +189,8 @@ def cell_row(cell: Cell) -> dict[str, Any]:
         "status": "done" if done else "failed",
         "accuracy": cell.accuracy,
         "loss": cell.loss,
+        "rmse": cell.rmse,
+        "mae": cell.mae,
         "accounted_epsilon": cell.accounted,
         "delta": cell.delta,
         "unit": cell.unit,
@@ -163,6 +200,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
         "claimed_epsilon": None if claim is None else claim.epsilon,
         "claimed_delta": None if claim is None else claim.delta,
         "claim_scope": None if claim is None else claim.scope,
+        "claim_unit": None if claim is None else claim.unit,
         "rounds": cell.rounds if done else None,
         "bytes_up": cell.bytes_up if done else None,
         "reason": cell.error or cell.reason,
@@ -183,10 +221,12 @@ def line_row(line: Line, rank: int | None) -> dict[str, Any]:
         "accuracy_std": line.accuracy.deviation,
         "loss_mean": line.loss.mean,
         "loss_std": line.loss.deviation,
+        **{f"{m}_{k}": v for m in ERRORS for k, v in (("mean", line.of(m).mean), ("std", line.of(m).deviation))},
         "accounted_epsilon": line.accounted,
         "delta": line.cells[0].delta if line.cells else None,
         "claimed_epsilon": None if claim is None else claim.epsilon,
         "claim_scope": None if claim is None else claim.scope,
+        "claim_unit": None if claim is None else claim.unit,
         "claim_source": None if claim is None else claim.source,
         "unit": whom.unit,
         "relation": whom.relation,
@@ -206,11 +246,13 @@ def line_rows(found: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def to_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Numbers in full; an infinite epsilon is the word; what is not known is empty."""
+    """Numbers in full; an infinite epsilon is the word; what is not known is empty; errors of a regression only."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    texts = [{k: _text(v) for k, v in row.items()} for row in rows]
+    wanted = [k for k in texts[0] if k.partition("_")[0] not in ERRORS or any(text[k] != "" for text in texts)]
+    writer = csv.DictWriter(out, wanted, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
-    writer.writerows({k: _text(v) for k, v in row.items()} for row in rows)
+    writer.writerows(texts)
     return out.getvalue()
 
 

@@ -129,6 +129,8 @@ def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None) -> It
     if plan.algorithm.note:
         yield plan.algorithm.note
     yield from method.remarks(plan)
+    if spec.private_data is not None and not method.tagged:
+        yield f"{spec.method} makes no difference between records with private attributes and others"
     if plan.algorithm.needs_steps and max(plan.local.count(n) for n in plan.sizes) == 1:
         yield f"with one local step a round {spec.algorithm} does what fedavg does: raise local_steps"
     if held is not None and method.private and (noise := held_out.deviation(held, spec.release_noise)) > 0.05:
@@ -272,14 +274,20 @@ def _check_costs(spec: Spec, method: Method, plan: Plan) -> None:
     """A method that someone brought must say what it costs, in words we know, before anything is spent."""
     if plugin.ours("methods", spec.method):
         return
-    try:
-        costs = method.costs(replace(plan, noise_multiplier=1.0))
-    except SordinoError:
-        raise
-    except Exception as error:
-        raise SpecError(f"{spec.method}.costs fails: {type(error).__name__}: {error}") from error
-    if not isinstance(costs, tuple) or not costs or not all(isinstance(c, Cost) for c in costs):
-        raise SpecError(f"{spec.method}.costs must return a tuple of Cost, not {costs!r}.")
+    for t in range(plan.rounds):
+        try:
+            costs = method.costs(replace(plan, noise_multiplier=1.0), t)
+        except SordinoError:
+            raise
+        except Exception as error:
+            where = f" ({place})" if (place := plugin.place(error)) else ""
+            raise SpecError(f"{spec.method}.costs fails{where}: {type(error).__name__}: {error}") from error
+        if not isinstance(costs, tuple) or not costs or not all(isinstance(c, Cost) for c in costs):
+            raise SpecError(f"{spec.method}.costs must return a tuple of Cost, not {costs!r}.")
+        _check_words(spec, method, costs)
+
+
+def _check_words(spec: Spec, method: Method, costs: tuple[Cost, ...]) -> None:
     for cost in costs:
         if cost.unit not in legal.UNITS or cost.relation not in ("add/remove", "replace"):
             raise SpecError(f"{spec.method}.costs: unit {cost.unit!r}, relation {cost.relation!r} are not known.")

@@ -27,7 +27,7 @@ from sordino.core import check, plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.record import RoundRecord
 from sordino.methods.base import Method
-from sordino.runs import build, case, prepare, run, spec
+from sordino.runs import build, case, prepare, returned, run, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
 from sordino.runs.prepare import Kept
@@ -63,6 +63,7 @@ class News:
     round: int = 0
     rounds: int = 0
     accuracy: float | None = None
+    rmse: float | None = None  # of a regression
     reason: str = ""
 
 
@@ -119,7 +120,7 @@ def _keys(method: str, common: Mapping[str, Any], own: Mapping[str, Mapping[str,
     algorithm = mine.get("algorithm") or common.get("algorithm") or plugin.load("methods", method).algorithm
     known = {f.name for f in spec.fields()}
     known |= {f.name for k, n in zip(spec.PLUGINS, (method, algorithm), strict=True) for f in spec.plugin_fields(k, n)}
-    if not takes_epsilon(method):
+    if not plugin.load("methods", method).private:  # what a paper claims is one epsilon for all
         known -= {"budgets"}
     return {k: v for k, v in common.items() if k in known} | dict(mine)
 
@@ -147,7 +148,10 @@ def sketch(found: Iterable[Cell]) -> None:
     for cell in largest.values():
         try:
             prepare.device_of(cell.spec.device)
-            problem = case.of_spec(cell.spec).problem
+            sketched = case.of_spec(cell.spec)
+            problem = sketched.problem
+            if sketched.job is not None:
+                returned.rehearse(sketched.job)
         except SordinoError as error:
             problem = error
         if problem is not None:
@@ -233,7 +237,8 @@ def execute(folder: RunFolder, found: Sequence[Cell], jobs: int, tell: Tell) -> 
 
 def _finished(at: Path) -> News:
     try:
-        return News(at.name, "done", accuracy=RunFolder(at).read_json(RESULT)["accuracy"])
+        result = RunFolder(at).read_json(RESULT)
+        return News(at.name, "done", accuracy=result["accuracy"], rmse=(result.get("metrics") or {}).get("rmse"))
     except (RunError, KeyError, TypeError) as error:
         return News(at.name, "failed", reason=f"{at / RESULT} cannot be read: {error}")
 
@@ -256,7 +261,7 @@ def _run(cell: Cell, tell: Tell) -> None:
         reason = (str(error) or "no reason").splitlines()[0]
         tell(News(cell.name, "failed", reason=f"{type(error).__name__}: {reason}"))
     else:
-        tell(News(cell.name, "done", accuracy=result.accuracy))
+        tell(News(cell.name, "done", accuracy=result.accuracy, rmse=result.metrics.get("rmse")))
 
 
 class Worker:

@@ -8,6 +8,7 @@ checkpoint.safetensors  the state after a round (and the one before it, checkpoi
 clients.sqlite          what clients keep for themselves, where they keep anything
 model.safetensors       the final model
 result.json             the guarantee and the accuracies
+error.json              why the run stopped, where it did
 """
 
 from __future__ import annotations

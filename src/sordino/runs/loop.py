@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections.abc import Iterator
@@ -13,17 +14,19 @@ import numpy as np
 import torch
 from torch import nn
 
+from sordino.core.errors import RunError, SordinoError
 from sordino.core.record import RoundRecord
 from sordino.core.rng import Ints
 from sordino.core.types import State, Vector
 from sordino.models.metrics import Meter, task_for
 from sordino.privacy import price
-from sordino.runs import faults, held_out
+from sordino.runs import faults, held_out, returned
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
 
 PUBLIC = "public test data"
+FAILED = "error.json"  # in a run folder: why the run stopped
 RECORDS = 2000  # evaluated at once
 
 
@@ -31,7 +34,7 @@ def begin(job: Job) -> State:
     state = State(job.model.layout.read(job.model.module))
     if job.spec.average()[0] != "none":
         state = replace(state, extra={"average": state.params.clone()})
-    return job.method.begin(state, job.model.layout, job.plan)
+    return returned.checked(job).begin(state, job.model.layout, job.plan)
 
 
 def remembers(job: Job, state: State) -> bool:
@@ -41,17 +44,24 @@ def remembers(job: Job, state: State) -> bool:
 
 def run(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> Iterator[RoundRecord]:
     """Draw, pay, train, carry, merge; from `done` rounds on, until the rounds or the budget are used up."""
-    with ThreadPoolExecutor(1) as beside:  # epsilon depends on who paid alone: computed while the clients train
-        yield from _rounds(job, folder, ledger, state, done, beside)
+    try:
+        with ThreadPoolExecutor(1) as beside:  # epsilon depends on who paid alone: computed while the clients train
+            yield from _rounds(job, folder, ledger, state, done, beside)
+    except SordinoError as error:
+        with contextlib.suppress(RunError):  # it may be the folder that cannot be written
+            folder.write_json(FAILED, {"error": f"{type(error).__name__}: {error}"})
+        raise
+    (folder.path / FAILED).unlink(missing_ok=True)
 
 
 def _rounds(
     job: Job, folder: RunFolder, ledger: Account, state: State, done: int, beside: ThreadPoolExecutor
 ) -> Iterator[RoundRecord]:
     saved, kept = time.monotonic(), done
-    uneven = job.method.whole(job.plan) is not None or not _alike(job)
+    method = returned.checked(job)
+    uneven = method.whole(job.plan) is not None or not _alike(job)
     while done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None):
-        if job.method.over(state, job.plan):
+        if method.over(state, job.plan):
             break
         if uneven and not ledger.repeatable and ledger.has_paid(done):
             done += 1  # it may have been released; charged once more it would cost more than the plan has for it
@@ -63,21 +73,20 @@ def _rounds(
         faults.point("drawn")
         if ledger.repeats(done) is None:
             faults.point("paying")
-            cost = price.cost_to(job.viewer, job.method.now_costs(state, job.plan))  # of one participation
+            cost = price.cost_to(job.viewer, method.now_costs(state, job.plan))  # of one participation
             ledger.spend(done, cohort, cost)  # durably, or stop here
         faults.point("paid")
         epsilon = beside.submit(spent, job, ledger.charged, ledger.most, done + 1 == job.plan.rounds)
         ids = cohort.tolist()
-        rows = job.engine.clients(job.method, state, ids, job.clients, job.model, job.plan, rng.at("clients"))
+        rows = job.engine.clients(method, state, ids, job.clients, job.model, job.plan, rng.at("clients"))
         faults.point("trained")
         seen = job.channel.carry(rows, rng.at("channel"))
-        state = _average(
-            job, job.method.merge(state, seen, job.plan, (job.rng if job.method.steady else rng).at("merge"))
-        )
+        drawn = (job.rng if method.steady else rng).at("merge")
+        state = _average(job, method.merge(state, seen, job.plan, drawn))
         faults.point("merged")
         done += 1
         state = replace(state, round=done)
-        due = _due(job, done) or (_can_evaluate(job) and job.method.over(state, job.plan))
+        due = _due(job, done) or (_can_evaluate(job) and method.over(state, job.plan))
         if due and job.held_out is not None:  # so that no held-out record is evaluated on twice after a crash
             _save(job, folder, ledger, state, done)
             saved, kept = time.monotonic(), done
@@ -88,10 +97,10 @@ def _rounds(
             bytes_up=rows.numel() * rows.element_size(),
             bytes_down=len(ids) * job.plan.algorithm.numbers_down(state) * state.params.element_size(),
             seconds=time.monotonic() - start,
-            clip=float(state.extra["clip"]) if "clip" in state.extra else None,
+            clip=float(before.extra["clip"]) if "clip" in before.extra else None,
             answers=None if job.plan.stragglers.none else len(rows),
-            noise=job.method.noise(before, job.plan),
-            decided=job.method.decided(state, job.plan),
+            noise=method.noise(before, job.plan),
+            decided=method.decided(state, job.plan),
             **(evaluate(job, model_vector(state), done) if due else {}),
         )
         folder.append(record)

@@ -20,7 +20,7 @@ from sordino.core.record import RoundRecord
 from sordino.core.types import SampleLoss
 from sordino.data.clients import adopt
 from sordino.privacy.guarantee import Guarantee
-from sordino.runs import build, faults, loop, spec, statistics
+from sordino.runs import build, faults, loop, returned, spec, statistics
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.folder import RunFolder, pack_model
@@ -142,6 +142,7 @@ def execute(
     ordered, data = fingerprints(job.brought)
     if at is None:
         _afford(job, data)
+        returned.rehearse(job)
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
     folder.lock()
     book, ledger, store = None, None, job.engine.store

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from sordino.core import check
 from sordino.core.errors import SpecError
@@ -113,11 +114,12 @@ def laplace_noise(rng: RowStream, n: int) -> Floats:
     return np.where(u < 0.5, np.log(2 * u), -np.log(2 * (1 - u)))
 
 
-def plus(rows: Bounded, noise: Floats) -> Rows:
+def plus(rows: Bounded, noise: Floats | Tensor) -> Rows:
     """Rows and noise [rows, dim], in the rows' type, on their device."""
     if not rows.value.is_floating_point():
         raise SpecError(f"noise with a density needs floating-point rows, not {rows.value.dtype}.")
-    return rows.value + torch.from_numpy(noise).to(rows.value)
+    drawn = noise if isinstance(noise, Tensor) else torch.from_numpy(noise)
+    return rows.value + drawn.to(rows.value)
 
 
 @dataclass(frozen=True)

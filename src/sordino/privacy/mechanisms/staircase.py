@@ -24,6 +24,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from sordino.core import check
@@ -178,11 +179,11 @@ class Staircase:
         check.positive(bound=rows.bound)
         n, gamma = rows.value.shape[1], self.shape
         self._accept(n)
-        sign, start, part, spread = np.split(rng.uniform(4 * n), 4, axis=1)  # each [rows, n]
-        k = np.floor(-np.log(start) / self.epsilon)  # geometric from 0: P(k or more) = e^{-epsilon k}
+        sign, start, part, spread = rng.unit(4 * n, rows.value.device).chunk(4, dim=1)  # each [rows, n]
+        k = start.log().div(-self.epsilon).floor_()  # geometric from 0: P(k or more) = e^{-epsilon k}
         upper = part < gamma / self._width()
-        size = k + np.where(upper, gamma * spread, gamma + (1 - gamma) * spread)
-        return plus(rows, np.where(sign < 0.5, -size, size) * rows.bound)
+        size = k + torch.where(upper, gamma * spread, gamma + (1 - gamma) * spread)
+        return plus(rows, torch.where(sign < 0.5, -size, size) * rows.bound)
 
     def event(self, dim: int | None = None) -> Event:
         """The cost of one use on rows of `dim` columns; per coordinate the dimension must be said."""

@@ -1,0 +1,122 @@
+"""What a method returned, looked at before it is used.
+
+The loop calls a method, and hands it to the engine, as `Checked`: rows of the wrong shape are one error that says what
+was expected and what came. Whatever else goes wrong inside a method that someone brought is told in one line too, with
+the place in its file; where one of ours fails, the fault is ours and its trace is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from sordino.algorithms.base import Algorithm
+from sordino.core import plugin
+from sordino.core.errors import RunError, SordinoError
+from sordino.core.rng import RowStream, Stream
+from sordino.core.types import Batch, Model, Rows, State
+from sordino.methods.base import Method, Plan
+from sordino.runs.job import Job
+
+
+class Checked:
+    """A method; its verbs are checked, all else is as it was."""
+
+    def __init__(self, method: Method, name: str) -> None:
+        self._method, self._name, self._ours = method, name, plugin.ours("methods", name)
+
+    def __getattr__(self, verb: str) -> Any:
+        found = getattr(self._method, verb)
+        return found if self._ours or not callable(found) else partial(self._call, verb, found)
+
+    def _call(self, verb: str, function: Callable[..., Any], *args: Any) -> Any:
+        if self._ours:
+            return function(*args)
+        try:
+            return function(*args)
+        except (SordinoError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            where = f" ({place})" if (place := plugin.place(error)) else ""
+            told = " ".join(str(error).split())
+            raise RunError(f"{self._name}.{verb} fails{where}: {type(error).__name__}: {told}") from error
+
+    def train(self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream) -> Any:
+        found = self._call("train", self._method.train, state, data, own, model, plan, rng)
+        kept = list(own.shape)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise self._wrong("train", f"two things, rows [{len(data.sizes)}, ...] and own {kept}", found)
+        self._rows("train", found[0], len(data.sizes), None)
+        if not isinstance(found[1], Tensor) or list(found[1].shape) != kept:
+            raise self._wrong("train", f"what clients keep, own {kept}, second", found[1])
+        return found
+
+    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Any:
+        found = self._call("release", self._method.release, rows, sizes, state, plan, rng)
+        plain = type(plan.algorithm).message is Algorithm.message and type(self._method).merge is Method.merge
+        self._rows("release", found, len(sizes), len(state.params) if plain else None, rows)
+        return found
+
+    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> Any:
+        found = self._call("merge", self._method.merge, state, rows, plan, rng)
+        if not isinstance(found, State) or not isinstance(found.params, Tensor):
+            raise self._wrong("merge", "a State", found)
+        if found.params.shape != state.params.shape:
+            raise self._wrong("merge", f"a State with params {list(state.params.shape)}", found.params)
+        return found
+
+    def _rows(self, verb: str, found: Any, clients: int, width: int | None, given: Rows | None = None) -> None:
+        wanted = [clients, "..." if width is None else width]
+        good = isinstance(found, Tensor) and found.ndim == 2 and found.is_floating_point()
+        if not good or len(found) != clients or width not in (None, found.shape[1]):
+            from_train = "" if given is None else f" (it was given {list(given.shape)} by train)"
+            raise self._wrong(verb, f"rows [{', '.join(map(str, wanted))}]", found, from_train)
+
+    def _wrong(self, verb: str, wanted: str, found: Any, more: str = "") -> RunError:
+        return RunError(f"{self._name}.{verb} must return {wanted}, not {_shown(found)}{more}.")
+
+
+def checked(job: Job) -> Method:
+    return cast(Method, Checked(job.method, job.spec.method))
+
+
+def _shown(found: Any) -> str:
+    if isinstance(found, Tensor):
+        kind = "" if found.is_floating_point() else f" of {found.dtype}"
+        return f"{list(found.shape)}{kind}"
+    if isinstance(found, tuple | list):
+        return f"{len(found)} things: {', '.join(map(_shown, found[:4]))}"
+    return "nothing (None)" if found is None else f"a {type(found).__name__}"
+
+
+def rehearse(job: Job) -> None:
+    """A round of a method that someone brought, on made-up records, thrown away: before there is a folder or a charge.
+
+    Of the clients' records it uses the shape alone."""
+    if plugin.ours("methods", job.spec.method):
+        return
+    method, plan, device = checked(job), job.plan, job.engine.device
+    clients = range(min(4, plan.population))
+    one = job.clients.fetch([0], torch.device("cpu"))
+    size = min(plan.smallest_client, len(one.y))
+    many = size * len(clients)
+    groups = None if one.groups is None else ((1,) * size,) * len(clients)
+    batch = Batch(
+        one.x.new_zeros(many, *one.x.shape[1:]).to(device),
+        one.y.new_zeros(many, *one.y.shape[1:]).to(device),
+        (size,) * len(clients),
+        groups,
+        None if one.tags is None else one.tags.new_zeros(many).to(device),
+    )
+    rng = Stream.research(0).at("rehearsal")
+    state = method.begin(State(job.model.layout.read(job.model.module)), job.model.layout, plan)
+    method.now_costs(state, plan)
+    row, own = rng.rows(list(clients)), method.fresh(state, len(clients), plan)
+    rows, _ = method.train(state, batch, own, job.model, plan, row.at("train"))
+    rows = method.release(rows, batch.sizes, state, plan, row.at("release"))
+    after = method.merge(state, job.channel.carry(rows, rng.at("channel")), plan, rng.at("merge"))
+    method.noise(state, plan), method.decided(after, plan), method.over(after, plan)
