@@ -162,3 +162,19 @@ def test_the_words_of_the_device_are_philox_at_any_key_client_and_index():
         for index in (0, 1, 69):
             expected = philox([index, i & 0xFFFFFFFF, i >> 32, 0xFFFFFFFF], [0xFFFFFFFF] * 2)
             assert [int(w) for w in words[:, k, index]] == expected
+
+
+def test_uniforms_as_tensors_are_the_same_numbers_and_the_devices_are_uniform_too(monkeypatch):
+    rows = Stream.research(5).rows([3, 4])
+    assert torch.equal(rows.unit(7, CPU), torch.from_numpy(rows.uniform(7)))
+    words = rows._words(CPU, 5_000)  # what a GPU draws
+    monkeypatch.setattr(RowStream, "_words", lambda self, device, n: words[:, :, :n])
+
+    class Gpu:
+        type = "cuda"
+
+    found = rows.unit(19_999, Gpu())
+    assert found.shape == (2, 19_999) and float(found.min()) > 0 and float(found.max()) < 1
+    for row in found.numpy():
+        assert kstest(row, "uniform").pvalue > 1e-3 and kstest(row**1.05, "uniform").pvalue < 1e-3
+    assert not torch.equal(found[0], found[1])

@@ -67,7 +67,7 @@ def fig1(scale: float) -> list[Trial]:
 
 
 def fig2(scale: float) -> list[Trial]:
-    return [t for t in table3(scale) if t.x in (2.0, 8.0, "none")]
+    return table3(scale)
 
 
 def fig3(scale: float) -> list[Trial]:
@@ -103,10 +103,12 @@ def fig4c(scale: float) -> list[Trial]:
 
 
 def fig5(scale: float) -> list[Trial]:
-    """Zones 1 to 7 of GEFCom as clients (the paper says 10 clients and 7 farms), SCAFFOLD, clip 10."""
+    """Zones 1 to 7 of GEFCom as clients (the paper says 10 clients and 7 farms), SCAFFOLD, clip 10. At the paper's
+    learning rate, 0.01, nothing moves; 0.5 was chosen without privacy on held-out training records (RMSE 0.189; 0.238
+    at 0.2, 0.186 at 4)."""
     wind: dict[str, Any] = {
         "dataset": "gefcom-wind", "model": "cnn-wind", "algorithm": "scaffold", "local_steps": 10, "batch_rate": 0.05,
-        "learning_rate": 0.01, "rounds": scaled(150, scale, 2),
+        "learning_rate": 0.5, "rounds": scaled(150, scale, 2),
     }  # fmt: skip
     out = []
     for seed in seeds(SEEDS, scale):
@@ -167,9 +169,9 @@ def _chosen(found: Sequence[Outcome]) -> list[str]:
 def table3(scale: float) -> list[Trial]:
     keys = _base("cifar10", scale)
     out = []
-    for epsilon in (2.0, 4.0, 6.0, 8.0):
+    for epsilon in (2.0, 8.0):
         found = _mechanisms("cifar10", epsilon, 0, keys, ("printed", "sound"))
-        out += [t for t in found if t.form == "printed" or (t.row == "UDP-FL, gaussian" and epsilon in (2.0, 8.0))]
+        out += [t for t in found if (t.row == "UDP-FL, gaussian") == (t.form == "sound")]
     plain = _plain(keys) | {"method": "none", "precision": "bfloat16"}
     return [*out, Trial("FedAvg", "none", "reference", 0, plain)]
 
@@ -241,7 +243,8 @@ EXPERIMENTS = (
     Experiment("003/fig4", "Fig. 4a, b: MNIST against epsilon", "Ten clients.", fig4),
     Experiment("003/fig4c", "Fig. 4c, d: Medical MNIST against epsilon", "Ten clients.", fig4c),
     Experiment("003/fig5", "Fig. 5: wind forecast with SCAFFOLD",
-               "GEFCom 2014, zones 1 to 7 as seven clients; figures are RMSE.", fig5, y="RMSE", extra=_wind),
+               "GEFCom 2014, zones 1 to 7 as seven clients, learning rate 0.5 (the paper's 0.01 moves nothing); "
+               "figures are RMSE.", fig5, y="RMSE", extra=_wind),
     Experiment("003/table1", "Table 1 as measured: mechanism by aggregation",
                "MNIST on fixed features, 20 clients, epsilon 2, sound forms: accuracy in place of circles.", table1,
                x="aggregation"),
@@ -249,8 +252,9 @@ EXPERIMENTS = (
                "The paper's table, and what the sound Harmonizer picks from public numbers alone (profile standard, "
                "21,840 dimensions): its prior counts 5 %.", lambda scale: [], kind="table", extra=_chosen),
     Experiment("003/table3", "Table 3: CIFAR-10 with ResNet-18",
-               "Ten clients, 150 rounds. Sound: Gaussian noise at epsilon 2 and 8; Laplace and staircase noise for a "
-               "vector of 11 million numbers leave nothing (see Fig. 4 at 21,840).", table3, TABLE3),
+               "Ten clients, 150 rounds, the smallest and the largest epsilon. Gaussian noise as printed is sound; "
+               "sound Laplace and staircase noise for 11 million numbers leave nothing (see Fig. 4 at 21,840).",
+               table3, TABLE3),
     Experiment("003/table4", "Table 4: run time", "Ours: one process, one machine; the paper's: Flower.", table4,
                x="iterations", kind="table", extra=_times),
     Experiment("003/path", "The global update through a low-loss path",

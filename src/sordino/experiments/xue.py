@@ -104,7 +104,7 @@ def fig4b(scale: float) -> list[Trial]:
 
 
 def fig4c(scale: float) -> list[Trial]:
-    return _against_epsilon("cifar10", (2.0, 8.0), scale)
+    return _against_epsilon("cifar10", (0.5, 2.0), scale)
 
 
 RIVALS = {  # row -> printed form, sound form

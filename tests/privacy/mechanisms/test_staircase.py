@@ -241,3 +241,14 @@ def test_bad_fields_are_refused(value):
         Staircase(1.0, per_coordinate=1)
     with pytest.raises(SpecError, match="L1"):
         Staircase(1.0).add(Bounded(torch.zeros(1, 1), 1.0, 2), Stream.research(1).rows([0]))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_noise_has_the_same_law():
+    mechanism = Staircase(1.3, 0.4, per_coordinate=True)
+    rows = Bounded(torch.zeros(4, 50_000, device="cuda"), 0.7, norm=1)
+    found = mechanism.add(rows, Stream.research(8).rows(range(4))).cpu().double().numpy()
+    for row in found:
+        assert kstest(row, lambda t: mechanism.cdf(t, 0.7)).pvalue > 1e-3
+        assert kstest(row, lambda t: mechanism.cdf(t, 0.735)).pvalue < 1e-3
