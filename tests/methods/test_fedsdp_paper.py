@@ -220,6 +220,9 @@ def test_weights_are_clipped_not_moves():
     assert torch.allclose((state.params + moved).norm(dim=1), torch.full((3,), 2.0), atol=1e-4)
     after = here.method.merge(state, weighted(here, moved), here.plan, RNG)
     assert float(after.params.norm()) <= 2.0 + 1e-4
+    each = made(module, clip=2.0, clip_by="coordinate", **QUIET)
+    weights = loop.begin(each).params + sent(each, loop.begin(each))[0]
+    assert float(weights.abs().max()) <= 2.0 + 1e-4 and float(weights.norm(dim=1).min()) > 2 * 2.0
 
 
 def weighted(here, moved):

@@ -6,6 +6,7 @@ from scipy.stats import kstest, norm
 from torch import nn
 
 from problems import federation, job, linear
+from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.methods.nbafl_paper import NbAFLPaper
 from sordino.privacy import claims
@@ -89,3 +90,19 @@ def test_the_command_line_prints_the_claim(small_npz, sordino_command):
     found = json.loads(done.stdout)
     assert "It does not hold" in found["claim"]["sentence"] and found["claim"]["unit"] == "record"
     assert found["guarantee"]["unit"] == "client" and found["guarantee"]["epsilon"] > found["claim"]["epsilon"]
+
+
+@pytest.mark.parametrize("method", ["nbafl-paper", "geodp-paper"])
+def test_a_bound_on_every_weight_is_charged_for_all_of_them(method):
+    """The reading clip_by = coordinate: weights in a box, whose diagonal is 2C sqrt(d)."""
+    keys = {"method": method, "clip": 0.01, "epsilon": 1e9, "learning_rate": 50.0}
+    made, whole = job(clip_by="coordinate", **keys), job(**keys)
+    state = loop.begin(made)
+    weights = state.params + sent(made, state) / 1.0
+    assert float(weights.abs().max()) <= 0.01 * (1 + 1e-4)
+    assert float((weights.abs() > 0.0099).float().mean()) > 0.5  # they want to go further
+    assert float(weights.norm(dim=1).max()) > 0.01 * 3  # and their norm is not what is bounded
+    each, one = (m.method.costs(m.plan)[0].event.noise_multiplier for m in (made, whole))
+    assert one == pytest.approx(each * made.plan.dim**0.5)
+    with pytest.raises(SpecError, match="clip_by"):
+        job(**keys, clip_by="layer")

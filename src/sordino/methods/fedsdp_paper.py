@@ -13,8 +13,9 @@ then clipped to C move by up to 2C when one record changes, not by 2C/|D|; and a
 by the classical formula, to which the proof refers. The sound form is fedsdp.py.
 
 Where the text leaves a choice:
-- C has no value in the paper, which gives G_c = 20 alone: `clip` and `gradient_clip` are both 20 here. alpha is 2, for
-  which the theorem says (epsilon, delta); beta has no value either.
+- C has no value in the paper, which gives G_c = 20 alone: `clip` and `gradient_clip` are both 20 here. As printed it
+  bounds the L2 norm; `clip_by = coordinate` is the reading in which it bounds every weight (see nbafl_paper.py). alpha
+  is 2, for which the theorem says (epsilon, delta); beta has no value either.
 - The value of no data at all is silently 0 in Eq. (3). With `empty_value` it is the received model's accuracy.
 - All models are validated on the same records, as the text says, not each on its own kind as c_p = f(D_p) could mean.
 - |D| is the number of records trained on. The held-out part is the last `held_out` of each group of a client's records.
@@ -42,6 +43,7 @@ from sordino.methods import local as training
 from sordino.methods import shapley
 from sordino.methods.base import Claim, Method, Plan
 from sordino.methods.fedsdp import known, require_groups
+from sordino.methods.nbafl_paper import CLIPS, clip_weights
 from sordino.privacy.claims import fedsdp_std
 from sordino.privacy.clip import clip_rows
 from sordino.privacy.events import Cost, NonPrivate
@@ -56,6 +58,7 @@ TOLD = ("answered", "client", "ratio", "std", "all", "private", "general", "rece
 @dataclass(frozen=True)
 class FedSdpPaper(Method):
     clip: float = 20.0  # C: bound on the L2 norm of a client's weights
+    clip_by: str = "norm"  # norm: C bounds the L2 norm of the weights; coordinate: every weight by itself
     gradient_clip: float = 20.0  # G_c: bound on the L2 norm of a batch's gradient
     groups: int = 1  # how many groups of private attributes private_data tells apart
     tolerance_slope: float = 2.0  # alpha: weight of ln(1/delta) in the tolerance
@@ -72,6 +75,7 @@ class FedSdpPaper(Method):
     def __post_init__(self) -> None:
         check.positive(clip=self.clip, gradient_clip=self.gradient_clip, tolerance_slope=self.tolerance_slope)
         check.positive(tolerance_floor=self.tolerance_floor)
+        check.one_of(CLIPS, clip_by=self.clip_by)
         check.count(groups=self.groups)
         check.below_one(held_out=self.held_out)
         check.non_negative(permutations=self.permutations)
@@ -170,7 +174,7 @@ class FedSdpPaper(Method):
         dim = state.params.numel()
         moved, told = rows[:, :dim], rows[:, dim:]
         std = told[:, TOLD.index("std"), None]
-        noisy = clip_rows(state.params + moved, self.clip).value + std * rng.normal(dim, like=rows)
+        noisy = clip_weights(state.params + moved, self.clip, self.clip_by) + std * rng.normal(dim, like=rows)
         weights = torch.tensor(sizes, dtype=rows.dtype, device=rows.device).reshape(-1, 1)
         return torch.cat([(noisy - state.params) * weights, weights, told], dim=1)
 

@@ -12,7 +12,7 @@ the abstract confirms the series, not how epsilon adds up, so that is an option 
 The online refinement of the series by the training loss is left out: it would be one more use of private data.
 
 Not sound, as NbAFL: replacing one record moves trained and clipped weights by up to 2C. What holds is charged: every
-upload is a Gaussian of multiplier sigma_t / (2C) for a replaced client."""
+upload is a Gaussian of multiplier sigma_t / (2C) for a replaced client. `clip_by` as in nbafl_paper.py."""
 
 from __future__ import annotations
 

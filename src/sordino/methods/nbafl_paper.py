@@ -8,12 +8,18 @@ The paper takes C as the median of the unclipped norms, which would be one more 
 given. Its K-of-N scheduling has another sigma_D, which we could not check against the text and left out: where not all
 clients take part, L = the most participations and N stay as above.
 
+As printed C bounds the L2 norm, and noise of that size on each of d weights is sqrt(d) times as long, whatever C is:
+more than models of today stand at the epsilons that later comparisons name. `clip_by = coordinate` is the reading in
+which C bounds every weight by itself; a client then moves what is seen by 2C sqrt(d).
+
 Not sound: 2C/m would be the sensitivity of a mean over m records; weights that were trained and then clipped move by up
 to 2C, m times as far, when one record is replaced. What does hold, and is charged: the whole client moves what the
-server sees by 2C at most, so every upload is a Gaussian of multiplier sigma_U / (2C) for a replaced client."""
+server sees by 2C at most, so every upload is a Gaussian of multiplier sigma_U / (2C) for a replaced client (with
+`clip_by = coordinate`: 2C sqrt(d))."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,15 +38,24 @@ from sordino.privacy.events import Gaussian as GaussianEvent
 
 __all__ = ["NbAFLPaper"]
 
+CLIPS = ("norm", "coordinate")
 WHY_NOT = (
     "weights are clipped to C after training, so replacing one record can turn them from C to -C: they move by 2C, not "
     "by the 2C/m of a mean over m records"
 )
 
 
+def clip_weights(rows: Rows, clip: float, by: str) -> Rows:
+    """Each row within C of zero, in the L2 norm or coordinate by coordinate; one that is not finite becomes zero."""
+    if by == "norm":
+        return clip_rows(rows, clip).value
+    return torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0).clamp(-clip, clip)
+
+
 @dataclass(frozen=True)
 class NbAFLPaper(Method):
     clip: float = 20.0  # C: bound on the L2 norm of a client's weights
+    clip_by: str = "norm"  # norm: C bounds the L2 norm of the weights; coordinate: every weight by itself
 
     private: ClassVar[bool] = False
     units: ClassVar[tuple[str, ...]] = ("client",)  # what is accounted; the claim is for a record
@@ -48,6 +63,11 @@ class NbAFLPaper(Method):
 
     def __post_init__(self) -> None:
         check.positive(clip=self.clip)
+        check.one_of(CLIPS, clip_by=self.clip_by)
+
+    def reach(self, plan: Plan) -> float:
+        """How far, in the L2 norm, the clipped weights of one client can lie from those of another."""
+        return 2 * self.clip * (math.sqrt(plan.dim) if self.clip_by == "coordinate" else 1.0)
 
     def uplink(self, plan: Plan, round: int) -> float:
         """Standard deviation of the noise in one client's weights."""
@@ -72,10 +92,10 @@ class NbAFLPaper(Method):
 
     def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
         up, down = self.uplink(plan, round), self.downlink_std(plan)
-        each = up / (2 * self.clip)
+        each = up / self.reach(plan)
         # "inside": who takes part shows, as whoever does not sends no noise
         seen = Cost("client", "replace", "server", GaussianEvent(each), draw="inside")
-        shown = seen_in_the_mean(plan, up, down, plan.sizes[-1] / plan.mean_client) / (2 * self.clip)
+        shown = seen_in_the_mean(plan, up, down, plan.sizes[-1] / plan.mean_client) / self.reach(plan)
         if shown <= each:
             return (seen,)
         return seen, Cost("client", "replace", "public", GaussianEvent(shown), draw="inside")
@@ -87,7 +107,7 @@ class NbAFLPaper(Method):
 
     def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
         """The noisy clipped weights less the public ones they came from, times the client's share of the records."""
-        clipped = clip_rows(state.params + rows, self.clip).value
+        clipped = clip_weights(state.params + rows, self.clip, self.clip_by)
         noise = rng.at("uplink").normal(rows.shape[1], like=rows)
         share = torch.tensor(sizes, dtype=rows.dtype, device=rows.device)[:, None] / plan.mean_client
         return share * (clipped + self.uplink(plan, state.round) * noise - state.params)
