@@ -9,7 +9,7 @@ from rich.console import Console
 
 from problems import job
 from sordino.cli.progress import RunProgress
-from sordino.cli.run import _hints, all_flags
+from sordino.cli.run import _hints, accounted, all_flags
 from sordino.core import plugin
 from sordino.runs import compare, run, spec
 
@@ -76,3 +76,10 @@ def test_the_budget_says_what_hides_the_messages(channel):
     console = Console(file=io.StringIO(), highlight=False, width=300)
     RunProgress(console=console).start(job(method="dp-sgd", channel=channel))
     assert ("against the server behind a secure sum, so noise" in console.file.getvalue()) == (channel == "secure-sum")
+
+
+def test_a_reason_is_left_out_only_where_the_sentence_ends_with_it():
+    """A run that ended before its first round has a finite epsilon, and a reason that nobody said."""
+    assert accounted("No guarantee against x: so it is.", "so it is", True) == "No guarantee against x, as was said."
+    assert accounted("No guarantee against x: so it is.", "so it is", False) == "No guarantee against x: so it is."
+    assert accounted("In total over 0 rounds, epsilon = 0.", "so it is", True) == "In total over 0 rounds, epsilon = 0."

@@ -98,7 +98,7 @@ def test_a_bound_on_every_weight_is_charged_for_all_of_them(method):
     keys = {"method": method, "clip": 0.01, "epsilon": 1e9, "learning_rate": 50.0}
     made, whole = job(clip_by="coordinate", **keys), job(**keys)
     state = loop.begin(made)
-    weights = state.params + sent(made, state) / 1.0
+    weights = state.params + sent(made, state)
     assert float(weights.abs().max()) <= 0.01 * (1 + 1e-4)
     assert float((weights.abs() > 0.0099).float().mean()) > 0.5  # they want to go further
     assert float(weights.norm(dim=1).max()) > 0.01 * 3  # and their norm is not what is bounded

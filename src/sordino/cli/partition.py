@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.core import check
-from sordino.core.errors import RunError
 from sordino.core.rng import Ints, Stream
 from sordino.data.load import Columns, Dataset, load
 from sordino.data.partition import parse
+from sordino.report.axes import save
 
 NOTICE = "Label counts of private data are private: draw them only if you may see the data."
 SHADES = " ·░▒▓█"
@@ -159,9 +159,4 @@ def draw(path: Path, title: str, names: list[str], counts: NDArray[np.int64]) ->
         top.set(ylabel="records", title=title)
         low.set_xlabel("client")
         low.xaxis.set_major_locator(MaxNLocator(integer=True))
-        try:
-            figure.savefig(path, dpi=150)
-        except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror or error}.") from error
-        finally:
-            pyplot.close(figure)
+        save(pyplot, figure, path)

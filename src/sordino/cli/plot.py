@@ -15,6 +15,7 @@ from sordino.privacy.accountants import pld, rdp
 from sordino.privacy.algebra import gdp_mu_squared
 from sordino.privacy.events import Event
 from sordino.privacy.pairs import Floats
+from sordino.report.axes import save
 
 BLUE, ORANGE, GREY = "#1f5f99", "#c4501b", "#777777"
 ENDS: Floats = 1 - np.geomspace(1e-6, 0.05, 12)  # losses that end fall steeply there
@@ -67,12 +68,7 @@ def draw(path: Path, asked: Question, epsilon: float | None, shown: str) -> None
         right.grid(alpha=0.25, lw=0.6)
         right.legend(loc="upper right", frameon=False, fontsize=9)
         figure.suptitle(_title(asked), fontsize=11)
-        try:
-            figure.savefig(path, dpi=150)
-        except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror or error}") from error
-        finally:
-            pyplot.close(figure)
+        save(pyplot, figure, path)
 
 
 def _curve(event: Event, epsilon: float) -> tuple[Floats, Floats]:

@@ -152,7 +152,8 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
 
 def accounted(sentence: str, reason: str | None, claimed: bool) -> str:
     """Why there is no guarantee has been said where a claim was said not to hold: not once more."""
-    return sentence.removesuffix(f": {reason}.") + ", as was said." if claimed and reason else sentence
+    known = f": {reason}."
+    return sentence.removesuffix(known) + ", as was said." if claimed and sentence.endswith(known) else sentence
 
 
 def _where(result: Result) -> str:

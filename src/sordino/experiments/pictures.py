@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sordino.core.errors import RunError
 from sordino.experiments.base import Experiment, Outcome, spread
-from sordino.report.axes import legend
+from sordino.report.axes import legend, save
 from sordino.report.figures import COLOURS, GREY, MARKERS, STYLE
 
 LINES = {"printed": "--", "sound": "-", "features": "-.", "reference": ":"}
@@ -32,12 +31,7 @@ def draw(path: Path, experiment: Experiment, found: Sequence[Outcome]) -> bool:
         figure = makers[experiment.kind](pyplot, experiment, found)
         if figure is None:
             return False
-        try:
-            figure.savefig(path, dpi=130)
-        except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror or error}") from error
-        finally:
-            pyplot.close(figure)
+        save(pyplot, figure, path, dpi=130)
     return True
 
 

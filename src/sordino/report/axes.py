@@ -1,10 +1,23 @@
-"""Axes and legends that are readable at any number of methods."""
+"""Axes and legends that are readable at any number of methods; pictures on disk."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from sordino.core.errors import RunError
+
+
+def save(pyplot: Any, figure: Any, path: Path, dpi: int = 150) -> None:
+    """Write a picture and let go of it."""
+    try:
+        figure.savefig(path, dpi=dpi)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}.") from error
+    finally:
+        pyplot.close(figure)
 
 
 def log_ticks(axis: Any, values: Sequence[float]) -> tuple[float, float]:

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.core.errors import RunError
-from sordino.report.axes import legend, log_ticks
+from sordino.report.axes import legend, log_ticks, save
 from sordino.report.curves import Floats, curve, extremes
 from sordino.report.summary import Line, compared_by
 
@@ -57,12 +56,7 @@ def draw(folder: Path, lines: Sequence[Line]) -> list[Path]:
             if figure is None:
                 continue
             path = folder / f"{picture.by if kind == 'scores' else kind}.png"
-            try:
-                figure.savefig(path, dpi=150)
-            except OSError as error:
-                raise RunError(f"cannot write {path}: {error.strerror or error}") from error
-            finally:
-                pyplot.close(figure)
+            save(pyplot, figure, path)
             out.append(path)
     return out
 

@@ -15,7 +15,7 @@ from sordino.core.errors import SpecError
 from sordino.methods.base import Method
 from sordino.methods.dp_sgd import DpSgd
 
-UNITS = ("record", "client", "user")
+UNITS = plugin.UNITS
 
 
 @dataclass(frozen=True)
