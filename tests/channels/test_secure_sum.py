@@ -48,7 +48,7 @@ def test_the_shares_of_the_honest_add_up_to_the_whole_noise(viewer, honest):
     left = 4 * rows[:honest].sum(dim=0)  # a sum of 4 records' gradients; the others' shares are known to the viewer
     assert kstest(left.double().numpy(), norm(scale=z).cdf).pvalue > 1e-3
     assert kstest(left.double().numpy(), norm(scale=1.1 * z).cdf).pvalue < 1e-3
-    assert made.promise().epsilon <= 2.0 and made.promise().viewer == viewer
+    assert made.promise.epsilon <= 2.0 and made.promise.viewer == viewer
 
 
 def test_the_noise_is_there_once_and_priced_once():
@@ -62,7 +62,7 @@ def test_another_client_knows_its_own_share():
     made = job(method="dp-sgd", channel="secure-sum", epsilon=1.0, rounds=4)
     inside = made.guarantee("client", 4, 4).epsilon
     mu = math.sqrt(4) / (made.plan.z * math.sqrt(7 / 8))
-    assert inside == pytest.approx(gdp.epsilon_of_mu(mu, 1e-5), rel=1e-6) and inside > made.promise().epsilon
+    assert inside == pytest.approx(gdp.epsilon_of_mu(mu, 1e-5), rel=1e-6) and inside > made.promise.epsilon
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_a_small_client_would_bring_less_than_its_share_of_the_noise():
     with pytest.raises(SpecError, match=r"batch_rate >= 0\.5"):
         job(method="dp-sgd", clients=clients, channel="secure-sum", batch_rate=0.05)
     made = job(method="dp-sgd", clients=clients, channel="secure-sum", batch_rate=0.5)
-    assert made.promise().epsilon <= 2.0
+    assert made.promise.epsilon <= 2.0
 
 
 def test_the_sentence_says_what_the_server_sees():
     made = job(method="dp-sgd", channel="secure-sum")
-    assert "the sum of all messages alone" in made.promise().sentence()
-    assert "sees every message" not in made.promise().sentence() and made.promise().to_json()["channel"] == "secure-sum"
-    assert "sees every message" in job(method="dp-sgd").promise().sentence()
+    assert "the sum of all messages alone" in made.promise.sentence()
+    assert "sees every message" not in made.promise.sentence() and made.promise.to_json()["channel"] == "secure-sum"
+    assert "sees every message" in job(method="dp-sgd").promise.sentence()

@@ -199,13 +199,13 @@ def test_a_smaller_epsilon_or_delta_or_more_rounds_mean_more_noise(method):
     assert z(epsilon=0.5) > z(epsilon=1.0) > z(epsilon=8.0) > 0
     assert z(delta=1e-8) > z(delta=1e-5) > z(delta=1e-3)
     assert z(rounds=100) > z(rounds=10) or method in FILTERED  # there z is that of the whole run
-    assert job(method=method, epsilon=1.0).promise().epsilon <= 1.0
+    assert job(method=method, epsilon=1.0).promise.epsilon <= 1.0
 
 
 @pytest.mark.parametrize("method", PRIVATE)
 def test_the_promise_is_kept_and_used(method):
     made = job(method=method, epsilon=3.0, rounds=7)
-    assert 0.995 * 3.0 < made.promise().epsilon <= 3.0
+    assert 0.995 * 3.0 < made.promise.epsilon <= 3.0
 
 
 @pytest.mark.parametrize("method", EVEN)

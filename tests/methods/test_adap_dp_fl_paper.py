@@ -134,7 +134,7 @@ def test_extreme_claims_are_followed_or_refused():
 def test_nothing_is_accounted():
     made = silent()
     (cost,) = made.method.costs(made.plan)
-    assert "exact norms" in non_private(cost.event) and made.promise().epsilon == math.inf
+    assert "exact norms" in non_private(cost.event) and made.promise.epsilon == math.inf
     assert made.method.claim(made.plan).epsilon == 2.0
 
 

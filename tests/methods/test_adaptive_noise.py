@@ -40,8 +40,8 @@ def with_z(made, z):
 def test_the_price_is_that_of_the_gaussian_mechanism(unit):
     other = "dp-sgd" if unit == "record" else "nbafl"
     made = job(method="adaptive-noise", unit=unit, epsilon=1.0, rounds=16)
-    assert made.promise().unit == unit and made.promise().viewer == "server"
-    assert 0.995 < made.promise().epsilon <= 1.0
+    assert made.promise.unit == unit and made.promise.viewer == "server"
+    assert 0.995 < made.promise.epsilon <= 1.0
     assert made.plan.z == pytest.approx(4 * 3.73063163482, rel=1e-4)  # sqrt(T) sigma(1, 1e-5): THEORY, golden values
     assert made.plan.z == pytest.approx(job(method=other, epsilon=1.0, rounds=16).plan.z)
 

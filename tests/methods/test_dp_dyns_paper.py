@@ -78,6 +78,6 @@ def test_sigma_is_that_of_the_claimed_total():
 
 def test_a_run_is_infinite_and_says_so():
     made = job(method="dp-dyns-paper")
-    assert math.isinf(made.promise().epsilon) and "largest gradient norm" in made.promise().reason
+    assert math.isinf(made.promise.epsilon) and "largest gradient norm" in made.promise.reason
     assert made.method.noise(loop.begin(made), made.plan) is None
     assert "does not hold" in DpDynsPaper().claim(made.plan).sentence()

@@ -69,7 +69,7 @@ def test_one_participation_in_a_tree_costs_its_levels():
     """By hand: 8 rounds, one participation, 4 levels: mu = sqrt(4) / z."""
     made = job(method="dp-ftrl", rounds=8, max_participations=1, epsilon=2.0)
     assert made.plan.z == pytest.approx(2 / gdp.mu_for(2.0, 1e-5), rel=1e-3)
-    assert made.promise().epsilon <= 2.0
+    assert made.promise.epsilon <= 2.0
 
 
 def test_banded_participations_that_are_bands_apart_cost_their_root():

@@ -59,6 +59,6 @@ def test_noise_for_every_example_is_more_by_the_root_of_the_batch():
 
 def test_a_run_is_infinite_and_says_so():
     made, _ = sent(0.1)
-    assert math.isinf(made.promise().epsilon) and made.promise().reason == made.method.claim(made.plan).why_not
+    assert math.isinf(made.promise.epsilon) and made.promise.reason == made.method.claim(made.plan).why_not
     with pytest.raises(SpecError, match="reading"):
         FedAlphaCdpPaper(reading="layer")

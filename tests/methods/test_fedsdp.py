@@ -213,7 +213,7 @@ def test_the_whole_run_is_one_gaussian():
     assert 1 / here.plan.z <= budget_mu(1.0, 1e-5)
     (cost,) = here.method.whole(here.plan)
     assert cost.event == Gaussian(here.plan.z) and (cost.unit, cost.relation) == ("record", "add/remove")
-    assert here.promise().epsilon == pytest.approx(1.0, abs=1e-4)
+    assert here.promise.epsilon == pytest.approx(1.0, abs=1e-4)
     assert made(rounds=7, refresh=1, slope=1.9, epsilon=1.0).plan.z == pytest.approx(here.plan.z)
 
 
@@ -471,10 +471,12 @@ def test_a_run_from_the_shell_and_its_explanation(sordino_command, small_npz, tm
     records = [json.loads(line) for line in (tmp_path / "runs/a/records.jsonl").read_text().splitlines()]
     chosen = [r["decided"] for r in records]
     assert [c["learnt"] for c in chosen] == [True, False, True, False]
+    assert [c["sums"] for c in chosen] == [3, 1, 3, 1]
     left = [c["left"] for c in chosen]
     assert left == sorted(left, reverse=True) and left[0] == pytest.approx(0.75)
     assert chosen[1]["ratio_used"] == chosen[0]["ratio"] and sum(chosen[0]["shares"]) == pytest.approx(1)
     said = FedSdp(groups=2).explain(records)
+    assert "1.7 times as much" in said[0] and "times as much" not in said[1]
     assert len(said) == 4 and "Round 1" in said[0] and "group 2" in said[0] and "Released anew" not in said[1]
     assert f"{100 * chosen[0]['ratio']:.0f} %" in said[1]
     first, second = (c["noise_multiplier"] / c["even_multiplier"] for c in chosen[:2])

@@ -291,7 +291,7 @@ def test_the_noise_gives_the_contribution_away():
 def test_what_holds_is_nothing():
     here = made()
     (cost,) = here.method.costs(here.plan)
-    assert isinstance(cost.event, NonPrivate) and here.promise().epsilon == math.inf
+    assert isinstance(cost.event, NonPrivate) and here.promise.epsilon == math.inf
     claim = here.method.claim(here.plan)
     assert (claim.epsilon, claim.delta, claim.scope) == (here.plan.epsilon, here.plan.delta, "round")
     assert "does not hold" in claim.sentence() and here.method.private is False

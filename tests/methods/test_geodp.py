@@ -34,7 +34,7 @@ def test_a_client_in_few_rounds_pays_for_the_dearest_of_them():
     made = job(method="geodp", noise_ratio=0.8, rounds=6, max_participations=2)
     z = [made.method.multiplier(made.plan, t) for t in range(6)]
     mu = math.hypot(1 / z[4], 1 / z[5])  # the last rounds have least noise
-    assert made.promise().epsilon == pytest.approx(gdp.epsilon_of_mu(mu, 1e-5), rel=1e-6)
+    assert made.promise.epsilon == pytest.approx(gdp.epsilon_of_mu(mu, 1e-5), rel=1e-6)
 
 
 def test_the_noise_of_a_round_is_its_own():

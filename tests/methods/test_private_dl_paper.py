@@ -63,7 +63,7 @@ def test_the_noise_is_sigma_times_the_estimate():
 
 def test_a_run_is_infinite_and_views_are_refused():
     made = made_with(1.0)
-    assert math.isinf(made.promise().epsilon) and "outlier" in made.method.claim(made.plan).sentence()
+    assert math.isinf(made.promise.epsilon) and "outlier" in made.method.claim(made.plan).sentence()
     pictures = [(torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64))]
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     with pytest.raises(SpecError, match="views"):

@@ -133,7 +133,7 @@ def test_what_is_charged():
 @pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
 def test_the_promise_is_kept_and_used(mechanism):
     made = job(method="udp-fl", mechanism=mechanism, epsilon=3.0, rounds=7)
-    assert 0.99 * 3.0 < made.promise().epsilon <= 3.0
+    assert 0.99 * 3.0 < made.promise.epsilon <= 3.0
 
 
 def test_three_laplace_rounds_by_hand():
@@ -146,7 +146,7 @@ def test_free_choice_is_charged_by_rho_alone():
     (cost,) = made.method.costs(made.plan)
     assert cost.event == Repeated(LaplaceL2Event(made.plan.z), 1)
     rho = 20 / (2 * made.plan.z**2)
-    assert made.promise().epsilon <= 3.0 < zcdp.epsilon(Repeated(LaplaceL2Event(0.99 * made.plan.z), 20), 1e-5)
+    assert made.promise.epsilon <= 3.0 < zcdp.epsilon(Repeated(LaplaceL2Event(0.99 * made.plan.z), 20), 1e-5)
     decided = made.method.decided(played(made, 1)[-1], made.plan)
     assert decided["rho_total"] == pytest.approx(rho) and decided["rho"] == pytest.approx(rho / 20)
 
@@ -369,3 +369,10 @@ def test_a_run_from_the_shell_and_its_explanation(sordino_command, small_npz, tm
     assert [r["decided"]["mechanism"] for r in records] == ["gaussian"] * 3
     assert "profile medical" in UdpFl(reselect=2).explain(records)[0]
     assert epsilon(Repeated(LaplaceL2Event(records[0]["decided"]["noise_multiplier"]), 3), 1e-5) <= 8
+
+
+def test_records_of_the_server_that_nothing_uses_are_remarked():
+    unused = "makes no use of the records that server_data takes"
+    for keys, said in (({"path": "none"}, True), ({"path": "bezier"}, False), ({"method": "dp-sgd"}, True)):
+        made = job(**({"method": "udp-fl", "epsilon": 8.0, "server_data": 0.25} | keys))
+        assert any(unused in note for note in made.notes) == said

@@ -222,9 +222,9 @@ def test_the_promise_by_hand(method, m):
     made = job(clients=bounded(OWN, clients_per_user=m), unit="user", clients_per_user=m, method=method, epsilon=3.0)
     z = made.plan.z
     each = Repeated(Gaussian(z), 3 * m) if method == "dp-sgd" else Repeated(Gaussian(z / (2 * m)), 3)
-    assert made.promise().epsilon == pytest.approx(epsilon(each, 1e-5), rel=1e-6)
-    assert 2.98 < made.promise().epsilon <= 3.0 and made.promise().unit == "user"
-    assert "user" in made.promise().sentence()
+    assert made.promise.epsilon == pytest.approx(epsilon(each, 1e-5), rel=1e-6)
+    assert 2.98 < made.promise.epsilon <= 3.0 and made.promise.unit == "user"
+    assert "user" in made.promise.sentence()
     single = job(clients=bounded(OWN), unit="user", method=method, epsilon=3.0).plan.z
     assert z / single == pytest.approx(np.sqrt(m) if method == "dp-sgd" else m, rel=1e-2)
 

@@ -224,7 +224,7 @@ def test_promise_guarantee_and_ledger_hold_the_evaluations(method, tmp_path):
     result = sordino.train(mlp(), federation(SIZES), **keys)
     made = job(clients=federation(SIZES), **keys)
     mu = math.sqrt(4 / made.plan.z**2 + 4 / 20.0**2)
-    for found in (made.promise(), result.guarantee):
+    for found in (made.promise, result.guarantee):
         assert delta(mu, found.epsilon) == pytest.approx(1e-5, rel=1e-2)
         assert found.epsilon > 1.99
     bare = job(clients=federation(SIZES), method=method, rounds=4)

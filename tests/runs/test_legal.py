@@ -85,7 +85,7 @@ def test_a_cell_runs_or_is_refused_as_the_table_says(cell):
         state = after
     cost = made.whole()
     assert cost.unit == unit
-    assert made.promise().epsilon <= 2.0 if made.method.private else made.promise().epsilon == float("inf")
+    assert made.promise.epsilon <= 2.0 if made.method.private else made.promise.epsilon == float("inf")
 
 
 def test_without_a_unit_the_method_s_own_one_is_meant():

@@ -36,7 +36,7 @@ def test_the_noise_is_what_a_run_of_the_product_gets(setting, keys):
     found = planner.answer(setting, replace(ASKED, **rates))
     real = job(linear(), rounds=3, epsilon=2.0, delta=1e-5, **keys)
     assert found.noise_multiplier == pytest.approx(real.plan.z, rel=1e-6)
-    promise = real.promise()
+    promise = real.promise
     assert found.guarantee.epsilon == pytest.approx(promise.epsilon, rel=1e-9)
     assert (found.guarantee.unit, found.guarantee.relation) == (promise.unit, promise.relation)
 

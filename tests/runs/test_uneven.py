@@ -10,7 +10,8 @@ from itertools import pairwise
 import pytest
 
 import sordino
-from problems import charges, federation, held_out, linear
+from problems import charges, federation, held_out, job, linear
+from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy.accountants import gdp
 from sordino.runs import faults
 from sordino.runs.folder import RunFolder
@@ -77,3 +78,15 @@ def test_a_run_that_ends_by_itself_says_what_it_cost_and_is_evaluated(tmp_path):
     assert RunFolder(tmp_path / "it").read_json("result.json")["rounds"] == 7
     again = sordino.train(linear(), CLIENTS, test=TEST, resume=tmp_path / "it")
     assert len(again.history) == 7
+
+
+def test_what_a_round_costs_is_asked_once_a_round(monkeypatch):
+    """Not once a round of every round before it: an epsilon after each of many rounds would cost more than training."""
+    asked = []
+    plain = DpSgd.costs
+    monkeypatch.setattr(DpSgd, "costs", lambda self, *args: (asked.append(args), plain(self, *args))[1])
+    made = job(method="dp-sgd", rounds=60)
+    asked.clear()
+    found = [made.guarantee("server", n, n, rough=True).epsilon for n in range(1, 61)]
+    assert len(asked) <= 3 * 60 and found == sorted(found)
+    assert made.guarantee("server", 70, 70).epsilon > made.promise.epsilon  # more than was planned is counted too

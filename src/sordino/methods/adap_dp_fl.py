@@ -80,6 +80,9 @@ class AdapDpFl(DpSgd):
                 "batch_rate = 1."
             )
 
+    def uses_public(self) -> bool:
+        return True
+
     # --- the filter
 
     def releases(self, plan: Plan) -> float:

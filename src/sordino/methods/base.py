@@ -165,6 +165,10 @@ class Method:
     def check_groups(self, highest: int) -> None:
         """Refuse data whose records belong to more groups of private attributes than the method knows of."""
 
+    def uses_public(self) -> bool:
+        """Whether it looks at data that the server holds (key `server_data`)."""
+        return False
+
     def remarks(self, plan: Plan) -> tuple[str, ...]:
         """What whoever runs it with this plan should know."""
         return ()

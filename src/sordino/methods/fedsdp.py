@@ -207,6 +207,7 @@ class FedSdp(DpSgd):
             "ratio": float(state.extra["ratio"]),  # R from now on
             "shares": [float(s) for s in state.extra["shares"]],  # of the general records, of group 1, ...
             "learnt": bool(state.extra["learnt"]),  # whether they are of this round
+            "sums": self.groups + 1 if self.refreshes(state.round - 1) else 1,  # that a step released, each with noise
             "rho": rho,  # spent by a participation in this round, relative to the whole budget; the mean
             "left": left,
             "noise_multiplier": noise_for(int(rho * UNITS), steps, sum(own) / len(own)),
@@ -270,6 +271,11 @@ def _sentence(number: int, chosen: dict[str, Any]) -> str:
         f"{chosen['even_multiplier']:.3g}; what earlier rounds saved lowers it, what they took raises it). That cost "
         f"{100 * chosen['rho']:.2g} % of the budget, {100 * chosen['left']:.3g} % is left."
     )
+    if chosen["sums"] > 1:
+        text += (
+            f" Every group was released apart from the others, each with that noise, so the step had "
+            f"{math.sqrt(chosen['sums']):.2g} times as much."
+        )
     if not chosen["learnt"]:
         return text
     each = [f"group {g} {round(100 * share)} %" for g, share in enumerate(chosen["shares"][1:], start=1)]

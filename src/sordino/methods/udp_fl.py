@@ -134,6 +134,9 @@ class UdpFl(DpSgd):
             )
         super().require(plan)
 
+    def uses_public(self) -> bool:
+        return self.path in low_loss_path.CURVES
+
     def begin(self, state: State, layout: Layout, plan: Plan) -> State:
         if self.path in low_loss_path.CURVES and plan.public is None:
             raise SpecError(

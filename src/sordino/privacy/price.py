@@ -7,9 +7,9 @@ the server pays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from sordino.core.errors import SpecError, UnsupportedEvent
 from sordino.privacy import trust
@@ -21,6 +21,9 @@ from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Sampler, of_records_inside
 
 VIEWERS = ("server", "public")  # those every run reports
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 def cost_to(viewer: str, costs: Sequence[Cost]) -> Cost:
@@ -48,11 +51,16 @@ def total(
     by_round = [costs] * rounds if isinstance(costs, Cost) else list(costs)
     if not by_round:
         return (_with(Composed(()), once),)
-    every_time = _with(_sum(_dearest([_each(c) for c in by_round], participations)), once)
-    if trust.viewer(viewer).sees_draw or any(non_private(c.event) is not None for c in by_round):
+    every_time = _with(_sum(_dearest(by_run(_each, by_round), participations)), once)
+    if trust.viewer(viewer).sees_draw or any(non_private(c.event) is not None for c, _ in groupby(by_round)):
         return (every_time,)
-    hidden = _with(_sum([_hidden(c, sampler, population) for c in by_round]), once)
+    hidden = _with(_sum(by_run(lambda c: _hidden(c, sampler, population), by_round)), once)
     return (hidden,) if participations >= rounds else (hidden, every_time)
+
+
+def by_run(make: Callable[[A], B], rounds: Sequence[A]) -> list[B]:
+    """One thing made of each round; of equal rounds next to each other it is made once."""
+    return [made for one, run in groupby(rounds) for made in [make(one)] for _ in run]
 
 
 def _each(cost: Cost) -> Event:

@@ -131,6 +131,8 @@ def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None) -> It
     yield from method.remarks(plan)
     if spec.private_data is not None and not method.tagged:
         yield f"{spec.method} makes no difference between records with private attributes and others"
+    if spec.server_data and not method.uses_public():
+        yield f"{spec.method} makes no use of the records that server_data takes from the clients for the server"
     if plan.algorithm.needs_steps and max(plan.local.count(n) for n in plan.sizes) == 1:
         yield f"with one local step a round {spec.algorithm} does what fedavg does: raise local_steps"
     if held is not None and method.private and (noise := held_out.deviation(held, spec.release_noise)) > 0.05:

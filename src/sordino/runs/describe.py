@@ -17,7 +17,7 @@ from sordino.runs.job import Job
 
 def describe(job: Job) -> dict[str, Any]:
     """What was derived from the spec, for people and programs."""
-    plan, promise = job.plan, job.promise()
+    plan, promise = job.plan, job.promise
     return {
         "method": job.spec.method,
         "algorithm": job.spec.algorithm,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor
 
@@ -20,6 +21,8 @@ from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Poisson, Sampler
 from sordino.runs.held_out import HeldOut
 from sordino.runs.spec import Spec
+
+Costs = tuple[Cost, ...]  # of one round, by viewer
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Job:
 
     def guarantee(self, viewer: str, rounds: int, participations: int, rough: bool = False) -> Guarantee:
         """What so many rounds cost; `rough` is quicker and still an upper bound."""
-        cost, events = totals(self.method, self.plan, viewer, rounds, participations, self.once)
+        cost, events = totals(self.method, self.plan, viewer, rounds, participations, self.once, self._by_round)
         cells = pld.ROUGH if rough else pld.FINE
         found = price.of(events, cost, viewer, rounds, self.spec.delta, self.spec.mode, cells)
         return replace(found, channel=self.plan.channel)
@@ -54,6 +57,17 @@ class Job:
         """Against whom a guarantee is reported."""
         return tuple(dict.fromkeys((*price.VIEWERS, self.viewer)))
 
+    @cached_property
+    def _by_round(self) -> tuple[Costs, ...]:
+        """What every round of the plan costs: asked after each round, so kept."""
+        return () if self.method.whole(self.plan) is not None else by_round(self.method, self.plan, self.plan.rounds)
+
+    @property
+    def alike(self) -> bool:
+        """Whether every round costs the same."""
+        return all(costs == self._by_round[0] for costs in self._by_round)
+
+    @cached_property
     def promise(self) -> Guarantee:
         """What the whole plan costs the viewer the budget is meant against."""
         return self.guarantee(self.viewer, self.plan.rounds, self.plan.participations)
@@ -61,23 +75,38 @@ class Job:
     def whole(self) -> Cost:
         """The whole plan as one event, against the viewer of the budget."""
         plan = self.plan
-        cost, found = totals(self.method, plan, self.viewer, plan.rounds, plan.participations, self.once)
+        rounds, most = plan.rounds, plan.participations
+        cost, found = totals(self.method, plan, self.viewer, rounds, most, self.once, self._by_round)
         event = found[0] if len(found) == 1 else min(found, key=lambda e: account.epsilon(e, self.spec.delta))
         return Cost(cost.unit, cost.relation, self.viewer, event)
 
 
+def by_round(method: Method, plan: Plan, rounds: int) -> tuple[Costs, ...]:
+    """What each of the first rounds costs."""
+    return tuple(method.costs(plan, t) for t in range(rounds))
+
+
 def totals(
-    method: Method, plan: Plan, viewer: str, rounds: int, participations: int, once: Sequence[Event] = ()
+    method: Method,
+    plan: Plan,
+    viewer: str,
+    rounds: int,
+    participations: int,
+    once: Sequence[Event] = (),
+    known: Sequence[Costs] | None = None,
 ) -> tuple[Cost, tuple[Event, ...]]:
-    """What so many rounds cost a viewer: whose data in which relation, and events that each bound all of it."""
+    """What so many rounds cost a viewer: whose data in which relation, and events that each bound all of it. `known`:
+    what every round costs, if that has been asked already."""
     whole = method.whole(plan)
     if whole is not None:  # however little has happened: what is spent on the way is chosen on the way
         cost = price.cost_to(viewer, whole)
         return cost, (Composed((*((cost.event,) if rounds else ()), *once)),)
     cost = price.cost_to(viewer, method.costs(plan))
-    by_round = [price.cost_to(viewer, method.costs(plan, t)) for t in range(rounds)]
+    if known is None or len(known) < rounds:
+        known = by_round(method, plan, rounds)
+    costs = price.by_run(lambda c: price.cost_to(viewer, c), known[:rounds])
     draw = seen_draw(plan, cost)
-    return cost, price.total(by_round, viewer, draw, plan.population, rounds, participations, once)
+    return cost, price.total(costs, viewer, draw, plan.population, rounds, participations, once)
 
 
 def seen_draw(plan: Plan, cost: Cost) -> Sampler:

@@ -119,7 +119,7 @@ def table() -> list[dict[str, str]]:
     """Every combination: one row an algorithm and unit, one column a method that goes with any algorithm."""
     return [
         {"algorithm": algorithm, "unit": unit} | {m: _cell(m, algorithm, unit) for m in carriers()}
-        for algorithm in plugin.available("algorithms")
+        for algorithm in plugin.loadable("algorithms")
         for unit in UNITS
     ]
 
@@ -127,7 +127,7 @@ def table() -> list[dict[str, str]]:
 def carriers() -> list[str]:
     """The methods that carry any algorithm; the others name those they go with, or are one of these with a part
     replaced and go with what that goes with."""
-    found = {m: plugin.load("methods", m) for m in plugin.available("methods")}
+    found = {m: plugin.load("methods", m) for m in plugin.loadable("methods")}
     return [m for m, cls in found.items() if not cls.algorithms and Method in cls.__bases__]
 
 

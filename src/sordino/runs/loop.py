@@ -59,7 +59,7 @@ def _rounds(
 ) -> Iterator[RoundRecord]:
     saved, kept = time.monotonic(), done
     method = returned.checked(job)
-    uneven = method.whole(job.plan) is not None or not _alike(job)
+    uneven = method.whole(job.plan) is not None or not job.alike
     while done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None):
         if method.over(state, job.plan):
             break
@@ -111,12 +111,6 @@ def _rounds(
         yield record
     if done != kept:  # the budget ended the run before its rounds did
         _save(job, folder, ledger, state, done)
-
-
-def _alike(job: Job) -> bool:
-    """Whether every round costs the same."""
-    first = job.method.costs(job.plan)
-    return all(job.method.costs(job.plan, t) == first for t in range(1, job.plan.rounds))
 
 
 def lost_record(job: Job, ledger: Account, state: State, done: int) -> RoundRecord:
@@ -173,7 +167,7 @@ def spent(job: Job, rounds: int, participations: int, last: bool) -> dict[str, f
         now = job.guarantee(viewer, rounds, participations, rough=not last)
         out[viewer] = now.epsilon
         if not last and viewer == job.viewer:  # less has happened than was planned
-            out[viewer] = min(now.epsilon, job.promise().epsilon)
+            out[viewer] = min(now.epsilon, job.promise.epsilon)
     return out
 
 

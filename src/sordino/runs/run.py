@@ -218,7 +218,7 @@ def execute(
 
 
 def plan_charge(job: Job) -> Charge:
-    return Charge(job.whole(), job.promise().epsilon, job.spec.delta)
+    return Charge(job.whole(), job.promise.epsilon, job.spec.delta)
 
 
 def _afford(job: Job, data: str) -> None:

@@ -262,7 +262,7 @@ def _comments(cls: type) -> dict[str, str]:
 
 def owners(key: str) -> list[str]:
     """The methods and algorithms that have a key of their own by that name."""
-    return [n for k in PLUGINS for n in plugin.available(k) if key in {f.name for f in plugin_fields(k, n)}]
+    return [n for k in PLUGINS for n in plugin.loadable(k) if key in {f.name for f in plugin_fields(k, n)}]
 
 
 def from_dict(values: dict[str, Any]) -> Spec:
@@ -342,7 +342,7 @@ def template() -> str:
             lines += ["", f"# --- {group}"]
         lines.append(_line(f.name, f.default, f.metadata["help"]))
     for kind, usual in zip(PLUGINS, (Spec.method, Spec.algorithm), strict=True):
-        for name in plugin.available(kind):
+        for name in plugin.loadable(kind):
             own, text = plugin_fields(kind, name), plugin_help(kind, name)
             if own:
                 lines += ["", f"# --- of {name} only"]
