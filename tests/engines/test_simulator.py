@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import sordino
 from problems import CLASSES, FEATURES, federation, job, linear, mlp
@@ -138,3 +139,21 @@ def test_a_federation_of_one_and_of_clients_with_one_record():
         for algorithm in KEEPERS:
             state = go(built(algorithm, clients), Simulator(CPU), [range(len(clients))] * 2)
             assert bool(state.params.isfinite().all())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("method", ["dp-sgd", "none"])
+def test_on_a_gpu_a_seed_repeats_a_run_bit_for_bit(method, tmp_path):
+    """Recorded steps (enough of them to be recorded) add in one order."""
+    pictures = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(40, 1, 12, 12, generator=pictures), torch.arange(40) % 3) for _ in range(12)]
+    found = []
+    for turn in "ab":
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(800, 3))
+        keys = {"method": method, "rounds": 6, "local_steps": 4, "batch_rate": 0.5, "device": "cuda", "seed": 3}
+        keys |= {"epsilon": 4.0} if method == "dp-sgd" else {}
+        sordino.train(model, clients, out=str(tmp_path), name=turn, **keys)
+        found.append((tmp_path / turn / "model.safetensors").read_bytes())
+    assert found[0] == found[1]

@@ -1,5 +1,7 @@
 """Recorded passes: the same sums, recorded when a shape has come often enough, and never more of them than allowed."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 from reference import case, loss, naive, relative
@@ -7,7 +9,7 @@ from torch import nn
 
 from sordino.core.types import Batch
 from sordino.gradients import Gradients, cost, graphed
-from sordino.gradients.graphed import PATIENCE, SHAPES, Graphed
+from sordino.gradients.graphed import LANES, PATIENCE, SHAPES, Graphed
 
 
 def run(weights, x, y, out):
@@ -18,6 +20,7 @@ class Fake:
     """A recording without a GPU: it has places of its own, and counts."""
 
     made = 0
+    under_way: ClassVar = []  # what has not been waited for
 
     def __init__(self, run, weights, x, y):
         type(self).made += 1
@@ -25,7 +28,12 @@ class Fake:
 
     def add(self, weights, x, y, out):
         self.seen += 1
+        type(self).under_way.append(self)
         self.run(weights.clone(), x.clone(), y.clone(), out)
+
+    def join(self):
+        while self in type(self).under_way:
+            type(self).under_way.remove(self)
 
 
 class Broken(Fake):
@@ -37,6 +45,7 @@ class Broken(Fake):
 @pytest.fixture
 def fake(monkeypatch):
     Fake.made = Broken.made = 0
+    Fake.under_way.clear()
     monkeypatch.setattr(graphed, "Recorded", Fake)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     return monkeypatch
@@ -45,7 +54,17 @@ def fake(monkeypatch):
 def sums(passes, sizes, kind="a"):
     out = torch.zeros(3)
     for n in sizes:
-        passes.add(run, kind, torch.arange(3.0), torch.ones(n, 2), torch.zeros(n), out)
+        passes.add(run, kind, [(torch.arange(3.0), torch.ones(n, 2), torch.zeros(n), out)])
+    assert not Fake.under_way
+    return out
+
+
+def cohort(passes, sizes, limit):
+    """Every client has a row of its own."""
+    out = torch.zeros(len(sizes), 3)
+    jobs = [(torch.arange(3.0), torch.ones(n, 2), torch.zeros(n), out[k]) for k, n in enumerate(sizes)]
+    passes.add(run, "a", jobs, limit)
+    assert not Fake.under_way
     return out
 
 
@@ -55,8 +74,40 @@ def test_a_shape_is_recorded_when_it_has_come_often_enough(fake):
     for turn in range(PATIENCE + 4):
         assert torch.equal(sums(passes, [5]), expected)
         assert Fake.made == (turn >= PATIENCE)
-    (recorded,) = passes._passes.values()
+    ((recorded,),) = passes._passes.values()
     assert recorded.seen == 4
+
+
+def test_clients_take_turns_in_lanes_of_which_there_are_as_many_as_memory_allows(fake):
+    for limit, lanes in ((5, 1), (14, 2), (10**6, LANES)):
+        passes, Fake.made = Graphed(), 0
+        for _ in range(4):
+            assert torch.equal(cohort(passes, [5] * 8, limit), torch.arange(3.0).expand(8, 3) * 10)
+        assert Fake.made == lanes
+        (found,) = passes._passes.values()
+        assert sum(one.seen for one in found) == 4 * 8 - PATIENCE
+        assert max(one.seen for one in found) - min(one.seen for one in found) <= PATIENCE
+
+
+def test_parts_of_one_client_run_one_after_the_other(fake):
+    class Watchful(Fake):
+        def add(self, weights, x, y, out):
+            assert not [one for one in Fake.under_way if one.last == out.data_ptr()]
+            self.last = out.data_ptr()
+            Fake.under_way.append(self)
+            self.run(weights, x, y, out)
+
+        def join(self):
+            while self in Fake.under_way:
+                Fake.under_way.remove(self)
+
+    fake.setattr(graphed, "Recorded", Watchful)
+    passes, out = Graphed(), torch.zeros(2, 3)
+    parts = ((0, 2), (0, 3), (0, 2), (1, 3))
+    for _ in range(PATIENCE + 1):
+        passes.add(run, "a", [(torch.arange(3.0), torch.ones(n, 2), torch.zeros(n), out[k]) for k, n in parts], 100)
+    assert torch.equal(out, torch.arange(3.0) * 2 * (PATIENCE + 1) * torch.tensor([[7.0], [3.0]]))
+    assert Watchful.made == 2 * LANES and not Fake.under_way
 
 
 def test_another_kind_of_pass_is_another_recording_and_there_are_only_so_many(fake):
@@ -92,4 +143,22 @@ def test_on_a_gpu_a_recorded_pass_gives_the_same_sums(monkeypatch):
         _, weights, batch = case(module, torch.randn(12, 3, 8, 8), (4, 4, 4), True)
         got = gradients.sums(weights.cuda(), Batch(batch.x.cuda(), batch.y.cuda(), batch.sizes), None)
         assert relative(got.cpu(), naive(module, weights, batch, None)) <= 1e-5
-    assert any(one is not None for one in gradients._plain._graphed._passes.values())
+    assert [len(lanes) for lanes in gradients._plain._graphed._passes.values()] == [LANES]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_lanes_beside_each_other_give_what_one_gives(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setitem(cost.PLAIN, "cuda", 0)
+    module = nn.Sequential(
+        nn.Conv2d(3, 32, 3, 1, 1), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 256, 64), nn.Linear(64, 10)
+    )
+    layout, weights, batch = case(module, torch.randn(24 * 20, 3, 16, 16), (20,) * 24, True)
+    weights, batch = weights.cuda(), Batch(batch.x.cuda(), batch.y.cuda(), batch.sizes)
+    found = []
+    for lanes in (1, 8):
+        monkeypatch.setattr(graphed, "LANES", lanes)
+        gradients = Gradients.of(module, loss, layout)
+        found.append([gradients.sums(weights, batch, None) for _ in range(30)][-1])
+    assert torch.equal(*found)

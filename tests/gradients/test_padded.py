@@ -58,7 +58,7 @@ def test_no_compiler_no_harm(monkeypatch):
     with pytest.warns(UserWarning, match="no compiler here"):
         steps = Padded(kept)
         for _ in range(padded.PATIENCE + 1):
-            got = steps.sums(weights, batch, 0.5, 1000)
+            got = steps.sums(weights, batch, 0.5, 50)
     assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
 
 
@@ -88,7 +88,7 @@ def test_compiled_is_the_same():
     module, kept, weights, batch = book()
     steps = Padded(kept, "aot_eager")
     for _ in range(padded.PATIENCE + 1):
-        got = steps.sums(weights, batch, 0.5, 1000)
+        got = steps.sums(weights, batch, 0.5, 50)
     assert steps._steps  # it was compiled
     assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
 
@@ -96,13 +96,37 @@ def test_compiled_is_the_same():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("stacked", [False, True], ids=["shared", "own"])
+@pytest.mark.filterwarnings("default")  # of the compiler
 def test_on_a_gpu(stacked, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     module, _, weights, batch = book()
     weights = weights if stacked else weights[0]
     layout = case(module, batch.x, SIZES, False)[0]
     gradients = Gradients.of(module, loss, layout)
-    for clip in (0.5, None):
-        for _ in range(padded.PATIENCE + 1):  # as it is, then compiled
+    for clip, small in ((0.5, 0), (0.5, 1), (None, 1)):
+        monkeypatch.setattr(padded, "SMALL", small or 10**12)
+        for _ in range(padded.PATIENCE + 1):  # as it is, then compiled or recorded
             got = gradients.sums(weights.cuda(), Batch(batch.x.cuda(), batch.y.cuda(), SIZES), clip).cpu()
             assert relative(got, naive(module, weights, batch, clip)) <= 1e-5
+
+
+def test_a_small_step_is_recorded_and_never_compiled(monkeypatch):
+    module, kept, weights, batch = book()
+    made = []
+
+    class Fake(padded.Replay):
+        def __init__(self, run, inputs):
+            made.append(len(inputs))
+            self.run = run
+
+        def __call__(self, *inputs):
+            return self.run(*inputs)
+
+    monkeypatch.setattr(padded, "Replay", Fake)
+    monkeypatch.setattr(padded.torch, "compile", lambda *a, **k: pytest.fail("compiled"))
+    monkeypatch.setattr(Padded, "_record", lambda self, plain, inputs: Fake(plain, inputs))
+    steps = Padded(kept)
+    for turn in range(padded.PATIENCE + 2):
+        got = steps.sums(weights, batch, 0.5, 10**6)
+        assert len(made) == (turn >= padded.TRIES)
+        assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5

@@ -14,7 +14,7 @@ TRAFFIC = 20  # multiplications that cost as much as one number written and read
 HELD = 2  # how many times the memory of a and g the held gradients may take
 CHUNK = {"cpu": 600_000, "cuda": 400_000_000}  # numbers of patches made at a time
 PATCHES = 16_000  # numbers of patches a sample up to which they beat PyTorch's kernels on a CPU
-PLAIN = {"cpu": 3_000_000, "cuda": 50_000_000}  # numbers in and out of a client's layers, from which a pass is its own
+PLAIN = {"cpu": 3_000_000, "cuda": 12_000_000}  # numbers in and out of a client's layers, from which a pass is its own
 SCALED = {"cpu": 600_000, "cuda": 16_000_000}  # numbers divided by a scale at a time
 LOOKUP_GRAM = 256  # tokens up to which comparing all pairs beats sorting them
 

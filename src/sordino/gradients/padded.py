@@ -1,8 +1,10 @@
-"""Many clients on a GPU: pad every client to one size, trace the whole step once, compile it.
+"""Many clients on a GPU: pad every client to one size; record the whole step, or compile it.
 
 Ragged batches would mean a loop over clients; padded ones are batched products of fixed shapes. The step is then a
-pure function of tensors: torch.fx traces it, forward, backward, norms and sums together, and torch.compile fuses
-it. Where that fails, or gives other numbers, the same function runs as it is.
+pure function of tensors. A small one is recorded and replayed, since starting its kernels takes longer than running
+them, and gives the same numbers bit for bit. A big one is traced, forward, backward, norms and sums together, and
+torch.compile fuses it, which takes most of a minute and pays where a step moves gigabytes. Where either fails, or
+compiling gives other numbers, the same function runs as it is.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from sordino.core.types import Batch
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip
+from sordino.gradients.graphed import Replay
 
 ROUND = 8  # sizes are rounded up to a multiple, so that few shapes occur
 PARTS = 4  # clients of about one size go together, in that many parts,
@@ -28,6 +32,8 @@ CROWD = 64  # if there are at least that many
 WASTE = 2.0  # padded records a record, beyond which padding does not pay
 SHAPES = 16  # shapes compiled at most
 PATIENCE = 20  # times a shape is met before it is compiled: cohorts drawn by Poisson differ in size
+SMALL = 16  # a step is recorded if so many of its size would fit into memory
+TRIES = 3  # times its shape is met before that
 TOLERANCE = 1e-3  # relative difference beyond which a compiled step is not trusted
 
 Step = Callable[..., Tensor]  # weights, x, y, share[, clip[, scale]] -> [clients, dim]
@@ -53,6 +59,8 @@ class Padded:
         self._book, self._backend = book, backend
         self._steps: dict[tuple[object, ...], Step] = {}
         self._met: Counter[tuple[object, ...]] = Counter()
+        self._pool: Any = None  # of recordings' memory, and
+        self._side: Any = None  # the stream they are made on: they are replayed one after the other
         self._lock = threading.Lock()
 
     def pays(self, sizes: tuple[int, ...]) -> bool:
@@ -75,7 +83,8 @@ class Padded:
         bound = None if clip is None else torch.as_tensor(clip, dtype=weights.dtype, device=weights.device)
         if even and count == many:
             full = torch.ones(len(batch.y), dtype=weights.dtype, device=weights.device) if share is None else share
-            return self._call(width, weights, batch.x, batch.y, full, bound, scale)
+            small = SMALL * len(batch.y) <= limit
+            return self._call(small, width, weights, batch.x, batch.y, full, bound, scale)
         sizes, whole = torch.tensor(batch.sizes), max(1, ROUND // width) * width  # units are not cut
         order = sizes.argsort(stable=True)
         starts, own_device = sizes.cumsum(0) - sizes, weights.device
@@ -90,29 +99,48 @@ class Padded:
             by = scale
             if scale is not None and scale.dim() == 2:
                 by = F.pad(scale[who.to(own_device)], (0, 0, *fill), value=1.0)
-            rows = self._call(width, own, batch.x[index], batch.y[index], each_share, bound, by)
+            small = SMALL * len(index) <= limit
+            rows = self._call(small, width, own, batch.x[index], batch.y[index], each_share, bound, by)
             out[who.to(own_device)] = rows[: len(who)]
         return out
 
-    def _call(self, width: int, *inputs: Tensor | None) -> Tensor:
-        return self._step(width, inputs)(*(t for t in inputs if t is not None))
+    def _call(self, small: bool, width: int, *inputs: Tensor | None) -> Tensor:
+        known = tuple(t for t in inputs if t is not None)
+        step = self._step(small, width, inputs)
+        if not isinstance(step, Replay):
+            return step(*known)
+        with self._lock:  # it has one set of places
+            return step(*known).clone()
 
-    def _step(self, width: int, inputs: tuple[Tensor | None, ...]) -> Step:
+    def _step(self, small: bool, width: int, inputs: tuple[Tensor | None, ...]) -> Step:
         key = (width, *((t.shape, t.dtype, t.device) if t is not None else None for t in inputs))
         plain = partial(self._plain, width=width)
         if key not in self._steps:
             with self._lock:
                 self._met[key] += 1
-                if self._met[key] <= PATIENCE:
+                if self._met[key] <= (TRIES if small else PATIENCE):
                     return plain
                 if key not in self._steps:
-                    self._steps[key] = self._compile(plain, tuple(t for t in inputs if t is not None))
+                    make = self._record if small else self._compile
+                    self._steps[key] = make(plain, tuple(t for t in inputs if t is not None))
         return self._steps[key]
 
     def _plain(self, *inputs: Tensor, width: int = 1) -> Tensor:
         weights, x, y, share, *rest = inputs
         clip, scale = (*rest, None, None)[:2]
         return self._book.pure(weights, x, y, share, clip, scale, width)
+
+    def _record(self, plain: Step, inputs: tuple[Tensor, ...]) -> Step:
+        if not inputs[0].is_cuda or len(self._steps) >= SHAPES:
+            return plain
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+            self._side = torch.cuda.Stream(inputs[0].device)
+        try:
+            return Replay(plain, inputs, self._side, self._pool)
+        except RuntimeError:  # something in the step waits for the device, or asks the host
+            torch.cuda.synchronize(inputs[0].device)
+            return plain
 
     def _compile(self, plain: Step, inputs: tuple[Tensor, ...]) -> Step:
         if self._backend is None or len(self._steps) >= SHAPES:

@@ -20,7 +20,7 @@ from sordino.core.vector import Layout
 from sordino.gradients.bookkeeping import check_losses
 from sordino.gradients.clone import patch, private
 from sordino.gradients.draw import Draw
-from sordino.gradients.graphed import Graphed, Pass
+from sordino.gradients.graphed import Graphed, Job, Pass
 from sordino.gradients.layers import RANDOM, Layer
 from sordino.gradients.memory import channels_last
 from sordino.gradients.persample import seeded
@@ -28,6 +28,10 @@ from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape
 
 CLOSE = 1e-3  # relative difference up to which a batch of two is taken for two samples
+NARROW = (  # what runs in bfloat16 from end to end; a model with anything else leaves it to torch what does
+    nn.Conv2d, nn.Linear, nn.GroupNorm, nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten,
+    nn.Identity,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Plain:
         self._module, self._loss, self._layout = module, loss, layout
         self._local = threading.local()
         self._graphed = Graphed()
+        leaves = [part for part in module.modules() if not any(True for _ in part.children())]
+        self._narrow = all(type(part) in NARROW for part in leaves) and not any(True for _ in module.buffers())
 
     def _twin(self, device: torch.device) -> tuple[nn.Module, list[Layer]]:
         """This thread's own copy, with dropout that asks a tape for its numbers."""
@@ -80,24 +86,18 @@ class Plain:
         split, draw = Split(batch.sizes), Draw(seeds)
         out = weights.new_zeros(split.clients, self._layout.dim)
         x = channels_last(batch.x) if how.last else batch.x
-        recorded = x.is_cuda and not how.random and share is None
+        recorded: list[Job] = []
         for k, rows in split.slices():
             own = weights[k] if weights.dim() == 2 else weights
             with seeded(seeds[k] if how.shared_generator and seeds is not None else None, x.device):
                 for _, records, _ in Split((rows.stop - rows.start,)).chunks(limit):
                     part = slice(rows.start + records.start, rows.start + records.stop)
-                    if recorded:
-                        self._graphed.add(self._pass(how), how, own, x[part], batch.y[part], out[k])
+                    if x.is_cuda and not how.random and share is None:
+                        recorded.append((own, x[part], batch.y[part], out[k]))
                     else:
-                        self._add(
-                            own,
-                            x[part],
-                            batch.y[part],
-                            out[k],
-                            draw.after(k),
-                            None if share is None else share[part],
-                            how,
-                        )
+                        some = None if share is None else share[part]
+                        self._add(own, x[part], batch.y[part], out[k], draw.after(k), some, how)
+        self._graphed.add(self._pass(how), how, recorded, limit)
         return out
 
     def _pass(self, how: How) -> Pass:
@@ -107,16 +107,23 @@ class Plain:
         self, weights: Tensor, x: Tensor, y: Tensor, out: Tensor, draw: Draw, share: Tensor | None, how: How
     ) -> None:
         """Add the sum of the records' gradients, weighted by share, to out [dim]."""
+        narrow = how.bfloat16 and self._narrow
+        if narrow:
+            weights, x = weights.bfloat16(), x.bfloat16()
         values, sums = self._layout.views(weights), self._layout.views(out)
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         tape = Tape(self._layout, weights, Split((x.shape[0],)), None, draw, out.unsqueeze(0))
-        with torch.enable_grad(), torch.autocast(x.device.type, torch.bfloat16, enabled=how.bfloat16):
+        with torch.enable_grad(), torch.autocast(x.device.type, torch.bfloat16, enabled=how.bfloat16 and not narrow):
             losses = self.forward(tape, leaves, x, y)
             total = losses.sum() if share is None else (losses * share).sum()
         if total.requires_grad:
             grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
             pairs = [(a, g) for a, g in zip(sums.values(), grads, strict=True) if g is not None]
-            torch._foreach_add_([a for a, _ in pairs], [g for _, g in pairs])
+            found = [g for _, g in pairs]
+            if narrow:
+                flat = torch.cat([g.reshape(-1) for g in found]).to(out.dtype)
+                found = [part.view_as(g) for part, g in zip(flat.split([g.numel() for g in found]), found, strict=True)]
+            torch._foreach_add_([a for a, _ in pairs], found)
 
     def forward(self, tape: Tape, leaves: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """One loss a sample [records]."""
@@ -124,7 +131,8 @@ class Plain:
         for layer in layers:
             layer.open(tape)
         try:
-            losses = self._loss(functional_call(twin, leaves, (x,)), y)
+            outputs = functional_call(twin, leaves, (x,))
+            losses = self._loss(outputs.float() if outputs.dtype == torch.bfloat16 else outputs, y)
         finally:
             for layer in layers:
                 layer.open(None)
