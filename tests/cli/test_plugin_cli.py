@@ -135,6 +135,13 @@ def test_a_broken_file_is_one_clear_error(known, text, message):
         plugin.load("methods", "bad")
 
 
+def test_a_broken_file_stops_only_who_asks_for_it(known):
+    (known / "methods" / "bad.py").write_text("def broken(:")
+    with pytest.warns(UserWarning, match="left out: the plug-in .*bad.py fails: SyntaxError"):
+        names = plugin.loadable("methods")
+    assert "boxed" in names and "bad" not in names and "bad" in plugin.available("methods")
+
+
 def test_nobody_takes_our_names_or_each_others(known, tmp_path, monkeypatch):
     (known / "methods" / "dp_sgd.py").write_text(example())
     with pytest.raises(SpecError, match="the name of one of ours"):

@@ -136,6 +136,18 @@ def test_the_table_has_paper_printed_sound_and_honest_side_by_side():
     assert lines[2] == "| A | 0.5 | 93.7 | 91.00 ± 1.41 (2) | infinite | 80.00 (1) | 0.5 |"
 
 
+def test_a_page_says_what_diverged_and_a_curve_is_of_numbers_alone():
+    fine, lost = outcome("A", 0.5, "printed", 0, 0.9), outcome("B", 0.5, "printed", 0, 0.0)
+    for one, loss in ((fine, 0.3), (lost, None)):
+        one.records[-1].update(
+            evaluated_on="public test data", loss=loss, decided={"accuracy": {"all": 0.2}, "std": 2.0}
+        )
+        one.records[0].update(accuracy=None, decided={"accuracy": {"all": 0.2}})
+        assert one.curve("accuracy")[0] == [2] and one.curve("std") == ([2], [2.0])
+    text = page.section(Experiment("002/x", "T", "", lambda s: []), [fine, lost], page.How("c"), None)
+    assert "no finite number at the end: B at 0.5.\n" in text and "| B | 0.5 | 0.00 (1) |" in text
+
+
 def test_a_page_keeps_what_others_wrote(tmp_path):
     one, two = (Experiment(f"002/{n}", n, "", lambda s: []) for n in ("a", "b"))
     file = tmp_path / "002.md"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from typing import Any
 
 import click
@@ -67,6 +68,7 @@ def main() -> None:
     from sordino.core import plugin
     from sordino.core.errors import SordinoError
 
+    warnings.formatwarning = lambda message, *_, **__: f"sordino: {message}\n"
     try:
         cli.main(standalone_mode=False)
     except SordinoError as error:

@@ -28,7 +28,7 @@ def _options(kind: str, name: str) -> dict[str, Any]:
 
 def _methods() -> list[dict[str, Any]]:
     rows = []
-    for name in plugin.available("methods"):
+    for name in plugin.loadable("methods"):
         plan = Plan(rounds=1, population=10, sampler=Poisson(1.0), noise_multiplier=1.0)
         cls = plugin.load("methods", name)
         costs = cls().costs(plan)
@@ -52,7 +52,7 @@ def _methods() -> list[dict[str, Any]]:
 def _algorithms() -> list[dict[str, Any]]:
     return [
         {"algorithm": name, "summary": _summary("algorithms", name), "options": _options("algorithms", name)}
-        for name in plugin.available("algorithms")
+        for name in plugin.loadable("algorithms")
     ]
 
 

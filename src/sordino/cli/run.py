@@ -28,7 +28,7 @@ def all_flags() -> dict[str, tuple[Any, str]]:
     found = {f.name: (hints[f.name], f.metadata["help"]) for f in spec.fields()}
     texts: dict[str, dict[str, list[str]]] = {}  # by key and by meaning: who has it so
     for kind in spec.PLUGINS:
-        names = plugin.available(kind)
+        names = plugin.loadable(kind)
         for name in [n for n in names if plugin.ours(kind, n)] + [n for n in names if not plugin.ours(kind, n)]:
             own, text = typing.get_type_hints(plugin.load(kind, name)), spec.plugin_help(kind, name)
             for f in spec.plugin_fields(kind, name):

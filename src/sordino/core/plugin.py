@@ -12,6 +12,7 @@ import os
 import pkgutil
 import sys
 import traceback
+import warnings
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import entry_points
@@ -42,6 +43,21 @@ HELPERS = {
 
 def available(kind: str) -> list[str]:
     return sorted({*_ours(kind), *_files(kind), *_entries(kind)})
+
+
+def loadable(kind: str) -> list[str]:
+    """Those that can be used. Someone else's that cannot is warned of, not fatal to those who do not ask for it."""
+    found = []
+    for name in available(kind):
+        try:
+            load(kind, name)
+        except SpecError as error:
+            if ours(kind, name):
+                raise
+            warnings.warn(f"left out: {error}", stacklevel=2)
+        else:
+            found.append(name)
+    return found
 
 
 @lru_cache

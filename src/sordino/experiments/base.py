@@ -59,6 +59,12 @@ class Outcome:
         return [n for n, _ in kept], [100.0 * v if name == "accuracy" else v for _, v in kept]
 
     @property
+    def diverged(self) -> bool:
+        """Whether the last evaluation found no finite loss."""
+        last = next((r for r in reversed(self.records) if r.get("evaluated_on") is not None), {"loss": 0.0})
+        return last.get("loss") is None
+
+    @property
     def honest(self) -> float:
         """Accounted epsilon."""
         found = self.result["guarantee"]["epsilon"]
@@ -74,7 +80,7 @@ def _value(record: Mapping[str, Any], name: str) -> float | None:
     found = record.get(name)
     if found is None:
         found = (record.get("decided") or {}).get(name, (record.get("metrics") or {}).get(name))
-    return None if found is None else float(found)
+    return float(found) if isinstance(found, int | float) else None
 
 
 Points = Sequence[tuple[float, float]]

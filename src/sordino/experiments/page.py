@@ -43,6 +43,8 @@ def section(experiment: Experiment, found: Sequence[Outcome], how: How, picture:
     if len(found) < how.wanted:
         lines += [f"So far {len(found)} of {how.wanted} runs.", ""]
     lines += [*table(experiment, found), ""]
+    if lost := list(dict.fromkeys(f"{o.trial.row} at {o.trial.x}" for o in found if o.diverged)):
+        lines += [f"Diverged, so that the loss is no finite number at the end: {', '.join(lost)}.", ""]
     if how.failures:
         lines += [*(f"- Failed: {trial}: {reason}" for trial, reason in how.failures.items()), ""]
     if experiment.extra is not None:
@@ -80,7 +82,7 @@ def table(experiment: Experiment, found: Sequence[Outcome]) -> list[str]:
 def _shown(value: Spread) -> str:
     if not value.n:
         return ""
-    text = f"{value.mean:.2f}" if abs(value.mean) >= 1 else f"{value.mean:.4f}"
+    text = f"{value.mean:.2f}" if abs(value.mean) >= 1 or value.mean == 0 else f"{value.mean:.4f}"
     return text + ("" if math.isnan(value.deviation) else f" ± {value.deviation:.2f}") + f" ({value.n})"
 
 
