@@ -107,6 +107,16 @@ def test_sigma_0_by_equation_13_is_the_least_that_lasts():
     assert 25 < sigma < 26
 
 
+def test_an_epsilon_of_a_round_has_the_level_of_one_and_never_ends():
+    made = job(method="adaptive-noise-paper", epsilon=0.5, rounds=7, scope="round")
+    assert made.method.level(made.plan) == claims.xue_sigma(0.5, 1e-5, 1)
+    state = loop.begin(made)
+    late = replace(state, extra=state.extra | {"most": torch.tensor(7.0)})
+    assert not made.method.over(late, made.plan) and made.method.claim(made.plan).scope == "round"
+    total = job(method="adaptive-noise-paper", epsilon=0.5, rounds=7, sigma0=made.method.level(made.plan))
+    assert total.method.over(late, total.plan)
+
+
 def test_participations_are_counted_by_the_clients_and_the_busiest_counts():
     made, engine = job(method="adaptive-noise-paper", rounds=9, module=linear()), Simulator(CPU)
     state = loop.begin(made)

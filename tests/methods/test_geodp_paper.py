@@ -48,6 +48,13 @@ def test_every_round_is_charged_with_the_true_sensitivity():
     assert mu == pytest.approx(12 * claimed)  # the claim's sensitivity is too small by the number of records
 
 
+def test_an_epsilon_of_a_round_is_that_of_the_first():
+    made = job(method="geodp-paper", clip=2.0, rounds=9, noise_ratio=0.81, scope="round")
+    stds = [made.method.uplink(made.plan, t) for t in range(3)]
+    first = 2 * 2.0 / 12 * math.sqrt(2 * math.log(1e5)) / 2.0
+    assert stds == pytest.approx([first, 0.9 * first, 0.81 * first]) and made.method.claim(made.plan).scope == "round"
+
+
 def test_one_record_moves_the_clipped_weights_by_the_whole_ball():
     """Negative control, as for nbafl-paper: the claim needs 2C/m."""
 

@@ -70,6 +70,17 @@ def test_what_is_charged_is_the_true_sensitivity_of_a_client():
     assert 2.0 < public < server.epsilon  # more than was claimed, in a larger unit
 
 
+def test_an_epsilon_of_a_round_has_the_noise_of_one_and_is_charged_for_all():
+    made = job(method="nbafl-paper", rounds=30, max_participations=2, clip=3.0, scope="round")
+    std = claims.nbafl_uplink_std(3.0, 12, 2.0, 1e-5, exposures=1)
+    assert made.method.uplink(made.plan, 7) == std and made.method.downlink_std(made.plan) == 0
+    assert made.method.claim(made.plan).scope == "round"
+    whole = made.guarantee("server", 30, 2).epsilon
+    assert whole == pytest.approx(gdp.epsilon_of_mu(2**0.5 * 6.0 / std, 1e-5), rel=1e-6)
+    with pytest.raises(SpecError, match="scope"):
+        job(method="nbafl-paper", scope="week")
+
+
 def test_larger_clients_weigh_more_in_the_mean_and_in_what_is_charged():
     made = job(linear(), federation((10, 30)), method="nbafl-paper", epsilon=1e9)
     rows = sent(made, loop.begin(made))

@@ -6,7 +6,8 @@ step for the gradient it has just seen), w^ = w_{K-1} - G(g_{K-1}), truncates it
 q = beta |w^| / 2 (Eq. 2), declares Delta_m = 2 q_m (Eq. 3) and adds N(0, M sigma_0^2 Delta_m^2) to component m (Eq. 4).
 sigma_0 comes from Eq. (13), or is given. Participations L_i are counted by the clients, Algorithm 4 turns the largest
 into delta at the fixed epsilon, and training ends before it would exceed delta* (whoever drops out is not counted,
-whoever joins late starts from zero: V-F).
+whoever joins late starts from zero: V-F). With `scope = round` the claimed epsilon is one of each round, as in
+comparisons by others, and nothing ends the training.
 
 Not sound: q is computed from the client's own records, so neighbouring data have noise of different variance and
 windows at different places; where a weight and its gradient are zero there is no noise at all. An event then has
@@ -55,6 +56,7 @@ class AdaptiveNoisePaper(Method):
     beta: float = 1.1  # truncation factor
     sigma0: float = 0.0  # the noise level sigma_0; 0 takes the least that Eq. (13) allows
     reading: str = "per-batch"  # of Eq. (4): literal, per-tensor, per-batch or per-dataset
+    scope: str = "total"  # the claimed epsilon is for all rounds of a client, or, `round`, for one
 
     private: ClassVar[bool] = False
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
@@ -63,12 +65,13 @@ class AdaptiveNoisePaper(Method):
         check.positive(beta=self.beta)
         check.non_negative(sigma0=self.sigma0)
         check.one_of(READINGS, reading=self.reading)
+        check.one_of(claims.SCOPES, scope=self.scope)
 
     def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
         return (Cost("record", "add/remove", "server", NonPrivate(WHY_NOT)),)
 
     def claim(self, plan: Plan) -> Claim:
-        return Claim(plan.epsilon, plan.delta, "Xue et al., Theorem 1", WHY_NOT)
+        return Claim(plan.epsilon, plan.delta, "Xue et al., Theorem 1", WHY_NOT, self.scope)
 
     def remarks(self, plan: Plan) -> tuple[str, ...]:
         if max(plan.local.count(n) for n in plan.sizes) > 1:
@@ -80,7 +83,8 @@ class AdaptiveNoisePaper(Method):
 
     def level(self, plan: Plan) -> float:
         """sigma_0."""
-        return self.sigma0 or claims.xue_sigma(plan.epsilon, plan.delta, plan.participations)
+        counted = plan.participations if self.scope == "total" else 1
+        return self.sigma0 or claims.xue_sigma(plan.epsilon, plan.delta, counted)
 
     def begin(self, state: State, layout: Layout, plan: Plan) -> State:
         shown = state.params.new_zeros(3 + 2 * len(QUANTILES))
@@ -140,9 +144,11 @@ class AdaptiveNoisePaper(Method):
         return replace(after, extra=after.extra | {"shown": shown, "most": most})
 
     def over(self, state: State, plan: Plan) -> bool:
-        """Whether one more participation would exceed delta* by Algorithm 4."""
+        """Whether one more participation would exceed delta* by Algorithm 4; an epsilon of one round never ends."""
         most = round(float(state.extra["most"]))
-        return claims.xue_delta(plan.epsilon, most + 1, self.level(plan)) > plan.delta * (1 + 1e-9)
+        return self.scope == "total" and claims.xue_delta(plan.epsilon, most + 1, self.level(plan)) > plan.delta * (
+            1 + 1e-9
+        )
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any]:
         most, sigma = round(float(state.extra["most"])), self.level(plan)

@@ -12,7 +12,7 @@ the abstract confirms the series, not how epsilon adds up, so that is an option 
 The online refinement of the series by the training loss is left out: it would be one more use of private data.
 
 Not sound, as NbAFL: replacing one record moves trained and clipped weights by up to 2C. What holds is charged: every
-upload is a Gaussian of multiplier sigma_t / (2C) for a replaced client. `clip_by` as in nbafl_paper.py."""
+upload is a Gaussian of multiplier sigma_t / (2C) for a replaced client. `clip_by` and `scope` as in nbafl_paper.py."""
 
 from __future__ import annotations
 
@@ -42,20 +42,13 @@ class GeoDPPaper(NbAFLPaper):
         require_ratio(self.noise_ratio, plan.rounds)
 
     def uplink(self, plan: Plan, round: int) -> float:
-        first = claims.geodp_first_std(
-            self.clip,
-            plan.smallest_client,
-            plan.epsilon,
-            plan.delta,
-            rounds=plan.rounds,
-            exposures=plan.participations,
-            ratio=self.noise_ratio,
-            reading=self.reading,
-        )
+        rounds, exposures = self.counted(plan)  # of a single round: the first
+        spread = (rounds, exposures, self.noise_ratio, self.reading)
+        first = claims.geodp_first_std(self.clip, plan.smallest_client, plan.epsilon, plan.delta, *spread)
         return first * math.exp(math.log(self.noise_ratio) * round / 2)
 
     def downlink_std(self, plan: Plan) -> float:
         return 0.0
 
     def claim(self, plan: Plan) -> Claim:
-        return Claim(plan.epsilon, plan.delta, "Yuan et al. (2023)", WHY_NOT)
+        return Claim(plan.epsilon, plan.delta, "Yuan et al. (2023)", WHY_NOT, self.scope)

@@ -12,6 +12,9 @@ As printed C bounds the L2 norm, and noise of that size on each of d weights is 
 more than models of today stand at the epsilons that later comparisons name. `clip_by = coordinate` is the reading in
 which C bounds every weight by itself; a client then moves what is seen by 2C sqrt(d).
 
+The claim is for L uploads together. Comparisons that name an epsilon a round (Li et al. 2025) take L = T = 1: `scope =
+round`. What is accounted counts every round in both.
+
 Not sound: 2C/m would be the sensitivity of a mean over m records; weights that were trained and then clipped move by up
 to 2C, m times as far, when one record is replaced. What does hold, and is charged: the whole client moves what the
 server sees by 2C at most, so every upload is a Gaussian of multiplier sigma_U / (2C) for a replaced client (with
@@ -56,6 +59,7 @@ def clip_weights(rows: Rows, clip: float, by: str) -> Rows:
 class NbAFLPaper(Method):
     clip: float = 20.0  # C: bound on the L2 norm of a client's weights
     clip_by: str = "norm"  # norm: C bounds the L2 norm of the weights; coordinate: every weight by itself
+    scope: str = "total"  # the claimed epsilon is for all uploads of a client, or, `round`, for one
 
     private: ClassVar[bool] = False
     units: ClassVar[tuple[str, ...]] = ("client",)  # what is accounted; the claim is for a record
@@ -64,6 +68,11 @@ class NbAFLPaper(Method):
     def __post_init__(self) -> None:
         check.positive(clip=self.clip)
         check.one_of(CLIPS, clip_by=self.clip_by)
+        check.one_of(claims.SCOPES, scope=self.scope)
+
+    def counted(self, plan: Plan) -> tuple[int, int]:
+        """Rounds and uploads of a client that the claimed epsilon is for: T and L."""
+        return (plan.rounds, plan.participations) if self.scope == "total" else (1, 1)
 
     def reach(self, plan: Plan) -> float:
         """How far, in the L2 norm, the clipped weights of one client can lie from those of another."""
@@ -72,23 +81,19 @@ class NbAFLPaper(Method):
     def uplink(self, plan: Plan, round: int) -> float:
         """Standard deviation of the noise in one client's weights."""
         return claims.nbafl_uplink_std(
-            self.clip, plan.smallest_client, plan.epsilon, plan.delta, exposures=plan.participations
+            self.clip, plan.smallest_client, plan.epsilon, plan.delta, exposures=self.counted(plan)[1]
         )
 
     def downlink_std(self, plan: Plan) -> float:
         """And in the mean that the server sends back."""
+        rounds, exposures = self.counted(plan)
+        size, clients = plan.smallest_client, plan.population
         return claims.nbafl_downlink_std(
-            self.clip,
-            plan.smallest_client,
-            plan.epsilon,
-            plan.delta,
-            rounds=plan.rounds,
-            exposures=plan.participations,
-            clients=plan.population,
+            self.clip, size, plan.epsilon, plan.delta, rounds=rounds, exposures=exposures, clients=clients
         )
 
     def claim(self, plan: Plan) -> Claim:
-        return Claim(plan.epsilon, plan.delta, "Wei et al. (2020), Theorem 1", WHY_NOT)
+        return Claim(plan.epsilon, plan.delta, "Wei et al. (2020), Theorem 1", WHY_NOT, self.scope)
 
     def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
         up, down = self.uplink(plan, round), self.downlink_std(plan)

@@ -14,6 +14,8 @@ from sordino.core.errors import SpecError
 from sordino.privacy.accountants import gdp
 from sordino.privacy.pairs import gaussian_delta
 
+SCOPES = ("total", "round")
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -23,7 +25,7 @@ class Claim:
     delta: float
     source: str  # the paper, and where in it
     why_not: str  # what breaks it
-    scope: str = "total"  # or "round": of one round, the others are not counted
+    scope: str = "total"  # or "round": of one round, the others are not counted (SCOPES)
     unit: str = "record"
     viewer: str = "server"
 
