@@ -96,6 +96,10 @@ def test_natural_clients_are_the_numbers_in_their_order():
         partition.parse("natural").split(LABELS, None, 3, RNG)
     with pytest.raises(DataError, match="one whole number"):
         partition.natural(np.array([0.5]))
+    ids = np.array([9, 4, 9, -1])
+    assert [p.tolist() for p in partition.parse("natural:2").split(np.zeros(4), ids, 3, RNG)] == [[3], [1]]
+    with pytest.raises(DataError, match="come with 3 clients"):
+        partition.parse("natural:4").split(np.zeros(4), ids, 3, RNG)
 
 
 def test_columns_are_dealt_once_each():
@@ -117,7 +121,7 @@ def test_laws_by_label_refuse_decimals_and_sequences(law):
 
 def test_the_words_of_the_parser():
     assert partition.parse("dirichlet:0.3") == partition.Partition("dirichlet", 0.3)
-    for text in ("iid", "natural", "dirichlet:0.3", "shards:2", "quantity:0.5"):
+    for text in ("iid", "natural", "natural:7", "dirichlet:0.3", "shards:2", "quantity:0.5"):
         assert str(partition.parse(text)) == text
 
 
@@ -132,7 +136,8 @@ def test_the_words_of_the_parser():
         ("dirichlet:inf", "needs a positive number"),
         ("shards:2.5", "such as shards:2"),
         ("iid:3", "takes no number"),
-        ("natural:", "takes no number"),
+        ("natural:", "needs a positive number"),
+        ("natural:1.5", "such as natural:2"),
         ("", "There are: iid, dirichlet:ALPHA, shards:K"),
     ],
 )

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from sordino.runs import build, loop, run, spec
+from sordino.runs.prepare import prepare
 
 
 def trained(tmp_path, **keys):
@@ -69,3 +70,13 @@ def test_a_table_with_users_across_clients(method, tmp_path):
     assert result.guarantee.unit == "user" and result.guarantee.epsilon <= 50.0
     assert "all records of any single user" in result.guarantee.sentence()
     assert result.accuracy > 0.7
+
+
+def test_some_of_the_clients_and_their_part_of_the_test_data(tmp_path):
+    x = np.arange(9, dtype=np.float32)[:, None]
+    whose = {"client_train": np.array([5, 5, 2, 2, 8, 8]), "client_test": np.array([8, 2, 5])}
+    np.savez(tmp_path / "z.npz", x_train=x[:6], y_train=x[:6, 0], x_test=x[6:], y_test=x[6:, 0], **whose)
+    found = prepare(spec.from_dict({"dataset": str(tmp_path / "z.npz"), "partition": "natural:2", "method": "none"}))
+    assert found.clients.y.tolist() == [2, 3, 0, 1] and found.clients.count == 2 == found.spec.clients
+    assert found.test[1].tolist() == [7, 8] and found.test_clients.tolist() == [0, 1]
+    assert found.brought.count == 1 and len(found.brought.y) == 6  # a ledger knows the data by all of it

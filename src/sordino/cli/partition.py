@@ -29,7 +29,7 @@ def partition() -> None:
 @partition.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--dataset", required=True, metavar="NAME", help="A benchmark, or the path of a file.")
 @click.option("--partition", "law", required=True, metavar="LAW",
-              help="iid, natural, dirichlet:ALPHA, shards:K or quantity:ALPHA.")  # fmt: skip
+              help="iid, natural[:K], dirichlet:ALPHA, shards:K or quantity:ALPHA.")  # fmt: skip
 @click.option("--clients", default=20, show_default=True, help="How many (natural has its own).")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--data-dir", metavar="FOLDER", help="Where to look for the data first.")

@@ -20,7 +20,7 @@ from sordino.runs import spec
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name", required=False, metavar="[PAPER/ITEM]")
 @click.option(
-    "--scale", default=1.0, show_default=True, help="1 is the paper's setting; less: fewer rounds, clients, seeds."
+    "--scale", default=1.0, show_default=True, help="1: as on docs/results; less: fewer rounds, clients, seeds."
 )
 @click.option(
     "--set", "own", multiple=True, metavar="KEY=VALUE", help="Any key of a run file, for all runs (repeatable)."

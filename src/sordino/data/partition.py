@@ -71,6 +71,13 @@ def natural(ids: Any, minimum: int = 1) -> list[Ints]:
     return parts
 
 
+def first(parts: list[Ints], count: float | None) -> list[Ints]:
+    """So many of the clients; the records of the others are nobody's."""
+    if count is not None and count > len(parts):
+        raise DataError(f"partition natural:{count:g}: the data come with {len(parts)} clients.")
+    return parts if count is None else parts[: int(count)]
+
+
 def columns(features: int, parts: int, rng: Stream | None = None) -> list[Ints]:
     """Which columns each party holds of the same records: neighbours, or with a stream a random choice."""
     check.count(features=features, parts=parts)
@@ -84,9 +91,10 @@ KINDS = {  # name -> what its number is
     "iid": None,
     "dirichlet": "alpha",
     "shards": "labels a client",
-    "natural": None,
+    "natural": "how many of the clients, the first ones; without it, all",
     "quantity": "alpha",
 }
+SHOWN = {"shards": ":K", "natural": "[:K]"}  # whose number is whole
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,7 @@ class Partition:
                 raise DataError(
                     "partition natural: this dataset has no clients of its own. Use iid, dirichlet or shards."
                 )
-            return natural(ids, minimum)
+            return first(natural(ids, minimum), self.value)
         if self.kind == "iid":
             return iid(len(labels), clients, rng, minimum)
         value = self.value or 0.0
@@ -116,9 +124,11 @@ class Partition:
 
 
 def parse(text: str) -> Partition:
-    """ "iid", "natural", "dirichlet:0.3", "shards:2", "quantity:0.5"."""
+    """ "iid", "natural", "natural:7", "dirichlet:0.3", "shards:2", "quantity:0.5"."""
     kind, _, number = str(text).partition(":")
-    usage = ", ".join(k if v is None else f"{k}:{'K' if k == 'shards' else 'ALPHA'}" for k, v in KINDS.items())
+    usage = ", ".join(k if v is None else f"{k}{SHOWN.get(k, ':ALPHA')}" for k, v in KINDS.items())
+    if text == "natural":
+        return Partition(text)
     if kind not in KINDS:
         near = get_close_matches(kind, KINDS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -132,7 +142,7 @@ def parse(text: str) -> Partition:
         value = float(number)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value <= 0 or (kind == "shards" and value != int(value)):
-        example = "shards:2" if kind == "shards" else f"{kind}:0.5"
+    if not math.isfinite(value) or value <= 0 or (kind in SHOWN and value != int(value)):
+        example = f"{kind}:{'2' if kind in SHOWN else '0.5'}"
         raise SpecError(f"partition {kind} needs a positive number ({what}), such as {example}; found {text!r}.")
     return Partition(kind, value)

@@ -5,9 +5,9 @@ Each client trains K steps without clipping, foresees its last step from the ste
 step for the gradient it has just seen), w^ = w_{K-1} - G(g_{K-1}), truncates its weights to w_0 +- q with
 q = beta |w^| / 2 (Eq. 2), declares Delta_m = 2 q_m (Eq. 3) and adds N(0, M sigma_0^2 Delta_m^2) to component m (Eq. 4).
 sigma_0 comes from Eq. (13), or is given. Participations L_i are counted by the clients, Algorithm 4 turns the largest
-into delta at the fixed epsilon, and training ends before it would exceed delta* (whoever drops out is not counted,
-whoever joins late starts from zero: V-F). With `scope = round` the claimed epsilon is one of each round, as in
-comparisons by others, and nothing ends the training.
+into delta at the fixed epsilon, and training ends before it would exceed delta* (Algorithm 2 ends one round later, with
+the model that exceeds it; whoever drops out is not counted, whoever joins late starts from zero: V-F). With `scope =
+round` the claimed epsilon is one of each round, as in comparisons by others, and nothing ends the training.
 
 Not sound: q is computed from the client's own records, so neighbouring data have noise of different variance and
 windows at different places; where a weight and its gradient are zero there is no noise at all. An event then has
@@ -16,7 +16,7 @@ drowns the weights by a factor of hundreds; `reading` says how Eq. (4) is taken:
 
     literal      M components
     per-tensor   M counts the tensors of the model
-    per-batch    per-tensor, and divided by the batch size (which V-C hints at)
+    per-batch    per-tensor, and divided by the batch size (which VI-C hints at)
     per-dataset  per-tensor, and divided by the client's records
 
 None of the divisions has a sensitivity proof: K unclipped steps are no average over records."""

@@ -7,7 +7,8 @@ the tolerance T = R - alpha ln(delta) (Eq. 5) and the noise sigma = 2C sqrt(max(
 trained weights, which are clipped to C. With several private groups (beyond the paper) the same for a game of more
 players: the general records, group 1, group 2, ...
 
-A claim about a record against other clients and the server, for one round; not private in our sense. R is computed from
+A claim about a record against other clients, for one round (the paper trusts the server; here it is accounted against
+it); not private in our sense. R is computed from
 private records and held-out ones without noise, and shows in the noise that is added; weights that were trained and
 then clipped to C move by up to 2C when one record changes, not by 2C/|D|; and at R < 2 ln 1.25 there is less noise than
 by the classical formula, to which the proof refers. The sound form is fedsdp.py.
@@ -88,6 +89,7 @@ class FedSdpPaper(Method):
             why_not="the noise scale follows R, which is computed from private attributes, and one record can move the "
             "clipped weights by 2C where 2C/|D| is assumed",
             scope="round",
+            viewer="client",
         )
 
     def check_groups(self, highest: int) -> None:

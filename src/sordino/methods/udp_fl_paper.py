@@ -5,8 +5,9 @@ Claims (epsilon, delta) for a record against the server, with Gaussian, Laplace 
 gradients that are clipped in L2. How noise follows from epsilon is ambiguous, so it is an option:
 
 `reading = 1-d`: every coordinate gets the noise of a query of one number whose sensitivity is the whole clip norm, with
-the exact one-dimensional accountant (Poisson batches, all steps). Only this reproduces the ordering that the paper
-reports, staircase before Gaussian from epsilon = 6 on. The paper never treats the vector. What holds:
+the exact one-dimensional accountant (Poisson batches, all steps). Only so does staircase
+noise fall below Gaussian noise at epsilon = 6, where Table 3 has the two cross; the paper's place for Laplace, behind
+both, it does not give. The paper never treats the vector. What holds:
 - gaussian: the claim. This is plain DP-SGD, and there is nothing to correct;
 - laplace: the L2 law, 1/(2 b^2)-zCDP, so more than was claimed as b is less than the Gaussian multiplier;
 - staircase: any shift of a coordinate can cost lambda, so d D_a(C / sqrt(d)): hundreds after a single step of the

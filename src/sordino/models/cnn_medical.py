@@ -1,6 +1,6 @@
 """Four convolutions and two fully connected layers for colour pictures (192,486 parameters on 3 x 64 x 64, 6 classes).
 
-Feng et al. (2024), "Harmonizing Differential Privacy Mechanisms for Federated Learning" (UDP-FL), Section 5.2, for
+Feng et al. (2025), "Harmonizing Differential Privacy Mechanisms for Federated Learning" (UDP-FL), Section 5.2, for
 Medical MNIST: "a four-layer CNN with additional fully connected layers designed for 3-channel image classification".
 The paper gives no widths; ours are 16, 32, 64 and 64 channels, max pooling after each, and 128 units. Grey pictures
 are taken too."""

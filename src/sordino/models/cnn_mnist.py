@@ -1,6 +1,6 @@
 """Two convolutions with ReLU and max pooling, two fully connected layers (21,840 parameters on 28 x 28, 10 classes).
 
-Feng et al. (2024), "Harmonizing Differential Privacy Mechanisms for Federated Learning" (UDP-FL), Section 5.2: "a
+Feng et al. (2025), "Harmonizing Differential Privacy Mechanisms for Federated Learning" (UDP-FL), Section 5.2: "a
 two-layer CNN with ReLU activation, max pooling, and two fully connected layers". The paper gives no widths; ours are
 10 and 20 channels of 5 x 5 and 50 units, small because the noise grows with the number of parameters."""
 

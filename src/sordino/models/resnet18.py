@@ -1,7 +1,7 @@
 """ResNet-18 with GroupNorm for small pictures (11,173,962 parameters on 3 x 32 x 32 and 10 classes).
 
 He et al. (2016), arXiv:1512.03385, Table 1 (two basic blocks at each of 64, 128, 256 and 512 channels), which Feng et
-al. (2024, UDP-FL) and Li et al. (2025, arXiv:2503.12958, FedSDP) train on CIFAR-10. Differs from the paper: a 3 x 3
+al. (2025, UDP-FL) and Li et al. (2025, arXiv:2503.12958, FedSDP) train on CIFAR-10. Differs from the paper: a 3 x 3
 first convolution with stride 1 and no max pooling, as pictures of 32 pixels ask for, and GroupNorm (Wu & He 2018,
 arXiv:1803.08494) for BatchNorm, which mixes the records of a batch."""
 

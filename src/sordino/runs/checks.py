@@ -88,7 +88,7 @@ def made_up_clients(case: Case) -> Iterator[Finding]:
     if (
         case.method.private
         and case.data is not None
-        and (case.data.client_train is None or case.spec.partition not in (None, "natural"))
+        and (case.data.client_train is None or not (case.spec.partition or "natural").startswith("natural"))
         and case.cost().unit == "client"
     ):
         yield Finding(

@@ -81,11 +81,12 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.at("init").integer())
         module: nn.Module = make(tuple(sample.shape[1:]), _outputs(data))
-    left_out = who is not None or spec.without_private
+    left_out = who is not None or spec.without_private or sum(map(len, parts)) < len(x_train)
     brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if left_out else clients
-    return Prepared(
-        spec, data, clients, brought, module, sample, (x_test, data.y_test), _test_clients(spec, data, parts, setup)
-    )
+    y_test, owners = data.y_test, _test_clients(spec, data, parts, setup)
+    if owners is not None and str(spec.partition).startswith("natural:"):  # of those who are there
+        x_test, y_test, owners = x_test[owners >= 0], y_test[owners >= 0], owners[owners >= 0]
+    return Prepared(spec, data, clients, brought, module, sample, (x_test, y_test), owners)
 
 
 def _once(keep: Kept | None, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
@@ -199,7 +200,7 @@ def _outputs(data: Dataset) -> int:
 
 def _test_clients(spec: Spec, data: Dataset, parts: list[Ints], setup: Stream) -> Ints | None:
     """Whose a test record is: as the data say, else dealt like the clients' training labels; -1 is nobody's."""
-    if spec.partition == "natural" and data.client_train is not None:
+    if str(spec.partition).startswith("natural") and data.client_train is not None:
         if data.client_test is None:
             return None
         first = np.array([data.client_train[p[0]] for p in parts])

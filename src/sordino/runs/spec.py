@@ -64,7 +64,9 @@ class Spec:
     split_column: str | None = _f(None, "of a table: the column that says train or test", "data")
     schema: str | None = _f(None, "of a table: a TOML file that declares bounds and categories of columns", "data")
     partition: str | None = _f(
-        None, "iid, dirichlet:ALPHA, shards:LABELS, quantity:ALPHA or natural (default: natural where known)", "data"
+        None,
+        "iid, dirichlet:ALPHA, shards:LABELS, quantity:ALPHA or natural[:CLIENTS] (default: natural where known)",
+        "data",
     )
     clients: int = _f(50, "how many clients the training records are dealt to", "data")
     features: str | None = _f(
