@@ -10,7 +10,7 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import federation, job, linear
+from problems import federation, job, linear, mlp
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy.accountants import gdp
@@ -121,3 +121,8 @@ def test_the_sentence_says_what_the_server_sees():
     assert "the sum of all messages alone" in made.promise.sentence()
     assert "sees every message" not in made.promise.sentence() and made.promise.to_json()["channel"] == "secure-sum"
     assert "sees every message" in job(method="dp-sgd").promise.sentence()
+
+
+def test_a_personal_algorithm_is_refused():
+    with pytest.raises(SpecError, match="one step of plain SGD"):
+        job(mlp(), method="dp-sgd", algorithm="fedrep", local_steps=3, channel="secure-sum")

@@ -13,6 +13,7 @@ from torch import nn
 
 import sordino
 from problems import federation, job, linear, mlp
+from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.engines.simulator import Simulator
 from sordino.methods.base import Local
@@ -38,7 +39,7 @@ def test_the_foreseen_weights_are_those_of_table_2(optimizer):
     """A naive second implementation of the local steps, for one client and full batches."""
     k, eta, gamma = 5, 0.05, 0.9
     made = job(method="adaptive-noise-paper", module=mlp(), clients=federation((12,)), optimizer=optimizer,
-               learning_rate=eta, momentum=gamma, local_steps=k, sigma0=1e-9, beta=0.7)  # fmt: skip
+               learning_rate=eta, momentum=gamma, local_steps=k, sigma0=1e-9, epsilon=1e24, beta=0.7)  # fmt: skip
     batch, w = made.clients.fetch([0], CPU), loop.begin(made).params.clone()
     start, v, m, e = w.clone(), torch.zeros_like(w), torch.zeros_like(w), torch.zeros_like(w)
     for step in range(1, k + 1):
@@ -115,6 +116,13 @@ def test_an_epsilon_of_a_round_has_the_level_of_one_and_never_ends():
     assert not made.method.over(late, made.plan) and made.method.claim(made.plan).scope == "round"
     total = job(method="adaptive-noise-paper", epsilon=0.5, rounds=7, sigma0=made.method.level(made.plan))
     assert total.method.over(late, total.plan)
+
+
+def test_a_level_at_which_not_even_a_round_fits_is_refused():
+    with pytest.raises(SpecError, match="not even one round"):
+        job(method="adaptive-noise-paper", sigma0=0.01)
+    with pytest.raises(SpecError, match="leave sigma0 out"):
+        job(method="adaptive-noise-paper", sigma0=26.0, scope="round")
 
 
 def test_participations_are_counted_by_the_clients_and_the_busiest_counts():

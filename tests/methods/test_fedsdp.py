@@ -489,3 +489,18 @@ def test_features_of_zero_are_survived():
     here = job(nn.Linear(FEATURES, 3), zeros, method="fedsdp")
     after = played(here, loop.begin(here), 0)
     assert torch.isfinite(after.params).all() and 0 <= float(after.extra["ratio"]) <= 1
+
+
+def test_a_schedule_that_ends_at_zero_leaves_the_last_round_alone():
+    here = made(rounds=3, schedule="linear")
+    state = loop.begin(here)
+    for r in range(3):
+        rows = sent(here, here.clients, [state], here.engine)[0]
+        state = replace(here.method.merge(state, rows, here.plan, RNG.at("m", r)), round=r + 1)
+    assert here.method.decided(state, here.plan)["noise_multiplier"] > 0
+
+
+def test_noise_is_told_only_where_all_clients_have_spent_the_same():
+    here = made(rounds=6, client_rate=0.5)
+    assert here.method.noise(loop.begin(here), here.plan) is None
+    assert made(rounds=6).method.noise(loop.begin(made(rounds=6)), made(rounds=6).plan) > 0

@@ -80,3 +80,16 @@ def test_some_of_the_clients_and_their_part_of_the_test_data(tmp_path):
     assert found.clients.y.tolist() == [2, 3, 0, 1] and found.clients.count == 2 == found.spec.clients
     assert found.test[1].tolist() == [7, 8] and found.test_clients.tolist() == [0, 1]
     assert found.brought.count == 1 and len(found.brought.y) == 6  # a ledger knows the data by all of it
+
+
+def test_of_ones_own_data_no_label_decides_whose_a_test_record_is(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)).astype(np.float32), rng.integers(0, 3, 60)
+    whose = []
+    for turn in range(8):
+        other = y[:40].copy()
+        other[turn] = (other[turn] + 1) % 3
+        np.savez(tmp_path / "o.npz", x_train=x[:40], y_train=other, x_test=x[40:], y_test=y[40:], classes=3)
+        found = prepare(spec.from_dict({"dataset": str(tmp_path / "o.npz"), "clients": 3, "method": "dp-sgd"}))
+        whose.append(found.test_clients.tolist())
+    assert all(w == whose[0] for w in whose) and set(whose[0]) == {0, 1, 2}

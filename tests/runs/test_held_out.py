@@ -16,7 +16,7 @@ from torch import nn
 
 import sordino
 from problems import CLASSES, FEATURES, federation, job, mlp
-from sordino.core.errors import BudgetError
+from sordino.core.errors import BudgetError, SpecError
 from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients
 from sordino.privacy.events import Gaussian, Repeated, from_json
@@ -319,3 +319,16 @@ def test_a_run_is_not_resumed_with_other_held_out_records(tmp_path):
 def _die_at_merged(name):
     if name == "merged":
         raise Killed
+
+
+def test_a_printed_form_with_exact_statistics_has_no_epsilon():
+    keys = {"method": "udp-fl-paper", "mechanism": "gaussian", "epsilon": 2.0}
+    assert math.isfinite(job(**keys).promise.epsilon)
+    made = job(**keys, standardise=True)
+    assert made.promise.epsilon == math.inf and "are exact" in made.promise.sentence()
+    assert "no noise" in job(method="none", standardise=True).promise.sentence()
+
+
+def test_records_of_the_server_leave_no_client_protected():
+    with pytest.raises(SpecError, match="no client is protected"):
+        job(method="adaptive-noise", unit="client", server_data=0.3)

@@ -307,6 +307,28 @@ def test_other_data_is_refused(who, what, tmp_path):
         sordino.train(mlp(), other, test=TEST, resume=folder)
 
 
+def test_another_budgets_file_or_mask_is_refused(tmp_path):
+    """The same noise at another scale, round by round, would be two equations for what it hides."""
+    budgets, mask = tmp_path / "b.csv", [torch.arange(len(y)) % 2 for _, y in CLIENTS]
+
+    def wrote(low):
+        rows = [f"{k},{low if k < 2 else 8.0}" for k in range(len(CLIENTS))]
+        budgets.write_text("\n".join(["client,epsilon", *rows]))
+
+    common = {"epsilon": 8.0, "rounds": 4, "checkpoint_seconds": 1e9, "out": str(tmp_path), "device": "cpu"}
+    wrote(0.5)
+    assert run_killed("merged", 2, method="udp-fl", budgets=str(budgets), name="b", **common)
+    wrote(8.0)
+    with pytest.raises(RunError, match="must be the same"):
+        train(resume=tmp_path / "b")
+    wrote(0.5)
+    assert len(train(resume=tmp_path / "b").history) == 4
+    assert run_killed("merged", 2, method="fedsdp", private_data=mask, name="m", **common)
+    with pytest.raises(RunError, match="must be the same"):
+        train(resume=tmp_path / "m", private_data=[1 - m for m in mask])
+    assert len(train(resume=tmp_path / "m", private_data=mask).history) == 4
+
+
 def test_another_spec_or_model_or_client_count_is_refused(tmp_path):
     folder = stopped(tmp_path)
     with pytest.raises(RunError, match="another model"):

@@ -51,7 +51,7 @@ class RunProgress:
                 f"noise multiplier {plan.z:.4g} {noise}, {spec.mode} mode"
             )
 
-        if job.once:
+        if job.once and job.method.private:
             alone = describe(job)["evaluation"]["epsilon"]
             what = [f"evaluation on {job.held_out.kind} records"] if job.held_out is not None else []
             what += ["private statistics"] if spec.standardise else []

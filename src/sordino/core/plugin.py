@@ -12,6 +12,7 @@ import os
 import pkgutil
 import sys
 import traceback
+import typing
 import warnings
 from difflib import get_close_matches
 from functools import lru_cache
@@ -130,6 +131,11 @@ def _usable(kind: str, name: str, found: Any) -> Any:
     for field in dataclasses.fields(found):
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise SpecError(f"the plug-in {name}: its option {field.name} needs a default.")
+    try:
+        typing.get_type_hints(found)
+        found()
+    except Exception as error:
+        raise SpecError(f"the plug-in {name} cannot be made: {type(error).__name__}: {error}") from error
     if strange := [u for u in getattr(found, "units", ()) if u not in UNITS]:
         raise SpecError(f"the plug-in {name} protects a {strange[0]!r}; units are {', '.join(UNITS)}.")
     return found
@@ -158,7 +164,7 @@ def _imported(kind: str, path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise SpecError(f"the plug-in {path} fails: {type(error).__name__}: {error}") from error
     return module

@@ -45,6 +45,8 @@ def cells(experiment: Experiment, scale: float, overrides: Mapping[str, Any]) ->
     """Every trial as a run, all specs checked; overrides go to every trial whose method has such a key."""
     if not 0 < scale <= 1:
         raise SpecError(f"scale must lie in (0, 1], not {scale!r}.")
+    if fixed := [k for k in overrides if k in ("method", "seed")]:
+        raise SpecError(f"--set {fixed[0]}: an experiment has its own.")
     out, used = [], set[str]()
     for trial in experiment.trials(scale):
         keys = dict(trial.keys) | {"seed": trial.seed}
@@ -82,6 +84,8 @@ def open_folder(out: Path, experiment: Experiment, scale: float, found: Sequence
         before = old.get("trials", {})
         if old.get("scale") != scale or any(before[name] != trials[name] for name in before.keys() & trials.keys()):
             raise RunError(f"{path} was made with another scale or other settings. Choose another --out.")
+    elif path.is_dir() and {f.name for f in path.iterdir()} <= {"lock"}:  # it died before it wrote anything
+        folder = RunFolder(path)
     else:
         folder = RunFolder.create(str(out), path.name)
     folder.lock()

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from sordino.algorithms.optimizers import Optimizer
 from sordino.core import check
+from sordino.core.errors import SpecError
 from sordino.core.rng import RowStream, Stream
 from sordino.core.types import Batch, Model, Rows, State
 from sordino.core.vector import Layout
@@ -66,6 +67,8 @@ class AdaptiveNoisePaper(Method):
         check.non_negative(sigma0=self.sigma0)
         check.one_of(READINGS, reading=self.reading)
         check.one_of(claims.SCOPES, scope=self.scope)
+        if self.scope == "round" and self.sigma0:
+            raise SpecError("scope = round takes sigma_0 from the claimed epsilon: leave sigma0 out.")
 
     def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
         return (Cost("record", "add/remove", "server", NonPrivate(WHY_NOT)),)
@@ -80,6 +83,13 @@ class AdaptiveNoisePaper(Method):
             "with one local step there is no step to foresee the last one from, and weights that start at zero never "
             "move: the paper takes local_steps = 16 to 64",
         )
+
+    def require(self, plan: Plan) -> None:
+        if claims.xue_delta(plan.epsilon, 1, self.level(plan)) > plan.delta * (1 + 1e-9):
+            raise SpecError(
+                f"by the paper's accountant not even one round fits epsilon = {plan.epsilon:g}, delta = {plan.delta:g} "
+                f"at sigma0 = {self.sigma0:g}: raise sigma0, or leave it out."
+            )
 
     def level(self, plan: Plan) -> float:
         """sigma_0."""

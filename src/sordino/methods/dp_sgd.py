@@ -110,7 +110,7 @@ class DpSgd(Method):
         if plan.channel == "direct":
             return
         least, algorithm = plan.local.count(plan.smallest_client), plan.algorithm
-        kept = algorithm.fresh(State(torch.zeros(1)), 1).shape[1]
+        kept = algorithm.personal or algorithm.fresh(State(torch.zeros(1)), 1).shape[1]
         if least > 1 or plan.local.optimizer != "sgd" or algorithm.needs or kept:
             raise SpecError(
                 "a secure sum hides the clients' noise in one another's where each takes one step of plain SGD a "

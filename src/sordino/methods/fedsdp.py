@@ -191,7 +191,9 @@ class FedSdp(DpSgd):
         return replace(after, extra=after.extra | known)
 
     def noise(self, state: State, plan: Plan) -> float | None:
-        """Of a client that has taken part in every round."""
+        """Of every client, where all take part in every round and so have spent the same."""
+        if not plan.everyone:
+            return None
         local, own = plan.now(state), plan.multipliers or (plan.z,)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(round(plan.mean_client))
         units, _ = self.allow(_kept(state.extra["reference"]), state, plan)
@@ -201,7 +203,7 @@ class FedSdp(DpSgd):
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any]:
         rho, left = state.extra["told"].tolist()
-        own, steps = plan.multipliers or (plan.z,), plan.now(state).count(plan.smallest_client)
+        own, steps = plan.multipliers or (plan.z,), plan.local.count(plan.smallest_client)
         return {
             "ratio_used": float(state.extra["used"]),  # R behind this round's noise
             "ratio": float(state.extra["ratio"]),  # R from now on

@@ -159,5 +159,5 @@ def of(
         viewer=viewer,
         rounds=rounds,
         mode=mode,
-        reason=non_private(cost.event),
+        reason=non_private(cost.event) or next((why for e in events if (why := non_private(e)) is not None), None),
     )

@@ -67,6 +67,12 @@ def build(
     if spec.fix_model:
         module, fixed = fix(module)
     method: Method = spec.method_object()
+    unit = spec.unit or method.units[0]
+    if spec.server_data and method.private and unit != "record":
+        raise SpecError(
+            f"server_data gives the server single records of everyone in the clear, so no {unit} is protected from it: "
+            "use it with unit = record."
+        )
     held, shown = held_out.public(spec, held)
     held, kept_out = held_out.split(spec, method, held)
     if method.tagged and (not isinstance(held, ArrayClients) or held.tags is None):

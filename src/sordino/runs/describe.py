@@ -48,7 +48,7 @@ def describe(job: Job) -> dict[str, Any]:
 
 def _cost_of_evaluation(job: Job) -> dict[str, float] | None:
     """What evaluations and statistics alone would cost; it is part of the promise."""
-    if not job.once:
+    if not job.once or not job.method.private:
         return None
     return {
         "releases": steps(Composed(job.once)),

@@ -34,6 +34,10 @@ def of_job(job: Job, ordered: str) -> str:
         parts.append(hashlib.blake2b(job.clients.users.tobytes(), digest_size=16).hexdigest())
     if job.caps is not None:  # the file they came from may have changed
         parts.append(hashlib.blake2b(job.caps.tobytes(), digest_size=16).hexdigest())
+    # the same noise at another scale would give it away
+    parts.append(str((job.plan.noise_multiplier, job.plan.multipliers)))
+    if isinstance(job.clients, ArrayClients) and job.clients.tags is not None:
+        parts.append(_digest(job.clients.tags))
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 

@@ -27,7 +27,7 @@ from sordino.data.clients import ArrayClients
 from sordino.methods.base import Method, Plan
 from sordino.models.losses import accuracy
 from sordino.privacy import price
-from sordino.privacy.events import Event, Gaussian, Repeated
+from sordino.privacy.events import Event, Gaussian, NonPrivate, Repeated
 from sordino.runs.spec import Spec
 
 RECORDS = 2000  # evaluated at once
@@ -103,7 +103,8 @@ def evaluations(spec: Spec) -> int:
 def events(spec: Spec, method: Method, plan: Plan) -> tuple[Event, ...]:
     """What is released beside the rounds, for the unit of the method."""
     if not method.private:
-        return ()
+        exact = spec.evaluate_on != "test" or spec.standardise
+        return (NonPrivate("statistics and evaluations on clients' records are exact"),) if exact else ()
     cost = price.cost_to(spec.viewer or method.viewer, method.costs(replace(plan, noise_multiplier=1.0)))
     z = spec.release_noise
     found: list[Event] = []

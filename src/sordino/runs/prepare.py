@@ -199,7 +199,7 @@ def _outputs(data: Dataset) -> int:
 
 
 def _test_clients(spec: Spec, data: Dataset, parts: list[Ints], setup: Stream) -> Ints | None:
-    """Whose a test record is: as the data say, else dealt like the clients' training labels; -1 is nobody's."""
+    """Whose a test record is: as the data say, else dealt like the clients' training records; -1 is nobody's."""
     if str(spec.partition).startswith("natural") and data.client_train is not None:
         if data.client_test is None:
             return None
@@ -210,7 +210,10 @@ def _test_clients(spec: Spec, data: Dataset, parts: list[Ints], setup: Stream) -
     if data.task != "classification" or not len(data.y_test):
         return None
     owner = np.full(len(data.y_test), -1, dtype=np.int64)
-    dealt = partition.like(parts, data.y_train.numpy(), data.y_test.numpy(), setup.at("test partition"))
+    labels = data.y_train.numpy(), data.y_test.numpy()
+    if not data.public:  # who has how many of a label is private; who has how many records is not
+        labels = np.zeros_like(labels[0]), np.zeros_like(labels[1])
+    dealt = partition.like(parts, *labels, setup.at("test partition"))
     for client, index in enumerate(dealt):
         owner[index] = client
     return owner

@@ -326,15 +326,18 @@ def absolute(wanted: spec.Spec) -> spec.Spec:
         wanted,
         dataset=wanted.dataset if named else str((Path(wanted.data_dir or ".") / wanted.dataset).absolute()),
         data_dir=None if wanted.data_dir is None else str(Path(wanted.data_dir).absolute()),
-        schema=_found(wanted),
+        schema=_found(wanted.schema),
+        budgets=_found(wanted.budgets),
+        private_data=_found(wanted.private_data, "file:"),
     )
 
 
-def _found(wanted: spec.Spec) -> str | None:
-    """The schema file where it lies: as a path from here, or beside the table."""
-    if wanted.schema is None or not Path(wanted.schema).is_file():
-        return wanted.schema
-    return str(Path(wanted.schema).absolute())
+def _found(text: str | None, prefix: str = "") -> str | None:
+    """A file as a path from anywhere; what is no file here (a name beside the table, pairs of numbers) as it is."""
+    name = None if text is None else text.removeprefix(prefix)
+    if text is None or name is None or not text.startswith(prefix) or not Path(name).is_file():
+        return text
+    return prefix + str(Path(name).absolute())
 
 
 def _plan_file(path: Path) -> dict[str, Any]:
