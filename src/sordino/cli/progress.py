@@ -51,8 +51,8 @@ class RunProgress:
                 f"noise multiplier {plan.z:.4g} {noise}, {spec.mode} mode"
             )
 
-        if job.once and job.method.private:
-            alone = describe(job)["evaluation"]["epsilon"]
+        if job.once and (released := describe(job)["evaluation"]) is not None:
+            alone = released["epsilon"]
             what = [f"evaluation on {job.held_out.kind} records"] if job.held_out is not None else []
             what += ["private statistics"] if spec.standardise else []
             self.say(f"Of this budget, {' and '.join(what)} alone would take epsilon = {up(alone)}")

@@ -38,9 +38,7 @@ SOUND: dict[str, dict[str, Any]] = {
 }
 READING = "per-batch"
 LONGEST = 300  # rounds at most; its own accountant ends the printed form before
-CAPPED = (
-    30  # rounds of Fig. 4a to c at most, for which the paper gives no number: the curves of Fig. 3b are flat after 20
-)
+CAPPED = 30  # rounds of Fig. 4a to c at most; the paper gives no number, and its Fig. 3b is flat after 20
 QUIET = 1e-3  # sigma_0 of hardly any noise
 MOVED = ("measured, rms", "measured, largest", "Theorem 3 as printed", "Theorem 3 as it should be, one round")
 SEEDS = 3  # of Fig. 4d and 5, one of the others; the paper takes ten

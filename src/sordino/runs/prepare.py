@@ -84,7 +84,7 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
     left_out = who is not None or spec.without_private or sum(map(len, parts)) < len(x_train)
     brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if left_out else clients
     y_test, owners = data.y_test, _test_clients(spec, data, parts, setup)
-    if owners is not None and str(spec.partition).startswith("natural:"):  # of those who are there
+    if owners is not None and _law(spec) == partition.Partition("natural", len(parts)):  # of those who are there
         x_test, y_test, owners = x_test[owners >= 0], y_test[owners >= 0], owners[owners >= 0]
     return Prepared(spec, data, clients, brought, module, sample, (x_test, y_test), owners)
 
@@ -171,9 +171,12 @@ def _decided(spec: Spec, data: Dataset) -> Spec:
     return replace(spec, model=model, features=features, learning_rate=rate, partition=dealt)
 
 
+def _law(spec: Spec) -> partition.Partition:
+    return partition.parse(str(spec.partition))
+
+
 def _parts(spec: Spec, data: Dataset, setup: Stream) -> list[Ints]:
-    law = partition.parse(str(spec.partition))
-    return list(law.split(data.y_train.numpy(), data.client_train, spec.clients, setup.at("partition")))
+    return list(_law(spec).split(data.y_train.numpy(), data.client_train, spec.clients, setup.at("partition")))
 
 
 def _features(spec: Spec, data: Dataset, x: Tensor) -> Tensor:
@@ -200,7 +203,7 @@ def _outputs(data: Dataset) -> int:
 
 def _test_clients(spec: Spec, data: Dataset, parts: list[Ints], setup: Stream) -> Ints | None:
     """Whose a test record is: as the data say, else dealt like the clients' training records; -1 is nobody's."""
-    if str(spec.partition).startswith("natural") and data.client_train is not None:
+    if _law(spec).kind == "natural" and data.client_train is not None:
         if data.client_test is None:
             return None
         first = np.array([data.client_train[p[0]] for p in parts])
