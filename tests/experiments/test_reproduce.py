@@ -91,6 +91,21 @@ def test_every_experiment_runs_in_small(name, data, tmp_path):
     assert drawn or experiment.kind == "table" or experiment.kind == "path"
 
 
+def test_a_folder_of_an_earlier_version_goes_on_unless_a_setting_differs(data, tmp_path):
+    experiment, trials = cells_of(running.find("003/path"), data)
+    running.open_folder(tmp_path, experiment, 0.01, trials).close()
+    path = tmp_path / "003-path" / "experiment.json"
+    held = json.loads(path.read_text())
+    for keys in held["trials"].values():
+        del keys["compile"]  # which came later
+    path.write_text(json.dumps(held))
+    running.open_folder(tmp_path, experiment, 0.01, trials).close()
+    held["trials"][trials[0][1].name]["compile"] = True
+    path.write_text(json.dumps(held))
+    with pytest.raises(RunError, match="made with another scale or other settings"):
+        running.open_folder(tmp_path, experiment, 0.01, trials)
+
+
 def test_the_papers_numbers_belong_to_trials():
     for experiment in running.EXPERIMENTS.values():
         known = {(t.row, t.x) for t in experiment.trials(1.0)}

@@ -10,7 +10,7 @@ from torch import nn
 
 from sordino.core.errors import SpecError
 from sordino.core.types import Batch
-from sordino.gradients import Gradients, cost
+from sordino.gradients import Gradients, cost, engine, padded
 from sordino.gradients.split import Split
 
 
@@ -131,3 +131,19 @@ def test_dropout_keeps_half_of_each_sample_by_itself(name):
     assert set(kept.unique().tolist()) == {0.0, 2.0}
     assert abs((kept > 0).double().mean().item() - 0.5) < 0.03
     assert len({tuple(row) for row in kept.tolist()}) == 300
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
+def test_big_clients_one_after_the_other_give_the_same_sums(scaled, monkeypatch):
+    """As on a GPU; groups of two that are clipped as one stay whole."""
+    module, sizes = small(), (6, 4, 0, 8)
+    layout, weights, batch = case(module, torch.randn(18, 1, 8, 8), sizes, True)
+    gradients = Gradients.of(module, loss, layout)
+    how = {"groups": (2,) * 9, "scale": torch.rand(4, layout.dim) + 0.5 if scaled else None}
+    expected = gradients.sums(weights, batch, 0.5, **how)
+    monkeypatch.setattr(cost, "ALONE", 0)
+    monkeypatch.setattr(engine.Call, "cuda", True)
+    monkeypatch.setattr(padded, "SMALL", 10**12)
+    monkeypatch.setattr(padded.Padded, "sums", lambda *args: pytest.fail("padded"))
+    assert relative(gradients.sums(weights, batch, 0.5, **how), expected.double()) <= 1e-5
+    assert not expected[2].any()

@@ -168,6 +168,21 @@ def test_the_same_comparison_goes_on_and_another_is_refused(made, tmp_path):
             compare.open_folder(str(tmp_path), "it", other)
 
 
+def test_a_file_that_changed_makes_another_comparison_and_a_key_that_is_new_does_not(made, tmp_path):
+    budgets = tmp_path / "budgets.csv"
+    budgets.write_text("client,epsilon\n" + "".join(f"{k},{1 + k}\n" for k in range(8)))
+    found = made("dp-sgd", (8.0,), 1, budgets=str(budgets))
+    compare.open_folder(str(tmp_path), "it", found).close()
+    path = tmp_path / "it" / "comparison.json"
+    held = json.loads(path.read_text())
+    del held["methods"]["dp-sgd"]["compile"], held["files"]  # as an earlier version wrote it
+    path.write_text(json.dumps(held))
+    compare.open_folder(str(tmp_path), "it", found).close()
+    budgets.write_text(budgets.read_text().replace("7,8", "7,4"))
+    with pytest.raises(RunError, match=r"budgets.csv has changed since"):
+        compare.open_folder(str(tmp_path), "it", found)
+
+
 def test_a_folder_that_is_no_comparison_is_left_alone(made, tmp_path):
     (tmp_path / "it").mkdir()
     (tmp_path / "it" / "mine.txt").write_text("mine")

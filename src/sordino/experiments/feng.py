@@ -169,7 +169,7 @@ def table3(scale: float) -> list[Trial]:
     for epsilon in (2.0, 8.0):
         found = _mechanisms("cifar10", epsilon, 0, keys, ("printed", "sound"))
         out += [t for t in found if (t.row == "UDP-FL, gaussian") == (t.form == "sound")]
-    plain = _plain(keys) | {"method": "none", "precision": "bfloat16"}
+    plain = _plain(keys) | {"method": "none", "precision": "bfloat16", "compile": True}
     return [*out, Trial("FedAvg", "none", "reference", 0, plain)]
 
 

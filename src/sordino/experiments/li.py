@@ -24,7 +24,7 @@ from sordino.experiments.base import Experiment, Outcome, Trial, on_features, sc
 from sordino.report.summary import Spread
 
 SETS: dict[str, dict[str, Any]] = {
-    "CIFAR-10": {"dataset": "cifar10", "model": "resnet18", "precision": "bfloat16"},
+    "CIFAR-10": {"dataset": "cifar10", "model": "resnet18", "precision": "bfloat16", "compile": True},
     "FEMNIST digits": {"dataset": "femnist-digits", "model": "cnn-femnist", "partition": "iid"},
 }
 PRIVATE = {"private_data": "label:0,1"}

@@ -82,7 +82,8 @@ def open_folder(out: Path, experiment: Experiment, scale: float, found: Sequence
         folder = RunFolder(path)
         old = folder.read_json("experiment.json")
         before = old.get("trials", {})
-        if old.get("scale") != scale or any(before[name] != trials[name] for name in before.keys() & trials.keys()):
+        both = before.keys() & trials.keys()
+        if old.get("scale") != scale or any(spec.completed(before[name]) != trials[name] for name in both):
             raise RunError(f"{path} was made with another scale or other settings. Choose another --out.")
     elif path.is_dir() and {f.name for f in path.iterdir()} <= {"lock"}:  # it died before it wrote anything
         folder = RunFolder(path)

@@ -15,6 +15,7 @@ HELD = 2  # how many times the memory of a and g the held gradients may take
 CHUNK = {"cpu": 600_000, "cuda": 400_000_000}  # numbers of patches made at a time
 PATCHES = 16_000  # numbers of patches a sample up to which they beat PyTorch's kernels on a CPU
 PLAIN = {"cpu": 3_000_000, "cuda": 12_000_000}  # numbers in and out of a client's layers, from which a pass is its own
+ALONE = 150_000_000  # such numbers of a client on a GPU, from which a pass with the book kept is its own, too
 SCALED = {"cpu": 600_000, "cuda": 16_000_000}  # numbers divided by a scale at a time
 LOOKUP_GRAM = 256  # tokens up to which comparing all pairs beats sorting them
 
@@ -52,3 +53,8 @@ def plain(numbers: int, sizes: tuple[int, ...], cpu: bool) -> bool:
     """
     busy = sum(1 for size in sizes if size)
     return numbers * sum(sizes) >= PLAIN["cpu" if cpu else "cuda"] * max(1, busy)
+
+
+def alone(numbers: int, sizes: tuple[int, ...]) -> bool:
+    """Whether clients are so big that, on a GPU and with the book kept, one after the other is quicker."""
+    return numbers * sum(sizes) >= ALONE * max(1, sum(1 for size in sizes if size))

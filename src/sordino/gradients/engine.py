@@ -30,7 +30,7 @@ from sordino.gradients import groups as grouping
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip, by_layer
 from sordino.gradients.memory import channels_last
-from sordino.gradients.padded import Padded
+from sordino.gradients.padded import Padded, small
 from sordino.gradients.persample import ENTRIES, PerSample
 from sordino.gradients.plain import How, Plain
 from sordino.gradients.probe import Draws, Seen, look
@@ -73,6 +73,7 @@ class Gradients:
 
     path: str  # "book-keeping" or "vmap"
     reason: str  # why, in one line; both may still change at the first batch, never after it
+    compiled: bool = False  # on a GPU, passes without a clip whose shapes come often
     autocast: bool = False  # on a GPU, passes in bfloat16, the sums as ever; never where gradients are clipped
 
     def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout, path: str) -> None:
@@ -149,7 +150,7 @@ class Gradients:
         quick = bfloat16 or (call.cuda and self._recurrent) or cost.plain(call.seen.numbers, batch.sizes, call.cpu)
         if fit.usable and (not kept or quick):
             limit = cost.records(fit.numbers or call.seen.numbers, call.cpu)
-            how = How(fit.last, self._random and not kept, self._random, bfloat16)
+            how = How(fit.last, self._random and not kept, self._random, bfloat16, self.compiled)
             return self._plain.sums(call.weights, batch, call.seeds, limit, call.share, how)
         return self._route(call, None)
 
@@ -175,10 +176,25 @@ class Gradients:
         weights, batch, rest = call.weights, call.batch, (call.width, call.share, call.scale)
         if self._fast is None or self.path == "vmap":
             return self._slow.sums(weights, batch, clip, call.seeds, *rest)
-        if call.cuda and weights.dim() == 2 and not self._random and self._padded.pays(batch.sizes):
-            return self._padded.sums(weights, batch, clip, call.limit, *rest)
+        if call.cuda and not self._random:
+            own = weights.dim() == 2
+            if own and cost.alone(call.seen.numbers, batch.sizes):
+                return self._one_by_one(call, clip)
+            if self._padded.pays(batch.sizes) and (own or small(sum(batch.sizes), call.limit)):
+                stacked = weights.expand(len(batch.sizes), -1)
+                return self._padded.sums(stacked, batch, clip, call.limit, *rest)
         x = channels_last(batch.x) if call.seen.last else batch.x
         return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, call.seeds, call.limit, *rest)
+
+    def _one_by_one(self, call: Call, clip: Clip | None) -> Tensor:
+        """Client after client, each with one set of weights, for which PyTorch has kernels."""
+        out = torch.zeros_like(call.weights)
+        for k, rows in Split(call.batch.sizes).slices():
+            part = Batch(call.batch.x[rows], call.batch.y[rows], (rows.stop - rows.start,))
+            share = None if call.share is None else call.share[rows]
+            own = replace(call, weights=call.weights[k], batch=part, share=share, scale=pick(call.scale, k))
+            out[k] = self._route(own, clip)[0]
+        return out
 
     def _retreat(self, reason: str) -> None:
         if self._asked == "book-keeping":

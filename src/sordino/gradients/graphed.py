@@ -1,47 +1,50 @@
-"""Plain passes on a GPU without the price of starting every kernel: recorded once as a CUDA graph, then replayed.
+"""Backward passes recorded as CUDA graphs.
 
 A backward pass of a small batch is hundreds of kernels of a few microseconds, and starting them from Python takes
 longer than running them. For one shape of a batch the pass is recorded with fixed places for weights, records and
 gradients; after that a client costs three copies and one replay. Where recording fails the pass runs as it is.
 
-One client's small batch leaves most of a large GPU idle, so a shape is recorded more than once, in lanes: recordings
-with places and a stream of their own, which run beside each other.
+One client's small batch leaves most of a large GPU idle, so clients take turns in lanes: streams with places of their
+own, which run beside each other, each with its own recording of a shape.
 """
 
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
-PATIENCE = 3  # times a shape is met before it is recorded
-SHAPES = 8  # recorded at most: each keeps the memory of its pass, once for every lane
-LANES = 4  # recordings of one shape at most
+PATIENCE = 3  # times a shape is met before it is recorded,
+OFTEN = 200  # and before it is compiled, where that was asked for: it takes most of a minute
+SHAPES = 64  # recorded at most
+COMPILED = 2  # compiled at most
+LANES = 4  # beside each other at most
 
 Job = tuple[Tensor, Tensor, Tensor, Tensor]  # weights [dim], x, y, out [dim]
 Pass = Callable[[Tensor, Tensor, Tensor, Tensor], None]  # adds the sum of gradients to out
 
 
 class Replay:
-    """A function of tensors with places for what goes in and what comes out, recorded on the side."""
+    """A function of tensors, recorded with places for what goes in; what comes out has one by itself."""
 
-    def __init__(self, run: Callable[..., Tensor], inputs: Sequence[Tensor], side: Any, pool: Any = None) -> None:
-        """`side` is the stream to record on. The libraries' workspaces belong to it: recordings of one stream must not
-        be replayed at the same time, and may share a pool of memory."""
-        self._places = [value.clone() for value in inputs]
-        self.device = inputs[0].device
-        side.wait_stream(torch.cuda.current_stream(self.device))
+    def __init__(self, run: Callable[..., Tensor], places: Sequence[Tensor], side: Any, pool: Any) -> None:
+        """`side` is the stream to record on. The libraries' workspaces belong to it, and the pool of memory is used
+        again: recordings of one stream and pool must not be replayed at the same time."""
+        self._places, device = places, places[0].device
+        side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):  # libraries set themselves up outside of the recording
             for _ in range(2):
-                run(*self._places)
-        torch.cuda.current_stream(self.device).wait_stream(side)
+                run(*places)
+        torch.cuda.current_stream(device).wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool, stream=side):
-            self._out = run(*self._places)
+            self._out = run(*places)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """On the current stream; the next call writes over what comes out."""
@@ -51,69 +54,112 @@ class Replay:
         return self._out
 
 
-class Recorded:
-    """One pass with its places and its stream."""
+class Lane:
+    """A stream with places for weights and gradients, and the recordings that were made on it."""
 
-    def __init__(self, run: Pass, weights: Tensor, x: Tensor, y: Tensor) -> None:
+    def __init__(self, weights: Tensor) -> None:
+        self._weights, self._out = weights.clone(), torch.zeros_like(weights)
+        self._stream, self._pool = torch.cuda.Stream(weights.device), torch.cuda.graph_pool_handle()
+        self._passes: dict[object, Replay] = {}
+
+    def record(self, key: object, run: Pass, x: Tensor, y: Tensor) -> None:
         def fresh(weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            out = torch.zeros_like(weights)
-            run(weights, x, y, out)
-            return out
+            self._out.zero_()
+            run(weights, x, y, self._out)
+            return self._out
 
-        self._stream = torch.cuda.Stream(x.device)
-        self._replay = Replay(fresh, (weights, x, y), self._stream)
+        self._passes[key] = Replay(fresh, (self._weights, x.clone(), y.clone()), self._stream, self._pool)
 
-    def add(self, weights: Tensor, x: Tensor, y: Tensor, out: Tensor) -> None:
+    def add(self, key: object, weights: Tensor, x: Tensor, y: Tensor, out: Tensor) -> None:
         """On the own stream, after all that was asked for before; `join` before anything else reads `out`."""
         self._stream.wait_stream(torch.cuda.current_stream(x.device))
         with torch.cuda.stream(self._stream):
-            out.add_(self._replay(weights, x, y))
+            out.add_(self._passes[key](weights, x, y))
 
     def join(self) -> None:
-        torch.cuda.current_stream(self._replay.device).wait_stream(self._stream)
+        torch.cuda.current_stream(self._weights.device).wait_stream(self._stream)
 
 
 class Graphed:
     """Recorded passes by the shape of the batch and the lane."""
 
     def __init__(self) -> None:
-        self._passes: dict[tuple[object, ...], list[Recorded]] = {}  # lanes; none: could not be recorded
+        self._lanes: dict[torch.device, list[Lane]] = {}
+        self._known: dict[tuple[object, ...], int] = {}  # in so many lanes; 0: could not be recorded
+        self._compiled: dict[tuple[object, ...], Pass] = {}
         self._met: Counter[tuple[object, ...]] = Counter()
         self._lock = threading.Lock()
 
-    def add(self, run: Pass, kind: object, jobs: Sequence[Job], limit: int = 0) -> None:
+    def add(self, run: Pass, kind: object, jobs: Sequence[Job], limit: int = 0, compiled: bool = False) -> None:
         """What `run` does with every job, by recordings where there are any; `kind` is whatever else decides what
-        `run` does. At most `limit` records are under way at once, or one job."""
+        `run` does. At most `limit` records are under way at once, or one job. compiled: shapes that come often are."""
         with self._lock:
-            used: dict[int, Recorded] = {}
-            before: tuple[int, Recorded | None] = (0, None)
+            used: dict[int, Lane] = {}
+            before: tuple[int, Lane | None] = (0, None)
             for turn, (weights, x, y, out) in enumerate(jobs):
-                found = self._recording(run, kind, (weights, x, y), turn, limit // max(1, x.shape[0]))
+                key = (kind, tuple(x.shape), x.dtype, x.stride(), tuple(y.shape), y.dtype, x.device)
+                lane = self._lane(key, run, (weights, x, y), turn, limit // max(1, x.shape[0]), compiled)
                 if before[1] is not None and before[0] == out.data_ptr():  # parts of one client, one after the other
                     before[1].join()
-                if found is None:
+                if lane is None:
                     run(weights, x, y, out)
                 else:
-                    found.add(weights, x, y, out)
-                    used[id(found)] = found
-                before = (out.data_ptr(), found)
+                    lane.add(key, weights, x, y, out)
+                    used[id(lane)] = lane
+                before = (out.data_ptr(), lane)
             for each in used.values():
                 each.join()
 
-    def _recording(
-        self, run: Pass, kind: object, parts: tuple[Tensor, Tensor, Tensor], turn: int, fit: int
-    ) -> Recorded | None:
-        weights, x, y = parts
-        key = (kind, tuple(x.shape), x.dtype, x.stride(), tuple(y.shape), y.dtype, x.device)
+    def _lane(
+        self,
+        key: tuple[object, ...],
+        run: Pass,
+        parts: tuple[Tensor, Tensor, Tensor],
+        turn: int,
+        fit: int,
+        compiled: bool,
+    ) -> Lane | None:
         self._met[key] += 1
-        if key not in self._passes:
-            if self._met[key] <= PATIENCE or len(self._passes) >= SHAPES:
+        if compiled and self._met[key] == OFTEN and len(self._compiled) < COMPILED:
+            self._compiled[key] = compile_pass(run, *parts)
+            self._record(key, self._compiled[key], parts, fit)
+        if key not in self._known:
+            if self._met[key] <= PATIENCE or len(self._known) >= SHAPES:
                 return None
-            self._passes[key] = []
-            try:
-                for _ in range(max(1, min(LANES, fit))):
-                    self._passes[key].append(Recorded(run, weights, x, y))
-            except RuntimeError:  # something in the pass waits for the device, or asks the host
-                torch.cuda.synchronize(x.device)
-        lanes = self._passes[key]
-        return lanes[turn % len(lanes)] if lanes else None
+            self._record(key, run, parts, fit)
+        lanes = self._known[key]
+        return self._lanes[parts[1].device][turn % lanes] if lanes else None
+
+    def _record(self, key: tuple[object, ...], run: Pass, parts: tuple[Tensor, Tensor, Tensor], fit: int) -> None:
+        weights, x, y = parts
+        self._known[key], lanes = 0, self._lanes.setdefault(x.device, [])
+        try:
+            for number in range(max(1, min(LANES, fit))):
+                if number == len(lanes):
+                    lanes.append(Lane(weights))
+                lanes[number].record(key, run, x, y)
+                self._known[key] += 1
+        except RuntimeError:  # something in the pass waits for the device, or asks the host
+            torch.cuda.synchronize(x.device)
+
+
+def compile_pass(run: Pass, weights: Tensor, x: Tensor, y: Tensor) -> Pass:
+    """The same by torch.compile; as it is where that fails."""
+
+    def fresh(weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        out = torch.zeros_like(weights)
+        run(weights, x, y, out)
+        return out
+
+    try:
+        # channels last, which the compiler leaves alone in small batches (benchmarks/gpu_steps.py)
+        step = torch.compile(make_fx(fresh)(weights, x, y), dynamic=False, options={"force_layout_optimization": True})
+        step(weights, x, y)
+    except Exception as error:  # a missing compiler, an operation it does not know: many kinds, none of ours
+        warnings.warn(f"no compiled pass ({type(error).__name__}: {error}); running it as it is.", stacklevel=2)
+        return run
+
+    def added(weights: Tensor, x: Tensor, y: Tensor, out: Tensor) -> None:
+        out.add_(step(weights, x, y))
+
+    return added

@@ -52,6 +52,11 @@ def rounded(many: int) -> int:
     return -(-many // step) * step
 
 
+def small(records: int, limit: int) -> bool:
+    """Whether a step is bound by starting its kernels, and is recorded."""
+    return SMALL * records <= limit
+
+
 class Padded:
     """Compiled steps, by shape. `backend` None leaves them uncompiled."""
 
@@ -83,8 +88,7 @@ class Padded:
         bound = None if clip is None else torch.as_tensor(clip, dtype=weights.dtype, device=weights.device)
         if even and count == many:
             full = torch.ones(len(batch.y), dtype=weights.dtype, device=weights.device) if share is None else share
-            small = SMALL * len(batch.y) <= limit
-            return self._call(small, width, weights, batch.x, batch.y, full, bound, scale)
+            return self._call(small(len(batch.y), limit), width, weights, batch.x, batch.y, full, bound, scale)
         sizes, whole = torch.tensor(batch.sizes), max(1, ROUND // width) * width  # units are not cut
         order = sizes.argsort(stable=True)
         starts, own_device = sizes.cumsum(0) - sizes, weights.device
@@ -99,29 +103,30 @@ class Padded:
             by = scale
             if scale is not None and scale.dim() == 2:
                 by = F.pad(scale[who.to(own_device)], (0, 0, *fill), value=1.0)
-            small = SMALL * len(index) <= limit
-            rows = self._call(small, width, own, batch.x[index], batch.y[index], each_share, bound, by)
+            rows = self._call(
+                small(len(index), limit), width, own, batch.x[index], batch.y[index], each_share, bound, by
+            )
             out[who.to(own_device)] = rows[: len(who)]
         return out
 
-    def _call(self, small: bool, width: int, *inputs: Tensor | None) -> Tensor:
+    def _call(self, recorded: bool, width: int, *inputs: Tensor | None) -> Tensor:
         known = tuple(t for t in inputs if t is not None)
-        step = self._step(small, width, inputs)
+        step = self._step(recorded, width, inputs)
         if not isinstance(step, Replay):
             return step(*known)
         with self._lock:  # it has one set of places
             return step(*known).clone()
 
-    def _step(self, small: bool, width: int, inputs: tuple[Tensor | None, ...]) -> Step:
+    def _step(self, recorded: bool, width: int, inputs: tuple[Tensor | None, ...]) -> Step:
         key = (width, *((t.shape, t.dtype, t.device) if t is not None else None for t in inputs))
         plain = partial(self._plain, width=width)
         if key not in self._steps:
             with self._lock:
                 self._met[key] += 1
-                if self._met[key] <= (TRIES if small else PATIENCE):
+                if self._met[key] <= (TRIES if recorded else PATIENCE):
                     return plain
                 if key not in self._steps:
-                    make = self._record if small else self._compile
+                    make = self._record if recorded else self._compile
                     self._steps[key] = make(plain, tuple(t for t in inputs if t is not None))
         return self._steps[key]
 
@@ -137,7 +142,7 @@ class Padded:
             self._pool = torch.cuda.graph_pool_handle()
             self._side = torch.cuda.Stream(inputs[0].device)
         try:
-            return Replay(plain, inputs, self._side, self._pool)
+            return Replay(plain, [value.clone() for value in inputs], self._side, self._pool)
         except RuntimeError:  # something in the step waits for the device, or asks the host
             torch.cuda.synchronize(inputs[0].device)
             return plain

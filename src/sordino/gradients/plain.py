@@ -54,6 +54,7 @@ class How:
     shared_generator: bool = False  # the model draws from torch's own generator, which is seeded for each client
     random: bool = False  # the model draws random numbers at all
     bfloat16: bool = False  # forward and backward where torch allows; sums are of the weights' type
+    compiled: bool = False  # on a GPU, shapes that come often
 
 
 class Plain:
@@ -97,7 +98,7 @@ class Plain:
                     else:
                         some = None if share is None else share[part]
                         self._add(own, x[part], batch.y[part], out[k], draw.after(k), some, how)
-        self._graphed.add(self._pass(how), how, recorded, limit)
+        self._graphed.add(self._pass(how), how, recorded, limit, how.compiled)
         return out
 
     def _pass(self, how: How) -> Pass:

@@ -30,6 +30,7 @@ from sordino.models.validate import fix, validate
 from sordino.privacy import personal, price, trust
 from sordino.privacy.account import epsilon
 from sordino.privacy.calibrate import noise_multiplier
+from sordino.privacy.claims import Claim
 from sordino.privacy.events import Composed, Cost, Event
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
 from sordino.runs import held_out, legal, statistics
@@ -155,6 +156,7 @@ def _model(module: nn.Module, loss: SampleLoss, spec: Spec) -> Model:
         if spec.method_object().private:
             raise SpecError("precision = bfloat16 is for training without privacy: norms must not be rounded.")
         gradients.autocast = True
+    gradients.compiled = spec.compile
     return Model(module, layout, loss, gradients)
 
 
@@ -282,23 +284,33 @@ def _check_costs(spec: Spec, method: Method, plan: Plan) -> None:
     """A method that someone brought must say what it costs, in words we know, before anything is spent."""
     if plugin.ours("methods", spec.method):
         return
+    ready = replace(plan, noise_multiplier=1.0)
     for t in range(plan.rounds):
-        try:
-            costs = method.costs(replace(plan, noise_multiplier=1.0), t)
-        except SordinoError:
-            raise
-        except Exception as error:
-            where = f" ({place})" if (place := plugin.place(error)) else ""
-            raise SpecError(f"{spec.method}.costs fails{where}: {type(error).__name__}: {error}") from error
-        if not isinstance(costs, tuple) or not costs or not all(isinstance(c, Cost) for c in costs):
-            raise SpecError(f"{spec.method}.costs must return a tuple of Cost, not {costs!r}.")
-        _check_words(spec, method, costs)
+        _check_words(spec, method, "costs", _asked(spec, "costs", method.costs, ready, t))
+    if (whole := _asked(spec, "whole", method.whole, ready)) is not None:
+        _check_words(spec, method, "whole", whole)
+    claim = _asked(spec, "claim", method.claim, ready)
+    if claim is not None and not isinstance(claim, Claim):
+        raise SpecError(f"{spec.method}.claim must return a Claim or None, not {claim!r}.")
 
 
-def _check_words(spec: Spec, method: Method, costs: tuple[Cost, ...]) -> None:
+def _asked(spec: Spec, verb: str, function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except SordinoError:
+        raise
+    except Exception as error:
+        where = f" ({place})" if (place := plugin.place(error)) else ""
+        told = " ".join(str(error).split())
+        raise SpecError(f"{spec.method}.{verb} fails{where}: {type(error).__name__}: {told}") from error
+
+
+def _check_words(spec: Spec, method: Method, verb: str, costs: Any) -> None:
+    if not isinstance(costs, tuple) or not costs or not all(isinstance(c, Cost) for c in costs):
+        raise SpecError(f"{spec.method}.{verb} must return a tuple of Cost, not {costs!r}.")
     for cost in costs:
         if cost.unit not in legal.UNITS or cost.relation not in ("add/remove", "replace"):
-            raise SpecError(f"{spec.method}.costs: unit {cost.unit!r}, relation {cost.relation!r} are not known.")
+            raise SpecError(f"{spec.method}.{verb}: unit {cost.unit!r}, relation {cost.relation!r} are not known.")
         trust.viewer(cost.viewer)
     price.cost_to(spec.viewer or method.viewer, costs)
 

@@ -11,6 +11,7 @@ ordered by seed first, so that a comparison that is stopped half-way has looked 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -165,7 +166,10 @@ def canonical(found: Sequence[Cell]) -> dict[str, Any]:
     """What makes a comparison this one: the settings of every method, and the cells."""
     methods = {c.method: {k: v for k, v in c.spec.to_dict().items() if k not in CHOSEN} for c in found}
     listed = [{"name": c.name, "method": c.method, "epsilon": c.epsilon, "seed": c.seed} for c in found]
-    return {"methods": methods, "cells": listed}
+    named = {(c.spec.dataset, c.spec.schema, c.spec.budgets, c.spec.private_data) for c in found}
+    files = sorted({Path(text.removeprefix("file:")) for texts in named for text in texts if text})
+    read = {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files if p.is_file()}
+    return {"methods": methods, "cells": listed, "files": read}
 
 
 def open_folder(out: str, name: str | None, found: Sequence[Cell]) -> RunFolder:
@@ -194,14 +198,19 @@ def _difference(old: Any, new: dict[str, Any]) -> str:
     if old == new:
         return ""
     try:
-        one, other = old["methods"], new["methods"]
+        one = {method: spec.completed(keys | {"method": method}) for method, keys in old["methods"].items()}
+        one = {method: {k: v for k, v in keys.items() if k not in CHOSEN} for method, keys in one.items()}
+        other = new["methods"]
         if one.keys() != other.keys():
             return f"methods {', '.join(one)}"
         for method, keys in other.items():
             for key in sorted({*keys, *one[method]}):
                 if one[method].get(key) != keys.get(key):
                     return f"{method} with {key} = {one[method].get(key)}, not {keys.get(key)}"
-        return "other epsilons or seeds"
+        for path, digest in new["files"].items():
+            if old.get("files", {}).get(path, digest) != digest:
+                return f"{path} has changed since"
+        return "" if old["cells"] == new["cells"] else "other epsilons or seeds"
     except (KeyError, TypeError, AttributeError):
         return f"its {COMPARISON} is damaged"
 

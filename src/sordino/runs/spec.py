@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 import tomllib
 import types
@@ -109,6 +110,9 @@ class Spec:
     augment: str = _f("none", "of pictures, anew in every step: none, flip or flip-crop", "local")
     views: int = _f(1, "augmented views of a record whose mean gradient is clipped as one", "local")
     precision: str = _f("float32", "float32; bfloat16 is for training without privacy", "local")
+    compile: bool = _f(
+        False, "on a GPU, compile passes without a clip that come often: most of a minute at first", "local"
+    )
     server_lr: float | None = _f(None, "the server's, on the mean update (default: the algorithm's)", "server")
     averaging: str = _f(
         "none", "of the models shown: none, tail:SHARE of the last rounds, ema:DECAY or polynomial:POWER", "server"
@@ -243,10 +247,7 @@ def fields() -> list[dataclasses.Field[Any]]:
 
 def plugin_fields(kind: str, name: str) -> list[dataclasses.Field[Any]]:
     """The configuration keys of a method or an algorithm."""
-    found = list(dataclasses.fields(plugin.load(kind, name)))
-    if not plugin.ours(kind, name) and (clash := {f.name for f in found} & {f.name for f in fields()}):
-        raise SpecError(f"the plug-in {name} has an option {min(clash)!r}, which is a key of every run. Rename it.")
-    return found
+    return list(dataclasses.fields(plugin.load(kind, name)))
 
 
 def plugin_help(kind: str, name: str) -> dict[str, str]:
@@ -286,6 +287,14 @@ def from_dict(values: dict[str, Any]) -> Spec:
         else:
             raise SpecError(_unknown(key, [name for _, name in chosen], known | own.keys()))
     return Spec(**plain, options=tuple(sorted(options.items())))
+
+
+def completed(keys: dict[str, Any]) -> dict[str, Any]:
+    """Keys from a file as JSON has them, with the defaults of those that came later; as they are where one is gone."""
+    try:
+        return dict(json.loads(json.dumps(from_dict(keys).to_dict())))
+    except (SpecError, TypeError):
+        return keys
 
 
 def _unknown(key: str, chosen: list[str], known: set[str]) -> str:

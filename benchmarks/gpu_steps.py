@@ -1,0 +1,78 @@
+"""One local step of ten clients with weights of their own, ResNet-18 with GroupNorm, on a GPU that does nothing else.
+
+    python benchmarks/gpu_steps.py              # milliseconds a step, the median of --rounds
+
+Without a clip, batches of 50 in bfloat16: passes recorded in lanes, and compiled first (key `compile`; how long that
+took is said). Clipped, batches of 250 in float32: client after client, all of them padded, and with weights that all
+share, as in the first local step of a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from sordino.core.types import Batch
+from sordino.core.vector import Layout
+from sordino.gradients import Gradients, cost, graphed, padded
+from sordino.models.losses import cross_entropy
+from sordino.models.resnet18 import resnet18
+
+CLIENTS = 10
+
+
+def data(records: int) -> Batch:
+    many = CLIENTS * records
+    x, y = torch.randn(many, 3, 32, 32, device="cuda"), torch.randint(0, 10, (many,), device="cuda")
+    return Batch(x, y, (records,) * CLIENTS)
+
+
+def median(step: Callable[[], object], rounds: int) -> float:
+    """Milliseconds."""
+    times = []
+    for turn in range(rounds + 4):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        if turn >= 4:
+            times.append(1e3 * (time.perf_counter() - begun))
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    rounds = parser.parse_args().rounds
+    torch.manual_seed(0)
+    torch.backends.cudnn.deterministic = True
+    model = resnet18((3, 32, 32), 10).cuda()
+    layout = Layout.of(model)
+    weights = layout.read(model).repeat(CLIENTS, 1)
+
+    batch = data(50)
+    for compiled in (False, True):
+        gradients = Gradients.of(model, cross_entropy, layout)
+        gradients.autocast, gradients.compiled, graphed.OFTEN = True, compiled, 5
+        begun = time.perf_counter()
+        gradients.sums(weights, batch, None)
+        torch.cuda.synchronize()
+        first, name = time.perf_counter() - begun, "compiled" if compiled else "recorded"
+        took = median(partial(gradients.sums, weights, batch, None), rounds)
+        print(f"no clip, batches of 50, bfloat16, {name}: {took:.1f} ms; the first step {first:.1f} s", flush=True)
+
+    batch, padded.PATIENCE = data(250), 10**9  # never compiled
+    for name, alone, own in (("one by one", 0, weights), ("padded", 10**15, weights), ("one model", 0, weights[0])):
+        cost.ALONE, gradients = alone, Gradients.of(model, cross_entropy, layout)
+        took = median(partial(gradients.sums, own, batch, 0.01), rounds)
+        print(f"clipped, batches of 250, {name}: {took:.0f} ms", flush=True)
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
