@@ -41,6 +41,9 @@ def told(folder, *args):
         ("fedsdp-paper", {"local_steps": 2}, "Round 1"),
         ("udp-fl", {}, "the Harmonizer chose gaussian"),
         ("adap-dp-fl", {}, "clipped at 1 in round 1"),
+        ("adap-dp-fl-paper", {}, "it is lowered when the clients' exact loss has fallen 3 times in a row"),
+        ("dp-fedavg", {"adaptive_clip": True}, "Updates were clipped at 1 in round 1 and at "),
+        ("dp-fedavg", {}, "decides nothing on the way"),
         ("pfa", {"budgets": "0.5:0.5,4:0.5"}, "projected on 1 direction"),
     ],
 )

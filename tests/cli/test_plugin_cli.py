@@ -140,6 +140,9 @@ def test_a_broken_file_stops_only_who_asks_for_it(known):
     with pytest.warns(UserWarning, match="left out: the plug-in .*bad.py fails: SyntaxError"):
         names = plugin.loadable("methods")
     assert "boxed" in names and "bad" not in names and "bad" in plugin.available("methods")
+    (known / "methods" / "bad.py").write_text(example().replace("box: float = 0.01", "rounds: int = 5"))
+    with pytest.warns(UserWarning, match="left out: the plug-in bad has an option 'rounds', which is a key of every"):
+        assert spec.owners("momentum_of_nobody") == []
 
 
 def test_nobody_takes_our_names_or_each_others(known, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sordino.core.errors import DataError
 from sordino.runs import build, loop, run, spec
 from sordino.runs.prepare import prepare
 
@@ -80,6 +81,10 @@ def test_some_of_the_clients_and_their_part_of_the_test_data(tmp_path):
     assert found.clients.y.tolist() == [2, 3, 0, 1] and found.clients.count == 2 == found.spec.clients
     assert found.test[1].tolist() == [7, 8] and found.test_clients.tolist() == [0, 1]
     assert found.brought.count == 1 and len(found.brought.y) == 6  # a ledger knows the data by all of it
+    whose["client_test"] = np.array([8, 8, 8])
+    np.savez(tmp_path / "z.npz", x_train=x[:6], y_train=x[:6, 0], x_test=x[6:], y_test=x[6:, 0], **whose)
+    with pytest.raises(DataError, match="natural:2: no test record belongs to one of these clients"):
+        prepare(spec.from_dict({"dataset": str(tmp_path / "z.npz"), "partition": "natural:2", "method": "none"}))
 
 
 def test_of_ones_own_data_no_label_decides_whose_a_test_record_is(tmp_path):

@@ -11,7 +11,7 @@ import torch
 import sordino
 from problems import federation, job, linear, mlp
 from sordino.core import plugin
-from sordino.core.errors import RunError, SordinoError
+from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.rng import Stream
 from sordino.core.types import State
 from sordino.methods import local
@@ -83,6 +83,13 @@ CASES = [
     ({"merge": broken}, "odd.merge fails"),
     ({"noise": broken}, "odd.noise fails"),
     ({"decided": broken}, "odd.decided fails"),
+    ({"noise": lambda self, *args: "loud"}, "odd.noise must return a number or None, not a str"),
+    ({"noise": lambda self, *args: torch.ones(2)}, "a number or None, not [2]"),
+    ({"decided": lambda self, *args: 3}, "odd.decided must return a dict of plain numbers and text, or None,"),
+    ({"decided": lambda self, *args: {"a": 1, "b": torch.ones(2)}}, "not a dict with 'b': [2]"),
+    ({"over": lambda self, *args: None}, "odd.over must return True or False, not nothing (None)"),
+    ({"now_costs": lambda self, *args: 3}, "odd.now_costs must return a tuple of Cost, not a int"),
+    ({"now_costs": broken}, "odd.now_costs fails"),
 ]  # fmt: skip
 
 
@@ -90,6 +97,21 @@ CASES = [
 def test_what_is_wrong_is_known_before_the_run_begins(odd, verbs, words):
     with pytest.raises(RunError) as told:
         returned.rehearse(odd(**verbs))
+    assert words in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("verbs", "words"),
+    [
+        ({"costs": lambda self, *args: 3}, "odd.costs must return a tuple of Cost, not 3"),
+        ({"whole": lambda self, *args: 3}, "odd.whole must return a tuple of Cost, not 3"),
+        ({"whole": broken}, "odd.whole fails: ValueError: no luck"),
+        ({"claim": lambda self, *args: 8.0}, "odd.claim must return a Claim or None, not 8.0"),
+    ],
+)
+def test_what_a_plan_asks_is_checked_while_it_is_made(odd, verbs, words):
+    with pytest.raises(SpecError) as told:
+        odd(**verbs)
     assert words in str(told.value) and "\n" not in str(told.value)
 
 

@@ -128,7 +128,10 @@ def _usable(kind: str, name: str, found: Any) -> Any:
     base = getattr(importlib.import_module(f"sordino.{kind}.base"), kind.removesuffix("s").title())
     if not isinstance(found, type) or not issubclass(found, base) or not dataclasses.is_dataclass(found):
         raise SpecError(f"the plug-in {name} must be a frozen dataclass that derives from {base.__name__}.")
+    keys = {f.name for f in importlib.import_module("sordino.runs.spec").fields()}
     for field in dataclasses.fields(found):
+        if field.name in keys:
+            raise SpecError(f"the plug-in {name} has an option {field.name!r}, which is a key of every run. Rename it.")
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise SpecError(f"the plug-in {name}: its option {field.name} needs a default.")
     try:

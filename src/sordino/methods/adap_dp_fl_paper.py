@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -111,8 +112,10 @@ class AdapDpFlPaper(DpSgd):
     # --- the round
 
     def begin(self, state: State, layout: Layout, plan: Plan) -> State:
+        first = torch.tensor(self._first(plan), dtype=torch.float64)
         mine = {
-            "noise": torch.tensor(self._first(plan), dtype=torch.float64),  # sigma_t
+            "noise": first,  # sigma_t
+            "used": first.clone(),  # of the last round
             "loss": torch.tensor(math.inf, dtype=torch.float64),
             "falls": torch.tensor(0.0, dtype=torch.float64),
             "curve": torch.zeros(len(rdp.ORDERS), dtype=torch.float64),  # Renyi divergences claimed so far
@@ -151,7 +154,7 @@ class AdapDpFlPaper(DpSgd):
         loss, weight = rows[:, -2:].double().sum(dim=0).tolist()
         before, sigma = state.extra, float(state.extra["noise"])
         curve = before["curve"] + torch.from_numpy(rdp.rdp(self._round(plan, sigma))).to(before["curve"].device)
-        mine = {"curve": curve}
+        mine = {"curve": curve, "used": torch.tensor(sigma, dtype=torch.float64)}
         if weight > 0:
             falls = float(before["falls"]) + 1 if loss / weight < float(before["loss"]) < math.inf else 0.0
             factor = self.noise_step if falls >= self.patience else 1.0
@@ -161,7 +164,23 @@ class AdapDpFlPaper(DpSgd):
         return replace(after, extra=after.extra | mine)
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
-        return {k: float(state.extra[k]) for k in ("noise", "loss", "falls")}
+        found = {"noise": "used", "next_noise": "noise", "loss": "loss", "falls": "falls"}
+        return {name: float(state.extra[key]) for name, key in found.items()}
+
+    def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
+        if not rounds:
+            return []
+        first, last, told = rounds[0]["round"], rounds[-1]["round"], [r["decided"] for r in rounds]
+        lowered = sum(a["noise"] > b["noise"] for a, b in pairwise(told))
+        times = {0: "not lowered", 1: "lowered once"}.get(lowered, f"lowered {lowered} times")
+        return [
+            f"The noise multiplier was {told[0]['noise']:.4g} in round {first}, {told[-1]['noise']:.4g} in round "
+            f"{last}: it is lowered when the clients' exact loss has fallen {self.patience} times in a row or more, "
+            f"and was {times} in between.",
+            f"Every client clips with {self.clip_factor:g} times the "
+            + ("mean norm of its records' gradients" if self.reading == "exact" else "norm of its noisy gradients")
+            + " in its last round, and keeps that to itself.",
+        ]
 
 
 @dataclass(frozen=True)

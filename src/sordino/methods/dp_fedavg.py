@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -111,6 +111,21 @@ class DpFedAvg(Method):
         )
         factor = math.exp(-self.clip_lr * (min(max(share, 0.0), 1.0) - self.quantile))
         return replace(state, extra=state.extra | {"clip": state.extra["clip"] * factor})
+
+    def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
+        return {"next_clip": float(state.extra["clip"])} if self.adaptive_clip else None
+
+    def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
+        known = [r for r in rounds if r.get("clip") is not None]
+        if not self.adaptive_clip or not known:
+            return []
+        first, last = known[0], known[-1]
+        return [
+            f"Updates were clipped at {first['clip']:.3g} in round {first['round']} and at {last['clip']:.3g} in round "
+            f"{last['round']}: the bound follows the norm under which {100 * self.quantile:g} % of the updates stay, "
+            f"by a noisy count of them, and was between {min(r['clip'] for r in known):.3g} and "
+            f"{max(r['clip'] for r in known):.3g}."
+        ]
 
     def _count_noise(self, plan: Plan) -> float:
         return self.count_noise or max(plan.expected_cohort / 20, plan.z)

@@ -271,7 +271,7 @@ def _sentence(number: int, chosen: dict[str, Any]) -> str:
         f"Round {number}: private groups were taken to make {round(100 * used)} % of the step, which asks for {asks} "
         f"an even spread of what was left: multiplier {chosen['noise_multiplier']:.3g} (had all rounds been alike "
         f"{chosen['even_multiplier']:.3g}; what earlier rounds saved lowers it, what they took raises it). That cost "
-        f"{100 * chosen['rho']:.2g} % of the budget, {100 * chosen['left']:.3g} % is left."
+        f"{100 * chosen['rho']:.3g} % of the budget, {100 * chosen['left']:.3g} % is left."
     )
     if chosen["sums"] > 1:
         text += (

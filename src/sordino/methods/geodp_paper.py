@@ -12,7 +12,8 @@ the abstract confirms the series, not how epsilon adds up, so that is an option 
 The online refinement of the series by the training loss is left out: it would be one more use of private data.
 
 Not sound, as NbAFL: replacing one record moves trained and clipped weights by up to 2C. What holds is charged: every
-upload is a Gaussian of multiplier sigma_t / (2C) for a replaced client. `clip_by` and `scope` as in nbafl_paper.py."""
+upload is a Gaussian of multiplier sigma_t / (2C) for a replaced client. `clip_by` and `scope` as in nbafl_paper.py;
+with `scope = round` the epsilon is that of the first round; where r < 1 later ones have less noise."""
 
 from __future__ import annotations
 
@@ -51,4 +52,5 @@ class GeoDPPaper(NbAFLPaper):
         return 0.0
 
     def claim(self, plan: Plan) -> Claim:
-        return Claim(plan.epsilon, plan.delta, "Yuan et al. (2023)", WHY_NOT, self.scope)
+        source = "Yuan et al. (2023)" + (", of the first round" if self.scope == "round" else "")
+        return Claim(plan.epsilon, plan.delta, source, WHY_NOT, self.scope)

@@ -85,6 +85,8 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
     brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if left_out else clients
     y_test, owners = data.y_test, _test_clients(spec, data, parts, setup)
     if owners is not None and _law(spec) == partition.Partition("natural", len(parts)):  # of those who are there
+        if len(owners) and not (owners >= 0).any():
+            raise DataError(f"partition {spec.partition}: no test record belongs to one of these clients. Take more.")
         x_test, y_test, owners = x_test[owners >= 0], y_test[owners >= 0], owners[owners >= 0]
     return Prepared(spec, data, clients, brought, module, sample, (x_test, y_test), owners)
 

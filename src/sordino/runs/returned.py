@@ -7,6 +7,7 @@ the place in its file; where one of ours fails, the fault is ours and its trace 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -17,9 +18,11 @@ from torch import Tensor
 from sordino.algorithms.base import Algorithm
 from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError
+from sordino.core.record import plain
 from sordino.core.rng import RowStream, Stream
 from sordino.core.types import Batch, Model, Rows, State
 from sordino.methods.base import Method, Plan
+from sordino.privacy.events import Cost
 from sordino.runs.job import Job
 
 
@@ -69,6 +72,34 @@ class Checked:
             raise self._wrong("merge", f"a State with params {list(state.params.shape)}", found.params)
         return found
 
+    def now_costs(self, state: State, plan: Plan) -> Any:
+        found = self._call("now_costs", self._method.now_costs, state, plan)
+        if not isinstance(found, tuple) or not found or not all(isinstance(cost, Cost) for cost in found):
+            raise self._wrong("now_costs", "a tuple of Cost", found)
+        return found
+
+    def over(self, state: State, plan: Plan) -> Any:
+        found = self._call("over", self._method.over, state, plan)
+        if not isinstance(found, bool):
+            raise self._wrong("over", "True or False", found)
+        return found
+
+    def noise(self, state: State, plan: Plan) -> Any:
+        found = self._call("noise", self._method.noise, state, plan)
+        if found is not None and (isinstance(found, bool) or not isinstance(found, int | float)):
+            raise self._wrong("noise", "a number or None", found)
+        return found
+
+    def decided(self, state: State, plan: Plan) -> Any:
+        found = self._call("decided", self._method.decided, state, plan)
+        try:
+            if found is not None and not isinstance(found, dict):
+                raise TypeError
+            json.dumps(plain(found))
+        except (TypeError, ValueError):
+            raise self._wrong("decided", "a dict of plain numbers and text, or None", found) from None
+        return found
+
     def _rows(self, verb: str, found: Any, clients: int, width: int | None, given: Rows | None = None) -> None:
         wanted = [clients, "..." if width is None else width]
         good = isinstance(found, Tensor) and found.ndim == 2 and found.is_floating_point()
@@ -88,6 +119,9 @@ def _shown(found: Any) -> str:
     if isinstance(found, Tensor):
         kind = "" if found.is_floating_point() else f" of {found.dtype}"
         return f"{list(found.shape)}{kind}"
+    if isinstance(found, dict):
+        odd = [k for k, v in found.items() if not isinstance(v, int | float | str | bool | list | tuple | dict | None)]
+        return f"a dict with {odd[0]!r}: {_shown(found[odd[0]])}" if odd else "a dict that JSON cannot hold"
     if isinstance(found, tuple | list):
         return f"{len(found)} things: {', '.join(map(_shown, found[:4]))}"
     return "nothing (None)" if found is None else f"a {type(found).__name__}"
