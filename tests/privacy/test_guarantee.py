@@ -7,7 +7,19 @@ from sordino.privacy.guarantee import up
 
 @pytest.mark.parametrize(
     ("epsilon", "text"),
-    [(2.0, "2"), (1.9995001, "2"), (1.0001, "1.001"), (0.1234, "0.124"), (2.0000000001, "2"), (math.inf, "infinite")],
+    [
+        (2.0, "2"),
+        (1.9995001, "2"),
+        (1.0001, "1.001"),
+        (0.1234, "0.124"),
+        (2.0000000001, "2"),
+        (math.inf, "infinite"),
+        (83056.1231, "83056.124"),
+        (1e6, "1.00e6"),
+        (69009966.6, "6.91e7"),
+        (1.177478e10, "1.18e10"),
+        (9.999e6, "1.00e7"),
+    ],
 )
 def test_an_epsilon_is_rounded_up(epsilon, text):
     assert up(epsilon) == text
@@ -16,3 +28,4 @@ def test_an_epsilon_is_rounded_up(epsilon, text):
 def test_no_epsilon_is_shown_smaller_than_it_is():
     for i in range(1, 3000):
         assert float(up(i * 0.0037)) >= i * 0.0037 - 1e-8
+        assert i * 3.7e5 * (1 - 1e-9) <= float(up(i * 3.7e5)) <= i * 3.7e5 * 1.01

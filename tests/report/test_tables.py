@@ -6,7 +6,7 @@ import math
 
 from sordino.report.cells import read
 from sordino.report.summary import lines
-from sordino.report.tables import ACROSS, PRINTED, cell_row, line_rows, markdown, tables, to_csv, up
+from sordino.report.tables import ACROSS, PRINTED, cell_row, line_rows, markdown, tables, to_csv
 
 
 def of(fabricated, failures=None):
@@ -37,10 +37,6 @@ def test_one_block_needs_no_warning(fabricated):
     row = dict(zip(table.header, table.rows[0], strict=True))
     assert (row["rank"], row["method"], row["accuracy, %"], row["n"]) == ("1", "dp-sgd", "90.00 ± 10.00", "3")
     assert table.rows[1][3] == "50.00"  # one seed: no deviation
-
-
-def test_an_epsilon_is_never_rounded_down():
-    assert up(1.2341) == "1.235" and up(2.0000000001) == "2" and up(math.inf) == "infinite" and up(1.9999) == "2"
 
 
 def test_every_row_of_markdown_has_as_many_cells_as_its_head(typical):

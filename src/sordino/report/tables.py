@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sordino.privacy.guarantee import up
 from sordino.report.cells import Cell
 from sordino.report.summary import Block, Line, Spread, blocks, compared_by
 
@@ -145,13 +146,6 @@ def why_not(line: Line) -> str:
 
 def _epsilon(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
-
-
-def up(epsilon: float) -> str:
-    """For people: rounded up to three digits behind the point, never down."""
-    if math.isinf(epsilon):
-        return "infinite"
-    return f"{math.ceil(epsilon * 1000 - 1e-6) / 1000:.3f}".rstrip("0").rstrip(".")
 
 
 def size(count: float) -> str:
