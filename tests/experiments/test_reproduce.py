@@ -16,6 +16,7 @@ from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.experiments import page, pictures
 from sordino.experiments import run as running
 from sordino.experiments.base import Experiment, Outcome, Trial, scaled
+from sordino.runs import legal
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +45,14 @@ def small(experiment: Experiment, data: Path) -> dict[str, object]:
 
 
 def few(trials, kind):
-    """The first trial of every method and form; of every row where rows are compared with each other."""
+    """The first trial of every method, form, mechanism, way of aggregation and of whatever else decides which code
+    runs; of every row where rows are compared with each other."""
     seen = {}
     for trial, cell in trials:
         row = trial.row if kind == "points" else ""
-        seen.setdefault((cell.method, trial.form, cell.spec.to_dict().get("path"), row), (trial, cell))
+        keys = cell.spec.to_dict()
+        kinds = [keys.get(k) for k in ("mechanism", "algorithm", "path", "reading", "penalty", "budgets")]
+        seen.setdefault((cell.method, trial.form, row, *kinds), (trial, cell))
     return list(seen.values())
 
 
@@ -83,12 +87,20 @@ def test_every_experiment_runs_in_small(name, data, tmp_path):
         assert (o.trial.form == "printed") == (o.result["claim"] is not None) or o.trial.keys.get(
             "mechanism"
         ) == "gaussian"
-        assert math.isinf(o.honest) or o.trial.form != "sound" or o.honest <= float(o.trial.keys["epsilon"])
+        assert o.trial.form not in ("sound", "features") or o.honest <= float(o.trial.keys["epsilon"])
     text = page.section(experiment, found, page.How("sordino reproduce ...", 0.01), None)
     assert experiment.title in text and ("| --- |" in text or experiment.kind == "table")
     drawn = pictures.draw(tmp_path / "p.png", experiment, found)
     assert drawn == ((tmp_path / "p.png").is_file() and (tmp_path / "p.png").stat().st_size > 5000)
-    assert drawn or experiment.kind == "table" or experiment.kind == "path"
+    assert drawn or experiment.kind == "table"
+
+
+@pytest.mark.parametrize("name", list(running.EXPERIMENTS))
+def test_every_setting_of_the_papers_is_one_that_a_run_accepts(name):
+    """At full scale: keys, their types and what goes with what; the datasets need not be at hand."""
+    for trial, cell in running.cells(running.find(name), 1.0, {}):
+        assert cell.spec.method_object().private == (trial.form in ("sound", "features")), trial.name
+        legal.require(cell.spec.method, cell.spec.algorithm, cell.spec.unit)
 
 
 def test_a_folder_of_an_earlier_version_goes_on_unless_a_setting_differs(data, tmp_path):
@@ -189,6 +201,8 @@ def test_jobs_stop_in_time_and_go_on(data, tmp_path, monkeypatch):
     done = runner.invoke(reproduce, args)
     assert done.exit_code == 0, done.output
     assert "4 of 4 runs are finished" in done.output
+    again = runner.invoke(reproduce, [*args, "--minutes", "0.0001"])
+    assert again.exit_code == 0 and "goes on" not in again.output  # there is nothing left to stop
     text = (tmp_path / "docs" / "002.md").read_text()
     assert "sordino reproduce 002/fig2 --scale 0.01" in text and "infinite" in text and "002/fig2.png" in text
     assert (tmp_path / "docs" / "002" / "fig2.csv").read_text().count("\n") == 5

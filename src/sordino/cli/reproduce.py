@@ -16,6 +16,8 @@ from sordino.experiments import run as running
 from sordino.report import figures
 from sordino.runs import spec
 
+RESULTS = Path("docs/results")
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name", required=False, metavar="[PAPER/ITEM]")
@@ -26,21 +28,33 @@ from sordino.runs import spec
     "--set", "own", multiple=True, metavar="KEY=VALUE", help="Any key of a run file, for all runs (repeatable)."
 )
 @click.option("--jobs", default=1, show_default=True, help="Runs at once, in processes.")
-@click.option("--minutes", type=float, default=None, help="Stop after so many; the same command goes on.")
+@click.option(
+    "--minutes",
+    type=float,
+    default=8.5,
+    show_default=True,
+    help="Stop after so many (inf: never); the same command goes on.",
+)
 @click.option("--out", default="runs/reproduce", show_default=True, metavar="FOLDER", help="Where runs are kept.")
-@click.option("--pages", default=None, metavar="FOLDER", help="Write the results page (PAPER.md, PNG, CSV) there.")
+@click.option(
+    "--pages",
+    default=None,
+    metavar="FOLDER",
+    help="Where the results page goes: PAPER.md, PNG, CSV.  [default: docs/results; of runs at another scale or with "
+    "--set, beside the runs]",
+)
 def reproduce(
-    name: str | None, scale: float, own: tuple[str, ...], jobs: int, minutes: float | None, out: str, pages: str | None
+    name: str | None, scale: float, own: tuple[str, ...], jobs: int, minutes: float, out: str, pages: str | None
 ) -> None:
     """Reproduce a figure or table: without a name, or with a paper's alone, list them."""
     if name is None or name.strip("/") in running.PAPERS:
-        _list("" if name is None else f"{name.strip('/')}/", bool(own or pages or minutes is not None or scale != 1))
+        _list("" if name is None else f"{name.strip('/')}/", bool(own or pages or scale != 1))
         return
     experiment = running.find(name)
     overrides = _overrides(own)
     if jobs < 1:
         raise SpecError(f"jobs must be at least 1, not {jobs}.")
-    if minutes is not None and not minutes > 0:
+    if not minutes > 0:
         raise SpecError(f"minutes must be a number above 0, not {minutes:g}.")
     board = Board()
     try:
@@ -60,15 +74,15 @@ def reproduce(
     finally:
         folder.close()
     results = running.outcomes(folder.path, trials)
-    where = Path(pages) if pages is not None else folder.path
+    where = Path(pages) if pages is not None else RESULTS if scale == 1 and not own else folder.path
     _write(where, experiment, results, page.How(_command(name, scale, own), scale, own, failures, len(trials)))
     for line in page.table(experiment, results):
         click.echo(line)
     for trial, reason in failures.items():
         click.echo(f"failed: {trial}: {reason}")
     click.echo(f"{len(results)} of {len(trials)} runs are finished. Page: {where / _page(experiment)}")
-    if stopped:
-        click.echo("Stopped; the same command goes on.")
+    if stopped and len(results) + len(failures) < len(trials):
+        click.echo(f"Stopped, after {minutes:g} minutes or by hand; the same command goes on.")
         sys.exit(3)
     if failures:
         sys.exit(1)

@@ -120,6 +120,7 @@ class Experiment:
     beside: str = ""  # by round: another curve, of the runs as printed, with an axis of its own
     bounds: Callable[[Outcome], Mapping[str, Sequence[float]]] | None = None  # by round: what a theorem says
     points: Callable[[Sequence[Outcome]], Mapping[str, Points]] | None = None  # measured, and what a theorem says
+    log: bool = True  # whether points are drawn on a logarithmic axis
     within: str = ""  # the experiment whose runs these are, some or all of them
 
 

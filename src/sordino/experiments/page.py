@@ -10,8 +10,9 @@ from pathlib import Path
 
 from sordino.core.errors import RunError
 from sordino.experiments.base import FORMS, Experiment, Outcome, honest, spread
+from sordino.privacy.guarantee import up
 from sordino.report.summary import Spread
-from sordino.report.tables import to_csv, up
+from sordino.report.tables import to_csv
 
 HEADS = {
     "printed": "ours, as printed",

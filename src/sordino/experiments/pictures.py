@@ -136,9 +136,11 @@ def _points(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> An
     figure, axes = pyplot.subplots(1, 1, figsize=(5.6, 4.2), squeeze=False, layout="constrained")
     for place, (label, points) in enumerate(curves.items()):
         said = label.startswith("Theorem")
-        look = {"color": GREY if said else COLOURS[place], "marker": MARKERS[place], "linestyle": "--" if said else "-"}
-        axes[0][0].plot([x for x, _ in points], [y for _, y in points], label=label, **look)
-    axes[0][0].set_yscale("log")
+        look = {"color": GREY if said else COLOURS[place % len(COLOURS)], "linestyle": "--" if said else "-"}
+        look["marker"] = MARKERS[place % len(MARKERS)]
+        axes[0][0].plot([x for x, _ in points], [y for _, y in points], label=label, markersize=5, **look)
+    if experiment.log:
+        axes[0][0].set_yscale("log")
     axes[0][0].set_xlabel(experiment.x)
     axes[0][0].set_ylabel(experiment.y)
     legend(figure, axes[0])
@@ -187,9 +189,10 @@ def _path(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
     for axis, outcome in zip(axes[0], shown, strict=True):
         known = [r for r in outcome.records if (r.get("decided") or {}).get("path_loss")]
         for place, record in enumerate(dict.fromkeys([0, len(known) // 2, len(known) - 1])):
-            losses = known[record]["decided"]["path_loss"]
-            ends = np.linspace(0, 1, len(losses))
-            axis.plot(ends, losses, color=COLOURS[place], label=f"round {known[record]['round']}")
+            chosen = known[record]["decided"]
+            ends, name = np.linspace(0, 1, len(chosen["path_loss"])), f"round {known[record]['round']}"
+            axis.plot(ends, chosen["path_loss"], color=COLOURS[place], label=name)
+            axis.plot(ends, chosen["straight_loss"], color=COLOURS[place], linestyle=":", label=f"{name}, straight")
         axis.set_title(outcome.trial.row)
         axis.set_xlabel("along the path")
     axes[0][0].set_ylabel("loss on the server's data")
