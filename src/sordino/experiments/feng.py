@@ -261,6 +261,8 @@ def _times(found: Sequence[Outcome]) -> list[str]:
             said = SECONDS.get((o.trial.row, float(rounds)))
             shown = "" if said is None else f"{said:g}"
             out.append(f"| {o.trial.row} | {rounds} | {shown} | {seconds:.1f} | {up} | {down} |")
+    harmonizer.choose.cache_clear()
+    harmonizer.calibrated.cache_clear()
     begun = time.perf_counter()
     harmonizer.choose(harmonizer.Setting(RUN, 21_840, 6.0, 1e-5))
     search = time.perf_counter() - begun

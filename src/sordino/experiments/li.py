@@ -117,10 +117,9 @@ def _bound(outcome: Outcome) -> dict[str, list[float]]:
     u = 1 - eta * rho
     drift = (1 - active) * 2 * smooth * eta**2 * epochs**2 * g**2
     w = (6 * smooth * g**2 + 8 * (epochs - 1) ** 2 * g**2) * (1 - u) / rho**2
-    dim = 1_663_370
     out: dict[str, list[float]] = {"Theorem 2": [], "Theorem 2 without noise": []}
     for r in outcome.records:
-        std = float((r.get("decided") or {}).get("std") or 0.0)
+        std, dim = float((r.get("decided") or {}).get("std") or 0.0), r["bytes_down"] / (4 * r["clients"])
         quiet = smooth * u ** r["round"] / 2 * far**2 + drift + w
         out["Theorem 2"].append(quiet + clients * (clients + 1) / 2 * smooth * dim * std**2)
         out["Theorem 2 without noise"].append(quiet)
