@@ -1,6 +1,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ import torch
 from scipy.stats import kstest, laplace, norm
 from torch import nn
 
-from problems import federation, job, plan, rows_of
+from problems import federation, job, linear, plan, rows_of
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.methods import udp_fl_paper as printed
+from sordino.engines.simulator import Simulator
+from sordino.methods import _printed_harmonizer as harmonizer
+from sordino.methods import _udp_fl_code as code
 from sordino.methods.base import Local
 from sordino.methods.udp_fl_paper import UdpFlPaper
 from sordino.privacy import losses
@@ -22,7 +25,7 @@ from sordino.privacy.events import Gaussian, NonPrivate, Repeated, Sampled
 from sordino.privacy.mechanisms.laplace import LaplaceL2Event
 from sordino.privacy.mechanisms.staircase import PerCoordinateStaircaseEvent, Staircase, best_gamma, top
 from sordino.privacy.pairs import Atoms
-from sordino.runs import loop
+from sordino.runs import compare, loop
 
 RNG = Stream.research(4)
 CPU = torch.device("cpu")
@@ -117,18 +120,18 @@ def test_every_coordinate_gets_the_noise_of_one_number(mechanism):
 def test_the_codes_noise_ignores_epsilon(mechanism):
     (one, noise), (_, same) = (silent(mechanism=mechanism, reading="code", epsilon=e) for e in (0.1, 50.0))
     assert np.array_equal(noise, same)
-    want = {"gaussian": 0.1, "laplace": math.sqrt(2), "staircase": printed.off_by_one_std()}[mechanism]
+    want = {"gaussian": 0.1, "laplace": math.sqrt(2), "staircase": code.off_by_one_std()}[mechanism]
     assert noise.std() == pytest.approx(want, rel=0.03)
     assert one.method.noise(loop.begin(one), one.plan) == pytest.approx(want)
 
 
 def test_the_codes_staircase_is_off_by_one():
-    drawn = printed.off_by_one(Bounded(torch.zeros(20, 5000, dtype=torch.float64), 2.0), RNG.rows(range(20)))
-    size = drawn.flatten().numpy() / printed.STEP
+    drawn = code.off_by_one(Bounded(torch.zeros(20, 5000, dtype=torch.float64), 2.0), RNG.rows(range(20)))
+    size = drawn.flatten().numpy() / code.STEP
     assert np.abs(size).mean() == pytest.approx(0.7443, abs=2e-3)  # 0.2592 were meant
     assert ((np.abs(size) >= 0.502) & (np.abs(size) <= 1)).mean() == pytest.approx(0.9865, abs=2e-3)
-    assert size.std() * printed.STEP == pytest.approx(printed.off_by_one_std(), rel=0.01)
-    right = Staircase(printed.LAMBDA, printed.GAMMA)
+    assert size.std() * code.STEP == pytest.approx(code.off_by_one_std(), rel=0.01)
+    right = Staircase(code.LAMBDA, code.GAMMA)
     assert right.mean_abs(1.0) == pytest.approx(0.2592, abs=5e-5)
     assert kstest(size[:2000], lambda x: right.cdf(x, 1.0)).pvalue < 1e-6
 
@@ -165,8 +168,19 @@ def test_what_the_codes_noise_costs():
 
 
 def test_nonsense_is_refused():
-    for keys in ({"mechanism": "auto"}, {"reading": "2-d"}, {"batch_sampling": "fixed"}):
-        with pytest.raises(SpecError):
+    for keys, words in (
+        ({"mechanism": "l2-laplace"}, "mechanism must be"),
+        ({"reading": "2-d"}, "reading must be"),
+        ({"batch_sampling": "fixed"}, "Poisson"),
+        ({"mechanism": "auto", "reading": "code"}, "no Harmonizer"),
+        ({"reselect": 2}, "reselect needs mechanism = auto"),
+        ({"prior": 1.5}, "prior"),
+        ({"profile": "rich"}, "profile must be"),
+        ({"data": "odd"}, "data must be"),
+        ({"path": "zigzag"}, "path must be"),
+        ({"path_lr": 0.0}, "path_lr"),
+    ):
+        with pytest.raises(SpecError, match=words):
             UdpFlPaper(**keys)
 
 
@@ -182,6 +196,153 @@ def test_it_learns_in_both_readings():
             state = replace(made.method.merge(state, rows, made.plan, RNG), round=r + 1)
         after = float(made.model.loss(loop.trained(made, state.params)(data.x), data.y).mean().detach())
         assert after < 0.95 * before
+
+
+# --- budgets, penalty and path
+
+
+def budgeted(**keys):
+    keys = {"mechanism": "laplace", "budgets": "0.5:0.5,4:0.5", "epsilon": 4.0} | keys
+    return job(linear(), method="udp-fl-paper", **keys)
+
+
+def played(made, rounds=1, engine=None):
+    """The states of some rounds with all clients, and what left them."""
+    states, sent, engine = [loop.begin(made)], [], engine or Simulator(CPU)
+    for r in range(rounds):
+        before, rng = states[-1], RNG.at("round", r)
+        held = made.clients
+        sent.append(engine.clients(made.method, before, range(held.count), held, made.model, made.plan, rng))
+        states.append(replace(made.method.merge(before, sent[-1], made.plan, rng), round=r + 1))
+    return states, sent
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "staircase"])
+def test_every_client_has_the_noise_of_its_own_budget(mechanism):
+    made, _ = silent(clip=0.5, mechanism=mechanism, budgets="2:0.5,20:0.5", epsilon=20.0, penalty=False)
+    own = made.plan.multipliers
+    alone = {e: UdpFlPaper(mechanism=mechanism).multiplier(replace(made.plan, multipliers=(), epsilon=e), 0)
+             for e in (2.0, 20.0)}  # fmt: skip
+    assert sorted(set(own)) == sorted(alone.values()) and alone[2.0] > 3 * alone[20.0]
+    data = made.clients.fetch(range(4), CPU)
+    rows = rows_of(made, loop.begin(made), data, made.plan, RNG.rows(range(4))).numpy() * 10 / 0.5
+    for z, noise in zip(own, rows, strict=True):
+        one = Staircase(1 / z)
+        right = {"gaussian": norm(scale=z).cdf, "laplace": laplace(scale=z).cdf}.get(
+            mechanism, partial(one.cdf, bound=1.0)
+        )
+        assert kstest(noise, right).pvalue > 1e-3
+        assert kstest(noise / 1.25, right).pvalue < 1e-3
+        assert kstest(noise, norm(scale=noise.std()).cdf).pvalue < 1e-3 or mechanism == "gaussian" or z > 1
+    told = {z: harmonizer.deviation(mechanism, z) * 0.5 / 10 for z in own}
+    if mechanism != "staircase":
+        assert made.method.noise(loop.begin(made), made.plan) == pytest.approx(sum(told[z] for z in own) / 4)
+    else:  # whose deviation is not in proportion to the multiplier
+        assert made.method.noise(loop.begin(made), made.plan) is None
+        found = made.method.decided(replace(loop.begin(made), round=1), made.plan)["deviations"]
+        assert found == pytest.approx({f"{z:.6g}": std for z, std in told.items()})
+        (text,) = made.method.explain([{"round": 1, "decided": {"deviations": found}}])
+        assert all(f"{std:.4g} with noise multiplier {z:.6g}" in text for z, std in told.items())
+
+
+def test_what_is_accounted_is_what_holds_for_the_client_with_the_least_noise():
+    made = budgeted(budgets="0.5:0.5,2:0.5")  # nobody has the 4 of the run
+    least = min(made.plan.multipliers)
+    assert made.method.costs(made.plan)[0].event == Repeated(LaplaceL2Event(least), 1)
+    assert made.promise.epsilon == pytest.approx(epsilon(Repeated(LaplaceL2Event(least), 3), 1e-5))
+    assert made.method.claim(made.plan).epsilon == 2.0 < made.promise.epsilon
+    right = budgeted(mechanism="gaussian")  # whose claim holds
+    assert right.method.claim(right.plan) is None and 0.99 * 4 < right.promise.epsilon <= 4
+    assert "4 clients have a budget of epsilon 0.5" in " ".join(made.notes)
+
+
+def test_budgets_above_that_of_the_run_count_as_that():
+    made = budgeted(budgets="1:0.5,9:0.5")
+    top = UdpFlPaper(mechanism="laplace").multiplier(replace(made.plan, multipliers=()), 0)
+    assert min(made.plan.multipliers) == top and made.method.claim(made.plan).epsilon == 4.0
+
+
+def test_lambda_by_hand():
+    for mechanism in ("gaussian", "laplace", "staircase", "auto"):
+        made = budgeted(mechanism=mechanism)
+        strengths = made.method.strengths(made.plan)
+        assert strengths[max(strengths)] == pytest.approx((4 - 0.5) / 4) and strengths[min(strengths)] == 0
+
+
+def test_the_penalty_pulls_clients_with_less_budget_and_no_one_else():
+    made = budgeted(learning_rate=0.2)
+    plain = replace(made, method=replace(made.method, penalty=False))
+    start = loop.begin(made)
+    goal = start.params + torch.linspace(-1, 1, len(start.params))
+    state = replace(start, extra=start.extra | {"w_max": goal})
+    data, dim = made.clients.fetch(range(8), CPU), len(start.params)
+    pulled = rows_of(made, state, data, made.plan, RNG.rows(range(8)))[:, :dim]
+    free = rows_of(plain, state, data, made.plan, RNG.rows(range(8)))
+    poor = max(made.plan.multipliers)
+    for row, z in zip(pulled - free, made.plan.multipliers, strict=True):  # w - eta (g + lambda_k (w - w_max))
+        assert torch.allclose(row, -0.2 * 0.875 * (z == poor) * (start.params - goal), atol=1e-5)
+
+
+def test_w_max_is_the_mean_of_the_messages_of_those_with_the_largest_budget():
+    made = job(linear(), federation((6, 12, 18, 12)), method="udp-fl-paper", budgets="0.5:0.5,4:0.5", epsilon=4.0)
+    start = loop.begin(made)
+    assert torch.equal(start.extra["w_max"], start.params)
+    data, dim = made.clients.fetch(range(4), CPU), len(start.params)
+    rows = rows_of(made, start, data, made.plan, RNG.rows(range(4)))
+    after = made.method.merge(start, rows, made.plan, RNG)
+    top = [i for i, z in enumerate(made.plan.multipliers) if z == min(made.plan.multipliers)]
+    total = sum(rows[i, :dim] for i in top) / sum(made.clients.all_sizes()[i] / 12 for i in top)
+    assert torch.allclose(after.extra["w_max"], start.params + total, atol=1e-5)
+    assert torch.allclose(after.params, start.params + rows[:, :dim].mean(dim=0), atol=1e-5)
+    assert made.method.decided(replace(after, round=1), made.plan)["penalty"][f"{max(made.plan.multipliers):.6g}"] > 0
+
+
+def test_the_code_has_no_budgets_and_methods_without_noise_of_their_own_take_none():
+    with pytest.raises(SpecError, match="uses no epsilon"):
+        budgeted(reading="code")
+    with pytest.raises(SpecError, match="budgets need a private method; geodp-paper"):
+        job(method="geodp-paper", budgets="0.5:0.5,4:0.5")
+    found = compare.cells(["udp-fl-paper", "geodp-paper"], [4.0], 1, {"budgets": "0.5:0.5,4:0.5"}, {})
+    assert [c.spec.budgets for c in found] == ["0.5:0.5,4:0.5", None]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd", "fedprox", "scaffold", "fedopt", "q-fedavg"])
+@pytest.mark.parametrize("mechanism", ["auto", "staircase"])
+def test_all_of_it_goes_with_the_algorithms_of_the_paper(algorithm, mechanism):
+    steps = {} if algorithm == "fedsgd" else {"local_steps": 2}
+    keys = {"path": "bezier", "server_data": 0.25, "path_steps": 2} | steps
+    made = budgeted(algorithm=algorithm, mechanism=mechanism, **keys)
+    after = played(made, 2)[0][-1]
+    assert torch.isfinite(after.params).all() and after.params.shape == loop.begin(made).params.shape
+    decided = made.method.decided(after, made.plan)
+    assert len(decided["path_loss"]) == 11 and decided["path_loss"][0] == decided["straight_loss"][0]
+    assert ("clients" in decided) == (mechanism == "auto")
+
+
+@pytest.mark.parametrize("reading", ["1-d", "code"])
+def test_the_path_is_that_of_the_sound_form(reading):
+    """Unoptimised it is the mean; optimised it lowers the loss on the server's data."""
+    keys = {"method": "udp-fl-paper", "mechanism": "gaussian", "reading": reading, "server_data": 0.25, "epsilon": 8.0}
+    plain, losses = job(**keys), {}
+    x, y = plain.plan.public.batch.x, plain.plan.public.batch.y
+    for path, steps in (("none", 0), ("pairs", 9), ("polygon", 0), ("bezier", 15)):
+        made = job(path=path, path_steps=steps, path_lr=0.5, **keys)
+        params = played(made, 2)[0][-1].params
+        losses[path] = float(nn.functional.cross_entropy(loop.trained(made, params)(x), y).detach())
+    assert losses["pairs"] == losses["none"] == pytest.approx(losses["polygon"], rel=1e-5)
+    assert losses["bezier"] < 0.95 * losses["none"]
+    with pytest.raises(SpecError, match="server_data"):
+        job(method="udp-fl-paper", path="bezier")
+
+
+def test_penalty_and_path_are_explained():
+    made = budgeted(path="polygon", server_data=0.25)
+    decided = made.method.decided(played(made)[0][-1], made.plan)
+    first, second, third = made.method.explain([{"round": 1, "decided": decided}])
+    assert {first.split("lambda = ")[1], second.split("lambda = ")[1]} == {"0.000.", "0.875."}
+    assert third.startswith("Round 1: mean loss between the first two models ")
+    plain = job(method="udp-fl-paper")
+    assert plain.method.decided(played(plain)[0][-1], plain.plan) is None
 
 
 def test_a_run_from_the_shell_prints_the_claim(sordino_command, small_npz, tmp_path):

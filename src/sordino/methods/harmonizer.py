@@ -11,13 +11,13 @@ Every candidate is scaled on the accountant to the same total (epsilon, delta); 
 The weights are those of the client's profile; the paper's Table 2 joins as a prior with a small weight of its own.
 
 Geometry belongs to the mechanism. Gaussian and L2-Laplace noise are made for an L2 bound C, L1-Laplace and the L1-ball
-staircase for an L1 bound. Gradients are clipped in L2, so the L1 bound is sqrt(dim) C (|g|_1 <= sqrt(dim) |g|_2), about
-1.25 times what an L1 clip would leave of a dense gradient. Above about ten dimensions the answer is Gaussian noise,
-unless delta = 0 is demanded (`pure`) or the prior is given most of the weight: of all noises of one variance, Gaussian
-noise is the most private in high dimension.
+staircase for an L1 bound, and gradients are clipped in that norm: to the L1 norm that a dense gradient of L2 norm C has
+on average (`dense_l1`), so that dense gradients keep the same length whatever the noise. Above about ten dimensions the
+answer is Gaussian noise, unless delta = 0 is demanded (`pure`) or the prior is given most of the weight: of all noises
+of one variance, Gaussian noise is the most private in high dimension.
 
 Differs from the paper: no statistic of private data is looked at. What clients' data are like is declared (`data`), or
-seen in what was released already (`seen`); "empirical resistance to attacks" is left to audits."""
+seen in what was released already (_seen.py); "empirical resistance to attacks" is left to audits."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from sordino.core.errors import BudgetError, SpecError, UnsupportedEvent
+from sordino.methods._seen import Seen as Seen
+from sordino.methods._seen import seen as seen
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld, rdp
 from sordino.privacy.calibrate import noise_multiplier
@@ -62,7 +63,6 @@ TABLE = (  # Table 2: client data, privacy requirement, resource, mechanism
     ("large-pool", "low", "standard", "staircase"),
 )
 DATA = tuple(row[0] for row in TABLE)
-HEAVY = 6.0  # kurtosis of a Laplace law, from which on tails are heavy; a sparse signal of density p has 3 / p
 FEW = 100  # dimensions beyond which an L1-ball staircase has the variance of Laplace noise to six digits
 
 LEAVES: dict[str, Callable[[float], Event]] = {
@@ -88,6 +88,7 @@ class Setting:
     prior: float = 0.05
     pure: bool = False
     harmonised: bool = False  # whether mechanisms may change on the way: one scale for all, by rho alone
+    managed: bool = False  # whether scales follow what is left: only Gaussian noise is then charged by more than rho
 
     @property
     def requirement(self) -> str:
@@ -143,8 +144,9 @@ def _scaled(mechanism: str, setting: Setting) -> Candidate:
     if setting.pure and mechanism not in PURE:
         return Candidate(mechanism, note="it has a delta, and delta = 0 is demanded")
     try:
-        z = calibrated(setting.run, mechanism, setting.epsilon, setting.delta, setting.harmonised)
-        event = of(setting.run, mechanism, z, setting.harmonised)
+        by_rho = setting.harmonised or (setting.managed and mechanism != "gaussian")
+        z = calibrated(setting.run, mechanism, setting.epsilon, setting.delta, by_rho)
+        event = of(setting.run, mechanism, z, by_rho)
         far = epsilon(event, setting.delta / 1000, pld.ROUGH)
         return Candidate(
             mechanism,
@@ -199,14 +201,25 @@ def of(event: Event, mechanism: str, z: float = 1.0, harmonised: bool = False) -
 
 
 def deviation(mechanism: str, z: float, dim: int) -> float:
-    """Standard deviation of the noise of one step in a coordinate, over the L2 clip."""
+    """Standard deviation of the noise of one step in a coordinate, over the L2 norm of a clipped dense gradient."""
+    wide = bound(mechanism, dim)
     if mechanism == "gaussian":
-        return z
-    if mechanism == "l2-laplace":
-        return math.sqrt(2) * z
-    if mechanism == "laplace" or dim > FEW:
-        return math.sqrt(2 * dim) * z
-    return math.sqrt(ball(1 / z, dim).variance(math.sqrt(dim), dim))
+        return z * wide
+    if mechanism != "staircase" or dim > FEW:
+        return math.sqrt(2) * z * wide
+    return math.sqrt(ball(1 / z, dim).variance(wide, dim))
+
+
+def bound(mechanism: str, dim: int) -> float:
+    """What gradients are clipped to in the mechanism's own norm, over the L2 clip C."""
+    return dense_l1(dim) if NORMS[mechanism] == 1 else 1.0
+
+
+@lru_cache(maxsize=1024)
+def dense_l1(dim: int) -> float:
+    """The mean L1 norm of a vector whose direction is uniform and whose L2 norm is one, close to sqrt(2 dim / pi):
+    dim Gamma(dim / 2) / (sqrt(pi) Gamma((dim + 1) / 2)), so 1 for a single number."""
+    return dim * math.exp(math.lgamma(dim / 2) - math.lgamma((dim + 1) / 2)) / math.sqrt(math.pi)
 
 
 @lru_cache(maxsize=1024)
@@ -231,33 +244,6 @@ def renyi(event: Event, delta: float) -> tuple[float, float] | None:
     costs = curve + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
     best = int(np.argmin(costs))
     return float(orders[best]), float(curve[best])
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a released mean update looks like, its noise taken into account."""
-
-    signal: float  # mean square above that of the noise, over that of the noise
-    kurtosis: float  # of the signal; 3 is normal
-    visible: bool  # whether the signal stands out of the noise at all
-
-    @property
-    def data(self) -> str | None:
-        """The row of Table 2 that it looks like, where anything is seen."""
-        return None if not self.visible else "sparse" if self.kurtosis >= HEAVY else "dense"
-
-
-def seen(update: Tensor, variance: float, excess: float) -> Seen:
-    """Of a released mean [dim] whose noise has this variance and excess kurtosis: moments add up.
-
-    E x^2 = s2 + v,  E x^4 = s4 + 6 s2 v + (3 + excess) v^2."""
-    x = update.double()
-    square, fourth = float((x * x).mean()), float((x**4).mean())
-    signal = square - variance
-    visible = signal > 4 * math.sqrt((2 + excess) / max(1, x.numel())) * variance and signal > 0
-    left = fourth - 6 * signal * variance - (3 + excess) * variance**2
-    kurtosis = max(1.0, left / signal**2) if visible else 3.0
-    return Seen(signal / variance if variance > 0 else 0.0, kurtosis, visible)
 
 
 def why(found: dict[str, Any]) -> list[str]:

@@ -1,24 +1,12 @@
 """UDP-FL, sound: local DP-SGD with the noise that the Harmonizer picks.  Feng et al. (2025), "Harmonizing Differential
 Privacy Mechanisms for Federated Learning: Boosting Accuracy and Convergence", Section 3 and Algorithm 1.
 
-Protects a record from the server (and so from everyone else). Sound, for every mechanism in its own geometry: records'
-gradients are clipped to L2 norm C, their sum gets (C the bound, d dimensions)
-    gaussian     N(0, (z C)^2) a coordinate;
-    l2-laplace   Lap(z C) a coordinate: 1/(2 z^2)-zCDP in every dimension (privacy/mechanisms/laplace.py);
-    laplace      Lap(z sqrt(d) C) a coordinate: |g|_1 <= sqrt(d) |g|_2, so an L1 bound sqrt(d) C holds. Against a clip
-                 in L1 itself this costs dense gradients a factor of about sqrt(pi / 2) = 1.25;
-    staircase    noise of density e^{-level / z} on L1 balls, step sqrt(d) C: 1/z-DP.
-The scale z is found on the accountant for the total (epsilon, delta). `mechanism = auto` leaves the choice to the
-Harmonizer (harmonizer.py), which sees public numbers only; the choice and its reasons stand in the record.
-
-Re-selection (`reselect` = every so many rounds): between rounds the Harmonizer looks at the released mean update, its
-kurtosis corrected for the known noise. Sound for whatever switching, because then all mechanisms share one scale z and
-are charged as a release of which rho = 1/(2 z^2) is known and nothing else. Proof. Given the transcript so far, the
-next mechanism is fixed, and one step of it has D_a <= a / (2 z^2) at every order a > 1: Gaussian noise with equality;
-L2-Laplace noise as said; L1-Laplace noise and the staircase are 1/z-DP, and epsilon-DP implies epsilon^2/2-zCDP (Bun
-and Steinke 2016, Proposition 3.3). Renyi divergences of adaptively chosen releases add up at every order (Mironov 2017,
-Proposition 1), so K steps have D_a <= K a / (2 z^2), the curve of K Gaussians, whatever was chosen. Drawn batches would
-need more than rho, so batches must be full.
+Protects a record from the server (and so from everyone else). Noise is Gaussian, L2-Laplace, L1-Laplace or an L1-ball
+staircase, records' gradients are clipped in the norm that it is made for, and its scale z is found on the accountant
+for the total (epsilon, delta). `mechanism = auto` leaves the choice to the Harmonizer (harmonizer.py), which sees
+public numbers only; the choice and its reasons stand in the record. It may choose again every `reselect` rounds, by
+what was released; choose for every kind of clients, where `profile`, `resources` and `data` are mixtures; and manage
+the noise multipliers round by round (`managed`). _harmonised.py says why each of these is sound, and what it costs.
 
 Clients with budgets of their own (key `budgets`) get scales of their own, all of one mechanism. With `penalty` those
 with less than the largest budget are pulled to what the clients with the largest released last:
@@ -48,13 +36,14 @@ from sordino.core.errors import SpecError
 from sordino.core.rng import RowStream, Stream
 from sordino.core.types import Batch, Model, Rows, State, Vector
 from sordino.core.vector import Layout
-from sordino.methods import harmonizer, low_loss_path
+from sordino.methods import _managed, _udp_words, harmonizer, low_loss_path
+from sordino.methods._harmonised import Harmonised
+from sordino.methods._harmonised import laplace as laplace
+from sordino.methods._harmonised import staircase as staircase
 from sordino.methods.base import Plan
-from sordino.methods.dp_sgd import DpSgd, Groups
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import basic, pld
-from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Cost, Event, Repeated
+from sordino.privacy.events import Event, Repeated
 
 __all__ = ["UdpFl"]
 
@@ -62,14 +51,7 @@ LEAST = 1e-3  # noise may push a denominator below zero
 
 
 @dataclass(frozen=True)
-class UdpFl(DpSgd):
-    mechanism: str = "auto"  # auto (the Harmonizer picks), gaussian, l2-laplace, laplace or staircase
-    profile: str = "standard"  # whose weights the Harmonizer takes: standard, medical or iot
-    resources: str = "standard"  # the clients' compute: limited, standard or high
-    data: str = "dense"  # what the data are like, as in the paper's Table 2: dense, sparse, complex, time-series, ...
-    prior: float = 0.05  # how much the paper's Table 2 counts, 0 to 1
-    pure: bool = False  # choose among mechanisms only whose every release has delta = 0
-    reselect: int = 0  # rounds after which the Harmonizer chooses again; 0: never
+class UdpFl(Harmonised):
     penalty: bool = True  # pull clients with smaller budgets to the models of those with the largest
     path: str = "none"  # intermediate models: none, pairs, polygon or bezier
     path_steps: int = 10  # SGD steps on public data that optimise a path
@@ -79,60 +61,13 @@ class UdpFl(DpSgd):
     algorithms: ClassVar[tuple[str, ...]] = (
         "fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox", "scaffold", "q-fedavg",
     )  # fmt: skip
-    channels: ClassVar[tuple[str, ...]] = ("direct",)
-    own_noise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check.one_of(("auto", *harmonizer.MECHANISMS), mechanism=self.mechanism)
-        check.one_of(tuple(harmonizer.PROFILES), profile=self.profile)
-        check.one_of(tuple(harmonizer.RESOURCES), resources=self.resources)
-        check.one_of(harmonizer.DATA, data=self.data)
         check.one_of(("none", "pairs", *low_loss_path.CURVES), path=self.path)
-        check.non_negative(prior=self.prior, reselect=self.reselect, path_steps=self.path_steps)
+        check.non_negative(path_steps=self.path_steps)
         check.positive(path_lr=self.path_lr)
         check.count(path_pairs=self.path_pairs)
-        if self.prior > 1:
-            raise SpecError(f"prior must lie in [0, 1], not {self.prior!r}.")
-        if self.reselect and self.mechanism != "auto":
-            raise SpecError(f"reselect needs mechanism = auto; {self.mechanism} was asked for.")
-        if self.mechanism == "l2-laplace" and self.batch_sampling == "fixed":
-            raise SpecError(
-                "l2-laplace noise has no accounting for batches of a fixed size: use batch_sampling = poisson."
-            )
-        if self.pure and self.mechanism not in ("auto", *harmonizer.PURE):
-            raise SpecError(f"pure = true, but {self.mechanism} noise has a delta: use laplace, staircase or auto.")
-
-    # --- which noise
-
-    def chosen(self, plan: Plan, data: str | None = None) -> harmonizer.Choice:
-        """By the public plan, and what the data are declared (or were seen) to be."""
-        (cost,) = super().costs(replace(plan, noise_multiplier=1.0))
-        run = Repeated(cost.event, plan.participations)
-        what = (self.profile, self.resources, data or self.data, float(self.prior), self.pure, self.reselect > 0)
-        return harmonizer.choose(harmonizer.Setting(run, plan.dim, float(plan.epsilon), plan.delta, *what))
-
-    def noise_of(self, state: State, plan: Plan) -> str:
-        """The mechanism of the round that begins with this state."""
-        if self.mechanism != "auto":
-            return self.mechanism
-        if self.reselect:
-            return harmonizer.MECHANISMS[int(state.extra["mechanism"])]
-        return self.chosen(plan).mechanism
-
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        harmonised = self.reselect > 0
-        name = "gaussian" if harmonised else self.mechanism if self.mechanism != "auto" else self.chosen(plan).mechanism
-        found = super().costs(plan, round)
-        return tuple(replace(c, event=harmonizer.of(c.event, name, harmonised=harmonised)) for c in found)
-
-    def require(self, plan: Plan) -> None:
-        if self.reselect and any(plan.local.rate(n) < 1 for n in plan.sizes):
-            raise SpecError(
-                "reselect charges every mechanism by its Renyi divergence alone, which drawn batches do not amplify: "
-                "use batch_rate = 1, or reselect = 0."
-            )
-        super().require(plan)
 
     def uses_public(self) -> bool:
         return self.path in low_loss_path.CURVES
@@ -146,34 +81,19 @@ class UdpFl(DpSgd):
         state = plan.algorithm.begin(state, layout)
         extra: dict[str, Tensor] = {}
         if self.reselect:
-            extra["mechanism"] = torch.tensor(harmonizer.MECHANISMS.index(self.chosen(plan).mechanism))
+            extra["mechanism"] = self._indices(plan)
+        if self.managed:
+            extra |= {"merged": torch.tensor(0), "reference": torch.zeros(_managed.KEPT, dtype=torch.int64)}
         if self._pulls(plan):
             extra["w_max"] = state.params.clone()
         return replace(state, extra=state.extra | extra)
 
     # --- clients
 
-    def clipped(
-        self, weights: Tensor, batch: Batch, model: Model, state: State, plan: Plan, seeds: list[int], groups: Groups
-    ) -> Bounded:
-        sums = super().clipped(weights, batch, model, state, plan, seeds, groups)
-        if harmonizer.NORMS[self.noise_of(state, plan)] == 2:
-            return sums
-        return Bounded(sums.value, sums.bound * math.sqrt(sums.value.shape[1]), norm=1)
-
-    def add(self, sums: Bounded, z: float | Tensor, state: State, plan: Plan, rng: RowStream) -> Rows:
-        name = self.noise_of(state, plan)
-        if sums.value.shape[1] > 1:  # of one number all norms are the same
-            sums.require(harmonizer.NORMS[name], name)
-        if name == "gaussian":
-            return super().add(sums, z, state, plan, rng)
-        if name != "staircase":
-            return sums.value + z * sums.bound * laplace(rng, sums.value)
-        return staircase(sums, z, rng)
-
-    def train(
+    def _alike(
         self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
     ) -> tuple[Rows, Rows]:
+        """With the pull to those who have the largest budget."""
         within = plan
         if self._pulls(plan):
             strength = self.strengths(plan)
@@ -181,8 +101,7 @@ class UdpFl(DpSgd):
             most, goal = 1 / plan.now(state).learning_rate, state.extra["w_max"]  # at most the whole way
             pull = torch.tensor(own_part, dtype=goal.dtype, device=goal.device).clamp_max(most)[:, None]
             within = replace(plan, algorithm=pulled(plan.algorithm, lambda w: pull * (w - goal)))
-        rows, own = super().train(state, data, own, model, within, rng)
-        return torch.cat([rows, *self._columns(data, rows, plan, rng)], dim=1), own
+        return super()._alike(state, data, own, model, within, rng)
 
     def _columns(self, data: Batch, rows: Rows, plan: Plan, rng: RowStream) -> list[Rows]:
         """Public columns that the server needs: a client's weight in the mean, and that of those with most budget."""
@@ -208,20 +127,27 @@ class UdpFl(DpSgd):
     def _whole(self, plan: Plan, z: float) -> Event:
         """All that a client with this scale releases to the server."""
         (cost,) = self.costs(replace(plan, noise_multiplier=z))
-        return Repeated(cost.event, plan.participations)
+        return cost.event if self.managed else Repeated(cost.event, plan.participations)
 
     # --- server
 
     def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
         extra: dict[str, Tensor] = {}
         answers, dim = plan.expected_answers(state.round), len(state.params)
+        told = None
+        if self._tells():
+            rows, told = rows[:, : -_managed.TOLD], rows[:, -_managed.TOLD :]
+            extra["told"] = _managed.heard(told)
+        if self.managed:
+            _, reference = _managed.allow(_managed.kept(state.extra["reference"]), state, plan)
+            extra |= {"merged": state.extra["merged"] + 1, "reference": torch.tensor(reference)}
         columns = self._pulls(plan) or self.path in low_loss_path.CURVES
         rows, weight, top = (rows[:, :-2], rows[:, -2:-1], rows[:, -1:]) if columns else (rows, None, None)
         mean = rows.sum(dim=0) / answers
         if self.reselect:
             extra["used"] = state.extra["mechanism"].clone()
             if (state.round + 1) % self.reselect == 0:
-                extra |= self._look(state, mean[:dim], plan)
+                extra |= self._look(state, mean[:dim], told, plan)
         if weight is not None and top is not None:
             moves = _moves(rows, weight, dim, plan)
             if self._pulls(plan) and float(top.sum()) > 0:
@@ -247,105 +173,116 @@ class UdpFl(DpSgd):
         moved = torch.cat([mean[: len(found.shift)] + share * found.shift, mean[len(found.shift) :]])
         return moved, {"path": torch.stack([found.along, found.straight])}
 
-    def _look(self, state: State, update: Vector, plan: Plan) -> dict[str, Tensor]:
+    def _look(self, state: State, update: Vector, told: Rows | None, plan: Plan) -> dict[str, Tensor]:
         """Choose again, by the released mean update."""
         answers, name = plan.expected_answers(state.round), self.noise_of(state, plan)
-        variance = (self.noise(state, plan) or 0.0) ** 2 / answers
-        draws = answers * plan.local.count(plan.smallest_client)
-        look = harmonizer.seen(update, variance, 0.0 if name == "gaussian" else 3.0 / draws)
-        new = self.chosen(plan, look.data).mechanism
-        figures = torch.tensor([look.signal, look.kurtosis, float(look.visible)], dtype=torch.float64)
-        return {"mechanism": torch.tensor(harmonizer.MECHANISMS.index(new)), "seen": figures}
+        if told is None:
+            variance = (self.noise(state, plan) or 0.0) ** 2 / answers
+            excess = 0.0 if name == "gaussian" else 3.0 / (answers * plan.local.count(plan.smallest_client))
+        else:
+            variance, excess = _managed.noise_of_mean(told, answers)
+        look = harmonizer.seen(update, variance, excess)
+        tail = math.nan if look.tail is None else look.tail
+        figures = [look.signal, look.kurtosis, float(look.visible), look.density, tail]
+        return {"mechanism": self._indices(plan, look.data), "seen": torch.tensor(figures, dtype=torch.float64)}
 
     # --- the record
 
     def noise(self, state: State, plan: Plan) -> float | None:
+        """Managed: of every client, where all take part in every round and so have spent the same."""
+        if self.managed and not plan.everyone:
+            return None
         own = plan.multipliers or (plan.z,)
-        z = sum(own) / len(own)
+        mean = z = sum(own) / len(own)
+        if self.managed:
+            units, _ = _managed.allow(_managed.kept(state.extra["reference"]), state, plan)
+            z = _managed.noise_for(units, self._releases(plan), mean)
         plain = super().noise(state, plan)  # of Gaussian noise with that multiplier
-        return None if plain is None else plain / z * harmonizer.deviation(self.noise_of(state, plan), z, plan.dim)
+        if plain is None or not z:
+            return None
+        squares = [
+            n * harmonizer.deviation(self.noise_of(state, plan, k), z, plan.dim) ** 2
+            for k, n in enumerate(self.kinds(plan).counts())
+        ]
+        return plain / mean * math.sqrt(sum(squares) / plan.population)
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any]:
         looked = self.reselect > 0 and state.round > 0 and state.round % self.reselect == 0
-        name = harmonizer.MECHANISMS[int(state.extra["used"])] if "used" in state.extra else self.noise_of(state, plan)
-        wide = self.clip * (math.sqrt(plan.dim) if harmonizer.NORMS[name] == 1 else 1.0)
-        out: dict[str, Any] = {"mechanism": name, "noise_multiplier": plan.z, "scale": plan.z * wide}
-        out |= self._spent(state, plan)
-        if self.mechanism == "auto" and state.round <= 1:
-            out["choice"] = self.chosen(plan).to_json()
+        out: dict[str, Any] = {"noise_multiplier": plan.z}
+        look = None
         if looked:
-            signal, kurtosis, visible = state.extra["seen"].tolist()
-            look = harmonizer.Seen(signal, kurtosis, bool(visible))
+            signal, kurtosis, visible, density, tail = state.extra["seen"].tolist()
+            look = harmonizer.Seen(signal, kurtosis, bool(visible), density, None if math.isnan(tail) else tail)
             out["seen"] = vars(look)
-            out["next"] = self.chosen(plan, look.data).to_json()
+        each = [self._of_kind(state, plan, k, look) for k in range(len(self.kinds(plan).kinds))]
+        if self.mixed:
+            dealt = self.kinds(plan)
+            every = zip(dealt.kinds, dealt.counts(), each, strict=True)
+            out["kinds"] = [vars(kind) | {"clients": n} | found for kind, n, found in every]
+        else:
+            out |= each[0]
+        out |= self._spent(state, plan)
+        if self._tells() and "told" in state.extra:
+            told = state.extra["told"]
+            out["std"] = float(told[:, 4].mean()) if len(told) else 0.0
+            if self.managed:
+                out |= _managed.figures(told) | {"even_multiplier": self._even(plan)}
         if self._pulls(plan) and state.round <= 1:
             out["penalty"] = {f"{z:.6g}": s for z, s in self.strengths(plan).items()}
         if "path" in state.extra:
             out["path_loss"], out["straight_loss"] = state.extra["path"].tolist()
         return out
 
+    def _of_kind(self, state: State, plan: Plan, kind: int, look: harmonizer.Seen | None) -> dict[str, Any]:
+        """The noise of a kind of clients, the bound that it covers, and why it was chosen, where it was chosen now."""
+        used = state.extra.get("used")
+        name = self.noise_of(state, plan, kind)
+        if used is not None and self.mechanism == "auto":
+            name = harmonizer.MECHANISMS[int(used.reshape(-1)[kind])]
+        bound, z = self.clip * harmonizer.bound(name, plan.dim), self._even(plan) if self.managed else plan.z
+        out: dict[str, Any] = {
+            "mechanism": name, "scale": z * bound, "sensitivity": bound, "norm": harmonizer.NORMS[name]
+        }  # fmt: skip
+        if self.mechanism == "auto" and state.round <= 1:
+            out["choice"] = self.chosen(plan, kind=kind).to_json()
+        if look is not None:
+            out["next"] = self.chosen(plan, look.data, kind).to_json()
+        return out
+
+    def _even(self, plan: Plan) -> float:
+        """Managed: the multiplier of a step if all participations cost the same."""
+        own = plan.multipliers or (plan.z,)
+        return sum(own) / len(own) * math.sqrt(self._releases(plan) * plan.participations)
+
     def _spent(self, state: State, plan: Plan) -> dict[str, float]:
-        """Renyi divergence of the rounds so far and of all, for a client that takes part in every one."""
+        """Renyi divergence of the rounds so far and of all: for a client that takes part in every one or, managed, on
+        average over those that were heard last."""
         whole = self._whole(plan, plan.z)
         found = harmonizer.renyi(whole, plan.delta)
         if found is None:
             return {}
-        share = min(state.round, plan.participations) / plan.participations
+        done = min(state.round, plan.participations)
+        share = done / plan.participations
+        if self.managed and "told" in state.extra:
+            left = state.extra["told"][:, 2]
+            share = 1 - float(left.mean()) if len(left) else 0.0
         out = {"order": found[0], "renyi": share * found[1], "renyi_total": found[1]}
         if all(plan.local.rate(n) >= 1 for n in plan.sizes):  # D_a <= rho a for every order
-            releases = plan.local.count(plan.smallest_client) + ("losses" in plan.algorithm.needs)
-            rho = releases * plan.participations / (2 * plan.z**2)
+            releases = self._releases(plan) * plan.participations
+            rho = (1 if self.managed else releases) / (2 * plan.z**2)
             out |= {"rho": share * rho, "rho_total": rho}
         if self.pure and self.batch_sampling == "poisson":
-            out["epsilon_at_delta_0"] = share * basic.epsilon(whole, plan.delta)
+            # managed: the 1/z_t of n releases add up to sqrt(n sum 1/z_t^2) at most (Cauchy and Schwarz)
+            most = (
+                math.sqrt(self._releases(plan) * done) / plan.z
+                if self.managed
+                else share * basic.epsilon(whole, plan.delta)
+            )
+            out["epsilon_at_delta_0"] = most
         return out
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
-        out: list[str] = []
-        for record in rounds:
-            found, number = record.get("decided") or {}, record["round"]
-            if "choice" in found:
-                out += harmonizer.why(found["choice"])
-            for z, strength in found.get("penalty", {}).items():
-                out.append(f"Clients with noise multiplier {z} are pulled with lambda = {strength:.3f}.")
-            if "next" in found:
-                look, new = found["seen"], found["next"]["candidates"][0]["mechanism"]
-                out.append(
-                    f"Round {number}: the signal in the released mean update was {look['signal']:.3g} times its noise "
-                    f"in variance, kurtosis {look['kurtosis']:.3g}"
-                    + ("; " if look["visible"] else ", too little to judge by; ")
-                    + (f"{new} stays." if new == found["mechanism"] else f"{new} follows {found['mechanism']}.")
-                )
-                out += harmonizer.why(found["next"]) if new != found["mechanism"] else []
-        last = (rounds[-1].get("decided") or {}) if rounds else {}
-        if "renyi" in last:
-            out.append(
-                f"After round {rounds[-1]['round']}: {last['mechanism']} noise of scale {last['scale']:.4g} a step; "
-                f"{100 * last['renyi'] / last['renyi_total']:.1f} % of the run's privacy loss was spent, measured as a "
-                f"Renyi divergence of order {last['order']:g}: {last['renyi']:.4g} of {last['renyi_total']:.4g}."
-            )
-        return out
-
-
-def laplace(rng: RowStream, like: Rows) -> Rows:
-    """Lap(0, 1) of the shape of `like`, on its device: of independent normals X, Y, (X^2 + Y^2) / 2 is Exp(1), and the
-    sign of X is independent of it."""
-    dim = like.shape[1]
-    x, y = rng.normal(2 * dim, like).chunk(2, dim=1)
-    return torch.sign(x) * (x * x + y * y) / 2
-
-
-def staircase(sums: Bounded, z: float | Tensor, rng: RowStream) -> Rows:
-    """L1-ball staircase noise with epsilon = 1 / z of every row."""
-    dim = sums.value.shape[1]
-    if isinstance(z, float):
-        return harmonizer.ball(1 / z, dim).add(Bounded(sums.value, sums.bound, norm=1), rng)
-    out = sums.value.clone()
-    for one in sorted(set(z[:, 0].tolist())):
-        mask = z[:, 0] == one
-        part = RowStream(rng.stream, rng.ids[mask.cpu().numpy()])
-        out[mask] = harmonizer.ball(1 / one, dim).add(Bounded(sums.value[mask], sums.bound, norm=1), part)
-    return out
+        return _udp_words.explain(rounds)
 
 
 def pulled(algorithm: Algorithm, pull: Callable[[Tensor], Rows]) -> Algorithm:

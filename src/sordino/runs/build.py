@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from sordino.algorithms.base import Algorithm
 from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
-from sordino.core import plugin
-from sordino.core.errors import BudgetError, DataError, SordinoError, SpecError
+from sordino.core.errors import BudgetError, DataError, SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
@@ -30,10 +29,9 @@ from sordino.models.validate import fix, validate
 from sordino.privacy import personal, price, trust
 from sordino.privacy.account import epsilon
 from sordino.privacy.calibrate import noise_multiplier
-from sordino.privacy.claims import Claim
-from sordino.privacy.events import Composed, Cost, Event
+from sordino.privacy.events import Composed, Event
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
-from sordino.runs import held_out, legal, statistics
+from sordino.runs import held_out, legal, returned, statistics
 from sordino.runs.held_out import HeldOut
 from sordino.runs.job import Job, totals
 from sordino.runs.prepare import Kept, device_of, prepare
@@ -98,7 +96,7 @@ def build(
     one = Batch(first.x[:1].to(device), first.y[:1].to(device), (1,))
     augment(one, spec.augment, spec.views, Stream.research(0).rows([0]))  # refuses what is no picture
     model.gradients.sums(model.layout.read(module), one, 1.0, seeds=[0])  # settles how gradients are clipped
-    plan, viewer = _plan(spec, method, held, model.layout.dim)
+    plan, viewer = _plan(spec, method, held, model.layout)
     if shown is not None:
         on = Batch(shown.x.to(device), shown.y.to(device), shown.sizes)
         plan = replace(plan, public=Public(model, on))
@@ -214,7 +212,7 @@ def _sampler(spec: Spec, population: int) -> Sampler:
     return Poisson(spec.client_rate)
 
 
-def _plan(spec: Spec, method: Method, held: Any, dim: int) -> tuple[Plan, str]:
+def _plan(spec: Spec, method: Method, held: Any, layout: Layout) -> tuple[Plan, str]:
     by_user = spec.unit == "user" and method.viewer == "server"  # users are what is drawn and counted
     if spec.unit == "user" and not (isinstance(held, ArrayClients) and held.users is not None):
         raise DataError("unit = user, but the clients do not say whose a record is: give users (one number a record).")
@@ -243,6 +241,7 @@ def _plan(spec: Spec, method: Method, held: Any, dim: int) -> tuple[Plan, str]:
         )
     algorithm.check_steps(min(local.count(n) for n in sizes))
     law = spec.stragglers()
+    law.require(held.count, spec.rounds)
     if law.late and spec.client_sampling == "fixed" and spec.client_rate < 1:
         raise SpecError("late answers with cohorts of a fixed size have no accounting: use client_sampling = poisson.")
     if algorithm.mirrored and (law.late or law.dropout[0] != law.dropout[1]):
@@ -269,50 +268,16 @@ def _plan(spec: Spec, method: Method, held: Any, dim: int) -> tuple[Plan, str]:
         channel=spec.channel,
         colluders=trust.viewer(spec.viewer or method.viewer).colluders,
         capped=spec.budgets is not None and not method.own_noise,
-        dim=dim,
+        dim=layout.dim,
+        layers=len(layout.layers()),
     )
     if spec.channel not in method.channels:
         raise SpecError(f"{spec.method} does not go with channel = {spec.channel}: use {', '.join(method.channels)}.")
     if spec.channel != "direct" and plan.colluders >= plan.population:
         raise SpecError(f"viewer {spec.viewer}: of {plan.population} clients at least one must be honest.")
     method.require(plan)
-    _check_costs(spec, method, plan)
+    returned.check_costs(spec, method, plan)
     return plan, spec.viewer or method.viewer
-
-
-def _check_costs(spec: Spec, method: Method, plan: Plan) -> None:
-    """A method that someone brought must say what it costs, in words we know, before anything is spent."""
-    if plugin.ours("methods", spec.method):
-        return
-    ready = replace(plan, noise_multiplier=1.0)
-    for t in range(plan.rounds):
-        _check_words(spec, method, "costs", _asked(spec, "costs", method.costs, ready, t))
-    if (whole := _asked(spec, "whole", method.whole, ready)) is not None:
-        _check_words(spec, method, "whole", whole)
-    claim = _asked(spec, "claim", method.claim, ready)
-    if claim is not None and not isinstance(claim, Claim):
-        raise SpecError(f"{spec.method}.claim must return a Claim or None, not {claim!r}.")
-
-
-def _asked(spec: Spec, verb: str, function: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return function(*args)
-    except SordinoError:
-        raise
-    except Exception as error:
-        where = f" ({place})" if (place := plugin.place(error)) else ""
-        told = " ".join(str(error).split())
-        raise SpecError(f"{spec.method}.{verb} fails{where}: {type(error).__name__}: {told}") from error
-
-
-def _check_words(spec: Spec, method: Method, verb: str, costs: Any) -> None:
-    if not isinstance(costs, tuple) or not costs or not all(isinstance(c, Cost) for c in costs):
-        raise SpecError(f"{spec.method}.{verb} must return a tuple of Cost, not {costs!r}.")
-    for cost in costs:
-        if cost.unit not in legal.UNITS or cost.relation not in ("add/remove", "replace"):
-            raise SpecError(f"{spec.method}.{verb}: unit {cost.unit!r}, relation {cost.relation!r} are not known.")
-        trust.viewer(cost.viewer)
-    price.cost_to(spec.viewer or method.viewer, costs)
 
 
 def _local(spec: Spec) -> Local:
@@ -340,7 +305,7 @@ def _personal(
     """The clients' own budgets and what they pay for: noise of their own, or fewer rounds with the noise of the run."""
     if spec.budgets is None:
         return plan, None, None, ()
-    if not method.private:
+    if not method.private and not (method.own_noise and isinstance(method, DpSgd)):
         raise SpecError(f"budgets need a private method; {spec.method} adds no noise.")
     dealer = Stream.research(spec.seed or 0).at("budgets")  # public, also in secure mode
     budgets = personal.read(spec.budgets, plan.population, spec.delta, dealer)
@@ -348,11 +313,15 @@ def _personal(
         raise SpecError("budgets of clients go with unit = record or client, and with evaluation on test data only.")
     above = any(e > spec.epsilon for e, _ in budgets.kinds)
     cut = (f"budgets above the run's epsilon = {spec.epsilon:g} count as that",) * above
+
+    def noise(e: float, d: float) -> float:
+        e, d = min(e, spec.epsilon), min(d, spec.delta)
+        if not method.private and isinstance(method, DpSgd):  # as printed: the noise with which (e, d) is claimed
+            return method.multiplier(replace(plan, epsilon=e, delta=d), 0)
+        return _calibrate(method, plan, viewer, replace(spec, epsilon=e, delta=d), ())
+
     if method.own_noise:
-        each = [
-            _calibrate(method, plan, viewer, replace(spec, epsilon=min(e, spec.epsilon), delta=min(d, spec.delta)), ())
-            for e, d in budgets.kinds
-        ]
+        each = [noise(e, d) for e, d in budgets.kinds]
         kinds = zip(budgets.kinds, each, np.bincount(budgets.of, minlength=len(each)).tolist(), strict=True)
         told = tuple(f"{n} clients have a budget of epsilon {e:g}: noise multiplier {z:.4g}" for (e, _), z, n in kinds)
         own = tuple(each[i] for i in budgets.of.tolist())

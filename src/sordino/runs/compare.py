@@ -4,8 +4,9 @@
     OUT/NAME/ledger.sqlite     what all cells together were charged
     OUT/NAME/cells/CELL        a run folder each: METHOD-epsE-seedS; a method without privacy runs once a seed
 
-Cells of one seed share partition, data order and first model: all of them are drawn from the seed alone. Cells are
-ordered by seed first, so that a comparison that is stopped half-way has looked at every method.
+Cells of one seed share partition and first model, and data order where batches are of one kind: all of them are drawn
+from the seed alone. Cells are ordered by seed first, so that a comparison that is stopped half-way has looked at every
+method.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ def _keys(method: str, common: Mapping[str, Any], own: Mapping[str, Mapping[str,
     algorithm = mine.get("algorithm") or common.get("algorithm") or plugin.load("methods", method).algorithm
     known = {f.name for f in spec.fields()}
     known |= {f.name for k, n in zip(spec.PLUGINS, (method, algorithm), strict=True) for f in spec.plugin_fields(k, n)}
-    if not plugin.load("methods", method).private:  # what a paper claims is one epsilon for all
+    found: type[Method] = plugin.load("methods", method)
+    if not found.private and not found.own_noise:  # what most papers claim is one epsilon for all
         known -= {"budgets"}
     return {k: v for k, v in common.items() if k in known} | dict(mine)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -17,13 +18,52 @@ from torch import Tensor
 
 from sordino.algorithms.base import Algorithm
 from sordino.core import plugin
-from sordino.core.errors import RunError, SordinoError
+from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.record import plain
 from sordino.core.rng import RowStream, Stream
 from sordino.core.types import Batch, Model, Rows, State
 from sordino.methods.base import Method, Plan
+from sordino.privacy import price, trust
+from sordino.privacy.claims import Claim
 from sordino.privacy.events import Cost
+from sordino.runs import legal
 from sordino.runs.job import Job
+from sordino.runs.spec import Spec
+
+
+def check_costs(spec: Spec, method: Method, plan: Plan) -> None:
+    """A method that someone brought must say what it costs, in words we know, before anything is spent."""
+    if plugin.ours("methods", spec.method):
+        return
+    ready = replace(plan, noise_multiplier=1.0)
+    for t in range(plan.rounds):
+        _check_words(spec, method, "costs", _asked(spec, "costs", method.costs, ready, t))
+    if (whole := _asked(spec, "whole", method.whole, ready)) is not None:
+        _check_words(spec, method, "whole", whole)
+    claim = _asked(spec, "claim", method.claim, ready)
+    if claim is not None and not isinstance(claim, Claim):
+        raise SpecError(f"{spec.method}.claim must return a Claim or None, not {claim!r}.")
+
+
+def _asked(spec: Spec, verb: str, function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except SordinoError:
+        raise
+    except Exception as error:
+        where = f" ({place})" if (place := plugin.place(error)) else ""
+        told = " ".join(str(error).split())
+        raise SpecError(f"{spec.method}.{verb} fails{where}: {type(error).__name__}: {told}") from error
+
+
+def _check_words(spec: Spec, method: Method, verb: str, costs: Any) -> None:
+    if not isinstance(costs, tuple) or not costs or not all(isinstance(c, Cost) for c in costs):
+        raise SpecError(f"{spec.method}.{verb} must return a tuple of Cost, not {costs!r}.")
+    for cost in costs:
+        if cost.unit not in legal.UNITS or cost.relation not in ("add/remove", "replace"):
+            raise SpecError(f"{spec.method}.{verb}: unit {cost.unit!r}, relation {cost.relation!r} are not known.")
+        trust.viewer(cost.viewer)
+    price.cost_to(spec.viewer or method.viewer, costs)
 
 
 class Checked:

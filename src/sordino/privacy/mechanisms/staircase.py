@@ -136,7 +136,8 @@ def check_norm(norm: float) -> None:
 
 def best_gamma(epsilon: float) -> float:
     """Least E|X|: Geng and Viswanath (2016), l1 cost."""
-    return 1 / (1 + math.exp(epsilon / 2))
+    half = math.exp(-epsilon / 2)
+    return half / (1 + half)
 
 
 def best_gamma_variance(epsilon: float) -> float:
