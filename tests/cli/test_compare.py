@@ -12,8 +12,10 @@ from rich.console import Console
 from sordino.cli.compare import Board, _own
 from sordino.cli.main import main
 from sordino.core.errors import SpecError
+from sordino.core.rounding import up
 from sordino.report import cells as reading
 from sordino.report.summary import lines
+from sordino.report.tables import PRINTED
 from sordino.runs import compare
 from sordino.runs.compare import News
 
@@ -63,6 +65,31 @@ def test_one_command_leaves_tables_and_figures(call, small_npz):
     spec = (folder / "cells" / "dp-sgd-eps2-seed0" / "spec.toml").read_text()
     assert "clip = 0.5" in spec and "seed = 0" in spec and "epsilon = 2.0" in spec
     assert "clip = 0.5" not in (folder / "cells" / "dp-fedavg-eps2-seed0" / "spec.toml").read_text()
+
+
+def test_a_printed_form_stands_unranked_with_claim_and_accounted_epsilon(call, small_npz):
+    args = ("--epsilon", 4, "--seeds", 1, "--rounds", 2, "--name", "p")
+    done = call("--methods", "nbafl-paper,dp-sgd", *args)
+    assert done.returncode == 0, done.out + done.err
+    folder = small_npz.parent / "runs" / "p"
+    result = json.loads((folder / "cells" / "nbafl-paper-eps4-seed0" / "result.json").read_text())
+    accounted, claim = up(result["guarantee"]["epsilon"]), result["claim"]
+    assert result["guarantee"]["epsilon"] > 10 * 4 and claim["epsilon"] == 4  # the claim does not hold
+    ranked, printed = (folder / "table.md").read_text().split(f"## {PRINTED}")
+    assert "| dp-sgd |" in ranked and "nbafl-paper" not in ranked and "dp-sgd" not in printed
+    head, row = (
+        [c.strip() for c in line.strip("|").split("|")]
+        for line in printed.splitlines()
+        if line.startswith(("| method", "| nbafl-paper"))
+    )
+    told = dict(zip(head, row, strict=True))
+    assert (told["claimed epsilon"], told["accounted"]) == ("4", accounted)
+    assert told["claimed for"] == f"{claim['unit']} against the {claim['viewer']}" == "record against the server"
+    assert (told["unit"], told["viewer"]) == (result["guarantee"]["unit"], "server")
+    assert "rank" not in head and claim["why_not"] in printed and accounted in done.out
+    summed = {r["method"]: r for r in csv.DictReader(io.StringIO((folder / "summary.csv").read_text()))}
+    assert (summed["nbafl-paper"]["kind"], summed["nbafl-paper"]["rank"]) == ("printed", "")
+    assert (summed["dp-sgd"]["kind"], summed["dp-sgd"]["rank"]) == ("sound", "1")
 
 
 def test_a_failing_cell_is_told_and_the_exit_code_is_one(call, small_npz):

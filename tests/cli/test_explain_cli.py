@@ -69,6 +69,44 @@ def test_one_client_is_shown_alone(tmp_path):
     assert "Client 3: " in words and "Most" not in words and "group 1" in words
 
 
+def test_a_client_of_the_sound_form_is_told_its_own_noise(tmp_path):
+    folder = run(tmp_path, "fedsdp", refresh=2, client_rate=0.6, rounds=6, budgets="1:0.5,4:0.5", seed=5)
+    chosen = {r["round"]: r["decided"]["clients"] for r in json.loads(told(folder, "--json"))["rounds"]}
+    multipliers = set()
+    for client in ("0", "5"):
+        said = {int(w.split(":")[0][6:]): w for w in told(folder, "--client", client).splitlines() if w[:5] == "Round"}
+        assert said.keys() == chosen.keys()
+        for number, words in said.items():
+            own = chosen[number].get(client)
+            if own is None:
+                assert "was not in it" in words and "Client" not in words
+            else:
+                multipliers.add(own["noise_multiplier"])
+                assert f"Client {client}: multiplier {own['noise_multiplier']:.3g}, for " in words
+                assert f"{100 * own['left']:.3g} % of it is left" in words
+        assert len({client in clients for clients in chosen.values()}) == 2  # in some rounds, not in all
+    assert len(multipliers) > 3
+    spent = sum(clients["0"]["rho"] for clients in chosen.values() if "0" in clients)
+    assert 0 < spent <= 1 + 1e-5
+
+
+def test_records_of_earlier_versions_are_read(tmp_path):
+    new = ("shares_used", "learnt_in", "clients")
+    for method, keys in (("fedsdp", {"refresh": 2}), ("fedsdp-paper", {"local_steps": 2})):
+        folder = run(tmp_path, method, **keys)
+        path = folder / "records.jsonl"
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        for record in records:
+            record["noise"] = 0.125
+            if method == "fedsdp":
+                record["decided"] = {k: v for k, v in record["decided"].items() if k not in new}
+        path.write_text("".join(json.dumps(r) + "\n" for r in records))
+        text = told(folder)
+        assert "Round 4: " in text and "standard deviation 0.125 a coordinate in rounds 1 to 4" in text
+    found = CliRunner().invoke(explain, [str(tmp_path / "fedsdp"), "--client", "2"])
+    assert isinstance(found.exception, SpecError) and "or none was recorded" in str(found.exception)
+
+
 def test_noise_is_summed_up(tmp_path):
     folder = run(tmp_path, "dp-sgd")
     assert "in rounds 1 to 4." in told(folder) and "a coordinate in round 2." in told(folder, "--rounds", "2-2")

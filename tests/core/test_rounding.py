@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from sordino.privacy.guarantee import up
+from sordino.core.rounding import up
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ from problems import FEATURES, federation, job, linear, mlp
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.engines.simulator import Simulator
+from sordino.methods.adaptive_noise import AdaptiveNoise
+from sordino.privacy.clip import Bounded, clip_rows
+from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.runs import loop, run
 
 CPU, RNG = torch.device("cpu"), Stream.research(5)
@@ -46,33 +49,91 @@ def test_the_price_is_that_of_the_gaussian_mechanism(unit):
     assert made.plan.z == pytest.approx(job(method=other, epsilon=1.0, rounds=16).plan.z)
 
 
+class Watched:
+    """Gradients that note the thresholds they are asked for; blind ones are the same whatever the data."""
+
+    path, reason = "", ""
+
+    def __init__(self, real, blind):
+        self.real, self.blind, self.asked = real, blind, []
+
+    def sums(self, weights, batch, clip, *, scale=None, **keys):
+        self.asked.append((clip, scale))
+        if self.blind:
+            return 500.0 * weights.expand(len(batch.sizes), -1)  # far beyond any clip
+        return self.real.sums(weights, batch, clip, scale=scale, **keys)
+
+
+def watched(made, state, blind):
+    gradients = Watched(made.model.gradients, blind)
+    return rows_of(replace(made, model=replace(made.model, gradients=gradients)), state), gradients.asked
+
+
+def with_other_data(unit="record", **keys):
+    """Two jobs that differ in the private data alone."""
+    keys = {"method": "adaptive-noise", "unit": unit, "module": linear()} | keys
+    return job(**keys), job(clients=[(-9 * x, (y + 1) % 3) for x, y in federation()], **keys)
+
+
+def noise_of(made, state, monkeypatch):
+    """The noise that is added to the real sums; on the way, that thresholds and noise are all that is done to them."""
+    drawn, trained, real, sent = [], [], AdaptiveNoise.add, AdaptiveNoise.release
+
+    def release(self, rows, *rest):
+        trained.append(rows)
+        return sent(self, rows, *rest)
+
+    def add(self, sums, z, state, plan, rng):
+        assert sums.bound == 1.0
+        if trained:  # unit = client: what is clipped is the whole update
+            assert torch.equal(sums.value, clip_rows(trained[0] / self.scales(state), 1.0).value)
+        drawn.append(Gaussian(z).add(Bounded(torch.zeros_like(sums.value), 1.0), rng))
+        found = real(self, sums, z, state, plan, rng)
+        assert torch.equal(found, self.scales(state) * (sums.value + drawn[-1]))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AdaptiveNoise, "add", add)
+        patch.setattr(AdaptiveNoise, "release", release)
+        rows_of(made, state)
+    return torch.stack(drawn)
+
+
 @pytest.mark.parametrize("unit", ["record", "client"])
-def test_scales_and_noise_are_the_same_bit_for_bit_whatever_the_data(unit):
-    """The transcript is frozen, the private data change: thresholds and noise must not."""
-    made = job(method="adaptive-noise", unit=unit, module=linear())
-    other = job(method="adaptive-noise", unit=unit, module=linear(), clients=[(-9 * x, y) for x, y in federation()])
+def test_scales_and_noise_are_the_same_bit_for_bit_whatever_the_data(unit, monkeypatch):
+    """The transcript is frozen, the private data change: thresholds and noise must not, not in a single bit."""
+    made, other = with_other_data(unit, local_steps=3)
     state = known(made)
     assert torch.equal(made.method.scales(state), other.method.scales(state))
     assert made.method.decided(state, made.plan) == other.method.decided(state, other.plan)
-    z = 1e3  # so that rows are noise and little else
-    a, b = (rows_of(with_z(m, z), state) for m in (made, other))
-    quiet = [rows_of(with_z(m, z), state) - rows_of(with_z(m, 2 * z), state) for m in (made, other)]
-    assert torch.allclose(quiet[0], quiet[1], atol=2e-3 * float(a.abs().max()))  # the noise itself
-    assert not torch.equal(a, b)
+    noise = [noise_of(m, state, monkeypatch) for m in (made, other)]
+    assert torch.equal(*noise) and float(noise[0].std()) == pytest.approx(made.plan.z, rel=0.1)
+    a, b = (watched(m, state, blind=True)[0] for m in (made, other))  # clip and noise of what the data do not touch
+    assert torch.equal(a, b) and a.isfinite().all() and bool(a.any())
+    (rows, mine), (others, theirs) = (watched(m, state, blind=False) for m in (made, other))
+    assert not (rows == others).all(dim=1).any()  # the data do show
+    assert len(mine) == len(theirs) == 3
+    for (clip, scale), (same, threshold) in zip(mine, theirs, strict=True):
+        assert clip == same
+        if unit == "record":  # a client's update is clipped once, as it leaves
+            assert clip == 1.0 and torch.equal(scale, threshold) and torch.equal(scale, made.method.scales(state))
 
 
 def test_what_was_released_is_all_that_the_scales_follow():
-    made = job(method="adaptive-noise", module=linear(), rounds=8)
-    state, rows = loop.begin(made), None
+    """The rows of one federation, handed to the server of another one with other records: the same scales."""
+    made, other = with_other_data(rounds=8)
+    state, sent, scales = loop.begin(made), [], []
     for r in range(5):
-        rows = rows_of(made, state, rng=RNG.at(r))
-        state = replace(made.method.merge(state, rows, made.plan, RNG), round=r + 1)
-    again = loop.begin(made)
-    for r in range(5):  # from the rows alone: no data at all
-        rows = rows_of(made, again, rng=RNG.at(r))
-        again = replace(made.method.merge(again, rows, made.plan, RNG), round=r + 1)
-    assert torch.equal(made.method.scales(state), made.method.scales(again))
-    assert float(made.method.scales(state).std()) > 0
+        sent.append(rows_of(made, state, rng=RNG.at(r)))
+        state = replace(made.method.merge(state, sent[-1], made.plan, RNG), round=r + 1)
+        scales.append(made.method.scales(state))
+    replayed, own = loop.begin(other), loop.begin(other)
+    for r, (rows, found) in enumerate(zip(sent, scales, strict=True)):
+        replayed = replace(other.method.merge(replayed, rows, other.plan, RNG), round=r + 1)
+        assert torch.equal(other.method.scales(replayed), found)
+        own = replace(other.method.merge(own, rows_of(other, own, rng=RNG.at(r)), other.plan, RNG), round=r + 1)
+    assert float(scales[-1].std()) > 0
+    assert not torch.equal(other.method.scales(own), scales[-1])  # from its own rows they are others
 
 
 def test_while_nothing_is_known_it_is_dp_sgd():

@@ -10,6 +10,7 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
+import sordino
 from problems import federation, job, linear
 from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Stream
@@ -304,11 +305,45 @@ def test_rounds_without_anyone_and_targets_without_classes():
     here = made()
     state = loop.begin(here)
     nobody = Simulator(CPU).clients(here.method, state, [], here.clients, here.model, here.plan, RNG)
-    assert nobody.shape[0] == 0 and here.method.merge(state, nobody, here.plan, RNG) is state
-    assert here.method.decided(state, here.plan) is None
+    after = here.method.merge(state, nobody, here.plan, RNG)
+    assert nobody.shape[0] == 0 and after.params is state.params and here.method.decided(after, here.plan) is None
+    rows = Simulator(CPU).clients(here.method, state, range(3), here.clients, here.model, here.plan, RNG)
+    heard = here.method.merge(state, rows, here.plan, RNG)
+    assert here.method.decided(heard, here.plan)["std"] > 0  # and is not told again when nobody comes
+    assert here.method.decided(here.method.merge(heard, nobody, here.plan, RNG), here.plan) is None
     pairs = [(x, x[:, 0]) for x, _ in federation(SIZES)]
     told = sent(job(nn.Linear(20, 1), tagged(pairs), "squared_error", method="fedsdp-paper", learning_rate=0.01))[1]
     assert all(0 < c < 1 for c in told["all"])
+
+
+def test_the_record_has_the_noise_that_was_injected():
+    """Each client's own R and records, of this round: neither the mean size nor the R of the round before."""
+    here = [np.arange(n) % 2 for n in SIZES]
+    keys = {"method": "fedsdp-paper", "rounds": 3, "local_steps": 3, "learning_rate": 0.5, "seed": 2, "device": "cpu"}
+    found = sordino.train(linear(), hard(), private_data=here, epsilon=5.0, **keys)
+    trained = [32, 21, 24]  # records, of 40, 25, 30
+    before = 0.5
+    for record in found.history:
+        ratios = [record.decided["clients"][str(k)]["ratio"] for k in range(3)]
+        stds = [fedsdp_std(20, n, 5.0, 1e-5, r) for n, r in zip(trained, ratios, strict=True)]
+        assert record.noise == pytest.approx(np.mean(stds), rel=1e-5) and record.noise == record.decided["std"]
+        assert record.noise != pytest.approx(fedsdp_std(20, round(0.8 * np.mean(SIZES)), 5.0, 1e-5, before), rel=1e-4)
+        before = record.decided["ratio"]
+
+
+@pytest.mark.parametrize(("decided", "noise"), [(None, None), ({}, None), ({"std": 2}, 2.0), ({"std": [2.0]}, None)])
+def test_noise_that_is_known_afterwards_is_taken_from_what_was_decided(decided, noise):
+    assert loop._injected(decided) == noise
+
+
+def test_clients_keep_their_numbers_whatever_an_answer_counts():
+    here = made()
+    state = loop.begin(here)
+    rows = Simulator(CPU).clients(here.method, state, range(3), here.clients, here.model, here.plan, RNG)
+    rows[:, here.model.layout.dim + 1 + TOLD.index("client")] = torch.tensor([3.0, 77.0, 4097.0])
+    for weight in torch.linspace(0.3, 0.99, 24):
+        after = here.method.merge(state, rows * weight, here.plan, RNG)
+        assert list(here.method.decided(after, here.plan)["clients"]) == ["3", "77", "4097"]
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,19 @@ def test_the_downlink_has_noise_only_where_rounds_are_many():
     assert job(method="nbafl-paper", rounds=30).method.downlink_std(job(method="nbafl-paper", rounds=30).plan) == 0
 
 
+def test_where_some_clients_are_drawn_the_downlink_can_be_that_of_scheduling():
+    keys = {"method": "nbafl-paper", "rounds": 40, "max_participations": 8, "client_rate": 0.5}
+    plain, made = job(**keys), job(**keys, scheduling="k-of-n")
+    wanted = claims.nbafl_scheduled_std(20.0, 12, 2.0, 1e-5, rounds=40, exposures=8, clients=8, drawn=4.0)
+    state = loop.begin(made)
+    moved = made.method.merge(state, torch.zeros(4, made.plan.dim), made.plan, RNG.at("m")).params - state.params
+    assert float(moved.std()) == pytest.approx(wanted, rel=0.2) and wanted > 0
+    assert abs(plain.method.downlink_std(plain.plan) / wanted - 1) > 0.3
+    assert plain.method.costs(plain.plan) == made.method.costs(made.plan)  # the server is charged the same
+    with pytest.raises(SpecError, match="scheduling"):
+        job(method="nbafl-paper", scheduling="some")
+
+
 def slope(record):
     """THEORY 4.3: least squares in one weight, 499 zero records and one; the weight after training, clipped to 1."""
     x, y = torch.zeros(500, 1), torch.zeros(500)

@@ -16,6 +16,43 @@ def test_golden_nbafl():
     assert claims.nbafl_downlink_std(20, 1000, 50, 0.01, rounds=177, exposures=25, clients=50) > 0.0
 
 
+def naive_scheduled(clip, m, eps, delta, rounds, exposures, n, k):
+    """As it stands in the notes; nan where a logarithm or a root does not exist."""
+    c = math.sqrt(2 * math.log(1.25 / delta))
+    gamma = -math.log(1 - k / n + k / n * math.exp(-eps / (exposures * math.sqrt(k))))
+    inside = 1 - n / k + n / k * math.exp(-eps / rounds)
+    if inside <= 0:
+        return math.nan, rounds > eps / gamma
+    b = -rounds / eps * math.log(inside)
+    missing = rounds**2 / b**2 - exposures**2 * k
+    std = 2 * c * clip * math.sqrt(missing) / (m * k * eps) if missing > 0 else math.nan
+    return std, rounds > eps / gamma
+
+
+def test_the_noise_of_k_of_n_clients_exists_just_where_its_condition_says():
+    """The unsure formula is at one with itself: T > eps/gamma is where b and the root exist."""
+    seen = set()
+    for eps in (0.5, 8.0, 50.0):
+        for k, exposures in ((5, 1), (20, 2), (49, 4)):
+            for rounds in (2, 5, 14, 30, 60, 200, 1000):
+                std, condition = naive_scheduled(20, 1000, eps, 0.01, rounds, exposures, 50, k)
+                found = claims.nbafl_scheduled_std(20, 1000, eps, 0.01, rounds, exposures, 50, k)
+                assert condition == (not math.isnan(std))
+                assert found == (pytest.approx(std, rel=1e-8) if condition else 0.0)
+                seen.add(condition)
+    assert seen == {True, False}
+
+
+def test_all_of_n_clients_is_the_plain_case():
+    all_of, plain = (20, 1000, 50, 0.01, 200, 25, 50), claims.nbafl_downlink_std(20, 1000, 50, 0.01, 200, 25, 50)
+    assert claims.nbafl_scheduled_std(*all_of, drawn=50) == plain
+    assert claims.nbafl_scheduled_std(*all_of, drawn=50 - 1e-7) == pytest.approx(plain, rel=1e-4)
+    assert claims.nbafl_scheduled_std(20, 1000, 1e7, 0.01, 200, 25, 50, drawn=50) > 0  # however large epsilon is
+    assert abs(claims.nbafl_scheduled_std(*all_of, drawn=45) / plain - 1) > 0.2
+    with pytest.raises(SpecError, match="there are 50"):
+        claims.nbafl_scheduled_std(*all_of, drawn=51)
+
+
 def test_golden_fedsdp():
     assert claims.fedsdp_mu(0.1, 0.02, 0.5) == pytest.approx(0.0346603356385, rel=1e-9)
     assert claims.fedsdp_total(0.1, 0.02, 0.5, 40, 1e-5) == pytest.approx(0.802102585487, rel=1e-9)

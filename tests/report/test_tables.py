@@ -93,9 +93,19 @@ def test_errors_have_no_columns_where_there_is_no_regression(typical):
     assert "rmse" not in text and "mae" not in text and "accuracy_mean" in text
 
 
-def test_a_claim_says_for_whom(fabricated):
+def test_a_claim_says_for_whom_and_from_whom(fabricated):
+    """Which may be another unit and viewer than what is accounted; comparisons of earlier versions have no viewer."""
     claimed = {"epsilon": 2.0, "unit": "record", "why_not": "w", "source": "s"}
-    fabricated.add("geodp-paper", 2.0, [0.8], accounted=42.0, claim=claimed, unit="client")
+    for method, more in (("old", {}), ("geodp-paper", {"viewer": "server"}), ("fedsdp-paper", {"viewer": "client"})):
+        fabricated.add(method, 2.0, [0.8], accounted=42.0, claim=claimed | more, unit="client")
     (table,) = tables(of(fabricated))
-    row = dict(zip(table.header, table.rows[0], strict=True))
-    assert (row["claimed epsilon"], row["claimed for"], row["unit"]) == ("2", "record", "client")
+    rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+    assert {m: r["claimed for"] for m, r in rows.items()} == {
+        "old": "record",
+        "geodp-paper": "record against the server",
+        "fedsdp-paper": "record against another client",
+    }
+    assert {(r["claimed epsilon"], r["unit"], r["viewer"]) for r in rows.values()} == {("2", "client", "server")}
+    cells = {r["method"]: r["claim_viewer"] for r in map(cell_row, read(fabricated.folder, {}))}
+    lines_ = {r["method"]: r["claim_viewer"] for r in line_rows(of(fabricated))}
+    assert cells == lines_ == {"old": "", "geodp-paper": "server", "fedsdp-paper": "client"}

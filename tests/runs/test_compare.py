@@ -11,7 +11,10 @@ import pytest
 
 from problems import charges
 from sordino.core.errors import BudgetError, DataError, RunError, SpecError
+from sordino.core.types import Batch
+from sordino.engines.simulator import Simulator
 from sordino.report.cells import read
+from sordino.report.summary import blocks, lines
 from sordino.report.tables import cell_row, to_csv
 from sordino.runs import build, compare, faults
 
@@ -196,8 +199,33 @@ def test_a_folder_that_is_no_comparison_is_left_alone(made, tmp_path):
 # --- running
 
 
-def test_cells_share_one_ledger_and_all_that_the_seed_draws(made, tmp_path):
-    found = made("none,dp-sgd,dp-fedavg", (4.0,), 2, partition="dirichlet:0.5", batch_rate=0.5)
+class Seen:
+    """What one cell after the other began with, whom it drew, and which records each client's batches had."""
+
+    def __init__(self, monkeypatch):
+        self.first, self.cohorts, self.batches = [], [], []
+        real, pick = Simulator.clients, Batch.pick
+
+        def clients(engine, method, state, cohort, *rest):
+            if state.round == 0:
+                self.first.append(state.params.tolist())
+                self.cohorts.append([])
+                self.batches.append([])
+            self.cohorts[-1].append(list(cohort))
+            return real(engine, method, state, cohort, *rest)
+
+        def picked(batch, index, sizes):
+            at = zip(self.cohorts[-1][-1], batch.x[index].split(list(sizes)), strict=True)
+            self.batches[-1].append([(client, x.tolist()) for client, x in at])
+            return pick(batch, index, sizes)
+
+        monkeypatch.setattr(Simulator, "clients", clients)
+        monkeypatch.setattr(Batch, "pick", picked)
+
+
+def test_cells_share_one_ledger_and_all_that_the_seed_draws(made, tmp_path, monkeypatch):
+    keys = {"model": "mlp", "partition": "dirichlet:0.5", "client_rate": 0.5, "batch_rate": 0.5, "local_steps": 3}
+    found, seen = made("none,dp-sgd,dp-fedavg,geodp", (4.0,), 2, **keys), Seen(monkeypatch)
     folder, failures, news = run(tmp_path, "it", found)
     assert not failures and [n.cell for n in news if n.kind == "done"] == names(found)
     assert [(n.round, n.rounds) for n in news if n.kind == "round" and n.cell == "none-seed0"] == [
@@ -208,10 +236,28 @@ def test_cells_share_one_ledger_and_all_that_the_seed_draws(made, tmp_path):
         (folder.path / "ledger.sqlite").resolve()
     }
     assert all(charges(path) == [0, 1, 2, 3] for path in at.values())
-    parts = {c.name: build.from_spec(c.spec).clients for c in found}
-    same = parts["dp-sgd-eps4-seed1"], parts["dp-fedavg-eps4-seed1"]
-    assert (same[0].x == same[1].x).all() and same[0].all_sizes().tolist() == same[1].all_sizes().tolist()
-    assert not (parts["dp-sgd-eps4-seed0"].x == same[0].x).all()
+    parts = [(c.x.tolist(), c.all_sizes().tolist()) for c in (build.from_spec(c.spec).clients for c in found)]
+    for drawn in (parts, seen.first, seen.cohorts):  # of four methods with one seed, then with the other
+        assert len(drawn) == 8 and drawn[0] != drawn[4]
+        assert drawn == [drawn[0]] * 4 + [drawn[4]] * 4
+    assert all(0 < len(cohort) < 8 for cohort in seen.cohorts[0])
+    order = seen.batches
+    for none, dp_sgd in ((0, 1), (4, 5)):  # shuffled passes, as dp-fedavg has; Poisson batches, as geodp has
+        assert order[none] == order[none + 2] != order[dp_sgd] == order[dp_sgd + 2]
+        assert len(order[none]) == len(order[dp_sgd]) == 4 * 3
+    assert order[0] != order[4] and order[1] != order[5]
+
+
+def test_only_claims_that_do_not_hold_are_kept_out_of_the_ranking(made, tmp_path):
+    """udp-fl-paper with Gaussian noise is DP-SGD: its claim holds, so it has none; with Laplace noise it does not."""
+    for mechanism, kind in (("gaussian", "sound"), ("laplace", "printed")):
+        found = made("dp-sgd,udp-fl-paper", (4.0,), 1, own={"udp-fl-paper": {"mechanism": mechanism}}, rounds=2)
+        folder, failures, _ = run(tmp_path, mechanism, found)
+        plain, paper = lines(read(folder.path, failures))
+        assert (plain.kind, paper.kind, paper.claim is None) == ("sound", kind, kind == "sound")
+        assert (paper.accounted <= 4.0) == (kind == "sound") and paper.whom == plain.whom
+        ranked = {line.method for block in blocks([plain, paper]) for _, line in block.ranked}
+        assert ranked == ({"dp-sgd", "udp-fl-paper"} if kind == "sound" else {"dp-sgd"})
 
 
 def die_at(point, number):

@@ -13,7 +13,7 @@ import click
 from sordino.cli.run import accounted
 from sordino.core.errors import RunError, SpecError
 from sordino.core.record import RoundRecord, plain
-from sordino.privacy.guarantee import up
+from sordino.core.rounding import up
 from sordino.runs.folder import RunFolder
 from sordino.runs.loop import FAILED
 from sordino.runs.run import stored_spec
@@ -39,7 +39,7 @@ def explain(folder: Path, client: int | None, rounds: str | None, as_json: bool)
         raise SpecError(f"there is no client {client}; clients are numbered 0 to {int(plan['clients']) - 1}.")
     chose = [r for r in records if r.decided is not None]
     if client is not None and not any("clients" in (r.decided or {}) for r in chose):
-        raise SpecError(f"{wanted.method} decides nothing for single clients. Drop --client.")
+        raise SpecError(f"{wanted.method} decides nothing for single clients, or none was recorded. Drop --client.")
     where = "a client's message" if method.viewer == "server" else "the sum, as if every client had brought its part"
     text = [*_promise(wanted.method, plan), *_noise(records, where, plan.get("budgets") or [])]
     told = method.explain([_for_client(asdict(r), client) for r in chose])

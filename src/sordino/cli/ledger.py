@@ -14,9 +14,9 @@ from typing import Any
 import click
 
 from sordino.core.errors import RunError, SpecError
+from sordino.core.rounding import up
 from sordino.privacy import trust
 from sordino.privacy.filters import THEORIES
-from sordino.privacy.guarantee import up
 from sordino.runs.chain import COLUMNS, Entry
 from sordino.runs.jobs import ids
 from sordino.runs.ledger import RELATIONS, UNITS, Budget, Ledger, View

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from sordino.core.record import RoundRecord
-from sordino.privacy.guarantee import up
+from sordino.core.rounding import up
 from sordino.runs.describe import describe
 from sordino.runs.job import Job
 

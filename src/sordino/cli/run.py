@@ -14,7 +14,7 @@ import click
 from sordino.cli.progress import RunProgress
 from sordino.core import plugin
 from sordino.core.record import plain as finite
-from sordino.privacy.guarantee import up
+from sordino.core.rounding import up
 from sordino.runs import spec
 from sordino.runs.build import from_spec
 from sordino.runs.describe import describe

@@ -76,6 +76,7 @@ class Gradients(Protocol):
         groups: Sequence[int] | None = None,
         scale: Tensor | None = None,
         layers: Sequence[float] | None = None,
+        norm: int = 2,
     ) -> Rows:
         """For each client the sum of its records' gradients, each clipped to `clip` (None: not clipped).
 
@@ -85,6 +86,7 @@ class Gradients(Protocol):
         `scale`, [dim] or [clients, dim] and positive, is what gradients are divided by before their norm is compared
         with `clip`; the sums themselves are not divided. `layers` are bounds of `Layout.layers`, one for each, in
         place of `clip`, which is then None: each layer's part of a gradient is clipped to its own bound.
+        `norm` is the one that `clip` bounds, 2 or 1; 1 goes with neither `scale` nor `layers`.
         """
 
 

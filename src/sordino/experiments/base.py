@@ -95,6 +95,8 @@ class Outcome:
 
 def _value(record: Mapping[str, Any], name: str) -> float | None:
     found = record.get(name)
+    if name == "noise":  # what was injected before what was foreseen, as early records have it
+        found = (record.get("decided") or {}).get("std", found)
     if found is None:
         found = (record.get("decided") or {}).get(name, (record.get("metrics") or {}).get(name))
     return float(found) if isinstance(found, int | float) else None

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sordino.core.errors import RunError
+from sordino.core.rounding import up
 from sordino.experiments.base import FORMS, Experiment, Outcome, honest, spread
-from sordino.privacy.guarantee import up
 from sordino.report.summary import Spread
 from sordino.report.tables import to_csv
 

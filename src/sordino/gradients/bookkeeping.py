@@ -57,6 +57,7 @@ class BookKeeping:
         width: int = 1,
         share: Tensor | None = None,
         scale: Tensor | None = None,
+        norm: int = 2,
     ) -> Tensor:
         """At most `limit` records at a time; every `width` records, weighted by share [records], are clipped as one."""
         split, stacked, draw = Split(batch.sizes), weights.dim() == 2, Draw(seeds)
@@ -72,6 +73,7 @@ class BookKeeping:
                 out[clients],
                 width=width,
                 scale=pick(scale, clients),
+                norm=norm,
             )
             self._run(tape, batch.x[records], batch.y[records], None if share is None else share[records])
         return out

@@ -7,6 +7,9 @@ factor 0 and is removed from the sum, so that one broken record adds nothing: th
 Rounding: norms are float32, so a clipped gradient is aimed a hair below C and its true norm does not pass C; a wider
 hair where a GPU is allowed to round the factors of a product to TF32 (PyTorch's default for convolutions).
 
+In the L1 norm the same, min(1, C / |g_i|_1). Its terms are all added up in float64: ten thousand numbers too small to
+move a float32 sum may pass any margin together. What is so long that its factor has few digits in float32 is removed.
+
 With one bound a layer (McMahan et al. 2018, arXiv:1710.06963, Algorithm 1, PerLayerClip) every layer's part of a
 gradient has a factor of its own. Where the norm of one is not finite, the sample is removed from all of them.
 """
@@ -40,6 +43,14 @@ def factors(squared: Tensor, clip: float | Tensor) -> Tensor:
     inside = clip * (1 - margin(squared.device))
     scaled = torch.where(norms > inside, inside / norms, torch.ones_like(norms))
     return torch.where(torch.isfinite(norms), scaled, torch.zeros_like(norms))
+
+
+def factors_l1(norms: Tensor, clip: float | Tensor, dtype: torch.dtype) -> Tensor:
+    """L1 norms [records] in float64 -> factors [records] in [0, 1]."""
+    inside = clip * (1 - margin(norms.device))
+    scaled = torch.where(norms > inside, inside / norms, torch.ones_like(norms))
+    good = torch.isfinite(norms) & (scaled >= torch.finfo(dtype).tiny)
+    return torch.where(good, scaled, torch.zeros_like(norms)).to(dtype)
 
 
 def layered(clip: Clip | None) -> bool:

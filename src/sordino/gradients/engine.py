@@ -3,9 +3,9 @@
     sums[k] = sum over the samples i of client k of  g_i min(1, C / |g_i|)
 
 Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, for many clients at once; |.| is the L2 norm over all trainable
-parameters. Whoever adds noise to sums[k] protects each sample of client k, with sensitivity C; with groups (see
-`groups`) g_i is the mean gradient of a group, and each group is protected. What has a norm that is not finite adds
-exactly zero; without a clip there is no norm and no such protection.
+parameters, or, for noise that is made for it, the L1 norm. Whoever adds noise to sums[k] protects each sample of client
+k, with sensitivity C in that norm; with groups (see `groups`) g_i is the mean gradient of a group, and each group is
+protected. What has a norm that is not finite adds exactly zero; without a clip there is no norm and no such protection.
 
 Two other balls to clip to. With a scale s, which each client may have of its own, |g_i / s| is bounded by C, and
 sums[k] / s has sensitivity C (see `scale`). With one bound a layer each layer's part of g_i is bounded by its own, and
@@ -29,6 +29,7 @@ from sordino.gradients import clone, cost
 from sordino.gradients import groups as grouping
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip, by_layer
+from sordino.gradients.layers.linear import Linear
 from sordino.gradients.memory import channels_last
 from sordino.gradients.padded import Padded, small
 from sordino.gradients.persample import ENTRIES, PerSample
@@ -53,6 +54,7 @@ class Call:
     width: int = 1  # so many records are clipped as one
     share: Tensor | None = None  # [records], what a record counts for
     scale: Tensor | None = None  # [dim] or [clients, dim], what gradients are divided by before their norm is taken
+    norm: int = 2  # which is clipped
 
     @property
     def cpu(self) -> bool:
@@ -84,12 +86,14 @@ class Gradients:
         self._fast: BookKeeping | None = None
         self._lock = threading.Lock()
         self._known: dict[tuple[object, ...], Seen] = {}  # by the shape of a sample
-        self._random = False
+        self._random = self._linear = False
         self._recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())  # cuDNN has kernels for it
         self.path, self.reason = "vmap", "asked for"
         if path != "vmap":
             try:
-                self._fast = BookKeeping(module, loss, layout, clone.plan(module, layout))
+                plan = clone.plan(module, layout)
+                self._fast = BookKeeping(module, loss, layout, plan)
+                self._linear = all(layer is Linear for layer, slots in plan.values() if slots)
                 self._padded = Padded(self._fast)
                 self.path, self.reason = "book-keeping", "every trainable parameter belongs to a layer with a rule"
             except Unsupported as error:
@@ -110,6 +114,7 @@ class Gradients:
         groups: Sequence[int] | None = None,
         scale: Tensor | None = None,
         layers: Sequence[float] | None = None,
+        norm: int = 2,
     ) -> Tensor:
         """Each client's sum of its samples' gradients [clients, dim], each of norm at most clip.
 
@@ -119,8 +124,11 @@ class Gradients:
 
         scale, [dim] or [clients, dim] and positive: what has a norm of at most clip is the gradient divided by it, the
         sums stay as they are. layers, instead of clip: bounds of the layers of `Layout.layers`, one for each.
+        norm: the one that clip bounds, 2 or 1. The L1 norm goes with neither scale nor layers, and is taken by vmap,
+        whatever the path, unless all that is trained are linear layers.
         """
         self._check(weights, batch, clip, seeds)
+        self._check_norm(norm, clip is not None and scale is None and layers is None)
         bound, scale = self._bounds(weights, len(batch.sizes), clip, scale, layers)
         if groups is not None:
             grouping.check(groups, batch.sizes)
@@ -130,7 +138,7 @@ class Gradients:
         seen = self._look(weights, batch)
         if self._random and seeds is None:
             raise SpecError("the model draws random numbers; give one seed a client, or call its eval() first.")
-        call = Call(weights, batch, seeds, seen, scale=scale)
+        call = Call(weights, batch, seeds, seen, scale=scale, norm=norm)
         if bound is None:
             share = None if groups is None else grouping.shares(groups, weights)
             return self._unclipped(replace(call, share=share), self.autocast and call.cuda)
@@ -168,23 +176,26 @@ class Gradients:
                 share = None if call.share is None else call.share[rows]
                 own = weights[k] if weights.dim() == 2 else weights
                 means = self._unclipped(Call(own, part, seeds, call.seen, share=share))
-                out[k] += clipped(means, clip, self._layout, pick(call.scale, k))
+                out[k] += clipped(means, clip, self._layout, pick(call.scale, k), call.norm)
         return out
 
     def _route(self, call: Call, clip: Clip | None) -> Tensor:
         """By the book where one is kept, on a GPU padded if that pays; else by vmap."""
         weights, batch, rest = call.weights, call.batch, (call.width, call.share, call.scale)
-        if self._fast is None or self.path == "vmap":
-            return self._slow.sums(weights, batch, clip, call.seeds, *rest)
+        if self._fast is None or self.path == "vmap" or (call.norm == 1 and not self._linear):
+            return self._slow.sums(weights, batch, clip, call.seeds, *rest, call.norm)
         if call.cuda and not self._random:
             own = weights.dim() == 2
             if own and cost.alone(call.seen.numbers, batch.sizes):
                 return self._one_by_one(call, clip)
-            if self._padded.pays(batch.sizes) and (own or small(sum(batch.sizes), call.limit)):
+            if call.norm == 2 and self._padded.pays(batch.sizes) and (own or small(sum(batch.sizes), call.limit)):
                 stacked = weights.expand(len(batch.sizes), -1)
                 return self._padded.sums(stacked, batch, clip, call.limit, *rest)
         x = channels_last(batch.x) if call.seen.last else batch.x
-        return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, call.seeds, call.limit, *rest)
+        limit = call.limit
+        if call.norm == 1:  # gradients may be held
+            limit = min(limit, max(1, ENTRIES // self._layout.dim) * call.width)
+        return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, call.seeds, limit, *rest, call.norm)
 
     def _one_by_one(self, call: Call, clip: Clip | None) -> Tensor:
         """Client after client, each with one set of weights, for which PyTorch has kernels."""
@@ -244,6 +255,13 @@ class Gradients:
         if clip is None:
             raise SpecError("scale says how norms are taken, but clip is None and none is; give a clip, or no scale.")
         return clip, checked(scale, weights, clients)
+
+    @staticmethod
+    def _check_norm(norm: int, alone: bool) -> None:
+        if norm not in (1, 2):
+            raise SpecError(f"gradients are clipped in the L1 or the L2 norm, so norm must be 1 or 2, not {norm!r}.")
+        if norm == 1 and not alone:
+            raise SpecError("norm=1 bounds whole gradients by one clip; give a clip, and neither scale nor layers.")
 
     def _check(self, weights: Tensor, batch: Batch, clip: float | None, seeds: Sequence[int] | None) -> None:
         clients, dim = len(batch.sizes), self._layout.dim

@@ -81,6 +81,7 @@ class PerSample:
         width: int = 1,
         share: Tensor | None = None,
         scale: Tensor | None = None,
+        norm: int = 2,
     ) -> Tensor:
         """Every `width` records, weighted by share [records], are clipped as one."""
         split = Split(batch.sizes)
@@ -93,7 +94,7 @@ class PerSample:
                     if clip is None:
                         out[k] += units.sum(0)
                     else:
-                        out[k] += clipped(units, clip, self._layout, pick(scale, k))
+                        out[k] += clipped(units, clip, self._layout, pick(scale, k), norm)
         return out
 
     def _units(self, weights: Tensor, x: Tensor, y: Tensor, share: Tensor | None, width: int) -> Iterator[Tensor]:

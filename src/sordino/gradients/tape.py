@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sordino.core.vector import Layout
-from sordino.gradients.clipping import Clip, layered, shrink
+from sordino.gradients.clipping import Clip, factors_l1, layered, shrink
 from sordino.gradients.draw import Draw
 from sordino.gradients.scale import Scale
 from sordino.gradients.split import Split
@@ -50,20 +50,22 @@ class Tape:
         pure: bool = False,
         width: int = 1,
         scale: Tensor | None = None,
+        norm: int = 2,
     ) -> None:
         self.split, self.stacked, self.draw = split, weights.dim() == 2, draw
         self._width, self._units = width, split.units(width)  # so many records are clipped as one
         self.anchor = weights.new_zeros((), requires_grad=True)  # makes every step part of the graph
         self.numbers = 0  # what the steps of this call take in and give out
         self._values = layout.views(weights)
-        self._clip, self._pure = clip, pure  # pure: no number decides what is computed
+        self._clip, self._pure, self._norm = clip, pure, norm  # pure: no number decides what is computed
         self._sums = layout.views(out)  # to be added to
         self._uses: Counter[str] = Counter()
         self._open: dict[str, Term] = {}  # of parameters used more than once
         self._terms: list[tuple[str, Term]] = []
         self._scale = None if scale is None else Scale(scale, layout, self._units)
         self._layers = layout.layer_of() if layered(clip) else {}  # by slot; all are one where there is one bound
-        self._squared = [weights.new_zeros(self._units.records)] * (1 + max(self._layers.values(), default=0))
+        # norms, squared unless they are L1
+        self._lengths = [weights.new_zeros(self._units.records)] * (1 + max(self._layers.values(), default=0))
 
     def weight(self, slot: str | None, frozen: Tensor | None) -> Weight | None:
         """A trainable parameter by its slot, or a frozen one as it is; None if the layer has neither."""
@@ -97,12 +99,15 @@ class Tape:
         if self._uses[slot] > 1:
             self._open[slot] = self._open[slot].add(term) if slot in self._open else term
         else:
-            self._close(slot, term)
+            self._close(slot, term, self._clip)
 
-    def _close(self, slot: str, term: Term) -> None:
-        squared = term.squared() if self._scale is None else term.scaled(self._scale.of(slot))
+    def _close(self, slot: str, term: Term, clip: Clip) -> None:
+        if self._norm == 1:
+            length = term.absolute(clip)
+        else:
+            length = term.squared() if self._scale is None else term.scaled(self._scale.of(slot))
         layer = self._layers.get(slot, 0)
-        self._squared[layer] = self._squared[layer] + squared
+        self._lengths[layer] = self._lengths[layer] + length
         self._terms.append((slot, term))
 
     def close(self) -> None:
@@ -110,8 +115,11 @@ class Tape:
         if self._clip is None:
             return
         for slot, term in self._open.items():
-            self._close(slot, term)
-        each = shrink(self._squared, self._clip, self._scale)
+            self._close(slot, term, self._clip)
+        if self._norm == 1:
+            each = [factors_l1(self._lengths[0], self._clip, self.anchor.dtype)]
+        else:
+            each = shrink(self._lengths, self._clip, self._scale)
         bad = each[0] == 0
         any_bad = self._pure or bool(bad.any())
         while self._terms:

@@ -12,6 +12,8 @@ token):
 
 The clipped sum is then a weighted sum of the G_i, or one product with scaled g (Bu et al. 2022,
 arXiv:2210.00038, "book-keeping": no second backward pass). `Outer` takes the cheaper way, layer by layer.
+
+The L1 norm has no such short cut: G_i is instantiated. With one token it need not be: |g aᵀ|_1 = |g|_1 |a|_1.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ import torch
 from torch import Tensor
 
 from sordino.gradients import cost
+from sordino.gradients.clipping import Clip
 from sordino.gradients.scale import Divisor
 from sordino.gradients.split import Split
 
 SQUARED = 1 << 24  # numbers squared at a time: bounds the memory
+ADDED = {"cpu": 1 << 17, "cuda": SQUARED}  # numbers added up in float64 at a time; on a CPU so few that they stay near
+LONG = 2.0**64  # clips: what went in and is longer than that is taken for not finite; see `Outer.absolute`
 
 
 class Term(ABC):
@@ -38,6 +43,10 @@ class Term(ABC):
     @abstractmethod
     def scaled(self, by: Divisor) -> Tensor:
         """Squared norms [records] of the gradients divided by a scale."""
+
+    def absolute(self, clip: Clip) -> Tensor:
+        """L1 norms [records] in float64, called instead of `squared`; terms of linear layers have it."""
+        raise TypeError(f"no L1 norm of {type(self).__name__}")
 
     @abstractmethod
     def drop(self, bad: Tensor) -> None:
@@ -71,6 +80,9 @@ class Dense(Term):
 
     def scaled(self, by: Divisor) -> Tensor:
         return by.squares(self.values)
+
+    def absolute(self, clip: Clip) -> Tensor:
+        return absolutes(self.values)
 
     def drop(self, bad: Tensor) -> None:
         self.values = zero(self.values, bad)
@@ -116,6 +128,19 @@ class Outer(Term):
         values = outer(self.a, self.g)
         self._hold(values)
         return by.squares(values)
+
+    def absolute(self, clip: Clip) -> Tensor:
+        """Several tokens are instantiated and held, so that what is summed is what was measured.
+
+        One token: `sums` multiplies g by its factor first, and |g|_1 is then at most C / |a|_1. Where that is so small
+        that float32 has few digits left for it, a would make the error large again, so such a sample is dropped.
+        """
+        if self.a.shape[1] > 1:
+            self._hold(outer(self.a, self.g))
+        if self.values is not None:
+            return absolutes(self.values)
+        a = absolutes(self.a)
+        return torch.where(a <= LONG * clip, a, torch.inf) * absolutes(self.g)
 
     def drop(self, bad: Tensor) -> None:
         if self.values is not None:
@@ -207,6 +232,13 @@ def squares(values: Tensor) -> Tensor:
     if rows.numel() <= SQUARED or rows.shape[0] < 2:
         return rows.square().sum(1)
     return torch.cat([part.square().sum(1) for part in rows.split(max(1, SQUARED // rows.shape[1]))])
+
+
+def absolutes(values: Tensor) -> Tensor:
+    """Sum of magnitudes of each sample, in float64: [records, ...] -> [records]."""
+    rows = values.flatten(1)
+    step = ADDED["cpu" if rows.device.type == "cpu" else "cuda"] // max(1, rows.shape[1])
+    return torch.cat([part.abs().sum(1, dtype=torch.float64) for part in rows.split(max(1, step))])
 
 
 def ghost(a: Tensor, g: Tensor) -> Tensor:

@@ -6,14 +6,17 @@ import torch
 from torch import Tensor
 
 from sordino.core.vector import Layout
-from sordino.gradients.clipping import Clip, layered, shrink
+from sordino.gradients.clipping import Clip, factors_l1, layered, shrink
 from sordino.gradients.scale import Scale
 from sordino.gradients.split import Split
-from sordino.gradients.terms import squares, zero
+from sordino.gradients.terms import absolutes, squares, zero
 
 
-def clipped(rows: Tensor, clip: Clip, layout: Layout, scale: Tensor | None = None) -> Tensor:
+def clipped(rows: Tensor, clip: Clip, layout: Layout, scale: Tensor | None = None, norm: int = 2) -> Tensor:
     """Their sum [dim], each clipped; scale is [dim]."""
+    if norm == 1:
+        factor = factors_l1(absolutes(rows), clip, rows.dtype)
+        return factor @ zero(rows, factor == 0)
     parts = list(layout.layers().values()) if layered(clip) else [slice(0, layout.dim)]
     divide = None if scale is None else Scale(scale, layout, Split((len(rows),)))
     squared = [squares(rows[:, part]) for part in parts] if divide is None else [divide.whole().squares(rows)]

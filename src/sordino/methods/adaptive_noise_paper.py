@@ -169,6 +169,7 @@ class AdaptiveNoisePaper(Method):
             "delta_algorithm_4": claims.xue_delta(plan.epsilon, most, sigma) if most else 0.0,
             "delta_exact_if_public": claims.xue_exact_delta(plan.epsilon, most, sigma) if most else 0.0,
             "noise": shown[1],  # standard deviation, mean over components and clients
+            "std": shown[1],  # the same, for the record of injected noise
             "noise_most": shown[2],  # of the largest component, mean over clients
             "weights_quantiles": shown[3 : 3 + n],
             "truncated_quantiles": shown[3 + n :],

@@ -68,6 +68,7 @@ class Plan:
     channel: str = "direct"
     colluders: int = 0  # clients that the viewer is assumed to be in league with
     dim: int = 1  # parameters of the model
+    layers: int = 1  # that they lie in
     public: Public | None = None  # data that the server may use
     capped: bool = False  # whether clients' own budgets may keep them out of rounds
 
@@ -90,7 +91,7 @@ class Plan:
     @property
     def everyone(self) -> bool:
         """Whether every client answers in every round, so that the noise of all of them is always there."""
-        always = self.share >= 1 and self.participations >= self.rounds
+        always = self.share >= 1 and self.participations >= self.rounds and not self.stragglers.joining[0]
         return always and self.stragglers.none and not self.capped
 
     @property
@@ -113,7 +114,7 @@ class Plan:
 
     def expected_answers(self, round: int) -> float:
         """Public divisor of a sum of messages: what is expected to arrive, by the law of the stragglers."""
-        return self.stragglers.expected(self.share, round) * self.population
+        return self.stragglers.answers(self.share, self.population, round)
 
     def server(self, heard: float, noisy: bool = True) -> Server:
         """What the server's step may read; `heard` is the share of the clients whose messages are in the mean."""
@@ -196,11 +197,15 @@ class Method:
         return plan.algorithm.update(state, rows.sum(dim=0) / answers, plan.server(answers / plan.population))
 
     def noise(self, state: State, plan: Plan) -> float | None:
-        """Standard deviation of the noise in one client's message, a coordinate, in the round that began so."""
+        """Standard deviation of the noise in one client's message, a coordinate, in the round that began so; None where
+        it is known afterwards only (`decided` may have it) or not at all. The record shows it."""
         return None
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
-        """What was chosen in the round that led to this state, for the record: plain numbers and text."""
+        """What was chosen in the round that led to this state, for the record: plain numbers and text.
+
+        Names that others read: `std`, the mean over clients of the deviation that `noise` tells of, which the record
+        shows as its noise where `noise` is None; `clients`, a dict by client, of which `explain --client` keeps one."""
         return None
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:

@@ -119,7 +119,7 @@ class DpSgd(Method):
         if not plan.everyone or plan.local.batch_rate is None or plan.clients_per_user > 1:
             raise SpecError(
                 "a secure sum needs every client in every round, and one batch_rate for all: use client_rate = 1, no "
-                "dropout or late answers, no max_participations or budgets, and batch_rate in place of batch_size."
+                "dropout, late answers or joining, no max_participations or budgets, and batch_rate, not batch_size."
             )
         if plan.local.batch_rate * plan.smallest_client < 1:  # its noise would be divided by more than its part
             raise SpecError(

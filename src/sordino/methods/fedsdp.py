@@ -26,6 +26,9 @@ and is no matter of privacy.)
 A round that was paid for and lost in a crash (secure mode) may have been seen: every client counts it as spent as fast
 as any R would have allowed.
 
+The record lists what each client of a round spent, has left and had as noise: it follows from who took part and from
+what was released. The server sees who takes part (channel direct alone), and no epsilon here counts on hiding it.
+
 Differs from the paper: gradients are clipped, not weights; contributions are those of gradients, pooled over the
 clients, not of validation accuracies of three models, which for a single client could be released with noise of 0.58 at
 best (epsilon = 1, a twentieth of it, four times, 100 validation records); epsilon is for the whole run."""
@@ -55,10 +58,11 @@ from sordino.privacy.events import Gaussian as GaussianEvent
 
 __all__ = ["FedSdp"]
 
+UNKNOWN = -1  # in which round shares were learnt: a run that an earlier version began
 UNITS = 2**24  # that a client's budget is counted in: whole numbers up to this are exact in float32
 KEPT = 3  # what a client keeps: units spent, participations, lost rounds that it has counted
 LEAST = 0.5  # of an even part of the budget, that is kept for each later participation
-TOLD = 4  # what it says of its noise, all of it public: 1, share of the budget spent, share left, std of a group's sum
+TOLD = 5  # what it says, all public: 1, its number (from 1), budget spent, budget left (shares), a group's sum's std
 
 Kept = tuple[int, int, int]
 
@@ -105,7 +109,8 @@ class FedSdp(DpSgd):
     def begin(self, state: State, layout: Layout, plan: Plan) -> State:
         state = plan.algorithm.begin(state, layout)
         nobody = torch.full((self.groups + 1,), 1 / (self.groups + 1), dtype=torch.float64)
-        return replace(state, extra=state.extra | _tensors(0.5, 0.5, (0, 0, 0), 0, (0.0, 1.0), False, nobody))
+        known = _tensors(0.5, 0.5, (0, 0, 0), 0, (0.0, 1.0), False, nobody)
+        return replace(state, extra=state.extra | known | _behind(nobody, 0, 0, torch.zeros(0, 3)))
 
     def fresh(self, state: State, clients: int, plan: Plan) -> Rows:
         first = plan.algorithm.fresh(state, clients)
@@ -157,8 +162,11 @@ class FedSdp(DpSgd):
         rows, mine = training.run(state, data, mine, model, plan, rng, counts, batches, gradient, None)
         weights = torch.tensor(data.sizes, dtype=like.dtype, device=like.device) / plan.mean_client
         std = z * self.bound(state, plan) * math.sqrt(steps)
-        said = [[1.0, units / UNITS, (UNITS - after[0]) / UNITS] for units, after in allowed]
-        told = torch.cat([torch.tensor(said, dtype=like.dtype, device=like.device).reshape(-1, 3), std], dim=1)
+        said = [
+            [1.0, float(i + 1), units / UNITS, (UNITS - after[0]) / UNITS]
+            for i, (units, after) in zip(rng.ids, allowed, strict=True)
+        ]
+        told = torch.cat([torch.tensor(said, dtype=like.dtype, device=like.device).reshape(-1, 4), std], dim=1)
         pooled = released if self.refreshes(state.round) else []
         keep = torch.tensor([after for _, after in allowed], dtype=own.dtype, device=own.device).reshape(-1, KEPT)
         return torch.cat([rows * weights[:, None], *pooled, told], dim=1), torch.cat([mine, keep], dim=1)
@@ -179,15 +187,18 @@ class FedSdp(DpSgd):
         shares, learnt = extra["shares"], False
         if pooled and heard > 0:
             sums = rows[:, width : width + pooled].sum(dim=0, dtype=torch.float64).reshape(players, dim)
-            variance = float((told[:, 3] ** 2).sum())  # of a coordinate of one group's sum
+            variance = float((told[:, 4] ** 2).sum())  # of a coordinate of one group's sum
             values = shapley.quadratic(sums).cpu() - dim * variance
             total = float(values.sum())
             if total > math.sqrt(2 * dim) * players * variance:  # the deviation of the noise's own squared length
                 shares, learnt = values / total, True
                 ratio = min(max(float(shares[1:].sum()), 0.0), 1.0)
-        means = (float(told[:, 1].sum()) / heard, float(told[:, 2].sum()) / heard) if heard > 0 else (0.0, 1.0)
+        means = (float(told[:, 2].sum()) / heard, float(told[:, 3].sum()) / heard) if heard > 0 else (0.0, 1.0)
         _, reference = self.allow(_kept(extra["reference"]), state, plan)
         known = _tensors(ratio, used, reference, int(extra["merged"]) + 1, means, learnt, shares)
+        since = int(extra["since"][1]) if "since" in extra else UNKNOWN
+        each = told[:, 1:4] / told[:, :1]  # whatever an answer counts (stragglers), what it says stays
+        known |= _behind(extra["shares"], since, state.round + 1 if learnt else since, each.cpu())
         return replace(after, extra=after.extra | known)
 
     def noise(self, state: State, plan: Plan) -> float | None:
@@ -209,12 +220,25 @@ class FedSdp(DpSgd):
             "ratio": float(state.extra["ratio"]),  # R from now on
             "shares": [float(s) for s in state.extra["shares"]],  # of the general records, of group 1, ...
             "learnt": bool(state.extra["learnt"]),  # whether they are of this round
+            "shares_used": [float(s) for s in state.extra["behind"]],  # the shares behind this round's noise
+            "learnt_in": int(state.extra["since"][0]),  # the round that they are of; 0: none was learnt yet
             "sums": self.groups + 1 if self.refreshes(state.round - 1) else 1,  # that a step released, each with noise
             "rho": rho,  # spent by a participation in this round, relative to the whole budget; the mean
             "left": left,
             "noise_multiplier": noise_for(int(rho * UNITS), steps, sum(own) / len(own)),
             "even_multiplier": noise_for(UNITS // plan.participations, steps, sum(own) / len(own)),  # were all alike
+            "clients": self._each(state, plan, steps),
         }
+
+    def _each(self, state: State, plan: Plan, steps: int) -> dict[str, dict[str, float]]:
+        """Of every client that was heard in the round, what it spent, has left (of its own budget) and had as noise."""
+        out = {}
+        for number, rho, left in state.extra["clients"].tolist():
+            client = round(number) - 1
+            z = noise_for(round(rho * UNITS), steps, plan.multipliers[client] if plan.multipliers else plan.z)
+            found = {"rho": rho, "left": left, "noise_multiplier": z}
+            out[str(client)] = {name: float(f"{value:.6g}") for name, value in found.items()}
+        return out
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         return [_sentence(r["round"], r["decided"]) for r in rounds if r.get("decided")]
@@ -262,16 +286,23 @@ def _tensors(
     return found | {k: torch.tensor(v, dtype=torch.float64) for k, v in lists.items()} | {"shares": shares}
 
 
+def _behind(shares: Tensor, used: int, now: int, clients: Tensor) -> dict[str, Tensor]:
+    """What was behind a round's noise: the groups' shares, the round in which they were learnt (and in which the next
+    round's were); and for each client its number, what it spent and what it has left [clients, 3]."""
+    since = torch.tensor((used, now), dtype=torch.float64)
+    return {"behind": shares.clone(), "since": since, "clients": clients.double()}
+
+
 def _sentence(number: int, chosen: dict[str, Any]) -> str:
     if chosen["rho"] <= 0:
         return f"Round {number}: no client had any budget left (or none came), so nothing was learnt of anyone's data."
     used, ratio = chosen["ratio_used"], chosen["ratio"]
     asks = "more noise than" if used > 0.5 else "less noise than" if used < 0.5 else "as much noise as"
     text = (
-        f"Round {number}: private groups were taken to make {round(100 * used)} % of the step, which asks for {asks} "
-        f"an even spread of what was left: multiplier {chosen['noise_multiplier']:.3g} (had all rounds been alike "
-        f"{chosen['even_multiplier']:.3g}; what earlier rounds saved lowers it, what they took raises it). That cost "
-        f"{100 * chosen['rho']:.3g} % of the budget, {100 * chosen['left']:.3g} % is left."
+        f"Round {number}: private groups were taken to make {round(100 * used)} % of the step{_led(chosen)}, which "
+        f"asks for {asks} an even spread of what was left: multiplier {chosen['noise_multiplier']:.3g} (had all rounds "
+        f"been alike {chosen['even_multiplier']:.3g}; what earlier rounds saved lowers it, what they took raises it). "
+        f"That cost {100 * chosen['rho']:.3g} % of the budget, {100 * chosen['left']:.3g} % is left.{_clients(chosen)}"
     )
     if chosen["sums"] > 1:
         text += (
@@ -279,7 +310,7 @@ def _sentence(number: int, chosen: dict[str, Any]) -> str:
             f"{math.sqrt(chosen['sums']):.2g} times as much."
         )
     if not chosen["learnt"]:
-        return text
+        return text + (" All of it was lost in that noise, so nothing new was learnt." if chosen["sums"] > 1 else "")
     each = [f"group {g} {round(100 * share)} %" for g, share in enumerate(chosen["shares"][1:], start=1)]
     first = max(range(len(each)), key=lambda g: chosen["shares"][g + 1])
     drives = f", most of it by group {first + 1}" if len(each) > 1 else ""
@@ -287,3 +318,40 @@ def _sentence(number: int, chosen: dict[str, Any]) -> str:
         f"{text} Released anew: {', '.join(each)}, general records {round(100 * chosen['shares'][0])} %; from here on "
         f"the private share is {100 * ratio:.0f} %{drives}."
     )
+
+
+def _led(chosen: dict[str, Any]) -> str:
+    """The group that made most of the share behind this round's noise, and when that was learnt."""
+    since = chosen.get("learnt_in", UNKNOWN)  # which earlier versions did not record
+    if since == 0:
+        return " (nothing was learnt yet)"
+    if since == UNKNOWN:
+        return ""
+    private = chosen["shares_used"][1:]
+    first = max(range(len(private)), key=lambda g: float(private[g]))
+    if len(private) == 1:
+        return f" (learnt in round {since})"
+    led = f"led by group {first + 1} with {round(100 * private[first])} %" if private[first] > 0 else "led by none"
+    return f" ({led}, learnt in round {since})"
+
+
+def _clients(chosen: dict[str, Any]) -> str:
+    """Of the client asked for, or the range over all of them."""
+    every = chosen.get("clients")
+    if every is None:  # recorded by an earlier version
+        return ""
+    if not every:
+        return " The client asked for was not in it."
+    if len(every) == 1:
+        ((client, own),) = every.items()
+        if own["rho"] <= 0:
+            return f" Client {client} had nothing left, so it sent nothing of its data."
+        return (
+            f" Client {client}: multiplier {own['noise_multiplier']:.3g}, for {100 * own['rho']:.3g} % of its budget; "
+            f"{100 * own['left']:.3g} % of it is left."
+        )
+    paid = sorted((own["noise_multiplier"], int(client)) for client, own in every.items() if own["rho"] > 0)
+    (low, least), (high, most) = paid[0], paid[-1]
+    if high <= low * (1 + 1e-4):
+        return ""
+    return f" By client the multiplier was {low:.3g} (client {least}) to {high:.3g} (client {most})."

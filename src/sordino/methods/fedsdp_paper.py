@@ -184,31 +184,25 @@ class FedSdpPaper(Method):
         """The mean by records of those who took part."""
         dim = state.params.numel()
         total = rows[:, : dim + 1].sum(dim=0)
-        if not float(total[-1]) > 0:
-            return state
+        if not float(total[-1]) > 0:  # nobody came: nothing was found out
+            return replace(state, extra={k: v for k, v in state.extra.items() if k != "told"})
         told = rows[:, dim + 1 :].double()
         told = told / told[:, :1]  # whatever an answer counts (stragglers), what it says stays
         heard = float(total[-1]) / (plan.population * plan.mean_client)
         after = plan.algorithm.update(state, total[:-1] / total[-1], plan.server(heard))
         return replace(after, extra=after.extra | {"told": told.cpu()})
 
-    def noise(self, state: State, plan: Plan) -> float | None:
-        """By the mean contribution of the round before; 1/2 at first."""
-        told = state.extra.get("told")
-        ratio = 0.5 if told is None else float(told[:, TOLD.index("ratio")].mean())
-        return self._std(round(plan.mean_client * (1 - self.held_out)), plan, ratio)
-
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
         if "told" not in state.extra:
             return None
         told = state.extra["told"].cpu().numpy()
         found = {name: told[:, i] for i, name in enumerate(TOLD)}
-        clients, ratio, std = [str(int(c)) for c in found["client"]], found["ratio"], found["std"]
+        clients, ratio, std = [str(round(c)) for c in found["client"].tolist()], found["ratio"], found["std"]
         return {
             "ratio": float(ratio.mean()),
             "ratio_min": float(ratio.min()),
             "ratio_max": float(ratio.max()),
-            "std": float(std.mean()),
+            "std": float(std.mean()),  # each client's follows its R, so that what was injected is known afterwards
             "accuracy": {name: float(found[name].mean()) for name in TOLD[4:]},
             "shares": [float(s) for s in told[:, len(TOLD) :].mean(axis=0)],  # general records, group 1, ...
             "clients": {

@@ -12,8 +12,9 @@ the abstract confirms the series, not how epsilon adds up, so that is an option 
 The online refinement of the series by the training loss is left out: it would be one more use of private data.
 
 Not sound, as NbAFL: replacing one record moves trained and clipped weights by up to 2C. What holds is charged: every
-upload is a Gaussian of multiplier sigma_t / (2C) for a replaced client. `clip_by` and `scope` as in nbafl_paper.py;
-with `scope = round` the epsilon is that of the first round; where r < 1 later ones have less noise."""
+upload is a Gaussian of multiplier sigma_t / (2C) for a replaced client. `clip_by` and `scope` as in nbafl_paper.py,
+whose `scheduling` has no effect here, where the mean has no noise. With `scope = round` the epsilon is that of the
+first round; where r < 1 later ones have less noise."""
 
 from __future__ import annotations
 

@@ -5,8 +5,14 @@ A client clips its trained WEIGHTS, w / max(1, |w| / C), and adds N(0, sigma_U^2
 c = sqrt(2 ln(1.25 / delta)), m the smallest client and L its uploads; the server averages by the clients' records and
 adds N(0, sigma_D^2) where T > L sqrt(N) (claims.nbafl_*). The proximal term of the local loss is `--algorithm fedprox`.
 The paper takes C as the median of the unclipped norms, which would be one more release of private data; here it is
-given. Its K-of-N scheduling has another sigma_D, which we could not check against the text and left out: where not all
-clients take part, L = the most participations and N stay as above.
+given. L is the most participations.
+
+Where K of N clients take part in a round, `scheduling` says which sigma_D is meant:
+
+    all     the one above, whoever takes part
+    k-of-n  that of the paper's K-client random scheduling (claims.nbafl_scheduled_std), K the clients that a round is
+            expected to draw. An unsure reading: the formula is from notes, we could not check it against the text; at
+            K = N it is the one above, and its condition is where its root exists
 
 As printed C bounds the L2 norm, and noise of that size on each of d weights is sqrt(d) times as long, whatever C is:
 more than models of today stand at the epsilons that later comparisons name. `clip_by = coordinate` is the reading in
@@ -42,6 +48,7 @@ from sordino.privacy.events import Gaussian as GaussianEvent
 __all__ = ["NbAFLPaper"]
 
 CLIPS = ("norm", "coordinate")
+SCHEDULING = ("all", "k-of-n")
 WHY_NOT = (
     "weights are clipped to C after training, so replacing one record can turn them from C to -C: they move by 2C, not "
     "by the 2C/m of a mean over m records"
@@ -60,6 +67,7 @@ class NbAFLPaper(Method):
     clip: float = 20.0  # C: bound on the L2 norm of a client's weights
     clip_by: str = "norm"  # norm: C bounds the L2 norm of the weights; coordinate: every weight by itself
     scope: str = "total"  # the claimed epsilon is for all uploads of a client, or, `round`, for one
+    scheduling: str = "all"  # of whom the noise in the mean is: all clients, or k-of-n (an unsure reading)
 
     private: ClassVar[bool] = False
     units: ClassVar[tuple[str, ...]] = ("client",)  # what is accounted; the claim is for a record
@@ -69,6 +77,7 @@ class NbAFLPaper(Method):
         check.positive(clip=self.clip)
         check.one_of(CLIPS, clip_by=self.clip_by)
         check.one_of(claims.SCOPES, scope=self.scope)
+        check.one_of(SCHEDULING, scheduling=self.scheduling)
 
     def counted(self, plan: Plan) -> tuple[int, int]:
         """Rounds and uploads of a client that the claimed epsilon is for: T and L."""
@@ -87,10 +96,10 @@ class NbAFLPaper(Method):
     def downlink_std(self, plan: Plan) -> float:
         """And in the mean that the server sends back."""
         rounds, exposures = self.counted(plan)
-        size, clients = plan.smallest_client, plan.population
-        return claims.nbafl_downlink_std(
-            self.clip, size, plan.epsilon, plan.delta, rounds=rounds, exposures=exposures, clients=clients
-        )
+        meant = (self.clip, plan.smallest_client, plan.epsilon, plan.delta, rounds, exposures, plan.population)
+        if self.scheduling == "k-of-n":
+            return claims.nbafl_scheduled_std(*meant, drawn=plan.expected_cohort)
+        return claims.nbafl_downlink_std(*meant)
 
     def claim(self, plan: Plan) -> Claim:
         return Claim(plan.epsilon, plan.delta, "Wei et al. (2020), Theorem 1", WHY_NOT, self.scope)

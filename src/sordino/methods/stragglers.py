@@ -1,4 +1,4 @@
-"""Clients that fail, answer late or do less: by a public law that knows nothing of their data.
+"""Clients that join later, fail, answer late or do less: by a public law that knows nothing of their data.
 
 - Drop-out: a drawn client never answers, with its own public probability between `dropout[0]` and `dropout[1]`. Those
   who often fail would be heard too seldom, so an answer counts (1 - highest) / (1 - own): nobody counts more than once,
@@ -6,10 +6,15 @@
 - Late: an answer arrives one round later, with probability `late`, unless its client has answered in time by then: two
   messages of one client in one sum would double its sensitivity.
 - Slow: with probability `slow` a client does a part of its local steps, every number equally likely.
+- Joining: the share `joining[0]` of the clients, the last ones, is there after `joining[1]` rounds only. Before that
+  whoever of them is drawn falls away, pays nothing and is not expected. Draws and rates stay as they are, also of fixed
+  sizes: cohorts are drawn among all clients and are smaller before the others join. So a client costs what it did, in
+  fewer rounds, and the price of those who are there from the start holds for all. (Where messages weigh by records,
+  weights stay relative to the mean of all clients; if those who join are larger, earlier steps are shorter by that.)
 
-Everyone who is drawn pays, heard or not. Sums are divided by what is expected to arrive, never by what did. Noise and
-epsilon hold whatever the stragglers do; only the claim of no bias needs the assumption (and late = 0: where answers may
-be late, reliable clients lose a few more of theirs).
+Everyone who is drawn, and there, pays, heard or not. Sums are divided by what is expected to arrive, never by what did.
+Noise and epsilon hold whatever the stragglers do; only the claim of no bias needs the assumption (and late = 0: where
+answers may be late, reliable clients lose a few more of theirs).
 
 Late answers leave the amplification by Poisson draws as it is. Whatever was seen before, a client's row is in a
 round's sum with probability at most the rate q: rounds without the client look the same whether it was not drawn or is
@@ -35,9 +40,14 @@ class Stragglers:
     dropout: tuple[float, float] = (0.0, 0.0)
     late: float = 0.0
     slow: float = 0.0
+    joining: tuple[float, int] = (0.0, 0)
 
     def __post_init__(self) -> None:
         low, high = self.dropout
+        share, after = self.joining
+        check.fraction(joining=share)
+        if share:
+            check.count(**{"joining: the rounds before": after})
         check.fraction(dropout=low)
         check.fraction(dropout=high, late=self.late)
         if low > high:
@@ -47,7 +57,30 @@ class Stragglers:
 
     @property
     def none(self) -> bool:
+        """Whether every client that takes part answers in time."""
         return self.dropout[1] == 0 and self.late == 0
+
+    def require(self, population: int, rounds: int) -> None:
+        """Refuse a law of joining that means nothing in such a run."""
+        share, after = self.joining
+        if share and not self.joiners(population):
+            raise SpecError(f"joining = {share:g}:{after} is no one of {population} clients: use a larger share.")
+        if share and after >= rounds:
+            raise SpecError(f"joining = {share:g}:{after} never happens in {rounds} rounds: use fewer before it.")
+
+    def joiners(self, population: int) -> int:
+        """How many clients, the last ones, join later; someone is always there."""
+        return min(population - 1, round(self.joining[0] * population))
+
+    def there(self, ids: Ints, population: int, round: int) -> Ints:
+        """Those of these clients who have joined before that round (counted from 0)."""
+        return ids[ids < population - self.joiners(population)] if round < self.joining[1] else ids
+
+    def answers(self, share: float, population: int, round: int) -> float:
+        """The weight that a round's sum is expected to have; the first round of who joins is as that of the others."""
+        later, own = self.joiners(population), round - self.joining[1]
+        joined = later * self.expected(share, own) if own >= 0 else 0.0
+        return (population - later) * self.expected(share, round) + joined
 
     def failing(self, ids: Sequence[int] | Ints, rng: Stream) -> Floats:
         """Each client's own probability to drop out; `rng` is public and the same in every round."""

@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sordino.core.rounding import up
+
 UNITS = {
     "record": "any single record of any client",
     "client": "all data of any single client",
@@ -64,16 +66,3 @@ class Guarantee:
         data["epsilon"] = None if math.isinf(self.epsilon) else self.epsilon
         data["infinite"] = math.isinf(self.epsilon)
         return data | {"total": True, "sentence": self.sentence()}
-
-
-def up(epsilon: float, digits: int = 3) -> str:
-    """An epsilon for people: rounded up, never down; a hair above a round number is that number. One of millions, which
-    promises nothing, has three digits."""
-    if math.isinf(epsilon):
-        return "infinite"
-    if epsilon >= 1e6:
-        unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
-        return f"{math.ceil(epsilon / unit - 1e-9) * unit:.2e}".replace("e+0", "e").replace("e+", "e")
-    scale = 10**digits
-    text = f"{math.ceil(epsilon * scale - 1e-6) / scale:.{digits}f}"
-    return text.rstrip("0").rstrip(".")

@@ -22,6 +22,7 @@ class Claim:
     source: str = ""
     why_not: str = ""
     unit: str = ""  # whose data, in the paper's words
+    viewer: str = ""  # from whom; not known of comparisons that an earlier version ran
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def _claim(data: dict[str, Any]) -> Claim:
         str(data.get("source") or ""),
         str(data.get("why_not") or ""),
         str(data.get("unit") or ""),
+        str(data.get("viewer") or ""),
     )
 
 

@@ -109,7 +109,10 @@ class Line:
 
     @property
     def kind(self) -> str:
-        """failed, reference (no privacy asked for), printed (a claim that does not hold), open or sound."""
+        """failed, reference (no privacy asked for), printed (a claim that does not hold), open or sound.
+
+        The claim decides, not the name: a paper's form whose claim holds has none (udp-fl-paper with mechanism =
+        gaussian, which is DP-SGD), its accounted epsilon is a guarantee, and it is ranked."""
         if not self.cells:
             return "failed"
         if self.claim is not None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.privacy.guarantee import up
+from sordino.core.rounding import up
 from sordino.report.cells import Cell
 from sordino.report.summary import Block, Line, Spread, blocks, compared_by
 
@@ -136,7 +136,12 @@ def claimed(line: Line) -> str:
 
 
 def _claimed_for(line: Line) -> str:
-    return (line.claim.unit if line.claim is not None else "") or "-"
+    """Whose data the paper says are safe, and from whom; the columns beside it say for whom was accounted."""
+    if line.claim is None:
+        return "-"
+    viewer = line.claim.viewer
+    whom = "another client" if viewer == "client" else f"the {viewer}"
+    return (line.claim.unit or "-") + (f" against {whom}" if viewer else "")
 
 
 def why_not(line: Line) -> str:
@@ -195,6 +200,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
         "claimed_delta": None if claim is None else claim.delta,
         "claim_scope": None if claim is None else claim.scope,
         "claim_unit": None if claim is None else claim.unit,
+        "claim_viewer": None if claim is None else claim.viewer,
         "rounds": cell.rounds if done else None,
         "bytes_up": cell.bytes_up if done else None,
         "reason": cell.error or cell.reason,
@@ -221,6 +227,7 @@ def line_row(line: Line, rank: int | None) -> dict[str, Any]:
         "claimed_epsilon": None if claim is None else claim.epsilon,
         "claim_scope": None if claim is None else claim.scope,
         "claim_unit": None if claim is None else claim.unit,
+        "claim_viewer": None if claim is None else claim.viewer,
         "claim_source": None if claim is None else claim.source,
         "unit": whom.unit,
         "relation": whom.relation,

@@ -90,6 +90,7 @@ def _rounds(
         if due and job.held_out is not None:  # so that no held-out record is evaluated on twice after a crash
             _save(job, folder, ledger, state, done)
             saved, kept = time.monotonic(), done
+        foreseen, decided = method.noise(before, job.plan), method.decided(state, job.plan)
         record = RoundRecord(
             round=done,
             clients=len(ids),
@@ -99,8 +100,8 @@ def _rounds(
             seconds=time.monotonic() - start,
             clip=float(before.extra["clip"]) if "clip" in before.extra else None,
             answers=None if job.plan.stragglers.none else len(rows),
-            noise=method.noise(before, job.plan),
-            decided=method.decided(state, job.plan),
+            noise=_injected(decided) if foreseen is None else foreseen,
+            decided=decided,
             **(evaluate(job, model_vector(state), done) if due else {}),
         )
         folder.append(record)
@@ -111,6 +112,12 @@ def _rounds(
         yield record
     if done != kept:  # the budget ended the run before its rounds did
         _save(job, folder, ledger, state, done)
+
+
+def _injected(decided: dict[str, Any] | None) -> float | None:
+    """What a method says after the round of the noise that was in it: see Method.decided."""
+    found = (decided or {}).get("std")
+    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
 def lost_record(job: Job, ledger: Account, state: State, done: int) -> RoundRecord:
@@ -133,7 +140,9 @@ def _draw(job: Job, ledger: Account, done: int) -> Ints:
     paid = ledger.repeats(done)
     if paid is not None:
         return paid
-    return ledger.free(job.plan.sampler.draw(job.plan.population, job.rng.at("round", done).at("sample")))
+    plan = job.plan
+    drawn = plan.sampler.draw(plan.population, job.rng.at("round", done).at("sample"))
+    return ledger.free(plan.stragglers.there(drawn, plan.population, done))
 
 
 def _average(job: Job, state: State) -> State:

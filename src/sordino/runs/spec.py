@@ -95,6 +95,7 @@ class Spec:
     dropout: str = _f("0", "probability that a drawn client never answers, or LOW-HIGH: each client its own", "rounds")
     late: float = _f(0.0, "probability that an answer arrives a round later", "rounds")
     slow: float = _f(0.0, "probability that a client does a part of its local steps only", "rounds")
+    joining: str = _f("0", "SHARE:ROUNDS, such as 0.3:10: that share of the clients joins after so many", "rounds")
     local_steps: int | None = _f(None, "gradient steps of a client in a round (default 1)", "local")
     local_epochs: float | None = _f(None, "or: passes of a client over its data in a round", "local")
     batch_size: int | None = _f(None, "expected records (or users, with unit = user) in a step", "local")
@@ -184,6 +185,10 @@ class Spec:
             )
         if self.without_private and self.private_data is None:
             raise SpecError("without_private needs private_data: the records that those clients do not hold.")
+        if self.stragglers().joining[0] and (self.standardise or self.evaluate_on == "validation"):
+            raise SpecError(
+                "with joining not all clients are there: evaluate_on = validation and standardise ask them all."
+            )
         if self.views > 1 and self.augment == "none":
             raise SpecError("views above 1 need augment: flip or flip-crop.")
         if self.unit != "user" and (self.records_per_user is not None or self.clients_per_user != 1):
@@ -216,7 +221,12 @@ class Spec:
             raise SpecError(
                 f"dropout must be a probability or LOW-HIGH, such as 0.1-0.3, not {self.dropout!r}."
             ) from error
-        return Stragglers(bounds, self.late, self.slow)
+        share, colon, after = self.joining.partition(":")
+        try:
+            joining = float(share), int(after if colon or float(share) else "0")
+        except ValueError as error:
+            raise SpecError(f"joining must be SHARE:ROUNDS, such as 0.3:10, not {self.joining!r}.") from error
+        return Stragglers(bounds, self.late, self.slow, joining)
 
     def average(self) -> tuple[str, float]:
         """How the models of the rounds are averaged, and its parameter."""

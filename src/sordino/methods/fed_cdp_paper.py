@@ -1,0 +1,64 @@
+"""Fed-CDP as printed.  Wei, Liu, Wu, Su, Iyengar (2021), "Gradient-leakage resilient federated learning", ICDCS,
+arXiv:2107.01154, Algorithm 2; unit record, viewer server; a claim that does not hold.
+
+At every local step each layer's part of a record's gradient is clipped to C, and each layer of a batch's sum gets noise
+N(0, (sigma C)^2). The paper counts with the moments accountant as if a record moved the sum by C; we calibrate sigma
+with our accountant for the sampled Gaussian, which is a little tighter. Records are taken as drawn from those of all
+clients, at the rate q = B K_t / N (in the authors' code, git-disl/Fed-CDP, 0.01 for B = 5, 100 clients a round and
+50,000 records), in all T rounds: the draw of clients counts as if the server could not see it. That noise is drawn once
+for the sum is that code's, too; once an example, as printed (from memory), it would be more.
+
+Not sound: one record moves a layer by up to C, and so all of them together by up to C sqrt(layers). What does hold, and
+is charged: every step is a Gaussian of multiplier sigma / sqrt(layers), in every round in which the client takes part,
+with the rate of the client's own batches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from sordino.core.types import State
+from sordino.methods._measured import sigma
+from sordino.methods.base import Claim, Plan
+from sordino.methods.fed_cdp import FedCdp
+
+__all__ = ["FedCdpPaper"]
+
+WHY_NOT = (
+    "each layer is clipped by itself, so one record moves the sum by C times the root of the number of layers; the "
+    "noise is counted as if it moved by C"
+)
+
+
+@dataclass(frozen=True)
+class FedCdpPaper(FedCdp):
+    private: ClassVar[bool] = False
+    units: ClassVar[tuple[str, ...]] = ("record",)
+    channels: ClassVar[tuple[str, ...]] = ("direct",)
+    algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
+
+    def require(self, plan: Plan) -> None:
+        self.costs(plan)  # refuses what has no accounting
+
+    def sigma(self, plan: Plan) -> float:
+        """With which the claim is (epsilon, delta)."""
+        local, rate = plan.local, max(plan.local.rate(n) for n in plan.sizes)
+        steps = local.count(plan.smallest_client)
+        hidden = replace(local, steps=steps, epochs=None, batch_size=None, batch_rate=plan.share * rate)
+        return sigma(replace(plan, local=hidden, max_participations=None))
+
+    def multiplier(self, plan: Plan, round: int) -> float:
+        """Noise over how far one record really moves the sum: sigma C over C sqrt(layers)."""
+        return self.sigma(plan) / math.sqrt(plan.layers)
+
+    def remarks(self, plan: Plan) -> tuple[str, ...]:
+        if plan.layers > 1 or plan.share < 1:
+            return ()
+        return ("with one layer and all clients in every round fed-cdp-paper is dp-sgd, and its claim holds",)
+
+    def claim(self, plan: Plan) -> Claim:
+        return Claim(plan.epsilon, plan.delta, "Wei et al. (2021)", WHY_NOT)
+
+    def noise(self, state: State, plan: Plan) -> float | None:
+        return super().noise(state, replace(plan, noise_multiplier=1.0))

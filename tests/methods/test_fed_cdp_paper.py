@@ -1,0 +1,88 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy.stats import kstest, norm
+from torch import nn
+
+from problems import federation, job, mlp, rows_of
+from sordino.core.errors import SpecError
+from sordino.core.rng import Stream
+from sordino.methods.base import Local
+from sordino.privacy import account
+from sordino.privacy.accountants import gdp
+from sordino.privacy.events import Gaussian, Repeated, Sampled
+from sordino.privacy.samplers import Poisson
+from sordino.runs import loop
+
+RNG = Stream.research(21)
+CPU = torch.device("cpu")
+
+
+def three_layers(zero=True):
+    layers = nn.Sequential(nn.Linear(1500, 1), nn.Linear(1, 1), nn.Linear(1, 1))
+    for p in layers.parameters():
+        nn.init.zeros_(p) if zero else nn.init.ones_(p)
+    return layers
+
+
+def test_the_noise_is_sigma_c_in_every_layer():
+    zeros = [(torch.zeros(10, 1500), torch.zeros(10)) for _ in range(4)]
+    made = job(three_layers(), zeros, "squared_error", method="fed-cdp-paper", clip=0.5, learning_rate=1.0)
+    state = loop.begin(made)
+    noise = rows_of(made, state, made.clients.fetch(range(4), CPU), made.plan, RNG.rows(range(4))).flatten().numpy()
+    std = made.method.sigma(made.plan) * 0.5 / 10  # without the root of the layers
+    assert kstest(noise, norm(scale=std).cdf).pvalue > 1e-3
+    assert kstest(noise, norm(scale=1.1 * std).cdf).pvalue < 1e-3
+    assert made.method.noise(state, made.plan) == pytest.approx(std)
+
+
+def test_a_record_moves_the_sum_further_than_is_counted():
+    """Negative control: a single record reaches C in each of the three layers at once."""
+    x, y = torch.ones(5, 1500), torch.full((5,), -1e3)
+    made = job(three_layers(zero=False), [(x, y)], "squared_error", method="fed-cdp-paper", clip=0.5)
+    data, state = made.clients.fetch([0], CPU), loop.begin(made)
+    one = replace(data, x=data.x[:1], y=data.y[:1], sizes=(1,))
+    found = made.method.clipped(state.params, one, made.model, state, made.plan, [0], None)
+    moved = float(found.value.double().norm())
+    assert moved == pytest.approx(0.5 * math.sqrt(3), rel=1e-4) and moved == pytest.approx(found.bound, rel=1e-4)
+
+
+@pytest.mark.parametrize(("rounds", "steps", "wanted"), [(4, 1, 2.0), (9, 3, 0.5)])
+def test_claimed_and_accounted_by_hand(rounds, steps, wanted):
+    """Full batches and all clients: rounds x steps Gaussians compose exactly, at 1/sigma and at sqrt(layers)/sigma."""
+    made = job(mlp(), method="fed-cdp-paper", rounds=rounds, epsilon=wanted, local_steps=steps)
+    sigma, claim = made.method.sigma(made.plan), made.method.claim(made.plan)
+    times = math.sqrt(rounds * steps)
+    assert claim.epsilon == wanted and 0.999 * wanted < gdp.epsilon_of_mu(times / sigma, 1e-5) <= wanted
+    accounted = made.guarantee("server", rounds, rounds)
+    assert accounted.epsilon == pytest.approx(gdp.epsilon_of_mu(times * math.sqrt(2) / sigma, 1e-5), rel=1e-6)
+    assert 1.3 * claim.epsilon < accounted.epsilon < math.inf
+    assert (accounted.unit, accounted.relation) == ("record", "add/remove")
+    assert "does not hold" in claim.sentence() and "root of the number of layers" in claim.why_not
+
+
+def test_with_one_layer_and_all_clients_the_claim_holds():
+    made = job(nn.Linear(20, 3), method="fed-cdp-paper", rounds=4)
+    assert 0.999 * 2.0 < made.guarantee("server", 4, 4).epsilon <= 2.0 and "its claim holds" in made.notes[-1]
+    assert not job(mlp(), method="fed-cdp-paper").notes
+    assert made.method.sigma(made.plan) == pytest.approx(job(nn.Linear(20, 3), method="fed-cdp", rounds=4).plan.z)
+
+
+def test_the_claim_takes_the_draw_of_clients_as_hidden_and_the_price_does_not():
+    made = job(mlp(), method="fed-cdp-paper", rounds=6, epsilon=1.0)
+    local = Local(steps=2, batch_rate=0.5)
+    plan = replace(made.plan, local=local, sampler=Poisson(0.2), max_participations=3)
+    z = made.method.sigma(plan)
+    claimed = account.epsilon(Repeated(Sampled(Gaussian(z), 0.1), 12), 1e-5)  # q = B K_t / N in all T rounds
+    assert 0.99 < claimed <= 1.0
+    (cost,) = made.method.costs(plan)
+    assert cost.event == Repeated(Sampled(Gaussian(z / math.sqrt(2)), 0.5), 2) and cost.viewer == "server"
+
+
+def test_what_cannot_be_accounted_is_refused_before_a_run():
+    with pytest.raises(SpecError, match="clients of one size"):
+        job(mlp(), federation((5, 9)), method="fed-cdp-paper", local_epochs=1.0, batch_size=3)
+    with pytest.raises(SpecError, match="does not go with scaffold"):
+        job(mlp(), method="fed-cdp-paper", algorithm="scaffold")
