@@ -259,7 +259,7 @@ def test_the_record_and_its_words_tell_the_kinds_apart():
         "a step of clients with profile standard, compute limited, data sparse by at most 1 in the L2 norm",
         "Round 2: the signal",
         "stays for profile standard, compute standard",
-        "After round 4: noise;",
+        "% of the run's privacy loss was spent, measured",
     ):
         assert word in said, word
 

@@ -239,7 +239,7 @@ def test_the_record_tells_the_multipliers_and_what_is_left():
     said = made.method.explain(rounds)
     first = next(line for line in said if line.startswith("Round 1: noise multiplier"))
     assert "were all in every round" in first and "is left" in first
-    assert "on average over those heard" in said[-1]
+    assert "on average over the clients that were heard" in said[-1]
     one = [r | {"decided": r["decided"] | {"clients": {}}} for r in rounds]
     assert "The client asked for was not in it." in " ".join(made.method.explain(one))
     empty = made.method.merge(states[0], sent[0][:0], made.plan, RNG)

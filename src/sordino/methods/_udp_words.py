@@ -23,14 +23,12 @@ def explain(rounds: list[dict[str, Any]]) -> list[str]:
             out += looked(number, found)
     last = (rounds[-1].get("decided") or {}) if rounds else {}
     if "renyi" in last:
-        who = (
-            "of a client's budget for the run, on average over those heard" if "multiplier" in last else "of the run's"
-        )
-        noise = "noise" if "kinds" in last else f"{last['mechanism']} noise of scale {last['scale']:.4g} a step"
+        noise = "" if "kinds" in last else f"{last['mechanism']} noise of scale {last['scale']:.4g} a step; "
+        mean = ", on average over the clients that were heard" if "multiplier" in last else ""
         out.append(
-            f"After round {rounds[-1]['round']}: {noise}; {100 * last['renyi'] / last['renyi_total']:.1f} % {who} "
-            f"privacy loss was spent, measured as a Renyi divergence of order {last['order']:g}: {last['renyi']:.4g} "
-            f"of {last['renyi_total']:.4g}."
+            f"After round {rounds[-1]['round']}: {noise}{100 * last['renyi'] / last['renyi_total']:.1f} % of the run's "
+            f"privacy loss was spent{mean}, measured as a Renyi divergence of order {last['order']:g}: "
+            f"{last['renyi']:.4g} of {last['renyi_total']:.4g}."
         )
     return out
 
