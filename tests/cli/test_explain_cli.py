@@ -174,3 +174,12 @@ def test_a_bad_range_is_refused(tmp_path):
     found = CliRunner().invoke(explain, [str(run(tmp_path, "dp-sgd")), "--rounds", "a-b"])
     assert found.exit_code == 2 and "range of rounds" in found.output
     assert torch.get_num_threads() >= 1
+
+
+def test_noise_of_clients_with_budgets_is_split_only_where_it_is_in_proportion(tmp_path):
+    budgets = {"budgets": "1:0.5,4:0.5"}
+    text = told(run(tmp_path / "a", "udp-fl", mechanism="gaussian", **budgets))
+    assert text.count("of 4 clients with a budget") == 2
+    for more in ({"mechanism": "staircase"}, {"mechanism": "gaussian", "managed": True, "client_rate": 0.5}):
+        text = told(run(tmp_path / str(len(more)), "udp-fl", **more, **budgets))
+        assert "on average over clients" in text and "of 4 clients with a budget" not in text

@@ -15,6 +15,7 @@ import pytest
 
 import sordino as sordino_package
 from problems import federation, linear
+from sordino.cli import methods
 from sordino.cli.main import main
 from sordino.core import plugin
 from sordino.core.errors import SpecError
@@ -145,6 +146,48 @@ def test_a_broken_file_stops_only_who_asks_for_it(known):
         assert spec.owners("momentum_of_nobody") == []
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("Gaussian(", "(", r"bad\.costs: the event of a Cost must be an Event, not "),
+        ("return (Cost(", "return 1 / 0, (Cost(", r"bad\.costs fails \(bad\.py, line \d+\): ZeroDivisionError"),
+        ("return (Cost(", "from sordino.core.errors import SpecError; raise SpecError('no'); return (Cost(", "bad: no"),
+    ],
+)
+def test_costs_of_one_do_not_hide_the_others(known, old, new, words):
+    text = example()
+    assert old in text
+    (known / "methods" / "bad.py").write_text(text.replace(old, new))
+    with pytest.warns(UserWarning, match=f"left out: {words}"):
+        found = {row["method"]: row for row in methods._methods()}
+    assert "bad" not in found and "dp-sgd" in found
+    assert found["boxed"]["units"] == ["client"] and "server" in found["boxed"]["protects_from"]
+
+
+def test_a_client_without_decisions_of_its_own_is_one_line(known, small_npz, monkeypatch, capsys):
+    """Also where the record, of an earlier version, has something else in the place of clients; and bad words."""
+    spoilt = example().replace(
+        "    def train(",
+        "    def decided(self, state, plan):\n        return {'a': 1}\n\n"
+        "    def explain(self, rounds):\n        return None\n\n    def train(",
+    )
+    (known / "methods" / "boxed.py").write_text(spoilt)
+    monkeypatch.chdir(small_npz.parent)
+    common = ("--dataset", "small.npz", "--clients", "8", "--rounds", "1", "--epsilon", "8", "--device", "cpu")
+    monkeypatch.setattr("sys.argv", ["sordino", "run", "--method", "boxed", *common, "--name", "it"])
+    main()
+    records = Path("runs/it/records.jsonl")
+    records.write_text(records.read_text().replace('{"a": 1}', '{"clients": 5}'))
+    assert '"clients": 5' in records.read_text()
+    capsys.readouterr()
+    for more, words in ((["--client", "0"], "decides nothing for single clients"), ([], "must return a list of text")):
+        monkeypatch.setattr("sys.argv", ["sordino", "explain", "runs/it", *more])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        told = capsys.readouterr().err
+        assert words in told and told.count("\n") == 1
+
+
 def test_nobody_takes_our_names_or_each_others(known, tmp_path, monkeypatch):
     (known / "methods" / "dp_sgd.py").write_text(example())
     with pytest.raises(SpecError, match="the name of one of ours"):
@@ -177,6 +220,16 @@ def test_an_entry_point_does_the_same(plugins, monkeypatch):
         ("box: float = 0.01", "box: float", "its option box needs a default"),
         ('= ("client",)', '= ("person",)', "protects a 'person'; units are record, client, user"),
         ("box: float = 0.01", "rounds: int = 5", "has an option 'rounds', which is a key of every run"),
+        ('= ("client",)', "= 5", "units must be a tuple of text, .* not 5"),
+        ('= ("client",)', '= "client"', "units must be a tuple of text, .* not 'client'"),
+        ('= ("client",)', "= ()", "units must name one at least"),
+        ("    box: float", "    channels = 5\n    box: float", "channels must be a tuple of text, .* not 5"),
+        ("    box: float", "    channels = ()\n    box: float", "channels must name one at least"),
+        (
+            '= ("fedavg",)',
+            "= (1,)",
+            r"algorithms must be a tuple of text, .* not \(1,\)",
+        ),
     ],
 )
 def test_a_class_that_cannot_be_used_is_one_error(known, old, new, message):

@@ -252,3 +252,16 @@ def test_other_norms_are_refused(norm):
 def test_terms_of_other_layers_have_no_l1_norm():
     with pytest.raises(TypeError, match="Lookup"):
         Lookup(torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 2, 3), 5).absolute(1.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("stacked", [False, True], ids=["shared", "own"])
+@pytest.mark.parametrize("name", ["linear", "mlp", "tokens", "cnn", "attention"])
+def test_on_a_gpu_the_sums_are_those_of_the_naive_loop(name, stacked, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    module, layout, weights, batch = example(name, stacked)
+    expected, clip = naive(module, weights, batch)
+    here = Batch(batch.x.cuda(), batch.y.cuda(), batch.sizes)
+    found = Gradients.of(module.cuda(), loss, layout).sums(weights.cuda(), here, clip, norm=1)
+    assert relative(found.cpu(), expected) <= 1e-4

@@ -161,3 +161,9 @@ def test_larger_clients_weigh_more_and_the_noise_is_inside_already():
 def test_what_cannot_be_accounted_is_refused(bad):
     with pytest.raises(SpecError):
         DpSgd(**bad)
+
+
+def test_recorded_noise_is_that_drawn_where_clients_are_tiny():
+    """Whatever a client's size, its message has the noise of a sum over the mean size."""
+    made = silent(clients=(1, 2) * 20, learning_rate=1.0)
+    assert made.method.noise(loop.begin(made), made.plan) == pytest.approx(float(moved(made).std()), rel=0.03)

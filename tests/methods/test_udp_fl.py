@@ -8,7 +8,8 @@ import torch
 from scipy.stats import kstest, laplace, norm
 from torch import nn
 
-from problems import CLASSES, FEATURES, federation, job, plan, rows_of
+import sordino
+from problems import CLASSES, FEATURES, federation, job, linear, plan, rows_of
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.engines.simulator import Simulator
@@ -357,3 +358,47 @@ def test_records_of_the_server_that_nothing_uses_are_remarked():
     for keys, said in (({"path": "none"}, True), ({"path": "bezier"}, False), ({"method": "dp-sgd"}, True)):
         made = job(**({"method": "udp-fl", "epsilon": 8.0, "server_data": 0.25} | keys))
         assert any(unused in note for note in made.notes) == said
+
+
+# --- figures that are told
+
+
+def in_two(tmp_path, **keys):
+    """Users whose records lie in two clients each, two rounds."""
+    users = [[0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2], [3, 3, 4, 4, 5, 5], [3, 3, 4, 4, 5, 5]]
+    keys = {"rounds": 2, "epsilon": 2.0, "learning_rate": 0.1, "device": "cpu", "unit": "user"} | keys
+    made = sordino.train(
+        linear(), federation((6,) * 4), users=users, clients_per_user=2, method="udp-fl", out=str(tmp_path), **keys
+    )
+    return [record.decided for record in made.history]
+
+
+def test_what_is_told_of_users_counts_every_client_that_they_are_in(tmp_path):
+    told = in_two(tmp_path, mechanism="laplace", pure=True)
+    assert told[-1]["epsilon_at_delta_0"] == pytest.approx(2.0, rel=2e-3)  # the small delta adds next to nothing
+    (chosen,) = [c for c in in_two(tmp_path)[0]["choice"]["candidates"] if c["mechanism"] == "gaussian"]
+    four = job(linear(), federation((6,) * 4), method="dp-sgd", epsilon=2.0, rounds=4)
+    assert chosen["scale"] == pytest.approx(four.plan.z, rel=1e-3)  # two rounds in two clients are four releases
+
+
+def test_a_round_that_nobody_came_to_says_nothing_of_what_was_spent(tmp_path):
+    made = sordino.train(linear(), federation(), method="udp-fl", managed=True, max_participations=1, rounds=3,
+                         epsilon=4.0, learning_rate=0.1, device="cpu", out=str(tmp_path))  # fmt: skip
+    told = [r.decided for r in made.history]
+    assert told[0]["renyi"] == pytest.approx(told[0]["renyi_total"])
+    assert all("renyi" not in d and "rho" not in d for d in told[1:])
+
+
+@pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
+def test_the_noise_of_a_step_is_foreseen_as_it_is_drawn(mechanism):
+    for managed in (False, True):
+        made = silent(mechanism=mechanism, epsilon=5.0, rounds=4, managed=managed)
+        drawn = float(moved(made)[:, : WIDE + 1].std()) * 10  # a full batch of ten, clip 1, rate 1
+        assert made.method.step_noise(made.plan) == pytest.approx(drawn, rel=0.05)
+
+
+def test_staircase_noise_that_cannot_be_drawn_is_refused_before_anything_is_charged():
+    with pytest.raises(SpecError, match="shells"):
+        silent(mechanism="staircase", epsilon=1e-9)
+    found = harmonizer.choose(harmonizer.Setting(Repeated(Gaussian(1.0), 3), WIDE, 1e-7, 1e-5))
+    assert any(c.mechanism == "staircase" and "shells" in c.note for c in found.candidates)

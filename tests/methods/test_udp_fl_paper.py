@@ -300,7 +300,7 @@ def test_w_max_is_the_mean_of_the_messages_of_those_with_the_largest_budget():
 def test_the_code_has_no_budgets_and_methods_without_noise_of_their_own_take_none():
     with pytest.raises(SpecError, match="uses no epsilon"):
         budgeted(reading="code")
-    with pytest.raises(SpecError, match="budgets need a private method; geodp-paper"):
+    with pytest.raises(SpecError, match="whose epsilon is accounted, not with geodp-paper"):
         job(method="geodp-paper", budgets="0.5:0.5,4:0.5")
     found = compare.cells(["udp-fl-paper", "geodp-paper"], [4.0], 1, {"budgets": "0.5:0.5,4:0.5"}, {})
     assert [c.spec.budgets for c in found] == ["0.5:0.5,4:0.5", None]

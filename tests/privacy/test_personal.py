@@ -46,6 +46,13 @@ def test_a_distribution_that_is_none_is_refused(text, match):
     assert "\n" not in str(error.value)
 
 
+def test_a_distribution_may_be_longer_than_a_file_name():
+    text = ",".join(f"{0.5 + k / 100:.2f}:0.02" for k in range(50))
+    assert len(text) > 255
+    found = read(text, 100, 1e-5, RNG)
+    assert len(found.kinds) == 50 and np.bincount(found.of).tolist() == [2] * 50
+
+
 def test_a_table_says_it_for_everyone(tmp_path):
     file = tmp_path / "budgets.csv"
     file.write_text("client,epsilon,delta\n1,2.0,1e-6\n0,0.5,\n2,0.5,\n")

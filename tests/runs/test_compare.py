@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -16,7 +17,8 @@ from sordino.engines.simulator import Simulator
 from sordino.report.cells import read
 from sordino.report.summary import blocks, lines
 from sordino.report.tables import cell_row, to_csv
-from sordino.runs import build, compare, faults
+from sordino.runs import build, compare, faults, spec
+from sordino.runs.run import absolute
 
 EASY = {"features": "none", "clients": 8, "rounds": 4, "learning_rate": 0.5, "device": "cpu", "checkpoint_seconds": 0.0}
 CHARGED = {"validation": 0.25, "evaluate_on": "validation"}  # has a price of its own, which a small epsilon cannot pay
@@ -184,6 +186,13 @@ def test_a_file_that_changed_makes_another_comparison_and_a_key_that_is_new_does
     budgets.write_text(budgets.read_text().replace("7,8", "7,4"))
     with pytest.raises(RunError, match=r"budgets.csv has changed since"):
         compare.open_folder(str(tmp_path), "it", found)
+
+
+def test_text_longer_than_a_file_name_is_no_file_and_a_file_is_known_by_its_hash(made, small_npz):
+    budgets = ",".join(f"{0.5 + k / 100:.2f}:0.02" for k in range(50))
+    found = compare.canonical(made("dp-sgd", budgets=budgets, private_data="label:" + ",".join(map(str, range(95)))))
+    assert found["files"] == {str(small_npz): hashlib.sha256(small_npz.read_bytes()).hexdigest()}
+    assert absolute(spec.from_dict({"budgets": budgets})).budgets == budgets
 
 
 def test_a_folder_that_is_no_comparison_is_left_alone(made, tmp_path):

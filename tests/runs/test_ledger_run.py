@@ -273,7 +273,7 @@ def test_clients_that_cannot_pay_for_one_round_are_named_and_stay_out(tmp_path):
     assert [r.clients for r in result.history] == [6, 6, 6]
     with pytest.raises(BudgetError, match="no client's own budget pays"):
         train(tmp_path, budgets="0.001:1")
-    with pytest.raises(SpecError, match="budgets need a private method"):
+    with pytest.raises(SpecError, match="budgets of clients go with methods whose epsilon is accounted, not with none"):
         train(tmp_path, method="none", budgets="1:1")
 
 

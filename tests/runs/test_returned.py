@@ -16,7 +16,7 @@ from sordino.core.rng import Stream
 from sordino.core.types import State
 from sordino.methods import local
 from sordino.methods.base import Method
-from sordino.privacy.events import Cost, Gaussian
+from sordino.privacy.events import Composed, Cost, Gaussian, Parallel, Repeated, Sampled
 from sordino.runs import returned
 from sordino.runs.loop import FAILED
 
@@ -65,6 +65,12 @@ def broken(self, *args):
     raise ValueError("no\nluck")
 
 
+def costing(**parts):
+    """A verb that returns one cost, with these parts of it spoilt."""
+    right = {"unit": "record", "relation": "add/remove", "viewer": "server", "event": Gaussian(1.0)}
+    return lambda self, *args: (Cost(**(right | parts)),)
+
+
 CASES = [
     ({"train": changed(lambda rows, own: rows)}, "odd.train must return two things, rows [4, ...] and own [4, 0]"),
     ({"train": changed(lambda rows, own: None)}, "odd.train must return two things, rows [4, ...]"),
@@ -90,6 +96,17 @@ CASES = [
     ({"over": lambda self, *args: None}, "odd.over must return True or False, not nothing (None)"),
     ({"now_costs": lambda self, *args: 3}, "odd.now_costs must return a tuple of Cost, not a int"),
     ({"now_costs": broken}, "odd.now_costs fails"),
+    ({"now_costs": costing(unit="house")}, "odd.now_costs: unit 'house', relation 'add/remove' are not known"),
+    ({"now_costs": costing(relation="less")}, "odd.now_costs: unit 'record', relation 'less' are not known"),
+    ({"now_costs": costing(viewer="martian")}, "odd.now_costs: viewer must be one of server, public"),
+    ({"now_costs": costing(viewer="public")}, "odd.now_costs: the method does not say what viewer 'server' is charged"),
+    ({"now_costs": costing(event=7)}, "odd.now_costs: the event of a Cost must be an Event, not 7"),
+    ({"fresh": lambda self, *args: None}, "odd.fresh must return rows [4, ...], not nothing (None)"),
+    ({"fresh": lambda self, state, n, plan: torch.zeros(n)}, "odd.fresh must return rows [4, ...], not [4]"),
+    ({"fresh": lambda self, *args: torch.zeros(1, 2)}, "odd.fresh must return rows [4, ...], not [1, 2]"),
+    ({"fresh": broken}, "odd.fresh fails"),
+    ({"decided": lambda self, *args: {"clients": 5}}, "odd.decided must return as `clients` a dict by client, not"),
+    ({"merge": lambda self, state, *args: replace(state, extra={"a": 1.0})}, "whose extra is a dict of tensors"),
 ]  # fmt: skip
 
 
@@ -106,13 +123,65 @@ def test_what_is_wrong_is_known_before_the_run_begins(odd, verbs, words):
         ({"costs": lambda self, *args: 3}, "odd.costs must return a tuple of Cost, not 3"),
         ({"whole": lambda self, *args: 3}, "odd.whole must return a tuple of Cost, not 3"),
         ({"whole": broken}, "odd.whole fails: ValueError: no luck"),
+        ({"step_noise": lambda self, *args: None}, "odd.step_noise must return a number, not None"),
         ({"claim": lambda self, *args: 8.0}, "odd.claim must return a Claim or None, not 8.0"),
+        ({"costs": costing(event=7)}, "odd.costs: the event of a Cost must be an Event, not 7"),
+        ({"costs": costing(event=Sampled(7, 0.5))}, "odd.costs: the event of a Cost must be an Event, not Sampled("),
+        ({"costs": costing(event=Composed([Gaussian(1.0)]))}, "must be an Event, not Composed("),
+        ({"costs": costing(copies=-3)}, "odd.costs: copies must be a whole number of at least 1, not -3"),
+        ({"costs": costing(copies=1.5)}, "odd.costs: copies must be a whole number of at least 1, not 1.5"),
+        ({"costs": costing(draw="twice")}, "odd.costs: draw must be unit, inside or changed, not 'twice'"),
+        ({"whole": costing(viewer="martian")}, "odd.whole: viewer must be one of"),
+        ({"begin": lambda self, *args: None}, "odd.begin must return a State, not nothing (None)"),
+        ({"begin": lambda self, state, *args: state.params}, f"odd.begin must return a State, not [{PARAMETERS}]"),
+        ({"begin": lambda self, state, *args: replace(state, extra={"a": 1})}, "a State whose extra is a dict"),
+        ({"begin": broken}, "odd.begin fails: ValueError: no luck"),
+        ({"remarks": lambda self, *args: 5}, "odd.remarks must return a tuple of text, not a int"),
+        ({"remarks": lambda self, *args: "five"}, "odd.remarks must return a tuple of text, not a str"),
+        ({"remarks": lambda self, *args: (5,)}, "odd.remarks must return a tuple of text, not 1 things: a int"),
+        ({"remarks": broken}, "odd.remarks fails: ValueError: no luck"),
     ],
 )
 def test_what_a_plan_asks_is_checked_while_it_is_made(odd, verbs, words):
-    with pytest.raises(SpecError) as told:
+    with pytest.raises((SpecError, RunError)) as told:
         odd(**verbs)
     assert words in str(told.value) and "\n" not in str(told.value)
+
+
+def test_events_of_events_and_remarks_in_a_list_pass(odd):
+    event = Composed((Repeated(Sampled(Gaussian(40.0), 0.5), 2), Parallel((Gaussian(40.0), Gaussian(80.0)))))
+    verbs = {"costs": lambda self, plan, round=0: costing(event=Composed((Gaussian(plan.z), event)))(self)}
+    made = odd(**verbs, remarks=lambda self, plan: ["look"])
+    returned.rehearse(made)
+    assert "look" in made.notes
+
+
+@pytest.mark.parametrize("wrong", [None, "words", ("words",), [1]])
+def test_what_is_explained_is_a_list_of_text(odd, wrong):
+    method = returned.checked(odd(explain=lambda self, rounds: wrong))
+    with pytest.raises(RunError, match=r"odd\.explain must return a list of text, not"):
+        method.explain([])
+    assert returned.checked(odd(explain=lambda self, rounds: ["words"])).explain([]) == ["words"]
+
+
+def test_what_clients_keep_is_checked_in_every_round(odd, tmp_path):
+    """A rehearsal begins with four clients: who answers rightly for those is still looked at for eight."""
+    odd(fresh=lambda self, state, clients, plan: torch.zeros(min(clients, 4), 2))
+    keys = {"method": "odd", "rounds": 1, "out": str(tmp_path), "name": "it", "device": "cpu"}
+    with pytest.raises(RunError, match=r"odd\.fresh must return rows \[8, \.\.\.\], not \[4, 2\]"):
+        sordino.train(linear(), federation(), **keys)
+    odd(fresh=lambda self, state, clients, plan: torch.zeros(clients, 2) if clients == 4 else None)
+    with pytest.raises(RunError, match=r"odd\.fresh must return rows \[1, \.\.\.\], not nothing"):
+        sordino.train(linear(), federation(), **(keys | {"name": "other"}))
+
+
+def test_what_a_later_round_costs_is_looked_at_before_it_is_charged(odd, tmp_path):
+    bad = costing(unit="house")
+    odd(now_costs=lambda self, state, plan: bad(self) if state.round else self.costs(plan))
+    keys = {"method": "odd", "rounds": 2, "out": str(tmp_path), "name": "it", "device": "cpu"}
+    with pytest.raises(RunError, match=r"odd\.now_costs: unit 'house'"):
+        sordino.train(linear(), federation(), **keys)
+    assert len((tmp_path / "it" / "records.jsonl").read_text().splitlines()) == 1
 
 
 def test_a_rehearsal_changes_nothing_and_what_is_right_passes(odd):

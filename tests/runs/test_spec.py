@@ -104,6 +104,7 @@ def test_a_name_cannot_leave_its_folder(name):
         ({"client_sampling": "shuffle"}, "client_sampling"),
         ({"features": "pca"}, "features"),
         ({"delta": 1.0}, "delta"),
+        ({"delta": 1e-320}, "delta must be at least 1e-300, not 1e-320"),
         ({"client_rate": 0.0}, "client_rate"),
         ({"client_rate": 1.01}, "client_rate"),
         ({"averaging": "tail:1"}, "averaging"),

@@ -34,13 +34,13 @@ class Local:
         check.one_of(AUGMENTATIONS, augment=self.augment)
         check.count(views=self.views)
 
-    def rate(self, size: int) -> float:
+    def rate(self, size: float) -> float:
         """The share of a client's records that one step is expected to use."""
         if self.batch_rate is not None:
             return self.batch_rate
         return min(1.0, (self.batch_size or size) / max(size, 1))
 
-    def expected_batch(self, size: int) -> float:
+    def expected_batch(self, size: float) -> float:
         """Public divisor of a gradient sum; at least one record, so that a step never explodes."""
         return max(1.0, self.rate(size) * size)
 

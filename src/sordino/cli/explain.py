@@ -16,6 +16,7 @@ from sordino.core.record import RoundRecord, plain
 from sordino.core.rounding import up
 from sordino.runs.folder import RunFolder
 from sordino.runs.loop import FAILED
+from sordino.runs.returned import Checked
 from sordino.runs.run import stored_spec
 
 NAMED = 8  # runs that a message lists
@@ -38,11 +39,11 @@ def explain(folder: Path, client: int | None, rounds: str | None, as_json: bool)
     if client is not None and not 0 <= client < int(plan.get("clients", 0)):
         raise SpecError(f"there is no client {client}; clients are numbered 0 to {int(plan['clients']) - 1}.")
     chose = [r for r in records if r.decided is not None]
-    if client is not None and not any("clients" in (r.decided or {}) for r in chose):
+    if client is not None and not any(isinstance((r.decided or {}).get("clients"), dict) for r in chose):
         raise SpecError(f"{wanted.method} decides nothing for single clients, or none was recorded. Drop --client.")
     where = "a client's message" if method.viewer == "server" else "the sum, as if every client had brought its part"
     text = [*_promise(wanted.method, plan), *_noise(records, where, plan.get("budgets") or [])]
-    told = method.explain([_for_client(asdict(r), client) for r in chose])
+    told = Checked(method, wanted.method).explain([_for_client(asdict(r), client) for r in chose])
     failed = _failure(folder)
     if as_json:
         found = {"method": wanted.method, "plan": plan, "rounds": [asdict(r) for r in records], "text": text + told}
@@ -104,6 +105,9 @@ def _noise(records: list[RoundRecord], where: str, budgets: list[dict[str, Any]]
     mean = sum(k["clients"] * k["noise_multiplier"] for k in own) / max(1, sum(k["clients"] for k in own))
     if not own:
         return [_level(found, where)]
+    told = [r.decided or {} for r in records]
+    if any("std" in d or d.get("mechanism") == "staircase" for d in told):  # no foreseen figure, or not in proportion
+        return [_level(found, f"{where}, on average over clients")]
     return [_level([(r, n * k["noise_multiplier"] / mean) for r, n in found], f"{where}, of {_who(k)}") for k in own]
 
 
@@ -136,7 +140,7 @@ def _range(rounds: str | None, last: int) -> tuple[int, int]:
 def _for_client(record: dict[str, Any], client: int | None) -> dict[str, Any]:
     """Entries that are there for every client (`{"clients": {...}}`) cut down to one of them."""
     decided = record["decided"]
-    if client is None or "clients" not in decided:
+    if client is None or not isinstance(decided.get("clients"), dict):
         return record
     own = {k: v for k, v in decided["clients"].items() if str(k) == str(client)}
     return record | {"decided": decided | {"clients": own}}

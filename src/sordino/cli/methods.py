@@ -3,6 +3,7 @@
 import inspect
 import json as jsonlib
 import math
+import warnings
 from typing import Any
 
 import click
@@ -10,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from sordino.core import plugin
+from sordino.core.errors import SordinoError
 from sordino.methods.base import Method, Plan
 from sordino.privacy import price
 from sordino.privacy.samplers import Poisson
-from sordino.runs import legal, spec
+from sordino.runs import legal, returned, spec
 
 
 def _summary(kind: str, name: str) -> str:
@@ -27,26 +29,37 @@ def _options(kind: str, name: str) -> dict[str, Any]:
 
 
 def _methods() -> list[dict[str, Any]]:
+    """One row a method; someone else's that cannot say what it costs is warned of, not fatal to the others."""
     rows = []
     for name in plugin.loadable("methods"):
-        plan = Plan(rounds=1, population=10, sampler=Poisson(1.0), noise_multiplier=1.0)
-        cls = plugin.load("methods", name)
-        costs = cls().costs(plan)
-        finite = [
-            v for v in price.VIEWERS
-            if math.isfinite(price.guarantee(costs, v, plan.sampler, 10, 1, 1, 1e-5, "research").epsilon)
-        ]  # fmt: skip
-        rows.append(
-            {
-                "method": name,
-                "summary": _summary("methods", name),
-                "units": list(cls.units) if finite else [],
-                "protects_from": finite,
-                "printed": cls.claim is not Method.claim,
-                "options": _options("methods", name),
-            }
-        )
+        if plugin.ours("methods", name):
+            rows.append(_method(name))
+            continue
+        try:
+            rows.append(returned.asked(name, "costs", _method, name))
+        except SordinoError as error:
+            who = "" if name in str(error) else f"{name}: "
+            warnings.warn(f"left out: {who}{error}", stacklevel=2)
     return rows
+
+
+def _method(name: str) -> dict[str, Any]:
+    plan = Plan(rounds=1, population=10, sampler=Poisson(1.0), noise_multiplier=1.0)
+    cls = plugin.load("methods", name)
+    costs = cls().costs(plan)
+    returned.check_words(name, "costs", costs, "server")
+    finite = [
+        v for v in price.VIEWERS
+        if math.isfinite(price.guarantee(costs, v, plan.sampler, 10, 1, 1, 1e-5, "research").epsilon)
+    ]  # fmt: skip
+    return {
+        "method": name,
+        "summary": _summary("methods", name),
+        "units": list(cls.units) if finite else [],
+        "protects_from": finite,
+        "printed": cls.claim is not Method.claim,
+        "options": _options("methods", name),
+    }
 
 
 def _algorithms() -> list[dict[str, Any]]:

@@ -36,12 +36,14 @@ class RunProgress:
         plan, spec = job.plan, job.spec
         how = spec.method if spec.algorithm == "fedavg" else f"{spec.method} with {spec.algorithm}"
         who = f"{plan.expected_cohort:g} of {plan.population} clients a round"
+        if later := plan.stragglers.joiners(plan.population):
+            who += f" ({later} of them join after round {plan.stragglers.joining[1]})"
         self.say(
             f"{how}: {spec.model} ({job.model.layout.dim:,} parameters) on {spec.dataset}, {who}, "
             f"{plan.rounds} rounds, on {job.engine.device}; gradients by {job.model.gradients.path}"
         )
         if job.method.private:
-            norm = plan.z * math.sqrt(job.model.layout.dim)
+            norm = job.method.step_noise(plan) * math.sqrt(job.model.layout.dim)
             noise = f"(noise norm {norm:,.0f} times one clipped contribution a step)"
             if job.method.whole(plan) is not None:
                 noise = "for the whole run, which its rounds share"

@@ -139,6 +139,12 @@ def _usable(kind: str, name: str, found: Any) -> Any:
         found()
     except Exception as error:
         raise SpecError(f"the plug-in {name} cannot be made: {type(error).__name__}: {error}") from error
+    for variable in ("units", "channels", "algorithms") if kind == "methods" else ():
+        words = getattr(found, variable)
+        if not isinstance(words, tuple) or not all(isinstance(w, str) for w in words):
+            raise SpecError(f'the plug-in {name}: {variable} must be a tuple of text, such as ("a",), not {words!r}.')
+        if not words and variable != "algorithms":
+            raise SpecError(f"the plug-in {name}: {variable} must name one at least.")
     if strange := [u for u in getattr(found, "units", ()) if u not in UNITS]:
         raise SpecError(f"the plug-in {name} protects a {strange[0]!r}; units are {', '.join(UNITS)}.")
     return found

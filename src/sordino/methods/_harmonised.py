@@ -107,7 +107,7 @@ class Harmonised(DpSgd):
     def chosen(self, plan: Plan, data: str | None = None, kind: int = 0) -> harmonizer.Choice:
         """For a kind of clients, by the public plan and what the data are declared (or were seen) to be."""
         (cost,) = super().costs(replace(plan, noise_multiplier=1.0))
-        run, who = Repeated(cost.event, plan.participations), self.kinds(plan).kinds[kind]
+        run, who = Repeated(cost.event, plan.participations * cost.copies), self.kinds(plan).kinds[kind]
         what = (who.profile, who.resources, data or who.data, float(self.prior), self.pure, self.free, self.managed)
         return harmonizer.choose(harmonizer.Setting(run, plan.dim, float(plan.epsilon), plan.delta, *what))
 
@@ -120,6 +120,10 @@ class Harmonised(DpSgd):
         if self.reselect:
             return harmonizer.MECHANISMS[int(state.extra["mechanism"].reshape(-1)[kind])]
         return self.chosen(plan, kind=kind).mechanism
+
+    def step_noise(self, plan: Plan) -> float:
+        name = self.mechanism if self.mechanism != "auto" else self.chosen(plan).mechanism
+        return harmonizer.deviation(name, super().step_noise(plan), plan.dim)
 
     def _by_rho(self, plan: Plan) -> bool:
         """Whether a filter knows no more of a release than its rho."""
@@ -260,7 +264,7 @@ class Harmonised(DpSgd):
         if not self._tells():
             return []
         local, dealt, whole = plan.now(state), self.kinds(plan), _managed.UNITS
-        steps, over = local.count(plan.smallest_client), local.expected_batch(round(plan.mean_client))
+        steps, over = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
         names = [self.noise_of(state, plan, k) for k in range(len(dealt.kinds))]
         unit = local.learning_rate * math.sqrt(steps) * self.bound(state, plan) / over
         own = [names[k] for k in dealt.of[rng.ids]]

@@ -145,7 +145,7 @@ class AdapDpFl(DpSgd):
 
     def noise(self, state: State, plan: Plan) -> float | None:
         local = plan.now(state)
-        steps, batch = local.count(plan.smallest_client), local.expected_batch(round(plan.mean_client))
+        steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
         return local.learning_rate * math.sqrt(steps) * self.z_now(state, plan) * self.bound(state, plan) / batch
 
     def train(

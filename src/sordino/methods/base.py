@@ -201,6 +201,10 @@ class Method:
         it is known afterwards only (`decided` may have it) or not at all. The record shows it."""
         return None
 
+    def step_noise(self, plan: Plan) -> float:
+        """Foreseen: the deviation of the noise of one release, a coordinate, over the L2 bound of one contribution."""
+        return plan.z
+
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
         """What was chosen in the round that led to this state, for the record: plain numbers and text.
 

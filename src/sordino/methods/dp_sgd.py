@@ -60,6 +60,12 @@ class DpSgd(Method):
         """The noise multiplier of a round's steps: by the public plan alone."""
         return plan.z
 
+    def step_noise(self, plan: Plan) -> float:
+        """Where the multiplier is that of the whole run: as if all steps had the same part of it."""
+        if self.whole(plan) is None:
+            return plan.z
+        return plan.z * math.sqrt(plan.local.count(plan.smallest_client) * plan.participations)
+
     def bound(self, state: State, plan: Plan) -> float:
         """The clip of the round that begins with this state: by what was released before."""
         return self.clip
@@ -189,7 +195,7 @@ class DpSgd(Method):
 
     def noise(self, state: State, plan: Plan) -> float | None:
         local = plan.now(state)
-        steps, batch = local.count(plan.smallest_client), local.expected_batch(round(plan.mean_client))
+        steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
         own = plan.multipliers or (plan.z,)
         z = self.multiplier(plan, state.round) / plan.z * sum(own) / len(own) * plan.noise_share
         return local.learning_rate * math.sqrt(steps) * z * self.bound(state, plan) / batch  # of plain SGD steps

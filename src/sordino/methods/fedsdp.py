@@ -206,7 +206,7 @@ class FedSdp(DpSgd):
         if not plan.everyone:
             return None
         local, own = plan.now(state), plan.multipliers or (plan.z,)
-        steps, batch = local.count(plan.smallest_client), local.expected_batch(round(plan.mean_client))
+        steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
         units, _ = self.allow(_kept(state.extra["reference"]), state, plan)
         z = noise_for(units, steps, sum(own) / len(own))
         parts = self.groups + 1 if self.refreshes(state.round) else 1

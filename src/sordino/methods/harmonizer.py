@@ -146,6 +146,8 @@ def _scaled(mechanism: str, setting: Setting) -> Candidate:
     try:
         by_rho = setting.harmonised or (setting.managed and mechanism != "gaussian")
         z = calibrated(setting.run, mechanism, setting.epsilon, setting.delta, by_rho)
+        if mechanism == "staircase":
+            ball(1 / z, setting.dim).shells(setting.dim)  # refuses what cannot be drawn
         event = of(setting.run, mechanism, z, by_rho)
         far = epsilon(event, setting.delta / 1000, pld.ROUGH)
         return Candidate(

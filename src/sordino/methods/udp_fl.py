@@ -78,6 +78,9 @@ class UdpFl(Harmonised):
                 f"path = {self.path} is optimised on data that the server may use: set server_data (a share of the "
                 "training records that count as public), or path = pairs."
             )
+        if self.mechanism == "staircase":
+            for z in (self._even(plan),) if self.managed else set(plan.multipliers or (plan.z,)):
+                harmonizer.ball(1 / z, plan.dim).shells(plan.dim)  # refuses what cannot be drawn
         state = plan.algorithm.begin(state, layout)
         extra: dict[str, Tensor] = {}
         if self.reselect:
@@ -127,7 +130,7 @@ class UdpFl(Harmonised):
     def _whole(self, plan: Plan, z: float) -> Event:
         """All that a client with this scale releases to the server."""
         (cost,) = self.costs(replace(plan, noise_multiplier=z))
-        return cost.event if self.managed else Repeated(cost.event, plan.participations)
+        return cost.event if self.managed else Repeated(cost.event, plan.participations * cost.copies)
 
     # --- server
 
@@ -261,20 +264,23 @@ class UdpFl(Harmonised):
         found = harmonizer.renyi(whole, plan.delta)
         if found is None:
             return {}
+        copies = plan.clients_per_user if plan.unit == "user" else 1  # of a user's data, in so many clients
         done = min(state.round, plan.participations)
         share = done / plan.participations
         if self.managed and "told" in state.extra:
             left = state.extra["told"][:, 2]
-            share = 1 - float(left.mean()) if len(left) else 0.0
+            if not len(left):  # nobody was heard in this round
+                return {}
+            share = 1 - float(left.mean())
         out = {"order": found[0], "renyi": share * found[1], "renyi_total": found[1]}
         if all(plan.local.rate(n) >= 1 for n in plan.sizes):  # D_a <= rho a for every order
             releases = self._releases(plan) * plan.participations
-            rho = (1 if self.managed else releases) / (2 * plan.z**2)
+            rho = copies * (1 if self.managed else releases) / (2 * plan.z**2)
             out |= {"rho": share * rho, "rho_total": rho}
         if self.pure and self.batch_sampling == "poisson":
             # managed: the 1/z_t of n releases add up to sqrt(n sum 1/z_t^2) at most (Cauchy and Schwarz)
             most = (
-                math.sqrt(self._releases(plan) * done) / plan.z
+                copies * math.sqrt(self._releases(plan) * done) / plan.z
                 if self.managed
                 else share * basic.epsilon(whole, plan.delta)
             )

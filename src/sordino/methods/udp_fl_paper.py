@@ -334,7 +334,7 @@ class UdpFlPaper(DpSgd):
     def _in_message(self, deviation: float, state: State, plan: Plan) -> float:
         """In a client's message, of noise with this deviation times the clip in every step."""
         local = plan.now(state)
-        steps, batch = local.count(plan.smallest_client), local.expected_batch(round(plan.mean_client))
+        steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
         return local.learning_rate * math.sqrt(steps) * deviation * self.clip / batch
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:

@@ -106,7 +106,7 @@ def build(
         plan = replace(plan, noise_multiplier=_calibrate(method, plan, viewer, spec, once))
     plan, budgets, caps, more = _personal(spec, method, plan, viewer)
     state = State(model.layout.read(module))
-    state = method.begin(state, model.layout, plan)  # refuses what cannot start before there is a run folder
+    returned.Checked(method, spec.method).begin(state, model.layout, plan)  # refuses what cannot start
     if isinstance(held, ArrayClients) and device.type != "cpu":
         held = held.to(device)
     return Job(
@@ -133,7 +133,7 @@ def build(
 def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None) -> Iterator[str]:
     if plan.algorithm.note:
         yield plan.algorithm.note
-    yield from method.remarks(plan)
+    yield from returned.Checked(method, spec.method).remarks(plan)
     if spec.private_data is not None and not method.tagged:
         yield f"{spec.method} makes no difference between records with private attributes and others"
     if spec.server_data and not method.uses_public():
@@ -306,7 +306,7 @@ def _personal(
     if spec.budgets is None:
         return plan, None, None, ()
     if not method.private and not (method.own_noise and isinstance(method, DpSgd)):
-        raise SpecError(f"budgets need a private method; {spec.method} adds no noise.")
+        raise SpecError(f"budgets of clients go with methods whose epsilon is accounted, not with {spec.method}.")
     dealer = Stream.research(spec.seed or 0).at("budgets")  # public, also in secure mode
     budgets = personal.read(spec.budgets, plan.population, spec.delta, dealer)
     if spec.unit == "user" or held_out.events(spec, method, plan):

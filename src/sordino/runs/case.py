@@ -87,8 +87,10 @@ class Case:
         plan = self.job.plan
         where = "records" if isinstance(self.method, DpSgd) else "sum"
         steps = plan.rounds * (plan.local.count(plan.smallest_client) if where == "records" else 1)
-        batch = plan.local.expected_batch(max(1, round(plan.mean_client)))
-        step = planner.step_nsr(where, plan.z, self.job.model.layout.dim, max(1.0, plan.expected_cohort), batch)
+        batch = plan.local.expected_batch(max(1.0, plan.mean_client))
+        step = planner.step_nsr(
+            where, self.job.method.step_noise(plan), self.job.model.layout.dim, max(1.0, plan.expected_cohort), batch
+        )
         return step / math.sqrt(steps)
 
 

@@ -169,9 +169,17 @@ def canonical(found: Sequence[Cell]) -> dict[str, Any]:
     methods = {c.method: {k: v for k, v in c.spec.to_dict().items() if k not in CHOSEN} for c in found}
     listed = [{"name": c.name, "method": c.method, "epsilon": c.epsilon, "seed": c.seed} for c in found]
     named = {(c.spec.dataset, c.spec.schema, c.spec.budgets, c.spec.private_data) for c in found}
-    files = sorted({Path(text.removeprefix("file:")) for texts in named for text in texts if text})
-    read = {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files if p.is_file()}
-    return {"methods": methods, "cells": listed, "files": read}
+    texts = sorted({text.removeprefix("file:") for each in named for text in each if text})
+    files = [Path(text) for text in texts if os.path.isfile(text)]  # noqa: PTH113 (any text, also one too long for a name)
+    return {"methods": methods, "cells": listed, "files": {str(p): _digest(p) for p in files}}
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}.") from error
 
 
 def open_folder(out: str, name: str | None, found: Sequence[Cell]) -> RunFolder:

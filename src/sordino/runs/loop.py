@@ -39,7 +39,7 @@ def begin(job: Job) -> State:
 
 def remembers(job: Job, state: State) -> bool:
     """Whether clients keep anything between rounds."""
-    return bool(job.method.fresh(state, 1, job.plan).shape[1]) or job.plan.stragglers.late > 0
+    return bool(returned.checked(job).fresh(state, 1, job.plan).shape[1]) or job.plan.stragglers.late > 0
 
 
 def run(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> Iterator[RoundRecord]:
@@ -221,7 +221,7 @@ def evaluate_own(job: Job, state: State) -> dict[str, float]:
     for client in job.engine.store.clients("own"):
         index = torch.from_numpy(np.flatnonzero(job.test_clients == client)).to(y.device)
         if len(index):
-            own = job.engine.store.read("own", [client], job.method.fresh(state, 1, job.plan))
+            own = job.engine.store.read("own", [client], returned.checked(job).fresh(state, 1, job.plan))
             module = trained(job, job.plan.algorithm.own_models(state, own)[0]).eval()
             with torch.inference_mode():
                 meter.add(module(x[index]), y[index], torch.full((len(index),), client))

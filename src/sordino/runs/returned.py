@@ -22,10 +22,11 @@ from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.record import plain
 from sordino.core.rng import RowStream, Stream
 from sordino.core.types import Batch, Model, Rows, State
+from sordino.core.vector import Layout
 from sordino.methods.base import Method, Plan
 from sordino.privacy import price, trust
 from sordino.privacy.claims import Claim
-from sordino.privacy.events import Cost
+from sordino.privacy.events import Cost, Event
 from sordino.runs import legal
 from sordino.runs.job import Job
 from sordino.runs.spec import Spec
@@ -36,16 +37,21 @@ def check_costs(spec: Spec, method: Method, plan: Plan) -> None:
     if plugin.ours("methods", spec.method):
         return
     ready = replace(plan, noise_multiplier=1.0)
+    viewer = spec.viewer or method.viewer
     for t in range(plan.rounds):
-        _check_words(spec, method, "costs", _asked(spec, "costs", method.costs, ready, t))
-    if (whole := _asked(spec, "whole", method.whole, ready)) is not None:
-        _check_words(spec, method, "whole", whole)
-    claim = _asked(spec, "claim", method.claim, ready)
+        check_words(spec.method, "costs", asked(spec.method, "costs", method.costs, ready, t), viewer)
+    if (whole := asked(spec.method, "whole", method.whole, ready)) is not None:
+        check_words(spec.method, "whole", whole, viewer)
+    step = asked(spec.method, "step_noise", method.step_noise, ready)
+    if isinstance(step, bool) or not isinstance(step, int | float):
+        raise SpecError(f"{spec.method}.step_noise must return a number, not {step!r}.")
+    claim = asked(spec.method, "claim", method.claim, ready)
     if claim is not None and not isinstance(claim, Claim):
         raise SpecError(f"{spec.method}.claim must return a Claim or None, not {claim!r}.")
 
 
-def _asked(spec: Spec, verb: str, function: Callable[..., Any], *args: Any) -> Any:
+def asked(name: str, verb: str, function: Callable[..., Any], *args: Any) -> Any:
+    """What a plug-in's function answers; whatever it raises is one error with its place."""
     try:
         return function(*args)
     except SordinoError:
@@ -53,24 +59,42 @@ def _asked(spec: Spec, verb: str, function: Callable[..., Any], *args: Any) -> A
     except Exception as error:
         where = f" ({place})" if (place := plugin.place(error)) else ""
         told = " ".join(str(error).split())
-        raise SpecError(f"{spec.method}.{verb} fails{where}: {type(error).__name__}: {told}") from error
+        raise SpecError(f"{name}.{verb} fails{where}: {type(error).__name__}: {told}") from error
 
 
-def _check_words(spec: Spec, method: Method, verb: str, costs: Any) -> None:
+def check_words(name: str, verb: str, costs: Any, viewer: str) -> None:
+    """Costs must be made of events, in words we know, and say what this viewer is charged."""
     if not isinstance(costs, tuple) or not costs or not all(isinstance(c, Cost) for c in costs):
-        raise SpecError(f"{spec.method}.{verb} must return a tuple of Cost, not {costs!r}.")
+        raise SpecError(f"{name}.{verb} must return a tuple of Cost, not {costs!r}.")
     for cost in costs:
         if cost.unit not in legal.UNITS or cost.relation not in ("add/remove", "replace"):
-            raise SpecError(f"{spec.method}.{verb}: unit {cost.unit!r}, relation {cost.relation!r} are not known.")
-        trust.viewer(cost.viewer)
-    price.cost_to(spec.viewer or method.viewer, costs)
+            raise SpecError(f"{name}.{verb}: unit {cost.unit!r}, relation {cost.relation!r} are not known.")
+        if not _is_event(cost.event):
+            raise SpecError(f"{name}.{verb}: the event of a Cost must be an Event, not {cost.event!r}.")
+        if cost.draw not in ("unit", "inside", "changed"):
+            raise SpecError(f"{name}.{verb}: draw must be unit, inside or changed, not {cost.draw!r}.")
+        if isinstance(cost.copies, bool) or not isinstance(cost.copies, int) or cost.copies < 1:
+            raise SpecError(f"{name}.{verb}: copies must be a whole number of at least 1, not {cost.copies!r}.")
+    try:
+        for cost in costs:
+            trust.viewer(cost.viewer)
+        price.cost_to(viewer, costs)
+    except SpecError as error:
+        raise SpecError(f"{name}.{verb}: {error}") from error
+
+
+def _is_event(found: Any) -> bool:
+    """An event, of events only where it combines others."""
+    inner = (found.event,) if hasattr(found, "event") else getattr(found, "events", ())
+    return isinstance(found, Event) and isinstance(inner, tuple) and all(map(_is_event, inner))
 
 
 class Checked:
     """A method; its verbs are checked, all else is as it was."""
 
-    def __init__(self, method: Method, name: str) -> None:
+    def __init__(self, method: Method, name: str, viewer: str | None = None) -> None:
         self._method, self._name, self._ours = method, name, plugin.ours("methods", name)
+        self._viewer = viewer or method.viewer  # who pays by `now_costs`
 
     def __getattr__(self, verb: str) -> Any:
         found = getattr(self._method, verb)
@@ -87,6 +111,20 @@ class Checked:
             where = f" ({place})" if (place := plugin.place(error)) else ""
             told = " ".join(str(error).split())
             raise RunError(f"{self._name}.{verb} fails{where}: {type(error).__name__}: {told}") from error
+
+    def remarks(self, plan: Plan) -> Any:
+        found = self._call("remarks", self._method.remarks, plan)
+        if not isinstance(found, tuple | list) or not all(isinstance(line, str) for line in found):
+            raise self._wrong("remarks", "a tuple of text", found)
+        return found
+
+    def begin(self, state: State, layout: Layout, plan: Plan) -> Any:
+        return self._state("begin", self._call("begin", self._method.begin, state, layout, plan), state)
+
+    def fresh(self, state: State, clients: int, plan: Plan) -> Any:
+        found = self._call("fresh", self._method.fresh, state, clients, plan)
+        self._rows("fresh", found, clients, None)
+        return found
 
     def train(self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream) -> Any:
         found = self._call("train", self._method.train, state, data, own, model, plan, rng)
@@ -105,17 +143,18 @@ class Checked:
         return found
 
     def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> Any:
-        found = self._call("merge", self._method.merge, state, rows, plan, rng)
-        if not isinstance(found, State) or not isinstance(found.params, Tensor):
-            raise self._wrong("merge", "a State", found)
-        if found.params.shape != state.params.shape:
-            raise self._wrong("merge", f"a State with params {list(state.params.shape)}", found.params)
-        return found
+        return self._state("merge", self._call("merge", self._method.merge, state, rows, plan, rng), state)
 
     def now_costs(self, state: State, plan: Plan) -> Any:
         found = self._call("now_costs", self._method.now_costs, state, plan)
         if not isinstance(found, tuple) or not found or not all(isinstance(cost, Cost) for cost in found):
             raise self._wrong("now_costs", "a tuple of Cost", found)
+        if self._ours:
+            return found
+        try:
+            check_words(self._name, "now_costs", found, self._viewer)
+        except SpecError as error:
+            raise RunError(str(error)) from error
         return found
 
     def over(self, state: State, plan: Plan) -> Any:
@@ -138,6 +177,23 @@ class Checked:
             json.dumps(plain(found))
         except (TypeError, ValueError):
             raise self._wrong("decided", "a dict of plain numbers and text, or None", found) from None
+        if not isinstance(each := (found or {}).get("clients"), dict | None):
+            raise self._wrong("decided", "as `clients` a dict by client", each)
+        return found
+
+    def explain(self, rounds: list[dict[str, Any]]) -> Any:
+        found = self._call("explain", self._method.explain, rounds)
+        if not isinstance(found, list) or not all(isinstance(line, str) for line in found):
+            raise self._wrong("explain", "a list of text", found)
+        return found
+
+    def _state(self, verb: str, found: Any, before: State) -> State:
+        if not isinstance(found, State) or not isinstance(found.params, Tensor):
+            raise self._wrong(verb, "a State", found)
+        if found.params.shape != before.params.shape:
+            raise self._wrong(verb, f"a State with params {list(before.params.shape)}", found.params)
+        if not isinstance(found.extra, dict) or not all(isinstance(v, Tensor) for v in found.extra.values()):
+            raise self._wrong(verb, "a State whose extra is a dict of tensors", found.extra)
         return found
 
     def _rows(self, verb: str, found: Any, clients: int, width: int | None, given: Rows | None = None) -> None:
@@ -152,7 +208,7 @@ class Checked:
 
 
 def checked(job: Job) -> Method:
-    return cast(Method, Checked(job.method, job.spec.method))
+    return cast(Method, Checked(job.method, job.spec.method, job.viewer))
 
 
 def _shown(found: Any) -> str:

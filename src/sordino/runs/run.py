@@ -335,7 +335,7 @@ def absolute(wanted: spec.Spec) -> spec.Spec:
 def _found(text: str | None, prefix: str = "") -> str | None:
     """A file as a path from anywhere; what is no file here (a name beside the table, pairs of numbers) as it is."""
     name = None if text is None else text.removeprefix(prefix)
-    if text is None or name is None or not text.startswith(prefix) or not Path(name).is_file():
+    if text is None or name is None or not text.startswith(prefix) or not os.path.isfile(name):  # noqa: PTH113
         return text
     return prefix + str(Path(name).absolute())
 
@@ -357,5 +357,6 @@ def _stored(path: Path) -> dict[str, Any]:
 def _check_same(folder: RunFolder, job: Job, ordered: str) -> None:
     if _plan_file(folder.path).get("fingerprint") != of_job(job, ordered):
         raise RunError(
-            f"{folder.path} was started with another model, other data or another spec; a resumed run must be the same."
+            f"{folder.path} was started with another model, other data, another spec or an earlier version of Sordino; "
+            "a resumed run must be the same."
         )

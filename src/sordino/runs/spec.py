@@ -32,6 +32,7 @@ NAMED = (  # what a Python caller brings instead
 )  # fmt: skip
 PLUGINS = ("methods", "algorithms")  # kinds whose fields are keys too
 FEATURES = ("scattering", "silhouettes", "oriented-gradients", "colour-scattering")  # fixed; data/*.py
+LEAST_DELTA = 1e-300  # of which accounting can still take a part and a logarithm
 AVERAGES = {"none": None, "tail": 0.5, "ema": 0.99, "polynomial": 8.0}  # and their usual parameter
 
 
@@ -112,7 +113,10 @@ class Spec:
     views: int = _f(1, "augmented views of a record whose mean gradient is clipped as one", "local")
     precision: str = _f("float32", "float32; bfloat16 is for training without privacy", "local")
     compile: bool = _f(
-        False, "on a GPU, compile passes without a clip that come often: most of a minute at first", "local"
+        False,
+        "on a GPU, compile passes without a clip that come often: most of a minute at first, and a resumed run may "
+        "differ in the last digits",
+        "local",
     )
     server_lr: float | None = _f(None, "the server's, on the mean update (default: the algorithm's)", "server")
     averaging: str = _f(
@@ -152,6 +156,8 @@ class Spec:
             without_private=self.without_private,
         )
         check.below_one(delta=self.delta)
+        if self.delta < LEAST_DELTA:
+            raise SpecError(f"delta must be at least {LEAST_DELTA:g}, not {self.delta!r}: below that floats run out.")
         check.probability(client_rate=self.client_rate)
         check.fraction(momentum=self.momentum, validation=self.validation, tuning=self.tuning, late=self.late)
         check.fraction(server_data=self.server_data)

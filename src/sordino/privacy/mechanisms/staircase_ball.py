@@ -97,8 +97,8 @@ class StaircaseBall:
         volume = dim * math.log(2 * bound) - float(gammaln(dim + 1))  # of the ball of one step
         return np.asarray(-self.epsilon * level - volume - whole - math.log(-math.expm1(-self.epsilon)))
 
-    def _balls(self, dim: int) -> tuple[Floats, Floats]:
-        """Radii k + gamma in steps and their log-weights, the greatest near 0; the rest weighs less than 1e-18."""
+    def shells(self, dim: int) -> tuple[int, int, float]:
+        """The first and the last step that weigh anything, and the middle; refuses what is too many to draw from."""
         check_dim(dim)
         middle, spread = dim / self.epsilon, 12 * math.sqrt(dim + 1) / self.epsilon
         first = max(0, math.floor(middle - spread) - 2)
@@ -108,6 +108,11 @@ class StaircaseBall:
                 f"staircase-ball with epsilon {self.epsilon:g} in {dim} dimensions needs {last - first} shells "
                 f"(limit {SHELLS}); use laplace, which is the same noise to all digits there."
             )
+        return first, last, middle
+
+    def _balls(self, dim: int) -> tuple[Floats, Floats]:
+        """Radii k + gamma in steps and their log-weights, the greatest near 0; the rest weighs less than 1e-18."""
+        first, last, middle = self.shells(dim)
         radius: Floats = np.arange(first, last + 1, dtype=np.float64) + self.gamma
         radius = radius[radius > 0]
         near = max(middle, float(radius[0]))
