@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,199 +8,16 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-import sordino
-from problems import FEATURES, federation, job, mlp, plan
+from fedsdp_jobs import CPU, RNG, SIZES, at, made, message, played, sent, tagged
+from problems import FEATURES, federation, job, plan
 from sordino.core.errors import DataError, SpecError
-from sordino.core.rng import Stream
-from sordino.core.types import Batch, State
-from sordino.data.clients import adopt
+from sordino.core.types import Batch
 from sordino.engines.simulator import Simulator
 from sordino.methods.base import Local
 from sordino.methods.fedsdp import TOLD, UNITS, FedSdp, noise_for
 from sordino.privacy.allocation import budget_mu
 from sordino.privacy.events import Gaussian
-from sordino.runs import faults, loop
-from sordino.runs.prepare import with_tags
-
-CPU = torch.device("cpu")
-RNG = Stream.research(8)
-SIZES = (12, 5, 9, 7)
-
-
-def tagged(pairs, groups=1, seed=0):
-    held = adopt(pairs)
-    draw = np.random.default_rng(seed)
-    return with_tags(held, [draw.integers(0, groups + 1, n) for n in held.all_sizes().tolist()])
-
-
-def made(groups=1, clients=None, **keys):
-    return job(method="fedsdp", clients=clients or tagged(federation(SIZES), groups), groups=groups, **keys)
-
-
-def at(round, ratio=0.5, merged=None, **extra):
-    """A state as the server has it before a round."""
-    numbers = {"ratio": float(ratio), "merged": float(round if merged is None else merged)}
-    return State(torch.zeros(1), {k: torch.tensor(v, dtype=torch.float64) for k, v in (numbers | extra).items()}, round)
-
-
-def stored(kept):
-    """What comes back from the clients' own rows, which are float32."""
-    return tuple(int(v) for v in torch.tensor(kept, dtype=torch.float32).tolist())
-
-
-def price(units, steps, whole):
-    """What so many steps really cost with the float32 multiplier in use, relative to the whole budget; exactly."""
-    z = Fraction(float(torch.tensor(noise_for(units, steps, whole), dtype=torch.float32)))
-    return steps * Fraction(whole) ** 2 / z**2 if units else Fraction(0)
-
-
-# --- the filter
-
-
-def test_no_adaptive_sequence_spends_more_than_the_budget():
-    """Exactly, in fractions: the noise that is used, over all participations, however R is chosen."""
-    draw, most = np.random.default_rng(0), Fraction(0)
-    for trial in range(150):
-        rounds, steps = int(draw.integers(1, 120)), int(draw.integers(1, 9))
-        whole, slope = float(draw.uniform(0.1, 40)), float(draw.uniform(0, 1.999))
-        method, rate = FedSdp(slope=slope), float(draw.choice([1.0, 0.3]))
-        cap = int(draw.integers(1, rounds + 1)) if trial % 3 == 0 else None
-        known = plan(rounds=rounds, noise_multiplier=whole, max_participations=cap)
-        kept, spent = (0, 0, 0), Fraction(0)
-        for t in range(rounds):
-            if draw.uniform() > rate or kept[1] >= known.participations:
-                continue
-            # the worst is tried too: chosen by what is left so far
-            ratio = (0.0, 1.0, float(draw.uniform()), float(spent > Fraction(1, 2)))[trial % 4]
-            units, kept = method.allow(kept, at(t, ratio), known)
-            assert units >= 0 and kept[0] <= UNITS
-            kept = stored(kept)
-            spent += price(units, steps, whole)
-        assert spent <= 1
-        most = max(most, spent)
-    assert most > Fraction(999, 1000)
-
-
-def test_an_even_contribution_spends_everything_in_equal_parts():
-    known, kept, grants = plan(rounds=40), (0, 0, 0), []
-    for t in range(40):
-        units, kept = FedSdp(slope=1.7).allow(kept, at(t), known)
-        grants.append(units)
-    assert sum(grants) == UNITS and max(grants) - min(grants) <= 1
-
-
-def test_rounds_lost_in_a_crash_count_as_spent():
-    """Secure mode: rounds after the last checkpoint were released, and what clients kept of them is gone."""
-    draw, worst_naive = np.random.default_rng(1), 0
-    for trial in range(300):
-        rounds, slope = int(draw.integers(4, 60)), float(draw.uniform(0, 1.99))
-        method, known = FedSdp(slope=slope), plan(rounds=rounds)
-        first, lost = int(draw.integers(0, rounds // 2)), int(draw.integers(1, rounds // 2))
-        spent, kept = 0, (0, 0, 0)
-        for t in range(first):
-            units, kept = method.allow(kept, at(t, draw.uniform()), known)
-            spent += units
-        gone = kept
-        for t in range(first, first + lost):
-            if trial % 2 or draw.uniform() < 0.5:
-                units, gone = method.allow(gone, at(t, 0.0 if trial % 3 else draw.uniform()), known)
-                spent += units
-        total, naive, forgetful = spent, spent, kept
-        for t in range(first + lost, rounds):
-            ratio = 0.0 if trial % 3 else draw.uniform()
-            units, kept = method.allow(kept, at(t, ratio, merged=t - lost), known)
-            total += units
-            units, forgetful = method.allow(forgetful, at(t, ratio), known)
-            naive += units
-        assert total <= UNITS
-        worst_naive = max(worst_naive, naive)
-    assert worst_naive > 1.1 * UNITS  # had nobody counted them
-
-
-def test_the_state_counts_the_rounds_that_were_merged():
-    here = made(rounds=6)
-    state = loop.begin(here)
-    for r in range(2):
-        state = replace(played(here, state, r), round=r + 1)
-    skipped = replace(state, round=4)
-    assert int(skipped.extra["merged"]) == 2
-    grown, careful = (
-        here.method.allow((UNITS // 3, 2, 0), s, here.plan)[0] for s in (replace(state, round=2), skipped)
-    )
-    assert careful < grown
-
-
-class Killed(BaseException):
-    """Nothing in the run may catch it."""
-
-
-@pytest.mark.parametrize(("mode", "every"), [("secure", 1e6), ("secure", 0.0), ("research", 1e6)])
-def test_a_killed_run_releases_no_more_than_the_budget(mode, every, tmp_path, monkeypatch):
-    """Everything that ever left a client, before the crash and after it; a research run repeats the same release."""
-    left, rounds = {}, 6
-    real = FedSdp.release
-
-    def release(self, rows, sizes, state, plan, rng):
-        for client, share in zip(rng.ids.tolist(), rows[:, -3].tolist(), strict=True):
-            left[client, state.round if mode == "research" else len(left)] = share
-        return real(self, rows, sizes, state, plan, rng)
-
-    def die(name, seen=[0]):  # noqa: B006 (counts its own calls)
-        seen[0] += name == "merged"
-        if seen[0] == 4:
-            raise Killed
-
-    def train(**keys):
-        tags = [np.arange(n) % 5 == 0 for n in SIZES]
-        return sordino.train(mlp(), federation(SIZES), private_data=tags, test=federation((9,))[0], **keys)
-
-    monkeypatch.setattr(FedSdp, "release", release)
-    keys = {"method": "fedsdp", "slope": 1.9, "refresh": 2, "epsilon": 60.0, "rounds": rounds, "mode": mode}
-    faults.set_hook(die)
-    with pytest.raises(Killed):
-        train(**keys, checkpoint_seconds=every, out=str(tmp_path), name="it", device="cpu")
-    faults.set_hook(None)
-    spent = sum(share for (client, _), share in left.items() if client == 0)
-    assert 0.5 < spent < 1
-    result = train(resume=tmp_path / "it")
-    assert result.guarantee.epsilon <= 60
-    each = [sum(share for (client, _), share in left.items() if client == k) for k in range(4)]
-    assert len(set(each)) == 1 and spent < each[0] <= 1
-
-
-def test_more_private_contribution_means_more_noise_and_no_slope_none():
-    known = plan(rounds=20)
-    units = [FedSdp(slope=1.5).allow((0, 0, 0), at(0, r), known)[0] for r in (0.0, 0.3, 0.5, 0.9, 1.0)]
-    assert units == sorted(units, reverse=True) and len(set(units)) == 5
-    assert units[2] == UNITS // 20 and units[4] == int(UNITS / 20 / 1.75)  # w = 1 / (1 + 1.5 / 2)
-    assert len({FedSdp(slope=0.0).allow((0, 0, 0), at(0, r), known)[0] for r in (0.0, 0.5, 1.0)}) == 1
-
-
-@pytest.mark.parametrize(("slope", "ratio"), [(1.0, 0.0), (1.99, 0.0), (1.99, 0.2), (0.7, 0.1)])
-def test_what_is_spent_early_is_not_missing_at_the_end(slope, ratio):
-    known, kept, grants = plan(rounds=40), (0, 0, 0), []
-    for t in range(40):
-        units, kept = FedSdp(slope=slope).allow(kept, at(t, ratio), known)
-        grants.append(units / UNITS * 40)  # of an even part
-    assert grants[0] > 1.2 and min(grants) > 0.499 and sum(grants) <= 40
-
-
-def test_a_late_joiner_has_fewer_rounds_to_spend_on():
-    known = plan(rounds=20)
-    assert FedSdp().allow((0, 0, 0), at(15), known)[0] == UNITS // 5
-    capped = plan(rounds=20, max_participations=4)
-    assert FedSdp().allow((0, 0, 0), at(0), capped)[0] == UNITS // 4
-
-
-def test_whoever_has_nothing_left_sends_nothing():
-    here = made()
-    state, data = loop.begin(here), here.clients.fetch(range(4), CPU)
-    own = here.method.fresh(state, 4, here.plan)
-    own[1, -3] = UNITS
-    rows, kept = here.method.train(state, data, own, here.model, here.plan, RNG.rows(range(4)))
-    assert rows[1, 0] == 0 and not rows[1, :-TOLD].any() and rows[0, :-TOLD].all()
-    assert kept[1, -3] == UNITS and torch.isfinite(here.method.merge(state, rows, here.plan, RNG).params).all()
-
+from sordino.runs import loop
 
 # --- accounting
 
@@ -314,19 +129,6 @@ def test_a_record_is_in_one_groups_sum_and_moves_it_by_at_most_the_clip():
     assert longest > 0.9 * clip
 
 
-def sent(here, clients, states, engine=None):
-    engine = engine or Simulator(CPU)
-    who = range(clients.count)
-    return [
-        engine.clients(here.method, s, who, clients, here.model, here.plan, RNG.at("round", s.round)) for s in states
-    ]
-
-
-def played(here, state, round):
-    rows = sent(here, here.clients, [state], here.engine)[0]
-    return here.method.merge(state, rows, here.plan, RNG.at("merge", round))
-
-
 def test_noise_and_allocation_are_the_same_whatever_the_private_data_given_the_transcript():
     here = made(rounds=6, refresh=2, local_steps=2, epsilon=50.0)
     states = [loop.begin(here)]
@@ -375,13 +177,6 @@ def test_with_next_to_no_noise_the_contribution_is_the_shapley_share_of_the_grou
     assert float(after.extra["ratio"]) == pytest.approx(shares[1] + shares[2], abs=1e-4)
     assert float(after.extra["used"]) == 0.5
     assert len({round(s, 3) for s in shares}) == 3
-
-
-def message(sums, std, here, draw):
-    """A refresh round's rows of one client with these group sums."""
-    noisy = sums + std * torch.randn(sums.shape, generator=draw)
-    told = torch.tensor([1.0, 1.0, 0.1, 0.9, std])
-    return torch.cat([torch.zeros(sums.shape[1]), noisy.flatten(), told])[None]
 
 
 def test_the_part_of_the_noise_is_taken_away():
@@ -462,127 +257,6 @@ def test_data_must_say_what_is_private():
         here.method.train(state, replace(data, tags=None), own, here.model, here.plan, RNG.rows(range(4)))
     with pytest.raises(DataError, match="groups = 1"):
         here.method.train(state, replace(data, tags=data.tags * 2), own, here.model, here.plan, RNG.rows(range(4)))
-
-
-def test_a_run_from_the_shell_and_its_explanation(sordino_command, small_npz, tmp_path):
-    done = sordino_command(
-        "run", "--method", "fedsdp", "--dataset", str(small_npz), "--private-data", "label:0;2", "--groups", "2",
-        "--clients", "4", "--rounds", "4", "--refresh", "2", "--epsilon", "20", "--seed", "1", "--json",
-        "--name", "a", cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["claim"] is None and told["guarantee"]["epsilon"] <= 20
-    records = [json.loads(line) for line in (tmp_path / "runs/a/records.jsonl").read_text().splitlines()]
-    chosen = [r["decided"] for r in records]
-    assert [c["learnt"] for c in chosen] == [True, False, True, False]
-    assert [c["sums"] for c in chosen] == [3, 1, 3, 1]
-    left = [c["left"] for c in chosen]
-    assert left == sorted(left, reverse=True) and left[0] == pytest.approx(0.75)
-    assert chosen[1]["ratio_used"] == chosen[0]["ratio"] and sum(chosen[0]["shares"]) == pytest.approx(1)
-    said = FedSdp(groups=2).explain(records)
-    assert "1.7 times as much" in said[0] and "times as much" not in said[1]
-    assert len(said) == 4 and "Round 1" in said[0] and "group 2" in said[0] and "Released anew" not in said[1]
-    assert f"{100 * chosen[0]['ratio']:.0f} %" in said[1]
-    assert "(nothing was learnt yet)" in said[0] and [c["learnt_in"] for c in chosen] == [0, 1, 1, 3]
-    assert chosen[2]["shares_used"] == chosen[0]["shares"] != chosen[2]["shares"] == chosen[3]["shares_used"]
-    for text, c in zip(said[1:], chosen[1:], strict=True):
-        share, group = max((s, g) for g, s in enumerate(c["shares_used"][1:], start=1))
-        assert f"(led by group {group} with {round(100 * share)} %, learnt in round {c['learnt_in']})" in text
-    assert [set(c["clients"]) for c in chosen] == [{"0", "1", "2", "3"}] * 4
-    first, second = (c["noise_multiplier"] / c["even_multiplier"] for c in chosen[:2])
-    assert first == pytest.approx(1, rel=1e-4) and "as much noise as" in said[0]
-    assert (second > 1) == (chosen[0]["ratio"] > 0.5) == ("asks for more noise" in said[1])
-
-
-def test_each_client_is_told_what_its_own_participations_give():
-    """Cohorts and budgets of their own; beside it the docstring's allocation, written out by client."""
-    slope, rounds, steps = 1.5, 9, 2
-    here = made(rounds=rounds, slope=slope, refresh=3, local_steps=steps, budgets="100:0.5,600:0.5", epsilon=600.0)
-    state, draw, ratios = loop.begin(here), np.random.default_rng(4), set()
-    left, seen, differ = [1.0] * 4, [0] * 4, 0
-    for t in range(rounds):
-        cohort = sorted(draw.choice(4, draw.integers(1, 5), replace=False).tolist())
-        ratio = float(state.extra["ratio"])
-        rows = here.engine.clients(here.method, state, cohort, here.clients, here.model, here.plan, RNG.at("t", t))
-        state = replace(here.method.merge(state, rows, here.plan, RNG.at("m", t)), round=t + 1)
-        told = here.method.decided(state, here.plan)["clients"]
-        assert sorted(told) == [str(k) for k in cohort]
-        for k in cohort:
-            n = min(rounds - seen[k], rounds - t)
-            rho = min(left[k] / n / (1 + slope * (ratio - 0.5)), left[k] - (n - 1) * 0.5 / rounds, left[k])
-            left[k], seen[k] = left[k] - rho, seen[k] + 1
-            z = here.plan.multipliers[k] * (steps / rho) ** 0.5
-            found = [told[str(k)][name] for name in ("rho", "left", "noise_multiplier")]
-            assert found == pytest.approx([rho, left[k], z], rel=1e-4, abs=1e-5)
-        ratios.add(ratio)
-        differ += len({told[str(k)]["rho"] for k in cohort}) > 1
-    assert len(ratios) > 2 and differ > 3 and len(set(here.plan.multipliers)) == 2
-
-
-def test_what_a_client_says_of_itself_survives_the_weight_of_its_answer():
-    """Where clients drop out, whole rows count less; in float32 3 times 0.7, over 0.7, is not 3."""
-    here = made(clients=tagged(federation((4,) * 12)))
-    state = loop.begin(here)
-    rows = sent(here, here.clients, [state])[0]
-    for weight in torch.linspace(0.3, 0.99, 24):
-        told = here.method.decided(here.method.merge(state, rows * weight, here.plan, RNG), here.plan)
-        assert list(told["clients"]) == [str(k) for k in range(12)]
-        assert all(own["left"] == pytest.approx(2 / 3, abs=1e-5) for own in told["clients"].values())
-
-
-CHOSEN = {
-    "ratio_used": 0.8, "ratio": 0.9, "shares": [0.1, 0.2, 0.7], "learnt": True, "sums": 3, "rho": 0.1, "left": 0.5,
-    "noise_multiplier": 9.0, "even_multiplier": 8.0, "shares_used": [0.2, 0.5, 0.3], "learnt_in": 1,
-    "clients": {"2": {"rho": 0.1, "left": 0.4, "noise_multiplier": 7.0},
-                "5": {"rho": 0.1, "left": 0.6, "noise_multiplier": 9.5},
-                "7": {"rho": 0.0, "left": 0.0, "noise_multiplier": 0.0}},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({}, "(led by group 1 with 50 %, learnt in round 1)"),  # not by the one that leads from here on
-        ({}, "from here on the private share is 90 %, most of it by group 2."),
-        ({}, "By client the multiplier was 7 (client 2) to 9.5 (client 5)."),
-        ({"learnt": False}, "lost in that noise, so nothing new was learnt."),
-        ({"learnt": False, "sums": 1}, "(led by group 1 with 50 %, learnt in round 1)"),
-        ({"shares_used": [1.3, -0.2, -0.1]}, "(led by none, learnt in round 1)"),
-        ({"shares_used": [0.4, 0.6]}, "80 % of the step (learnt in round 1), which"),
-        ({"learnt_in": 0}, "80 % of the step (nothing was learnt yet), which"),
-        ({"learnt_in": -1}, "80 % of the step, which"),
-        ({"clients": {"5": CHOSEN["clients"]["5"]}}, "Client 5: multiplier 9.5, for 10 % of its budget; 60 % of it"),
-        ({"clients": {"7": CHOSEN["clients"]["7"]}}, "Client 7 had nothing left, so it sent nothing"),
-        ({"clients": {}}, "The client asked for was not in it."),
-    ],
-)
-def test_words_for_what_was_chosen(change, words):
-    (said,) = FedSdp(groups=2).explain([{"round": 4, "decided": CHOSEN | change}])
-    assert words in said
-
-
-def test_records_of_earlier_versions_are_explained_without_what_they_lack():
-    old = {k: v for k, v in CHOSEN.items() if k not in ("shares_used", "learnt_in", "clients")}
-    (said,) = FedSdp(groups=2).explain([{"round": 4, "decided": old}])
-    assert "80 % of the step, which asks for more" in said and "lient" not in said and "group 2 70 %" in said
-
-
-def test_a_refresh_that_is_lost_in_noise_leaves_the_round_in_which_it_was_learnt():
-    here, draw = made(refresh=2), torch.Generator().manual_seed(3)
-    state, one = loop.begin(here), torch.ones(here.model.layout.dim)
-    clear, lost = torch.stack([one, 2 * one]), torch.stack([-1e-3 * one] * 2)
-    state = replace(here.method.merge(state, message(clear, 1e-3, here, draw), here.plan, RNG), round=2)
-    assert here.method.decided(state, here.plan)["learnt_in"] == 0  # of the noise of round 1
-    while bool((after := here.method.merge(state, message(lost, 10.0, here, draw), here.plan, RNG)).extra["learnt"]):
-        pass
-    for again in (after, here.method.merge(replace(after, round=4), message(clear, 1e-3, here, draw), here.plan, RNG)):
-        told = here.method.decided(again, here.plan)
-        assert told["learnt_in"] == 1 and told["shares_used"] == pytest.approx([1 / 3, 2 / 3], abs=1e-2)
-    assert again.extra["since"].tolist() == [1, 5]
-    begun = {k: v for k, v in state.extra.items() if k not in ("since", "behind", "clients")}  # by an earlier version
-    later = here.method.merge(replace(state, extra=begun), message(clear, 1e-3, here, draw), here.plan, RNG)
-    assert here.method.decided(later, here.plan)["learnt_in"] == -1 and later.extra["since"][1] == 3
 
 
 def test_features_of_zero_are_survived():

@@ -12,10 +12,9 @@ import torch
 from scipy.stats import kstest, laplace, norm
 from torch import nn
 
-from problems import CLASSES, federation, job, plan, rows_of
+from problems import CLASSES, federation, job, plan, played, rows_of
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.engines.simulator import Simulator
 from sordino.methods import _kinds, _managed, harmonizer
 from sordino.methods._kinds import Kind, deal, mixed, parse
 from sordino.methods._managed import KEPT, TOLD, UNITS
@@ -38,16 +37,6 @@ def silent(clients=4, **keys):
     nn.init.zeros_(layer.bias)
     zeros = [(torch.zeros(10, WIDE), torch.zeros(10)) for _ in range(clients)]
     return job(layer, zeros, "squared_error", method="udp-fl", learning_rate=1.0, **keys)
-
-
-def played(made, rounds):
-    states, engine = [loop.begin(made)], Simulator(CPU)
-    for r in range(rounds):
-        rng = RNG.at("round", r)
-        ids = range(made.clients.count)
-        rows = engine.clients(made.method, states[-1], ids, made.clients, made.model, made.plan, rng)
-        states.append(replace(made.method.merge(states[-1], rows, made.plan, rng), round=r + 1))
-    return states
 
 
 # --- who is of which kind
@@ -177,7 +166,7 @@ def test_a_mixed_cohort_is_every_client_by_itself(managed):
 def test_nothing_is_seen_in_the_noise_of_several_mechanisms(managed):
     """The variance of the mean is that of the rows that came, whatever noise each of them had."""
     made = silent(reselect=1, managed=managed, rounds=4, dropout="0.3", **TWO)
-    for state in played(made, 3)[1:]:
+    for state in played(made, 3)[0][1:]:
         found = made.method.decided(state, made.plan)["seen"]
         assert not found["visible"] and abs(found["signal"]) < 0.15
 
@@ -242,7 +231,7 @@ def test_kinds_are_charged_by_rho_alone_and_share_one_scale():
 
 def test_the_record_and_its_words_tell_the_kinds_apart():
     made = job(method="udp-fl", rounds=4, reselect=2, **TWO)
-    states = played(made, 4)[1:]
+    states = played(made, 4)[0][1:]
     rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in states]
     json.dumps(rounds)
     first = rounds[0]["decided"]["kinds"]
@@ -269,7 +258,7 @@ def test_kinds_with_own_budgets_penalty_path_and_managed_multipliers_together():
         method="udp-fl", budgets="0.5:0.5,4:0.5", managed=True, reselect=2, path="polygon", server_data=0.25,
         path_steps=2, local_steps=2, **(TWO | {"epsilon": 4.0}),
     )  # fmt: skip
-    states = played(made, 3)
+    states = played(made, 3)[0]
     assert torch.isfinite(states[-1].params).all() and not torch.equal(states[-1].params, states[0].params)
     found = made.method.decided(states[-1], made.plan)
     assert len(found["clients"]) == 8 and len(found["kinds"]) == 2 and len(found["path_loss"]) == 11

@@ -13,7 +13,7 @@ from scipy.stats import kstest, laplace, norm
 from torch import nn
 
 import sordino
-from problems import FEATURES, federation, job, linear, rows_of
+from problems import FEATURES, federation, job, linear, played, rows_of
 from sordino.cli.explain import explain
 from sordino.core.errors import BudgetError
 from sordino.core.rng import Stream
@@ -213,17 +213,6 @@ def test_every_client_gets_the_noise_of_its_own_mechanism_scale_and_bound():
 
 
 # --- in a run
-
-
-def played(made, rounds=1, engine=None):
-    """The states of some rounds with all clients, and what left them."""
-    states, sent, engine = [loop.begin(made)], [], engine or Simulator(CPU)
-    for r in range(rounds):
-        before, rng = states[-1], RNG.at("round", r)
-        held = made.clients
-        sent.append(engine.clients(made.method, before, range(held.count), held, made.model, made.plan, rng))
-        states.append(replace(made.method.merge(before, sent[-1], made.plan, rng), round=r + 1))
-    return states, sent
 
 
 def harmonised(clients=None, **keys):

@@ -9,10 +9,9 @@ from scipy.stats import kstest, laplace, norm
 from torch import nn
 
 import sordino
-from problems import CLASSES, FEATURES, federation, job, linear, plan, rows_of
+from problems import CLASSES, FEATURES, federation, job, linear, plan, played, rows_of
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.engines.simulator import Simulator
 from sordino.methods import harmonizer
 from sordino.methods.base import Local
 from sordino.methods.udp_fl import UdpFl
@@ -41,17 +40,6 @@ def silent(**keys):
 def moved(made, plan=None, ids=range(4)):
     data = made.clients.fetch(ids, CPU)
     return rows_of(made, loop.begin(made), data, plan or made.plan, RNG.rows(ids))
-
-
-def played(made, rounds=1, state=None, clients=None):
-    """The states of some rounds with all clients."""
-    states, engine = [state or loop.begin(made)], Simulator(CPU)
-    for r in range(rounds):
-        before, rng = states[-1], RNG.at("round", r)
-        held = clients or made.clients
-        rows = engine.clients(made.method, before, range(held.count), held, made.model, made.plan, rng)
-        states.append(replace(made.method.merge(before, rows, made.plan, rng), round=before.round + 1))
-    return states
 
 
 # --- noise
@@ -151,7 +139,7 @@ def test_free_choice_is_charged_by_rho_alone():
     assert cost.event == Repeated(LaplaceL2Event(made.plan.z), 1)
     rho = 20 / (2 * made.plan.z**2)
     assert made.promise.epsilon <= 3.0 < zcdp.epsilon(Repeated(LaplaceL2Event(0.99 * made.plan.z), 20), 1e-5)
-    decided = made.method.decided(played(made, 1)[-1], made.plan)
+    decided = made.method.decided(played(made, 1)[0][-1], made.plan)
     assert decided["rho_total"] == pytest.approx(rho) and decided["rho"] == pytest.approx(rho / 20)
 
 
@@ -185,7 +173,7 @@ def test_the_choice_and_its_scale_are_those_of_the_public_plan():
     others = [(7 * x, (y + 1) % CLASSES) for x, y in federation()]
     one, two = job(method="udp-fl", reselect=1), job(method="udp-fl", clients=others, reselect=1)
     assert one.plan.z == two.plan.z and one.method.chosen(one.plan) == two.method.chosen(two.plan)
-    state = played(one, 2)[-1]  # a frozen transcript
+    state = played(one, 2)[0][-1]  # a frozen transcript
     assert one.method.decided(state, one.plan) == two.method.decided(state, two.plan)
     assert one.method.noise_of(state, one.plan) == two.method.noise_of(state, two.plan)
     noises = []
@@ -226,7 +214,7 @@ def test_a_mechanism_follows_from_what_was_released_alone():
 
 def test_what_a_round_records_and_what_is_said_of_it():
     made = job(method="udp-fl", rounds=4, reselect=2)
-    states = played(made, 4)[1:]
+    states = played(made, 4)[0][1:]
     rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in states]
     json.dumps(rounds)
     spent = [r["decided"]["renyi"] for r in rounds]
@@ -242,7 +230,7 @@ def test_what_a_round_records_and_what_is_said_of_it():
 @pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
 def test_the_sensitivity_in_use_is_recorded_in_the_norm_of_the_noise(mechanism):
     made = job(method="udp-fl", mechanism=mechanism, clip=0.4)
-    found = made.method.decided(played(made, 1)[-1], made.plan)
+    found = made.method.decided(played(made, 1)[0][-1], made.plan)
     state, data = loop.begin(made), made.clients.fetch(range(8), CPU)
     used = made.method.clipped(state.params, data, made.model, state, made.plan, [0] * 8, None)
     assert (found["norm"], found["sensitivity"]) == (used.norm, pytest.approx(used.bound))
@@ -252,7 +240,7 @@ def test_the_sensitivity_in_use_is_recorded_in_the_norm_of_the_noise(mechanism):
 def test_records_of_an_earlier_version_are_still_explained():
     """They have neither a sensitivity nor a share of coordinates."""
     made = job(method="udp-fl", rounds=2, reselect=2)
-    rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in played(made, 2)[1:]]
+    rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in played(made, 2)[0][1:]]
     for record in rounds:
         for name in ("sensitivity", "norm"):
             del record["decided"][name]
@@ -260,13 +248,13 @@ def test_records_of_an_earlier_version_are_still_explained():
     said = " ".join(made.method.explain(rounds))
     assert "chose gaussian" in said and "kurtosis 3; gaussian stays." in said and "One record" not in said
     assert "One record moves the sum of a step by at most 1 in the L2 norm" in " ".join(
-        made.method.explain([{"round": 1, "decided": made.method.decided(played(made, 1)[-1], made.plan)}])
+        made.method.explain([{"round": 1, "decided": made.method.decided(played(made, 1)[0][-1], made.plan)}])
     )
 
 
 def test_delta_zero_is_a_demand_of_its_own():
     made = job(method="udp-fl", pure=True, rounds=2, local_steps=2)
-    decided = made.method.decided(played(made, 1)[-1], made.plan)
+    decided = made.method.decided(played(made, 1)[0][-1], made.plan)
     assert decided["mechanism"] in ("laplace", "staircase")
     assert decided["epsilon_at_delta_0"] == pytest.approx(2 / made.plan.z)
 

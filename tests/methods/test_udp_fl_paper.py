@@ -9,10 +9,9 @@ import torch
 from scipy.stats import kstest, laplace, norm
 from torch import nn
 
-from problems import federation, job, linear, plan, rows_of
+from problems import federation, job, linear, plan, played, rows_of
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.engines.simulator import Simulator
 from sordino.methods import _printed_harmonizer as harmonizer
 from sordino.methods import _udp_fl_code as code
 from sordino.methods.base import Local
@@ -204,17 +203,6 @@ def test_it_learns_in_both_readings():
 def budgeted(**keys):
     keys = {"mechanism": "laplace", "budgets": "0.5:0.5,4:0.5", "epsilon": 4.0} | keys
     return job(linear(), method="udp-fl-paper", **keys)
-
-
-def played(made, rounds=1, engine=None):
-    """The states of some rounds with all clients, and what left them."""
-    states, sent, engine = [loop.begin(made)], [], engine or Simulator(CPU)
-    for r in range(rounds):
-        before, rng = states[-1], RNG.at("round", r)
-        held = made.clients
-        sent.append(engine.clients(made.method, before, range(held.count), held, made.model, made.plan, rng))
-        states.append(replace(made.method.merge(before, sent[-1], made.plan, rng), round=r + 1))
-    return states, sent
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "staircase"])

@@ -1,30 +1,16 @@
 """udp-fl with the algorithms it goes with, and with intermediate models on low-loss paths."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
 
-from problems import CLASSES, FEATURES, job
+from problems import CLASSES, FEATURES, job, played
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.engines.simulator import Simulator
 from sordino.runs import loop
 
 RNG = Stream.research(4)
 CPU = torch.device("cpu")
-
-
-def played(made, rounds=1, state=None, clients=None):
-    """The states of some rounds with all clients."""
-    states, engine = [state or loop.begin(made)], Simulator(CPU)
-    for r in range(rounds):
-        before, rng = states[-1], RNG.at("round", r)
-        held = clients or made.clients
-        rows = engine.clients(made.method, before, range(held.count), held, made.model, made.plan, rng)
-        states.append(replace(made.method.merge(before, rows, made.plan, rng), round=before.round + 1))
-    return states
 
 
 def budgeted(**keys):
@@ -35,7 +21,7 @@ def budgeted(**keys):
 def test_all_of_it_goes_with_the_algorithms_of_the_paper(algorithm):
     steps = {} if algorithm == "fedsgd" else {"local_steps": 2}
     made = budgeted(algorithm=algorithm, path="bezier", server_data=0.25, path_steps=2, **steps)
-    after = played(made, 2)[-1]
+    after = played(made, 2)[0][-1]
     assert torch.isfinite(after.params).all() and after.params.shape == loop.begin(made).params.shape
     decided = made.method.decided(after, made.plan)
     assert len(decided["path_loss"]) == len(decided["straight_loss"]) == 11
@@ -45,10 +31,10 @@ def test_all_of_it_goes_with_the_algorithms_of_the_paper(algorithm):
 @pytest.mark.parametrize("algorithm", ["fedavg", "q-fedavg"])
 def test_an_unoptimised_path_is_the_mean(algorithm):
     keys = {"method": "udp-fl", "server_data": 0.25, "algorithm": algorithm}
-    plain = played(job(**keys))[-1].params
-    assert torch.allclose(played(job(path="pairs", **keys))[-1].params, plain)
-    assert torch.allclose(played(job(path="polygon", path_steps=0, **keys))[-1].params, plain, atol=1e-6)
-    other = played(job(path="polygon", path_steps=5, **keys))[-1].params
+    plain = played(job(**keys))[0][-1].params
+    assert torch.allclose(played(job(path="pairs", **keys))[0][-1].params, plain)
+    assert torch.allclose(played(job(path="polygon", path_steps=0, **keys))[0][-1].params, plain, atol=1e-6)
+    other = played(job(path="polygon", path_steps=5, **keys))[0][-1].params
     assert not torch.allclose(other, plain, atol=1e-4)
 
 
@@ -57,7 +43,7 @@ def test_an_optimised_path_lowers_the_loss_on_the_servers_data():
     losses = {}
     for path in ("none", "polygon", "bezier"):
         made = job(path=path, path_steps=15, path_lr=0.5, **keys)
-        module = loop.trained(made, played(made, 2)[-1].params)
+        module = loop.trained(made, played(made, 2)[0][-1].params)
         x, y = made.plan.public.batch.x, made.plan.public.batch.y
         losses[path] = float(nn.functional.cross_entropy(module(x), y).detach())
     assert losses["polygon"] < 0.9 * losses["none"] and losses["bezier"] < 0.95 * losses["none"]

@@ -38,8 +38,9 @@ from sordino.core.errors import BudgetError
 from sordino.core.rng import RowStream
 from sordino.core.types import Batch, Model, Rows
 from sordino.methods import harmonizer
+from sordino.methods._harmonised import laplace
 from sordino.methods._measured import of_clients, sums_and_norms
-from sordino.methods.udp_fl import laplace
+from sordino.methods._seen import HEAVY
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
 from sordino.privacy.clip import Bounded
@@ -52,7 +53,6 @@ STATISTICS = ("sparsity", "kurtosis", "sensitivity")
 KEPT = ("mechanism", "before", "round", "words", *STATISTICS)  # a choice as a row of numbers
 LOOKED = 100  # records of a client that are looked at
 NEAR, HALF = 0.01, 0.5  # below this part of the root mean square a number is none; sparse from this share on
-HEAVY = 6.0  # kurtosis of a Laplace law; that of normal numbers of which half are zero, too
 LEAST = 0.01  # of the clip: the least sensitivity, so that gradients of zero do not end all noise and all training
 SMALL, FEATURES, POOL = 100, 1000, 100  # records, numbers in a record, clients
 STEEPEST = 500.0  # lambda of a staircase beyond which there is no noise to speak of

@@ -24,9 +24,7 @@ from torch import Tensor
 
 from sordino.core.rng import Floats
 
-HEAVY = (
-    6.0  # kurtosis from which on a signal is sparse or heavy-tailed: a Laplace law's, or a normal one's on half of it
-)
+HEAVY = 6.0  # kurtosis of a Laplace law; and of normal numbers of which half are zero
 NORMAL, LAPLACE = 5 / 3, 5 / 2  # tails
 CLEAR, CLEARLY = 3.0, 4.0  # standard errors that the sixth moment, and the signal as such, must have to be believed
 LEAST = 2  # coordinates that a share is never below

@@ -8,7 +8,7 @@ import numpy as np
 
 from sordino.core.rng import RowStream
 from sordino.core.types import Rows
-from sordino.methods.udp_fl import laplace
+from sordino.methods._harmonised import laplace
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.laplace import plus
 

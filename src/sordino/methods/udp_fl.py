@@ -38,8 +38,6 @@ from sordino.core.types import Batch, Model, Rows, State, Vector
 from sordino.core.vector import Layout
 from sordino.methods import _managed, _udp_words, harmonizer, low_loss_path
 from sordino.methods._harmonised import Harmonised
-from sordino.methods._harmonised import laplace as laplace
-from sordino.methods._harmonised import staircase as staircase
 from sordino.methods.base import Plan
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import basic, pld

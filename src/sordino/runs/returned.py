@@ -50,16 +50,16 @@ def check_costs(spec: Spec, method: Method, plan: Plan) -> None:
         raise SpecError(f"{spec.method}.claim must return a Claim or None, not {claim!r}.")
 
 
-def asked(name: str, verb: str, function: Callable[..., Any], *args: Any) -> Any:
+def asked(name: str, verb: str, function: Callable[..., Any], *args: Any, error: type[SordinoError] = SpecError) -> Any:
     """What a plug-in's function answers; whatever it raises is one error with its place."""
     try:
         return function(*args)
-    except SordinoError:
+    except (SordinoError, torch.OutOfMemoryError):
         raise
-    except Exception as error:
-        where = f" ({place})" if (place := plugin.place(error)) else ""
-        told = " ".join(str(error).split())
-        raise SpecError(f"{name}.{verb} fails{where}: {type(error).__name__}: {told}") from error
+    except Exception as found:
+        where = f" ({place})" if (place := plugin.place(found)) else ""
+        told = " ".join(str(found).split())
+        raise error(f"{name}.{verb} fails{where}: {type(found).__name__}: {told}") from found
 
 
 def check_words(name: str, verb: str, costs: Any, viewer: str) -> None:
@@ -101,16 +101,7 @@ class Checked:
         return found if self._ours or not callable(found) else partial(self._call, verb, found)
 
     def _call(self, verb: str, function: Callable[..., Any], *args: Any) -> Any:
-        if self._ours:
-            return function(*args)
-        try:
-            return function(*args)
-        except (SordinoError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            where = f" ({place})" if (place := plugin.place(error)) else ""
-            told = " ".join(str(error).split())
-            raise RunError(f"{self._name}.{verb} fails{where}: {type(error).__name__}: {told}") from error
+        return function(*args) if self._ours else asked(self._name, verb, function, *args, error=RunError)
 
     def remarks(self, plan: Plan) -> Any:
         found = self._call("remarks", self._method.remarks, plan)

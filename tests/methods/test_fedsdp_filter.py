@@ -1,0 +1,172 @@
+"""The filter of the sound FedSDP: no client ever spends more than its budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+import sordino
+from fedsdp_jobs import CPU, RNG, SIZES, at, made, played
+from problems import federation, mlp, plan
+from sordino.methods.fedsdp import TOLD, UNITS, FedSdp, noise_for
+from sordino.runs import faults, loop
+
+
+def stored(kept):
+    """What comes back from the clients' own rows, which are float32."""
+    return tuple(int(v) for v in torch.tensor(kept, dtype=torch.float32).tolist())
+
+
+def price(units, steps, whole):
+    """What so many steps really cost with the float32 multiplier in use, relative to the whole budget; exactly."""
+    z = Fraction(float(torch.tensor(noise_for(units, steps, whole), dtype=torch.float32)))
+    return steps * Fraction(whole) ** 2 / z**2 if units else Fraction(0)
+
+
+def test_no_adaptive_sequence_spends_more_than_the_budget():
+    """Exactly, in fractions: the noise that is used, over all participations, however R is chosen."""
+    draw, most = np.random.default_rng(0), Fraction(0)
+    for trial in range(150):
+        rounds, steps = int(draw.integers(1, 120)), int(draw.integers(1, 9))
+        whole, slope = float(draw.uniform(0.1, 40)), float(draw.uniform(0, 1.999))
+        method, rate = FedSdp(slope=slope), float(draw.choice([1.0, 0.3]))
+        cap = int(draw.integers(1, rounds + 1)) if trial % 3 == 0 else None
+        known = plan(rounds=rounds, noise_multiplier=whole, max_participations=cap)
+        kept, spent = (0, 0, 0), Fraction(0)
+        for t in range(rounds):
+            if draw.uniform() > rate or kept[1] >= known.participations:
+                continue
+            # the worst is tried too: chosen by what is left so far
+            ratio = (0.0, 1.0, float(draw.uniform()), float(spent > Fraction(1, 2)))[trial % 4]
+            units, kept = method.allow(kept, at(t, ratio), known)
+            assert units >= 0 and kept[0] <= UNITS
+            kept = stored(kept)
+            spent += price(units, steps, whole)
+        assert spent <= 1
+        most = max(most, spent)
+    assert most > Fraction(999, 1000)
+
+
+def test_an_even_contribution_spends_everything_in_equal_parts():
+    known, kept, grants = plan(rounds=40), (0, 0, 0), []
+    for t in range(40):
+        units, kept = FedSdp(slope=1.7).allow(kept, at(t), known)
+        grants.append(units)
+    assert sum(grants) == UNITS and max(grants) - min(grants) <= 1
+
+
+def test_rounds_lost_in_a_crash_count_as_spent():
+    """Secure mode: rounds after the last checkpoint were released, and what clients kept of them is gone."""
+    draw, worst_naive = np.random.default_rng(1), 0
+    for trial in range(300):
+        rounds, slope = int(draw.integers(4, 60)), float(draw.uniform(0, 1.99))
+        method, known = FedSdp(slope=slope), plan(rounds=rounds)
+        first, lost = int(draw.integers(0, rounds // 2)), int(draw.integers(1, rounds // 2))
+        spent, kept = 0, (0, 0, 0)
+        for t in range(first):
+            units, kept = method.allow(kept, at(t, draw.uniform()), known)
+            spent += units
+        gone = kept
+        for t in range(first, first + lost):
+            if trial % 2 or draw.uniform() < 0.5:
+                units, gone = method.allow(gone, at(t, 0.0 if trial % 3 else draw.uniform()), known)
+                spent += units
+        total, naive, forgetful = spent, spent, kept
+        for t in range(first + lost, rounds):
+            ratio = 0.0 if trial % 3 else draw.uniform()
+            units, kept = method.allow(kept, at(t, ratio, merged=t - lost), known)
+            total += units
+            units, forgetful = method.allow(forgetful, at(t, ratio), known)
+            naive += units
+        assert total <= UNITS
+        worst_naive = max(worst_naive, naive)
+    assert worst_naive > 1.1 * UNITS  # had nobody counted them
+
+
+def test_the_state_counts_the_rounds_that_were_merged():
+    here = made(rounds=6)
+    state = loop.begin(here)
+    for r in range(2):
+        state = replace(played(here, state, r), round=r + 1)
+    skipped = replace(state, round=4)
+    assert int(skipped.extra["merged"]) == 2
+    grown, careful = (
+        here.method.allow((UNITS // 3, 2, 0), s, here.plan)[0] for s in (replace(state, round=2), skipped)
+    )
+    assert careful < grown
+
+
+class Killed(BaseException):
+    """Nothing in the run may catch it."""
+
+
+@pytest.mark.parametrize(("mode", "every"), [("secure", 1e6), ("secure", 0.0), ("research", 1e6)])
+def test_a_killed_run_releases_no_more_than_the_budget(mode, every, tmp_path, monkeypatch):
+    """Everything that ever left a client, before the crash and after it; a research run repeats the same release."""
+    left, rounds = {}, 6
+    real = FedSdp.release
+
+    def release(self, rows, sizes, state, plan, rng):
+        for client, share in zip(rng.ids.tolist(), rows[:, -3].tolist(), strict=True):
+            left[client, state.round if mode == "research" else len(left)] = share
+        return real(self, rows, sizes, state, plan, rng)
+
+    def die(name, seen=[0]):  # noqa: B006 (counts its own calls)
+        seen[0] += name == "merged"
+        if seen[0] == 4:
+            raise Killed
+
+    def train(**keys):
+        tags = [np.arange(n) % 5 == 0 for n in SIZES]
+        return sordino.train(mlp(), federation(SIZES), private_data=tags, test=federation((9,))[0], **keys)
+
+    monkeypatch.setattr(FedSdp, "release", release)
+    keys = {"method": "fedsdp", "slope": 1.9, "refresh": 2, "epsilon": 60.0, "rounds": rounds, "mode": mode}
+    faults.set_hook(die)
+    with pytest.raises(Killed):
+        train(**keys, checkpoint_seconds=every, out=str(tmp_path), name="it", device="cpu")
+    faults.set_hook(None)
+    spent = sum(share for (client, _), share in left.items() if client == 0)
+    assert 0.5 < spent < 1
+    result = train(resume=tmp_path / "it")
+    assert result.guarantee.epsilon <= 60
+    each = [sum(share for (client, _), share in left.items() if client == k) for k in range(4)]
+    assert len(set(each)) == 1 and spent < each[0] <= 1
+
+
+def test_more_private_contribution_means_more_noise_and_no_slope_none():
+    known = plan(rounds=20)
+    units = [FedSdp(slope=1.5).allow((0, 0, 0), at(0, r), known)[0] for r in (0.0, 0.3, 0.5, 0.9, 1.0)]
+    assert units == sorted(units, reverse=True) and len(set(units)) == 5
+    assert units[2] == UNITS // 20 and units[4] == int(UNITS / 20 / 1.75)  # w = 1 / (1 + 1.5 / 2)
+    assert len({FedSdp(slope=0.0).allow((0, 0, 0), at(0, r), known)[0] for r in (0.0, 0.5, 1.0)}) == 1
+
+
+@pytest.mark.parametrize(("slope", "ratio"), [(1.0, 0.0), (1.99, 0.0), (1.99, 0.2), (0.7, 0.1)])
+def test_what_is_spent_early_is_not_missing_at_the_end(slope, ratio):
+    known, kept, grants = plan(rounds=40), (0, 0, 0), []
+    for t in range(40):
+        units, kept = FedSdp(slope=slope).allow(kept, at(t, ratio), known)
+        grants.append(units / UNITS * 40)  # of an even part
+    assert grants[0] > 1.2 and min(grants) > 0.499 and sum(grants) <= 40
+
+
+def test_a_late_joiner_has_fewer_rounds_to_spend_on():
+    known = plan(rounds=20)
+    assert FedSdp().allow((0, 0, 0), at(15), known)[0] == UNITS // 5
+    capped = plan(rounds=20, max_participations=4)
+    assert FedSdp().allow((0, 0, 0), at(0), capped)[0] == UNITS // 4
+
+
+def test_whoever_has_nothing_left_sends_nothing():
+    here = made()
+    state, data = loop.begin(here), here.clients.fetch(range(4), CPU)
+    own = here.method.fresh(state, 4, here.plan)
+    own[1, -3] = UNITS
+    rows, kept = here.method.train(state, data, own, here.model, here.plan, RNG.rows(range(4)))
+    assert rows[1, 0] == 0 and not rows[1, :-TOLD].any() and rows[0, :-TOLD].all()
+    assert kept[1, -3] == UNITS and torch.isfinite(here.method.merge(state, rows, here.plan, RNG).params).all()
