@@ -132,6 +132,7 @@ def build(name: str, args: argparse.Namespace) -> dict[str, object]:
     layout = Layout.of(model)
     weights, batch = layout.read(model).to(args.device), Batch(x, y, (x.shape[0],))
     gradients = Gradients.of(model, sample_loss, layout)
+    gradients.compiled = True
     steps["ours"] = lambda: gradients.sums(weights, batch, 1.0)
     return steps
 
@@ -180,7 +181,7 @@ def peak(name: str, form: str, args: argparse.Namespace) -> dict[str, float]:
 
 def in_fresh_process(name: str, form: str, args: argparse.Namespace) -> dict[str, float]:
     command = [sys.executable, __file__, "--models", name, "--device", args.device, "--memory-of", form]
-    command += ["--threads", str(args.threads), "--batch", str(args.batch), *(["--tf32"] if args.tf32 else [])]
+    command += ["--threads", str(args.threads), "--batch", str(args.batch)]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     return json.loads(lines[-1])  # type: ignore[no-any-return]
 
@@ -230,8 +231,9 @@ def clients(args: argparse.Namespace) -> dict[str, object]:
     x, y = (t.to(args.device) for t in records("cnn", sum(sizes)))
     weights = layout.read(model).to(args.device) + 0.01 * torch.randn(count, layout.dim, device=args.device)
     gradients, batch = Gradients.of(model, sample_loss, layout), Batch(x, y, sizes)
+    gradients.compiled = True
     line: dict[str, object] = {"workload": args.workload, "clients": count, "samples": sum(sizes)}
-    line |= {"device": args.device, "tf32": args.tf32}
+    line |= {"device": args.device}
     seconds: dict[str, list[float]] = {"clip 1.0": [], "clip None": []}
     for i in range(args.rounds + WARM):
         for clip in (1.0, None):
@@ -259,11 +261,10 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--batch", type=int, default=0, help="records a step instead of the model's own number")
-    parser.add_argument("--tf32", action="store_true", help="let a GPU round factors to TF32")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32  # for plain and ours alike
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # for plain and ours alike
     keep_freed_memory()  # as the simulator does, for plain and ours alike
     if args.batch:
         BATCH.update(dict.fromkeys(BATCH, args.batch))

@@ -126,6 +126,13 @@ def test_an_error_is_one_line_and_leaves_no_folder(args, kind, words, call, here
     assert no_folder(here)
 
 
+@pytest.mark.parametrize("args", [("run", "small.toml", "--out"), ("run", "small.toml", "--ledger"), ("explain",)])
+def test_a_name_too_long_for_a_file_is_one_line(args, call, here):
+    before = sorted(here.iterdir())
+    one_line(call(*args, "x" * 300), "File name too long", "xxx", "characters)")
+    assert sorted(here.iterdir()) == before
+
+
 def test_a_broken_file_is_one_line(call, here):
     (here / "small.toml").write_text("epsilon = 1\nepsilon = 2\n")
     one_line(call("run", "small.toml"), "SpecError", "small.toml is not valid TOML")

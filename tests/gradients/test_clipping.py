@@ -8,8 +8,8 @@ from torch import nn
 from sordino.core.errors import SpecError
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients
-from sordino.gradients.clipping import factors
+from sordino.gradients import Gradients, padded
+from sordino.gradients.clipping import factors, full_products
 from sordino.gradients.terms import Lookup, ghost
 
 PATHS = ["book-keeping", "vmap"]
@@ -128,3 +128,46 @@ def test_nothing_to_do_is_done():
     empty = Batch(torch.zeros(0, 3), torch.zeros(0), (0, 0))
     got = Gradients.of(module, loss, layout).sums(layout.read(module), empty, 1.0)
     assert torch.equal(got, torch.zeros(2, layout.dim))
+
+
+@pytest.fixture
+def products():
+    """torch's switches of matrix products, put back afterwards."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    yield torch.backends.cuda.matmul
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_tf32_products_are_switched_off_where_gradients_are_clipped(products):
+    for allowed in (True, False):
+        products.allow_tf32 = allowed
+        full_products(torch.device("cpu"))
+        assert products.allow_tf32 == allowed
+    full_products(torch.device("cuda"))  # nothing to tell
+    products.allow_tf32 = True
+    with pytest.warns(UserWarning, match="TF32 matrix products are switched off"):
+        full_products(torch.device("cuda"))
+    assert not products.allow_tf32
+
+
+def even(predictions, targets):
+    """What comes out is its own gradient's weight: nothing in it depends on how a GPU rounds the forward pass."""
+    signs = torch.linspace(-3, 3, predictions[0].numel(), device=predictions.device).sin().view(predictions.shape[1:])
+    return (predictions * signs).flatten(1).sum(1) * (1 + targets)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("stacked", [False, True], ids=["shared", "own"])
+@pytest.mark.filterwarnings("ignore:TF32 matrix products")
+def test_on_a_gpu_no_sum_is_made_of_products_in_tf32(stacked, monkeypatch, products):
+    """A kernel too large to be held, its norms from Gram matrices; a product rounded to TF32 is off by 3e-4."""
+    monkeypatch.setattr(padded, "SMALL", 10**12)  # shared weights go to PyTorch's kernels
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    products.allow_tf32 = True
+    module = nn.Conv2d(64, 256, 3, padding=1)
+    layout, weights, batch = case(module, torch.randn(6, 64, 4, 4), (3, 2, 1), stacked)
+    expected = naive(module, weights, batch, 20.0, even)
+    here = Batch(batch.x.cuda(), batch.y.cuda(), batch.sizes)
+    found = Gradients.of(module.cuda(), even, layout).sums(weights.cuda(), here, 20.0)
+    assert relative(found.cpu(), expected) <= 1e-5

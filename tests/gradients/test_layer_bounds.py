@@ -174,6 +174,7 @@ def test_on_a_gpu(stacked, name, monkeypatch):
     layout, weights, batch = case(module, x, SIZES, stacked)
     there = Batch(batch.x.cuda(), batch.y.cuda(), SIZES)
     gradients = Gradients.of(module, loss, layout)
+    gradients.compiled = True
     for groups in (None, GROUPS):
         bounds = middle(module, weights, batch, groups)
         expected = naive_layers(module, weights, batch, bounds, groups)[0]

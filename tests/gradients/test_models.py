@@ -19,7 +19,7 @@ class Attention(nn.Module):
         self.norm, self.qkv, self.out = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
 
     def forward(self, ids):
-        x = self.words(ids) + self.places(torch.arange(6).expand_as(ids))
+        x = self.words(ids) + self.places(torch.arange(6, device=ids.device).expand_as(ids))
         q, k, v = self.qkv(self.norm(x)).view(-1, 6, 3, 2, 4).permute(2, 0, 3, 1, 4)
         x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return x.mean(1)

@@ -58,7 +58,7 @@ def test_no_compiler_no_harm(monkeypatch):
     with pytest.warns(UserWarning, match="no compiler here"):
         steps = Padded(kept)
         for _ in range(padded.PATIENCE + 1):
-            got = steps.sums(weights, batch, 0.5, 50)
+            got = steps.sums(weights, batch, 0.5, 50, compiled=True)
     assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
 
 
@@ -87,9 +87,10 @@ def test_padding_pays_only_for_sizes_that_are_alike():
 def test_compiled_is_the_same():
     module, kept, weights, batch = book()
     steps = Padded(kept, "aot_eager")
-    for _ in range(padded.PATIENCE + 1):
-        got = steps.sums(weights, batch, 0.5, 50)
-    assert steps._steps  # it was compiled
+    for compiled in (False, True):  # where that was asked for
+        for _ in range(padded.PATIENCE + 1):
+            got = steps.sums(weights, batch, 0.5, 50, compiled=compiled)
+        assert bool(steps._steps) == compiled
     assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
 
 
@@ -103,6 +104,7 @@ def test_on_a_gpu(stacked, monkeypatch):
     weights = weights if stacked else weights[0]
     layout = case(module, batch.x, SIZES, False)[0]
     gradients = Gradients.of(module, loss, layout)
+    gradients.compiled = True
     for clip, small in ((0.5, 0), (0.5, 1), (None, 1)):
         monkeypatch.setattr(padded, "SMALL", small or 10**12)
         for _ in range(padded.PATIENCE + 1):  # as it is, then compiled or recorded

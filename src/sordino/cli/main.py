@@ -63,6 +63,10 @@ def cli() -> None:
     """Differentially private federated learning with an honest, total epsilon."""
 
 
+def _short(name: str) -> str:
+    return name if len(name) <= 80 else f"{name[:77]}... ({len(name)} characters)"
+
+
 def main() -> None:
     """Errors of ours are one line on stderr and exit code 2; nobody sees a stack trace for a typing mistake."""
     from sordino.core import plugin
@@ -84,6 +88,9 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None and not plugin.place(error):
+            click.echo(f"sordino: {error.strerror}: {_short(str(error.filename))}", err=True)
+            sys.exit(2)
         if not (place := plugin.place(error)):
             raise
         click.echo(f"sordino: a plug-in fails ({place}): {type(error).__name__}: {error}", err=True)

@@ -4,8 +4,9 @@
 
 Three cases the formula leaves open. A zero gradient keeps factor 1. A gradient whose norm is not finite gets
 factor 0 and is removed from the sum, so that one broken record adds nothing: the sum's sensitivity stays C.
-Rounding: norms are float32, so a clipped gradient is aimed a hair below C and its true norm does not pass C; a wider
-hair where a GPU is allowed to round the factors of a product to TF32 (PyTorch's default for convolutions).
+Rounding: norms are float32, so a clipped gradient is aimed a hair below C and its true norm does not pass C. On a GPU
+neither norms nor sums are made of products that are rounded to TF32, which keeps 10 bits: over many positions that
+cancel out, a sum of such products may be longer than its norm by percents. What goes into them may be.
 
 In the L1 norm the same, min(1, C / |g_i|_1). Its terms are all added up in float64: ten thousand numbers too small to
 move a float32 sum may pass any margin together. What is so long that its factor has few digits in float32 is removed.
@@ -16,6 +17,7 @@ gradient has a factor of its own. Where the norm of one is not finite, the sampl
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -29,25 +31,26 @@ from sordino.gradients.scale import Scale
 Clip = float | Tensor  # one bound, or a tensor [layers] with one for each
 
 MARGIN = 2e-6  # of C; several times the rounding error of a float32 norm and of the product with its factor
-MARGIN_TF32 = 2e-3  # TF32 keeps 10 bits: each product is off by up to 1e-3
 
 
-def margin(device: torch.device) -> float:
-    rough = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
-    return MARGIN_TF32 if device.type == "cuda" and rough else MARGIN
+def full_products(device: torch.device) -> None:
+    """Matrix products as float32 has them; told once, where someone had switched that off."""
+    if device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+        torch.backends.cuda.matmul.allow_tf32 = False
+        warnings.warn("TF32 matrix products are switched off: clipped gradients could pass their bound.", stacklevel=2)
 
 
 def factors(squared: Tensor, clip: float | Tensor) -> Tensor:
     """Squared norms [records] -> factors [records] in [0, 1]."""
     norms = squared.clamp(min=0).sqrt()  # clamp keeps nan
-    inside = clip * (1 - margin(squared.device))
+    inside = clip * (1 - MARGIN)
     scaled = torch.where(norms > inside, inside / norms, torch.ones_like(norms))
     return torch.where(torch.isfinite(norms), scaled, torch.zeros_like(norms))
 
 
 def factors_l1(norms: Tensor, clip: float | Tensor, dtype: torch.dtype) -> Tensor:
     """L1 norms [records] in float64 -> factors [records] in [0, 1]."""
-    inside = clip * (1 - margin(norms.device))
+    inside = clip * (1 - MARGIN)
     scaled = torch.where(norms > inside, inside / norms, torch.ones_like(norms))
     good = torch.isfinite(norms) & (scaled >= torch.finfo(dtype).tiny)
     return torch.where(good, scaled, torch.zeros_like(norms)).to(dtype)

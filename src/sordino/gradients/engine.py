@@ -28,8 +28,7 @@ from sordino.core.vector import Layout
 from sordino.gradients import clone, cost
 from sordino.gradients import groups as grouping
 from sordino.gradients.bookkeeping import BookKeeping
-from sordino.gradients.clipping import Clip, by_layer
-from sordino.gradients.layers.linear import Linear
+from sordino.gradients.clipping import Clip, by_layer, full_products
 from sordino.gradients.memory import channels_last
 from sordino.gradients.padded import Padded, small
 from sordino.gradients.persample import ENTRIES, PerSample
@@ -75,7 +74,7 @@ class Gradients:
 
     path: str  # "book-keeping" or "vmap"
     reason: str  # why, in one line; both may still change at the first batch, never after it
-    compiled: bool = False  # on a GPU, passes without a clip whose shapes come often
+    compiled: bool = False  # on a GPU, passes whose shapes come often, unless they are small
     autocast: bool = False  # on a GPU, passes in bfloat16, the sums as ever; never where gradients are clipped
 
     def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout, path: str) -> None:
@@ -86,14 +85,14 @@ class Gradients:
         self._fast: BookKeeping | None = None
         self._lock = threading.Lock()
         self._known: dict[tuple[object, ...], Seen] = {}  # by the shape of a sample
-        self._random = self._linear = False
+        self._random = self._absolute = False
         self._recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())  # cuDNN has kernels for it
         self.path, self.reason = "vmap", "asked for"
         if path != "vmap":
             try:
                 plan = clone.plan(module, layout)
                 self._fast = BookKeeping(module, loss, layout, plan)
-                self._linear = all(layer is Linear for layer, slots in plan.values() if slots)
+                self._absolute = all(layer.absolute for layer, slots in plan.values() if slots)
                 self._padded = Padded(self._fast)
                 self.path, self.reason = "book-keeping", "every trainable parameter belongs to a layer with a rule"
             except Unsupported as error:
@@ -125,7 +124,7 @@ class Gradients:
         scale, [dim] or [clients, dim] and positive: what has a norm of at most clip is the gradient divided by it, the
         sums stay as they are. layers, instead of clip: bounds of the layers of `Layout.layers`, one for each.
         norm: the one that clip bounds, 2 or 1. The L1 norm goes with neither scale nor layers, and is taken by vmap,
-        whatever the path, unless all that is trained are linear layers.
+        whatever the path, where embeddings or recurrent layers are trained.
         """
         self._check(weights, batch, clip, seeds)
         self._check_norm(norm, clip is not None and scale is None and layers is None)
@@ -142,6 +141,7 @@ class Gradients:
         if bound is None:
             share = None if groups is None else grouping.shares(groups, weights)
             return self._unclipped(replace(call, share=share), self.autocast and call.cuda)
+        full_products(weights.device)
         if groups is None:
             return self._route(call, bound)
         out = weights.new_zeros(len(batch.sizes), self._layout.dim)
@@ -182,7 +182,7 @@ class Gradients:
     def _route(self, call: Call, clip: Clip | None) -> Tensor:
         """By the book where one is kept, on a GPU padded if that pays; else by vmap."""
         weights, batch, rest = call.weights, call.batch, (call.width, call.share, call.scale)
-        if self._fast is None or self.path == "vmap" or (call.norm == 1 and not self._linear):
+        if self._fast is None or self.path == "vmap" or (call.norm == 1 and not self._absolute):
             return self._slow.sums(weights, batch, clip, call.seeds, *rest, call.norm)
         if call.cuda and not self._random:
             own = weights.dim() == 2
@@ -190,7 +190,7 @@ class Gradients:
                 return self._one_by_one(call, clip)
             if call.norm == 2 and self._padded.pays(batch.sizes) and (own or small(sum(batch.sizes), call.limit)):
                 stacked = weights.expand(len(batch.sizes), -1)
-                return self._padded.sums(stacked, batch, clip, call.limit, *rest)
+                return self._padded.sums(stacked, batch, clip, call.limit, *rest, self.compiled)
         x = channels_last(batch.x) if call.seen.last else batch.x
         limit = call.limit
         if call.norm == 1:  # gradients may be held

@@ -1,10 +1,10 @@
-"""Many clients on a GPU: pad every client to one size; record the whole step, or compile it.
+"""Many clients on a GPU: pad every client to one size; record the whole step, or compile it where that was asked for.
 
 Ragged batches would mean a loop over clients; padded ones are batched products of fixed shapes. The step is then a
 pure function of tensors. A small one is recorded and replayed, since starting its kernels takes longer than running
 them, and gives the same numbers bit for bit. A big one is traced, forward, backward, norms and sums together, and
-torch.compile fuses it, which takes most of a minute and pays where a step moves gigabytes. Where either fails, or
-compiling gives other numbers, the same function runs as it is.
+torch.compile fuses it, which takes most of a minute, with a deep network several, and pays in long runs. Where either
+fails, or compiling gives other numbers, the same function runs as it is.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ TRIES = 3  # times its shape is met before that
 TOLERANCE = 1e-3  # relative difference beyond which a compiled step is not trusted
 
 Step = Callable[..., Tensor]  # weights, x, y, share[, clip[, scale]] -> [clients, dim]
+Maker = Callable[[Step, tuple[Tensor, ...]], Step]
 
 
 def padding(starts: Tensor, sizes: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -58,7 +59,7 @@ def small(records: int, limit: int) -> bool:
 
 
 class Padded:
-    """Compiled steps, by shape. `backend` None leaves them uncompiled."""
+    """Recorded and compiled steps, by shape. `backend` None leaves all uncompiled."""
 
     def __init__(self, book: BookKeeping, backend: str | None = "inductor") -> None:
         self._book, self._backend = book, backend
@@ -80,15 +81,19 @@ class Padded:
         width: int = 1,
         share: Tensor | None = None,
         scale: Tensor | None = None,
+        compiled: bool = False,
     ) -> Tensor:
-        """At most about `limit` records at a time, clients of about one size together; see `BookKeeping.sums`."""
+        """At most about `limit` records at a time, clients of about one size together; see `BookKeeping.sums`.
+
+        compiled: big steps whose shapes come often are."""
         many, widest, even = len(batch.sizes), max(batch.sizes), min(batch.sizes) == max(batch.sizes)
         parts = 1 if even or many < CROWD else PARTS
         count = -(-many // max(parts, -(-widest * many // limit)))
         bound = None if clip is None else torch.as_tensor(clip, dtype=weights.dtype, device=weights.device)
         if even and count == many:
             full = torch.ones(len(batch.y), dtype=weights.dtype, device=weights.device) if share is None else share
-            return self._call(small(len(batch.y), limit), width, weights, batch.x, batch.y, full, bound, scale)
+            how = self._how(small(len(batch.y), limit), compiled)
+            return self._call(how, width, weights, batch.x, batch.y, full, bound, scale)
         sizes, whole = torch.tensor(batch.sizes), max(1, ROUND // width) * width  # units are not cut
         order = sizes.argsort(stable=True)
         starts, own_device = sizes.cumsum(0) - sizes, weights.device
@@ -103,30 +108,35 @@ class Padded:
             by = scale
             if scale is not None and scale.dim() == 2:
                 by = F.pad(scale[who.to(own_device)], (0, 0, *fill), value=1.0)
-            rows = self._call(
-                small(len(index), limit), width, own, batch.x[index], batch.y[index], each_share, bound, by
-            )
+            how = self._how(small(len(index), limit), compiled)
+            rows = self._call(how, width, own, batch.x[index], batch.y[index], each_share, bound, by)
             out[who.to(own_device)] = rows[: len(who)]
         return out
 
-    def _call(self, recorded: bool, width: int, *inputs: Tensor | None) -> Tensor:
+    def _how(self, recorded: bool, compiled: bool) -> tuple[int, Maker] | None:
+        """After how many calls a step is made of a shape, and by what."""
+        return (TRIES, self._record) if recorded else (PATIENCE, self._compile) if compiled else None
+
+    def _call(self, how: tuple[int, Maker] | None, width: int, *inputs: Tensor | None) -> Tensor:
         known = tuple(t for t in inputs if t is not None)
-        step = self._step(recorded, width, inputs)
+        step = self._step(how, width, inputs)
         if not isinstance(step, Replay):
             return step(*known)
         with self._lock:  # it has one set of places
             return step(*known).clone()
 
-    def _step(self, recorded: bool, width: int, inputs: tuple[Tensor | None, ...]) -> Step:
+    def _step(self, how: tuple[int, Maker] | None, width: int, inputs: tuple[Tensor | None, ...]) -> Step:
         key = (width, *((t.shape, t.dtype, t.device) if t is not None else None for t in inputs))
         plain = partial(self._plain, width=width)
         if key not in self._steps:
+            if how is None:
+                return plain
+            tries, make = how
             with self._lock:
                 self._met[key] += 1
-                if self._met[key] <= (TRIES if recorded else PATIENCE):
+                if self._met[key] <= tries:
                     return plain
                 if key not in self._steps:
-                    make = self._record if recorded else self._compile
                     self._steps[key] = make(plain, tuple(t for t in inputs if t is not None))
         return self._steps[key]
 

@@ -45,7 +45,7 @@ class Term(ABC):
         """Squared norms [records] of the gradients divided by a scale."""
 
     def absolute(self, clip: Clip) -> Tensor:
-        """L1 norms [records] in float64, called instead of `squared`; terms of linear layers have it."""
+        """L1 norms [records] in float64, called instead of `squared`; see `Layer.absolute`."""
         raise TypeError(f"no L1 norm of {type(self).__name__}")
 
     @abstractmethod

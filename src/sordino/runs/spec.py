@@ -114,7 +114,7 @@ class Spec:
     precision: str = _f("float32", "float32; bfloat16 is for training without privacy", "local")
     compile: bool = _f(
         False,
-        "on a GPU, compile passes without a clip that come often: most of a minute at first, and a resumed run may "
+        "on a GPU, compile passes that come often: a minute at first (deep networks: minutes), and a resumed run may "
         "differ in the last digits",
         "local",
     )

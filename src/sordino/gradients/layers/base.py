@@ -17,6 +17,7 @@ class Layer(ABC):
     """
 
     names: ClassVar[str] = "weight|bias"  # parameters it knows, as a regular expression
+    absolute: ClassVar[bool] = True  # whether its terms have L1 norms
 
     def __init__(self, module: nn.Module, slots: dict[str, str]) -> None:
         self.module, self.slots = module, slots

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients import cost
+from sordino.gradients.clipping import Clip
 from sordino.gradients.layers.base import Layer
 from sordino.gradients.layers.patches import Geometry
 from sordino.gradients.memory import is_last
 from sordino.gradients.scale import Divisor, join
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Op, Tape, Unsupported, Weight
-from sordino.gradients.terms import Dense, Term, folded, ghost, squares, zero
+from sordino.gradients.terms import Dense, Term, absolutes, folded, ghost, squares, zero
 
 
 class Convolution(Op):
@@ -127,7 +128,7 @@ class Kernel(Term):
             return squares(self.values)
         way = cost.way(*self._size) if self.shape.groups == 1 else "hold"
         if way == "hold":
-            return self._hold()
+            return self._hold()[1]
         if way == "ghost":
             return join([ghost(a, g) for a, g in self._chunks()])
         return join([squares(self._instantiate(a, g)) for a, g in self._chunks()])
@@ -140,15 +141,24 @@ class Kernel(Term):
         if self.values is not None:
             return by.squares(self.values)
         if self.shape.groups > 1 or cost.holds(*self._size):
-            return self._hold(by)
+            return self._hold(by)[1]
         norms, at, self.exact = [], 0, True
         for a, g in self._chunks():
             norms.append(by.instances(a, g, at, self._instantiate))
             at += a.shape[0]
         return join(norms)
 
-    def _hold(self, by: Divisor | None = None) -> Tensor:
-        """Keep the units' gradients, and nothing else; their squared norms."""
+    def absolute(self, clip: Clip) -> Tensor:
+        """Instantiated and held, so that what is summed is what was measured."""
+        return absolutes(self._held)
+
+    @property
+    def _held(self) -> Tensor:
+        """The units' gradients [units, p, d], kept from now on."""
+        return self._hold()[0] if self.values is None else self.values
+
+    def _hold(self, by: Divisor | None = None) -> tuple[Tensor, Tensor]:
+        """Keep the units' gradients, and nothing else; these and their squared norms."""
         _, d, p = self._size
         values, norms, at = self.x.new_empty(self.x.shape[0] // self.width, p, d), [], 0
         for a, g in self._chunks():
@@ -157,7 +167,7 @@ class Kernel(Term):
             at += a.shape[0]
         self.values, self.patches = values, None
         self.x = self.g = values.new_empty(0)
-        return join(norms)
+        return values, join(norms)
 
     def drop(self, bad: Tensor) -> None:
         if self.values is not None:
@@ -176,7 +186,7 @@ class Kernel(Term):
             g = g if factors is None else g * factors.view(-1, 1, 1)
             return self.shape.weight(split.outer(self._rows(g), self._rows(self.patches)))
         g = self.g if factors is None else self.g * factors.view(-1, *(1,) * (self.g.dim() - 1))
-        if self.exact:
+        if self.exact or (factors is not None and g.is_cuda and torch.backends.cudnn.allow_tf32):  # see `clipping`
             return self.shape.weight(self._by_patches(split, g))
         stacked = self.weight.dim() > self.g.dim()
         out = g.new_zeros(split.clients, *self.weight.shape[-self.g.dim() :])
@@ -202,11 +212,7 @@ class Kernel(Term):
     def add(self, other: Term) -> Term:
         if not isinstance(other, Kernel):
             raise TypeError(f"cannot add {type(other).__name__} to a convolution's gradient")
-        for term in (self, other):
-            if term.values is None:
-                term._hold()
-        if self.values is not None and other.values is not None:
-            self.values = self.values + other.values
+        self.values = self._held + other._held
         return self
 
     def fold(self, width: int) -> Term:

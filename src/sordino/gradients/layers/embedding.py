@@ -31,6 +31,8 @@ class Table(Op):
 
 
 class Embedding(Layer):
+    absolute = False
+
     @classmethod
     def refuses(cls, module: nn.Module) -> str | None:
         if getattr(module, "max_norm", None) is not None:

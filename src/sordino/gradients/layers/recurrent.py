@@ -21,6 +21,8 @@ State = tuple[Tensor, ...]
 
 
 class Recurrent(Layer):
+    absolute = False
+
     names = r"(weight|bias)_(ih|hh|hr)_l\d+(_reverse)?"
 
     def linear(self, x: Tensor, weight: str, bias: str | None) -> Tensor:
