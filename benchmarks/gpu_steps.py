@@ -1,10 +1,10 @@
-"""One local step of ten clients with weights of their own, ResNet-18 with GroupNorm, on a GPU that does nothing else.
+"""One local step of clients with weights of their own, ResNet-18 with GroupNorm, on a GPU that does nothing else.
 
     python benchmarks/gpu_steps.py              # milliseconds a step, the median of --rounds
 
 Without a clip, batches of 50 in bfloat16: passes recorded in lanes, and compiled first (key `compile`; how long that
-took is said). Clipped, batches of 250 in float32: client after client, all of them padded, and with weights that all
-share, as in the first local step of a round.
+took is said). Clipped, in float32, batches of 250, and batches of 50 of fifty clients: client after client, all of them
+padded, and with weights that all share, as in the first local step of a round.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import torch
 
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients, cost, graphed, padded
+from sordino.gradients import Gradients, cost, graphed
 from sordino.models.losses import cross_entropy
 from sordino.models.resnet18 import resnet18
 
 CLIENTS = 10
 
 
-def data(records: int) -> Batch:
-    many = CLIENTS * records
+def data(records: int, clients: int = CLIENTS) -> Batch:
+    many = clients * records
     x, y = torch.randn(many, 3, 32, 32, device="cuda"), torch.randint(0, 10, (many,), device="cuda")
-    return Batch(x, y, (records,) * CLIENTS)
+    return Batch(x, y, (records,) * clients)
 
 
 def median(step: Callable[[], object], rounds: int) -> float:
@@ -66,12 +66,13 @@ def main() -> None:
         took = median(partial(gradients.sums, weights, batch, None), rounds)
         print(f"no clip, batches of 50, bfloat16, {name}: {took:.1f} ms; the first step {first:.1f} s", flush=True)
 
-    batch, padded.PATIENCE = data(250), 10**9  # never compiled
-    for name, alone, own in (("one by one", 0, weights), ("padded", 10**15, weights), ("one model", 0, weights[0])):
-        cost.ALONE, gradients = alone, Gradients.of(model, cross_entropy, layout)
-        took = median(partial(gradients.sums, own, batch, 0.01), rounds)
-        print(f"clipped, batches of 250, {name}: {took:.0f} ms", flush=True)
-        torch.cuda.empty_cache()
+    for records, clients in ((250, CLIENTS), (50, 50)):
+        batch, own = data(records, clients), layout.read(model).repeat(clients, 1)
+        for name, alone, one in (("one by one", 0, own), ("padded", 10**15, own), ("one model", 0, own[0])):
+            cost.ALONE, gradients = alone, Gradients.of(model, cross_entropy, layout)
+            took = median(partial(gradients.sums, one, batch, 0.01), rounds)
+            print(f"clipped, {clients} batches of {records}, {name}: {took:.0f} ms", flush=True)
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -175,6 +175,25 @@ def test_a_page_says_what_diverged_and_a_curve_is_of_numbers_alone():
     assert "no finite number at the end: B at 0.5.\n" in text and "| B | 0.5 | 0.00 (1) |" in text
 
 
+def test_curves_without_privacy_are_in_every_panel():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    private = [outcome("A", x, "sound", 0, 0.8, x) for x in (0.5, 2.0)]
+    plain = outcome("FedAvg", "none", "reference", 0, 0.9)
+    made = Experiment("002/x", "T", "", lambda s: [], kind="by-round")
+    for found, panels in ((private, 2), ([*private, plain], 2), ([plain], 1)):
+        figure = pictures._by_round(pyplot, made, found)
+        seen = [axis for axis in figure.axes if axis.get_visible()]
+        assert len(seen) == panels
+        for axis in seen:
+            heights = sorted(line.get_ydata()[0] for line in axis.lines)
+            assert heights == ([80.0] if private[0] in found else []) + ([90.0] if plain in found else [])
+        pyplot.close(figure)
+
+
 def test_a_page_keeps_what_others_wrote(tmp_path):
     one, two = (Experiment(f"002/{n}", n, "", lambda s: []) for n in ("a", "b"))
     file = tmp_path / "002.md"

@@ -7,6 +7,8 @@ from torch import nn
 from problems import CLASSES, FEATURES, job, played
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
+from sordino.methods import low_loss_path
+from sordino.privacy.clip import clip_rows
 from sordino.runs import loop
 
 RNG = Stream.research(4)
@@ -49,8 +51,19 @@ def test_an_optimised_path_lowers_the_loss_on_the_servers_data():
     assert losses["polygon"] < 0.9 * losses["none"] and losses["bezier"] < 0.95 * losses["none"]
 
 
+def test_tuned_is_training_on_the_servers_data_without_a_path():
+    """Every point is theta: gradients at the average itself, no end of a path in them."""
+    made = job(method="udp-fl", server_data=0.25)
+    public, models = made.plan.public, torch.randn(2, made.model.layout.dim)
+    found = low_loss_path.optimise("tuned", models, public, 1, 0.1, 4, RNG)
+    theta, at = models.mean(0, keepdim=True), RNG.at("step", 0)
+    step = 0.1 * clip_rows(low_loss_path._gradients(theta, public, at), 1.0).value
+    assert torch.allclose(found.shift, -step[0], atol=1e-6) and step.norm() > 0.01
+    assert torch.equal(found.along, found.along[:1].expand(11)) and not torch.equal(found.straight, found.along)
+
+
 def test_a_path_needs_data_that_the_server_may_use():
-    for path in ("polygon", "bezier"):
+    for path in ("polygon", "bezier", "tuned"):
         with pytest.raises(SpecError, match="server_data"):
             job(method="udp-fl", path=path)
     job(method="udp-fl", path="pairs")

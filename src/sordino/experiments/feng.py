@@ -282,7 +282,7 @@ def _times(found: Sequence[Outcome]) -> list[str]:
 
 def path(scale: float) -> list[Trial]:
     own = {"method": "udp-fl", "epsilon": 8.0, "server_data": 0.02, "rounds": scaled(30, scale, 2)}
-    keys, kinds = _base("mnist", scale) | own, ("none", "pairs", "polygon", "bezier")
+    keys, kinds = _base("mnist", scale) | own, ("none", "pairs", "polygon", "bezier", "tuned")
     return [Trial(k, 8.0, "sound", seed, keys | {"path": k}) for seed in range(scaled(5, scale, 1)) for k in kinds]
 
 
@@ -316,7 +316,9 @@ EXPERIMENTS = (
     Experiment("003/fig2", "Fig. 2: CIFAR-10 with ResNet-18", "Epsilon 2 and 8.", table3, kind="by-round",
                within="003/table3"),
     Experiment("003/fig3", "Fig. 3: number of clients and sampling rate",
-               "Epsilon 6; as printed with staircase noise, sound with the Harmonizer's choice.", fig3,
+               "Epsilon 6; as printed with staircase noise, sound with the Harmonizer's choice. From 50 clients on a "
+               "tenth of them is drawn each round: the noise is that for a client drawn in all, since the server sees "
+               "who is, and the honest epsilon is that of the client drawn most often.", fig3,
                x="dataset", kind="by-round"),
     Experiment("003/fig4", "Fig. 4a: MNIST against epsilon", "Ten clients.", fig4),
     Experiment("003/fig4b", "Fig. 4b: MNIST, learning curves", "The runs of Fig. 4a.", fig4, kind="by-round",
@@ -346,7 +348,8 @@ EXPERIMENTS = (
                x="iterations", kind="table", extra=_times),
     Experiment("003/path", "The global update through a low-loss path",
                "MNIST, epsilon 8, 2 % of the records public and held by the server; dotted: the straight line between "
-               "the same two client models.", path, kind="path"),
+               "the same two client models. `tuned` has no path: the server trains the average of a pair on the same "
+               "records, in as many steps.", path, kind="path"),
     Experiment("003/penalty", "The penalty lambda_k for clients with budgets of their own",
                "MNIST, ten clients, 60 rounds, half of the clients with each budget, Gaussian noise of their own.",
                penalty, x="budgets"),

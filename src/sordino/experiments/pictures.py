@@ -84,19 +84,18 @@ def _reference(found: Sequence[Outcome], row: str) -> float | None:
 
 
 def _by_round(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
-    """One panel an x; the mean over seeds."""
+    """One panel an x, with what has none (x = "none": no privacy) in all of them; the mean over seeds."""
     rows = list(dict.fromkeys(o.trial.row for o in found))
-    xs = list(dict.fromkeys(o.trial.x for o in found))
+    xs = [x for x in dict.fromkeys(o.trial.x for o in found) if x != "none"] or ["none"]
     columns = min(3, len(xs))
     lines = -(-len(xs) // columns)
     figure, axes = pyplot.subplots(
         lines, columns, figsize=(1.0 + 4.2 * columns, 0.8 + 3.2 * lines), squeeze=False, layout="constrained"
     )
     for axis, x in zip(axes.flat, xs, strict=False):
-        for row, form in dict.fromkeys((o.trial.row, o.trial.form) for o in found if o.trial.x == x):
-            here = [
-                o.curve(experiment.curve) for o in found if (o.trial.row, o.trial.x, o.trial.form) == (row, x, form)
-            ]
+        panel = [o for o in found if o.trial.x in (x, "none")]
+        for row, form in dict.fromkeys((o.trial.row, o.trial.form) for o in panel):
+            here = [o.curve(experiment.curve) for o in panel if (o.trial.row, o.trial.form) == (row, form)]
             length = min((len(v) for _, v in here), default=0)
             if not length:
                 continue

@@ -4,6 +4,7 @@ Differential Privacy Mechanisms for Federated Learning", Section 3.2, step 4; th
 
     polygon   phi(t) = 2 (t theta + (1/2 - t) w1),  t <= 1/2;   2 ((t - 1/2) w2 + (1 - t) theta),  t >= 1/2
     bezier    phi(t) = (1 - t)^2 w1 + 2 t (1 - t) theta + t^2 w2
+    tuned     phi(t) = theta: no path, and so a measure of what a path adds to training on the server's data
 
 theta begins as the average of the pair and follows stochastic gradients of E_t loss(phi(t)), t uniform. The optimised
 intermediate model of a pair is phi(1/2): theta itself, or the middle of the Bezier curve. Their mean is the new model.
@@ -27,7 +28,7 @@ from sordino.methods import local
 from sordino.methods.base import Public
 from sordino.privacy.clip import clip_rows
 
-CURVES = ("polygon", "bezier")
+CURVES = ("polygon", "bezier", "tuned")
 RECORDS = 64  # public records in a step
 SHOWN = 500  # public records on which the loss along a path is shown
 POINTS = 11  # of a path that are shown
@@ -44,6 +45,8 @@ def weights(curve: str, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """phi(t) = a w1 + c theta + b w2: a, c and b at these t."""
     if curve == "bezier":
         return (1 - t) ** 2, 2 * t * (1 - t), t**2
+    if curve == "tuned":
+        return torch.zeros_like(t), torch.ones_like(t), torch.zeros_like(t)
     return (1 - 2 * t).clamp_min(0), 1 - (1 - 2 * t).abs(), (2 * t - 1).clamp_min(0)
 
 

@@ -51,7 +51,7 @@ LEAST = 1e-3  # noise may push a denominator below zero
 @dataclass(frozen=True)
 class UdpFl(Harmonised):
     penalty: bool = True  # pull clients with smaller budgets to the models of those with the largest
-    path: str = "none"  # intermediate models: none, pairs, polygon or bezier
+    path: str = "none"  # intermediate models: none, pairs, polygon, bezier or tuned (no path, to compare)
     path_steps: int = 10  # SGD steps on public data that optimise a path
     path_lr: float = 0.1  # their learning rate
     path_pairs: int = 4  # paths at most

@@ -91,7 +91,7 @@ class UdpFlPaper(DpSgd):
     prior: float = 0.5  # auto: how much Table 2 counts, 0 to 1
     reselect: int = 0  # auto: rounds after which a client chooses again; 0: never
     penalty: bool = True  # pull clients with smaller budgets to the models of those with the largest
-    path: str = "none"  # intermediate models: none, pairs, polygon or bezier
+    path: str = "none"  # intermediate models: none, pairs, polygon, bezier or tuned (no path, to compare)
     path_steps: int = 10  # SGD steps on public data that optimise a path
     path_lr: float = 0.1  # their learning rate
     path_pairs: int = 4  # paths at most
