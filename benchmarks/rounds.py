@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--method", default="dp-sgd")
     parser.add_argument("--beside", help="another method, whose rounds take turns with these")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--compile", action="store_true", help="on a GPU: steps that come often")
     parser.add_argument("--clients-per-round", type=int)
     parser.add_argument("--clients", type=int, help="another number of clients; their records repeat")
     args = parser.parse_args()
@@ -64,6 +65,7 @@ def main() -> None:
         "client_rate": cohort / load.clients,
         "batch_size": load.batch,
         "device": args.device,
+        "compile": args.compile,
     }
     clients = ArrayClients(*(_repeat(t, load.clients * load.records) for t in data()), [load.records] * load.clients)
     names = [args.method] + ([args.beside] if args.beside else [])

@@ -88,10 +88,11 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
-        if isinstance(error, OSError) and error.filename is not None and not plugin.place(error):
-            click.echo(f"sordino: {error.strerror}: {_short(str(error.filename))}", err=True)
-            sys.exit(2)
-        if not (place := plugin.place(error)):
+        if place := plugin.place(error):
+            told = f"a plug-in fails ({place}): {type(error).__name__}: {error}"
+        elif isinstance(error, OSError) and error.filename is not None:
+            told = f"{error.strerror}: {_short(str(error.filename))}"
+        else:
             raise
-        click.echo(f"sordino: a plug-in fails ({place}): {type(error).__name__}: {error}", err=True)
+        click.echo(f"sordino: {told}", err=True)
         sys.exit(2)
