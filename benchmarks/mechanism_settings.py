@@ -1,6 +1,7 @@
 """How the learning rates of 003 Table 1 were chosen, for each mechanism by itself (experiments/feng.py: RATES).
 
     python benchmarks/mechanism_settings.py [mnist adult breast-cancer] [--jobs 2]
+    python benchmarks/mechanism_settings.py --draws    # how long a draw takes, Gaussian noise = 1: harmonizer.SECONDS
 
 On a fifth of the training records, never on the test set: udp-fl, epsilon 2, 20 clients, 30 rounds of 2 full-batch
 steps, clip 1, three seeds. Prints a Markdown table of the mean accuracies, one line a dataset and mechanism.
@@ -12,16 +13,20 @@ import argparse
 import itertools
 import statistics
 import tempfile
+import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import torch
 
 import sordino
-from sordino.core.rng import Stream
+from sordino.core.rng import RowStream, Stream
 from sordino.data import partition
 from sordino.data.clients import ArrayClients
+from sordino.methods import _harmonised
 from sordino.methods.harmonizer import MECHANISMS
+from sordino.privacy.clip import Bounded
 from sordino.runs import spec
 from sordino.runs.prepare import prepare
 
@@ -52,11 +57,35 @@ def one(dataset: str, mechanism: str) -> list[float]:
     return scores
 
 
+def draws(rows: int = 20, dim: int = 26_010, times: int = 21) -> dict[str, float]:
+    """Milliseconds of a draw for that many rows, the median, on one core."""
+    torch.set_num_threads(1)
+    like, z = torch.zeros(rows, dim), 1.0
+    kinds: dict[str, Callable[[RowStream], object]] = {
+        "gaussian": lambda rng: rng.normal(dim, like),
+        "laplace": lambda rng: _harmonised.laplace(rng, like),  # l2-laplace: the same draw
+        "staircase": lambda rng: _harmonised.staircase(Bounded(like, 1.0, 1), z, rng),
+    }
+    took: dict[str, list[float]] = {name: [] for name in kinds}
+    for turn in range(times):
+        for name, draw in kinds.items():
+            rng = Stream.research(turn).rows(range(rows))
+            begun = time.perf_counter()
+            draw(rng)
+            took[name].append(1e3 * (time.perf_counter() - begun))
+    return {name: statistics.median(each) for name, each in took.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datasets", nargs="*", choices=[*DATASETS, []])
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--draws", action="store_true")
     asked = parser.parse_args()
+    if asked.draws:
+        found = draws()
+        print("\n".join(f"{k}: {v:.1f} ms, {v / found['gaussian']:.1f} times Gaussian" for k, v in found.items()))
+        return
     grid = list(itertools.product(asked.datasets or DATASETS, MECHANISMS))
     print("| data | mechanism | " + " | ".join(f"rate {r:g}" for r in RATES) + " | chosen |")
     print("|" + " --- |" * (3 + len(RATES)), flush=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 import sordino
 from problems import federation, linear
 from sordino.cli.explain import explain
+from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
 
 KEYS = {"rounds": 4, "learning_rate": 0.1, "epsilon": 4.0}
@@ -49,7 +52,7 @@ def told(folder, *args):
 )
 def test_every_kind_of_method_explains_itself(tmp_path, method, keys, words):
     text = told(run(tmp_path, method, **keys))
-    assert words in text and "Accounted: " in text
+    assert words in text and "Accounted" in text
     assert ("It does not hold" in text) == method.endswith("-paper")
 
 
@@ -183,3 +186,121 @@ def test_noise_of_clients_with_budgets_is_split_only_where_it_is_in_proportion(t
     for more in ({"mechanism": "staircase"}, {"mechanism": "gaussian", "managed": True, "client_rate": 0.5}):
         text = told(run(tmp_path / str(len(more)), "udp-fl", **more, **budgets))
         assert "on average over clients" in text and "of 4 clients with a budget" not in text
+
+
+def refused(folder, *args):
+    found = CliRunner().invoke(explain, [str(folder), *args])
+    assert isinstance(found.exception, RunError), found.exception
+    assert "\n" not in str(found.exception)
+    return str(found.exception)
+
+
+def test_a_finished_run_says_what_was_promised_and_what_was_spent(tmp_path):
+    folder = run(tmp_path, "dp-sgd", client_rate=0.3, rounds=6, seed=3)
+    plan, result = (json.loads((folder / name).read_text()) for name in ("plan.json", "result.json"))
+    promised, spent = plan["promise"]["sentence"], result["guarantee"]["sentence"]
+    assert promised != spent
+    text = told(folder).splitlines()
+    assert f"Accounted, as promised before the first round: {promised}" in text
+    assert f"Accounted, as spent when the run had ended: {spent}" in text
+    assert json.loads(told(folder, "--json"))["guarantee"] == result["guarantee"]
+    (folder / "result.json").unlink()
+    text = told(folder)
+    assert f"Accounted (promised; the run is not finished): {promised}" in text and spent not in text
+    assert json.loads(told(folder, "--json"))["guarantee"] is None
+    assert "Accounted (as promised, and as spent): In total over 4 rounds" in told(run(tmp_path / "all", "dp-sgd"))
+
+
+@pytest.mark.parametrize(
+    ("name", "holds"),
+    [
+        ("plan.json", "{}"),
+        ("plan.json", "[]"),
+        ("plan.json", '{"promise": {}, "algorithm": "fedavg", "clients": 8}'),
+        ("plan.json", '{"promise": 3, "algorithm": "fedavg", "clients": 8}'),
+        ("result.json", "{}"),
+        ("result.json", "[1]"),
+        ("error.json", "[]"),
+        ("records.jsonl", "{}"),
+        ("records.jsonl", "[]"),
+        ("records.jsonl", ""),
+    ],
+)
+def test_a_damaged_file_is_one_line_that_names_it(tmp_path, name, holds):
+    folder = run(tmp_path, "dp-sgd")
+    (folder / name).write_text(holds)
+    assert str(folder / name) in refused(folder)
+
+
+@pytest.mark.parametrize("bad", ["{}", "[]", "null", "x", '{"epsilon": []}', '{"round": 3, "epsi'])
+def test_a_line_that_is_no_round_is_damage_unless_a_crash_tore_the_last(tmp_path, bad):
+    folder = run(tmp_path, "dp-sgd")
+    path = folder / "records.jsonl"
+    whole = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*whole[:2], bad + "\n", *whole[3:]]))
+    assert refused(folder) == f"{path} is damaged: line 3 is no record of a round."
+    path.write_text("".join([*whole[:2], bad]))
+    (folder / "result.json").rename(tmp_path / "result.json")
+    if bad.startswith('{"round'):  # torn
+        assert "in rounds 1 to 2." in told(folder)
+        (tmp_path / "result.json").rename(folder / "result.json")
+        assert "2 of the run's 4 rounds" in refused(folder)  # but this one had ended
+    else:
+        assert "line 3" in refused(folder)
+
+
+@pytest.mark.parametrize(("key", "value"), [("round", "3"), ("decided", [1]), ("noise", "much")])
+def test_a_record_whose_parts_are_of_another_kind_is_damage(tmp_path, key, value):
+    folder = run(tmp_path, "dp-sgd")
+    path = folder / "records.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records[2][key] = value
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    assert refused(folder) == f"{path} is damaged: line 3 is no record of a round."
+
+
+def test_a_decision_that_lacks_what_the_method_records_is_damage(tmp_path):
+    folder = run(tmp_path, "fedsdp", refresh=2)
+    path = folder / "records.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    del records[1]["decided"]["rho"]
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    text = refused(folder)
+    assert str(path) in text and "'rho'" in text
+
+
+def test_noise_that_differs_between_clients_is_said_to_be_a_mean(tmp_path):
+    for method in ("fedsdp-paper", "adaptive-noise-paper"):
+        folder = run(tmp_path, method, local_steps=2)
+        for args in ([], ["--client", "3"]) if method == "fedsdp-paper" else ([],):
+            (line,) = [w for w in told(folder, *args).splitlines() if w.startswith("Noise in")]
+            assert line.startswith("Noise in a client's message, on average over clients")
+    (line,) = [w for w in told(run(tmp_path, "dp-sgd")).splitlines() if w.startswith("Noise in")]
+    assert "average" not in line
+
+
+def test_a_claim_that_holds_is_nowhere_said_to_fail(tmp_path):
+    folder = run(tmp_path, "fed-cdp-paper")
+    assert "not hold" not in told(folder) and "epsilon = 4, delta" in told(folder)
+    result = json.loads((folder / "result.json").read_text())
+    assert result["claim"] is None and "its claim holds" in result["notes"][-1]
+
+
+def test_the_docs_name_the_unit_and_the_viewer_of_each_form():
+    """What docs/methods.md has in its table, of every method there is."""
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    seen = set()
+    for first, cell in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", text, flags=re.MULTILINE):
+        name = first.split("`")[1]
+        shared, only = "`, `-paper`" in first, "`-paper`: record only" in first
+        cases = {name: cell} | ({f"{name}-paper": "record, server" if only else cell} if shared or only else {})
+        for method, said in cases.items():
+            seen.add(method)
+            if method == "none":
+                continue
+            cls, (unit, viewer) = plugin.load("methods", method), said.split(";")[0].split(", ")
+            assert (method, tuple(unit.split(" or ")), viewer) == (method, cls.units, cls.viewer)
+            for_record = unit == "client" and method.endswith("-paper")
+            assert ("claimed for a record" in said) == for_record, method
+            assert ("claimed against another client" in said) == (method == "fedsdp-paper")
+    assert seen == {name for name in plugin.available("methods") if plugin.ours("methods", name)}

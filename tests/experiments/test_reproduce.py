@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,6 +109,9 @@ def test_a_folder_of_an_earlier_version_goes_on_unless_a_setting_differs(data, t
     running.open_folder(tmp_path, experiment, 0.01, trials).close()
     path = tmp_path / "003-path" / "experiment.json"
     held = json.loads(path.read_text())
+    begun = path.parent / "cells" / trials[0][1].name
+    begun.mkdir(parents=True)
+    (begun / "plan.json").write_text("{}")
     for keys in held["trials"].values():
         del keys["compile"]  # which came later
     path.write_text(json.dumps(held))
@@ -209,6 +213,34 @@ def test_a_page_keeps_what_others_wrote(tmp_path):
         page.put(file, one, "again", "Heading")
 
 
+@pytest.mark.parametrize(
+    ("old", "says", "rows", "finished", "new", "kept"),
+    [
+        ("", "So far 3 of 7 runs.", 3, 2, "", "3 finished runs"),
+        ("", "So far 3 of 7 runs.", 3, 3, "", ""),
+        ("", "", 7, 6, "", "7 finished runs"),
+        ("", "", 5, 6, "", ""),  # it took five then
+        ("", "", 9, 7, "", ""),  # it took nine then, and takes seven now
+        ("", "", None, 6, "", "7 finished runs"),
+        ("", "So far 0 of 7 runs.", None, 0, "", ""),
+        (" --scale 0.1", "", 5, 0, "", "5 finished runs"),
+        (" --scale 0.1", "", 5, 1, "", ""),
+        (" --scale 0.1", "", 5, 1, " --scale 0.2", ""),
+        ("", "", 5, 7, " --scale 0.1", "5 runs at full scale"),
+    ],
+)
+def test_what_a_page_keeps(tmp_path, old, says, rows, finished, new, kept):
+    """Flags of the old command, what the page says, the rows beside it; runs of seven that are finished, flags."""
+    experiment, other = (Experiment(f"002/{n}", "T", "", lambda s: []) for n in ("x", "other"))
+    path, _, numbers = page.files(tmp_path, experiment)
+    page.put(path, experiment, f"## T\n\n    sordino reproduce 002/x{old}\n\n{says}\n", "Heading")
+    if rows is not None:
+        numbers.parent.mkdir()
+        numbers.write_text("row\n" + "1\n" * rows)
+    assert page.kept(tmp_path, experiment, finished, page.How(f"sordino reproduce 002/x{new}", wanted=7)) == kept
+    assert page.kept(tmp_path, other, 0, page.How("sordino reproduce 002/other", wanted=7)) == ""
+
+
 @pytest.mark.slow
 def test_jobs_stop_in_time_and_go_on(data, tmp_path, monkeypatch):
     keys = {"dataset": str(data / "p.npz"), "model": "linear", "features": "none", "clients": 4, "rounds": 2}
@@ -225,6 +257,13 @@ def test_jobs_stop_in_time_and_go_on(data, tmp_path, monkeypatch):
     text = (tmp_path / "docs" / "002.md").read_text()
     assert "sordino reproduce 002/fig2 --scale 0.01" in text and "infinite" in text and "002/fig2.png" in text
     assert (tmp_path / "docs" / "002" / "fig2.csv").read_text().count("\n") == 5
+    damaged = next((tmp_path / "o" / "002-fig2" / "cells").iterdir())
+    (damaged / "result.json").write_text("{}")
+    found = runner.invoke(reproduce, args)
+    assert isinstance(found.exception, RunError) and f"Remove {damaged}, and" in str(found.exception)
+    shutil.rmtree(damaged)
+    assert "4 of 4 runs are finished" in runner.invoke(reproduce, args).output
+    assert (tmp_path / "docs" / "002.md").read_text() == text
     other = runner.invoke(reproduce, [*args[:1], "--scale", "0.02", *flags, "--out", str(tmp_path / "o")])
     assert isinstance(other.exception, RunError)
 
@@ -252,3 +291,68 @@ def test_a_page_says_what_was_changed_what_failed_and_what_is_missing():
     assert "Changed by hand: rounds=3, so nothing here compares" in text and "scale 0.5" in text
     assert "Failed: GeoDP-0.3: RunError: no" in text and "So far 0 of 108 runs." in text
     assert "Changed" not in page.section(experiment, [], page.How("sordino reproduce"), None)
+
+
+def test_contribution_rates_are_on_the_page_in_numbers():
+    experiment = running.find("004/fig1")
+    rates = [{"0": 0.2, "1": 0.0, "2": 0.5}, {"0": 0.4}]
+    told = [{"ratio": sum(r.values()) / len(r), "clients": {c: {"ratio": v} for c, v in r.items()}} for r in rates]
+    records = [{"round": n + 1, "decided": d} for n, d in enumerate(told)]
+    result = outcome("A", 1.0, "printed", 0, 0.9).result
+    text = page.section(
+        experiment, [Outcome(experiment.trials(1.0)[0], result, records)], page.How("c", wanted=1), None
+    )
+    assert "|  | round | ours, as printed |" in text and "| accuracy without noise | 100 | 90.00 (1) |" in text
+    assert "| mean of a round's clients | 2 | 0.317 | 0.233 | 0.400 |" in text
+    assert "| client 0 | 2 | 0.300 | 0.200 | 0.400 |" in text and "| client 2 | 1 | 0.500 |" in text
+    assert "client 1" not in text  # which has no private records
+    assert experiment.extra([]) == []
+
+
+@pytest.mark.parametrize(
+    "own", [{}, {"learning_rate": 0.05, "clients": 40, "client_rate": 0.5, "local_epochs": 3.0, "gradient_clip": 5.0}]
+)
+def test_the_bound_of_theorem_2_is_that_of_the_run(own):
+    """Eq. (7) once more, its sum over l written out."""
+    experiment = running.find("004/theorem2")
+    trial = running.cells(experiment, 1.0, own)[0][0]
+    eta, n, phi, epochs, g = own.values() if own else (0.1, 100, 0.1, 2.0, 20.0)
+    k, dim, std, smooth = int(n * phi), 50, 0.3, 0.24 / eta
+    records = [{"round": t, "clients": k, "bytes_down": 4 * dim * k, "decided": {"std": std}} for t in (1, 2)]
+    found = experiment.bounds(Outcome(trial, {}, records))
+    for t in (1, 2):
+        v, w = 2 * smooth * eta**2 * epochs**2 * g**2, 6 * smooth * g**2 + 8 * (epochs - 1) ** 2 * g**2
+        quiet = smooth * (1 - eta) ** t / 2 * 10**2 + (1 - phi) * v + eta * w
+        noise = sum(i * smooth * dim * std**2 for i in range(1, k + 1))
+        assert found["Theorem 2 without noise"][t - 1] == pytest.approx(quiet)
+        assert found["Theorem 2"][t - 1] == pytest.approx(quiet + noise)
+
+
+def test_shares_of_clients_have_a_bound_on_how_often_one_takes_part():
+    caps = {
+        (t.x, t.form): (t.keys.get("max_participations"), t.keys["rounds"]) for t in running.find("002/fig5c").trials(1)
+    }
+    assert caps[(0.2, "printed")][0] is None
+    assert caps[(0.2, "sound")] == (38, 120)  # 24 + 3 sqrt(19.2) = 37.1
+    assert caps[(0.2, "features")] == (19, 50)  # 10 + 3 sqrt(8) = 18.5
+    assert caps[(1.0, "sound")] == (120, 120)
+
+
+def test_rounds_to_ninety_percent_stand_beside_the_papers_words():
+    found = [outcome("UDP-FL, staircase", "mnist", form, 0, a) for form, a in (("printed", 0.9), ("sound", 0.89))]
+    found[0].records[0]["accuracy"] = 0.5
+    found += [outcome("NbAFL", "medical-mnist", "printed", s, 0.95) for s in (0, 1)]
+    lines = running.find("003/fig1").extra(found)
+    assert '| UDP-FL, staircase | mnist | printed | 2 | "90% accuracy in about 25 epochs" |' in lines
+    assert "| UDP-FL, staircase | mnist | sound | not within 2 |  |" in lines
+    assert '| NbAFL | medical-mnist | printed | 1, 1 | "fail to converge even after 100 epochs" |' in lines
+
+
+@pytest.mark.parametrize("data", [None, b"no tensors"])
+def test_a_model_that_cannot_be_read_is_one_error(tmp_path, data):
+    if data is not None:
+        (tmp_path / "model.safetensors").write_bytes(data)
+    experiment = running.find("002/theorem3")
+    found = [Outcome(t, {}, [], tmp_path) for t in experiment.trials(1.0)[:2]]
+    with pytest.raises(RunError, match=r"model\.safetensors is missing or damaged\. Remove"):
+        experiment.extra(found)

@@ -10,6 +10,8 @@ from torch import nn
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
 
+CLOSE = 5e-5  # relative: what guards against rounding may take off clipped gradients (terms.ghost), and rounding itself
+
 
 def loss(predictions, targets):
     """Squared error against a number a sample; works for predictions of any shape."""

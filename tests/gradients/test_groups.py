@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from reference import case, loss, naive, naive_groups, relative
+from reference import CLOSE, case, loss, naive, naive_groups, relative
 from test_layers import MODELS as LAYERS
 from test_models import MODELS as WHOLE
 from torch import nn
@@ -48,7 +48,7 @@ def test_every_layer_is_the_naive_loop(name, stacked, lengths):
     clip = middle(naive_groups(module, weights, batch, None, lengths)[1])
     for bound in (clip, None):
         expected, _ = naive_groups(module, weights, batch, bound, lengths)
-        assert relative(gradients.sums(weights, batch, bound, groups=lengths), expected) <= 1e-5
+        assert relative(gradients.sums(weights, batch, bound, groups=lengths), expected) <= CLOSE
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -63,7 +63,7 @@ def test_whole_models_on_either_path(name, stacked, lengths):
         gradients = Gradients.of(module, loss, layout, asked)
         for bound in (clip, None):
             expected, _ = naive_groups(module, weights, batch, bound, lengths)
-            assert relative(gradients.sums(weights, batch, bound, groups=lengths), expected) <= 1e-5
+            assert relative(gradients.sums(weights, batch, bound, groups=lengths), expected) <= CLOSE
         assert gradients.path == (path if asked == "auto" else "vmap")
 
 
@@ -78,7 +78,7 @@ def test_the_comparison_sees_what_is_clipped_wrongly(wrong, path):
     clip = middle(rows)
     expected, _ = naive_groups(module, weights, batch, clip, lengths)
     gradients = Gradients.of(module, loss, layout, path)
-    assert relative(gradients.sums(weights, batch, clip, groups=lengths), expected) <= 1e-5
+    assert relative(gradients.sums(weights, batch, clip, groups=lengths), expected) <= CLOSE
     if wrong == "records":
         other = naive(module, weights, batch, clip)
     else:
@@ -183,7 +183,7 @@ def test_chunks_and_wide_groups_do_not_show(stacked, monkeypatch):
     monkeypatch.setattr("sordino.gradients.engine.ENTRIES", 2000)
     for path in PATHS:
         got = Gradients.of(module, loss, layout, path).sums(weights, batch, clip, groups=lengths)
-        assert relative(got, expected) <= 1e-5
+        assert relative(got, expected) <= CLOSE
 
 
 def test_chunks_never_cut_a_group():
@@ -219,7 +219,7 @@ def test_the_padded_step_knows_groups(limit, clipped):
     expected, _ = naive_groups(module, weights, batch, clip, (3,) * 8)
     steps = Padded(BookKeeping(module, loss, layout, plan(module, layout)), None)
     got = steps.sums(weights, batch, clip, limit, 3 if clipped else 1, torch.full((24,), 1 / 3))
-    assert relative(got, expected) <= 1e-5
+    assert relative(got, expected) <= CLOSE
 
 
 def test_the_traced_step_knows_groups():
@@ -233,7 +233,7 @@ def test_the_traced_step_knows_groups():
     x[1] = float("nan")
     got = graph(weights, x, batch.y, share, clip)
     rest = Batch(x[3:], batch.y[3:], (3, 6))
-    assert relative(got, naive_groups(module, weights, rest, 0.1, (3, 3, 3))[0]) <= 1e-5
+    assert relative(got, naive_groups(module, weights, rest, 0.1, (3, 3, 3))[0]) <= CLOSE
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,25 @@ def test_claimed_and_accounted_by_hand(rounds, steps, wanted):
 def test_with_one_layer_and_all_clients_the_claim_holds():
     made = job(nn.Linear(20, 3), method="fed-cdp-paper", rounds=4)
     assert 0.999 * 2.0 < made.guarantee("server", 4, 4).epsilon <= 2.0 and "its claim holds" in made.notes[-1]
+    assert made.method.claim(made.plan) is None  # nothing to correct, as of udp-fl-paper with gaussian noise
     assert not job(mlp(), method="fed-cdp-paper").notes
     assert made.method.sigma(made.plan) == pytest.approx(job(nn.Linear(20, 3), method="fed-cdp", rounds=4).plan.z)
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [({"client_rate": 0.5}, "hidden from the server"), ({"batch_sampling": "fixed", "batch_rate": 0.5}, "fixed size")],
+)
+def test_with_one_layer_the_claim_fails_by_what_is_left_of_its_assumptions(keys, why):
+    made = job(nn.Linear(20, 3), method="fed-cdp-paper", rounds=4, **keys)
+    claim = made.method.claim(made.plan)
+    assert why in claim.why_not and "layer" not in claim.why_not and not any("holds" in n for n in made.notes)
+    assert made.guarantee("server", 4, 4).epsilon > 1.1 * claim.epsilon
+
+
+def test_with_one_layer_and_poisson_batches_of_all_clients_no_more_is_accounted_than_claimed():
+    made = job(nn.Linear(20, 3), federation((9, 5)), method="fed-cdp-paper", rounds=4, batch_rate=0.5)
+    assert made.method.claim(made.plan) is None and 1.9 < made.guarantee("server", 4, 4).epsilon <= 2.0
 
 
 def test_the_claim_takes_the_draw_of_clients_as_hidden_and_the_price_does_not():

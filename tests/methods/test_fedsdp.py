@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedsdp_jobs import CPU, RNG, SIZES, at, made, message, played, sent, tagged
 from problems import FEATURES, federation, job, plan
 from sordino.core.errors import DataError, SpecError
 from sordino.core.types import Batch
+from sordino.data import tags
 from sordino.engines.simulator import Simulator
 from sordino.methods.base import Local
 from sordino.methods.fedsdp import TOLD, UNITS, FedSdp, noise_for
@@ -279,3 +281,13 @@ def test_noise_is_told_only_where_all_clients_have_spent_the_same():
     here = made(rounds=6, client_rate=0.5)
     assert here.method.noise(loop.begin(here), here.plan) is None
     assert made(rounds=6).method.noise(loop.begin(made(rounds=6)), made(rounds=6).plan) > 0
+
+
+def test_a_mask_that_is_no_array_is_refused_by_what_was_expected(tmp_path):
+    bad = {"pickle": pickle.dumps({"a": 1}), "text": b"0,1,1", "empty": b"", "zip": b"PK\x03\x04no"}
+    for name, content in bad.items():
+        path = tmp_path / f"{name}.npy"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"one whole number .* for each of 4 records") as found:
+            tags.read(f"file:{path}", torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64), 3)
+        assert str(path) in str(found.value) and "pickle=" not in str(found.value) and "unsafe" not in str(found.value)

@@ -11,7 +11,7 @@ import torch
 
 from fedsdp_jobs import RNG, made, message, sent, tagged
 from problems import federation
-from sordino.methods.fedsdp import FedSdp
+from sordino.methods.fedsdp import UNITS, FedSdp, noise_for
 from sordino.runs import loop
 
 
@@ -111,6 +111,64 @@ CHOSEN = {
 def test_words_for_what_was_chosen(change, words):
     (said,) = FedSdp(groups=2).explain([{"round": 4, "decided": CHOSEN | change}])
     assert words in said
+
+
+def single(rho, left):
+    """Of a client with 8 participations, an even part of whose budget is noise multiplier 8."""
+    return {"rho": rho, "left": left, "noise_multiplier": 8 * (0.125 / rho) ** 0.5}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            single(0.0625, 0.0625),
+            ", without effect (no more was left than is kept for each later one): multiplier 11.3 ",
+        ),
+        (single(0.2, 0.0), ", without effect (the last participation spends all that is left): multiplier "),
+        (single(0.2, 0.1), "asks for less noise than an even spread of what was left: multiplier "),
+        (single(0.0625, 0.0625) | {"ratio_used": 0.8}, "asks for more noise than an even spread of what was left: "),
+    ],
+)
+@pytest.mark.parametrize("clients", [None, {}, {"4": {}}, {"4": {}, "6": {}}])
+def test_a_share_that_had_no_effect_is_said_to_have_had_none(change, words, clients):
+    every = None if clients is None else {k: single(change["rho"], change["left"]) for k in clients}
+    chosen = CHOSEN | {"ratio_used": 0.2} | change | {"clients": every}
+    (said,) = FedSdp(groups=2).explain([{"round": 8, "decided": chosen}])
+    assert words.replace("effect (", "effect at client 4 (" if clients and len(clients) == 1 else "effect (") in said
+
+
+def test_of_some_clients_it_is_said_of_how_many_and_without_slope_of_all():
+    every = {"1": single(0.0625, 0.0625), "2": single(0.2, 0.1), "3": single(0.1, 0.0)}
+    chosen = CHOSEN | {"ratio_used": 0.2, "clients": every} | single(0.12, 0.05)
+    (said,) = FedSdp(groups=2).explain([{"round": 8, "decided": chosen}])
+    assert "without effect at 2 of 3 clients (no more was left than is kept for each later one or the last part" in said
+    (said,) = FedSdp(groups=2, slope=0.0).explain([{"round": 8, "decided": CHOSEN}])
+    assert "what was left, without effect (slope is 0): multiplier 9 " in said
+
+
+@pytest.mark.parametrize("slope", [0.5, 1.0, 1.9])
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.7])
+def test_no_effect_is_said_where_the_even_part_of_what_was_left_was_given_and_nowhere_else(slope, ratio):
+    """Beside it the same budget with R = 1/2 in this round alone; clients come and go."""
+    rounds, draw, seen = 9, np.random.default_rng(5), set()
+    here = made(rounds=rounds, slope=slope, refresh=rounds)
+    state = loop.begin(here)
+    kept = [(0, 0, 0)] * 4
+    for t in range(rounds):
+        now = replace(state, round=t, extra=state.extra | {"ratio": torch.tensor(ratio), "merged": torch.tensor(t)})
+        even = replace(now, extra=now.extra | {"ratio": torch.tensor(0.5)})
+        for k in draw.choice(4, draw.integers(1, 5), replace=False):
+            units, after = here.method.allow(kept[k], now, here.plan)
+            plain, _ = here.method.allow(kept[k], even, here.plan)
+            kept[k] = after
+            own = {"rho": units / UNITS, "left": 1 - after[0] / UNITS, "noise_multiplier": noise_for(units, 1, 1.0)}
+            chosen = CHOSEN | {"ratio_used": ratio} | own | {"even_multiplier": noise_for(UNITS // rounds, 1, 1.0)}
+            (said,) = FedSdp(groups=2, slope=slope).explain([{"round": t + 1, "decided": chosen | {"clients": {}}}])
+            none = abs(units - plain) <= 2
+            assert ("without effect" in said) == none, (t, k, units, plain)
+            seen.add(none)
+    assert seen == ({True, False} if ratio < 0.5 else {False})
 
 
 def test_records_of_earlier_versions_are_explained_without_what_they_lack():

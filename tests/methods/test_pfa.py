@@ -174,3 +174,11 @@ def test_it_says_who_was_projected_and_what_was_left():
     words = method.explain([{"round": 1, "decided": method.decided(alone, made)}])[1]
     assert words == "Round 1: 3 messages with the largest budgets, 0 others; averaged as they are."
     assert torch.isfinite(close.params).all()
+
+
+def test_a_number_of_directions_that_is_refused_says_what_is_allowed():
+    with pytest.raises(SpecError, match="dims must not be negative, not -1"):
+        Pfa(dims=-1)
+    with pytest.raises(SpecError, match="dims must be a whole number"):
+        Pfa(dims=0.5)
+    assert Pfa(dims=0).dims == 0

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -250,6 +251,39 @@ def test_records_of_an_earlier_version_are_still_explained():
     assert "One record moves the sum of a step by at most 1 in the L2 norm" in " ".join(
         made.method.explain([{"round": 1, "decided": made.method.decided(played(made, 1)[0][-1], made.plan)}])
     )
+
+
+@pytest.mark.parametrize("keys", [{}, {"penalty": False}, {"mechanism": "laplace"}, {"managed": True}])
+def test_scales_are_told_of_everyone_who_has_one_of_its_own(keys):
+    """The run's epsilon is 4, which nobody has; 6 of the 8 clients have the least budget."""
+    made = job(method="udp-fl", budgets="0.5:0.75,2:0.25", epsilon=4.0, **keys)
+    states = played(made, 2)[0][1:]
+    rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in states]
+    said, wide = made.method.explain(rounds), rounds[0]["decided"]["sensitivity"]
+    own = sorted(set(made.plan.multipliers))
+    assert made.plan.z < own[0] < own[1]
+    if made.method.managed:  # a step's
+        drawn = [rounds[0]["decided"]["multiplier"][k] * wide for k in (0, 2)]
+    else:
+        drawn = [z * wide for z in own]
+    first, second = re.search(r"noise of scale (\S+) for 2 clients, (\S+) for 6 clients a step;", said[-1]).groups()
+    assert [float(first), float(second)] == pytest.approx(drawn, rel=1e-3)
+    assert said[-1].endswith("for the run's whole epsilon, the same share of less for a smaller budget.")
+    if made.method.mechanism == "auto":
+        (line,) = [line for line in said if line.startswith("These scales are for the run's whole epsilon")]
+        assert f"multiplier {made.plan.z:.4g}" in line and f"{own[0]:.4g} (2 clients), {own[1]:.4g} (6 clients)" in line
+    plain = job(method="udp-fl", **keys)
+    decided = plain.method.decided(played(plain, 1)[0][-1], plain.plan)
+    said = " ".join(plain.method.explain([{"round": 1, "decided": decided}]))
+    assert "noise of scale" in said and "clients a step" not in said and "whole epsilon" not in said
+
+
+@pytest.mark.parametrize(("share", "words"), [(1.0, "about 100 %"), (0.9996, "about 100 %"), (0.05, "about 5 %")])
+def test_a_share_of_all_coordinates_is_said_to_be_100_per_cent(share, words):
+    made = job(method="udp-fl", rounds=2, reselect=2)
+    rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in played(made, 2)[0][1:]]
+    rounds[1]["decided"]["seen"] = {"signal": 2.0, "kurtosis": 3.0, "visible": True, "density": share, "tail": None}
+    assert f"{words} of the coordinates carry it" in " ".join(made.method.explain(rounds))
 
 
 def test_delta_zero_is_a_demand_of_its_own():

@@ -75,3 +75,15 @@ def test_an_empty_cohort_with_everything_on():
     width = len(start.params) + 2
     after = made.method.merge(start, torch.zeros(0, width), made.plan, RNG)
     assert torch.equal(after.params, start.params)
+
+
+def test_what_the_path_was_worth_in_the_last_round_is_said():
+    made = job(method="udp-fl", path="bezier", server_data=0.25, path_steps=2)
+    rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in played(made, 2)[0][1:]]
+    (said,) = [line for line in made.method.explain(rounds) if "path" in line]
+    along, straight = (rounds[-1]["decided"][k][5] for k in ("path_loss", "straight_loss"))
+    assert along != straight and said.startswith("Round 2: halfway between the first two models")
+    assert f"{along:.4g} on the path, {straight:.4g} on the straight line." in said
+    rounds[-1]["decided"]["path_loss"] = [None] * 11  # JSON's word for a loss that is not finite
+    assert "was not finite on the path" in " ".join(made.method.explain(rounds))
+    assert "path" not in " ".join(made.method.explain([{"round": 1, "decided": {}}]))

@@ -17,7 +17,7 @@ class Fabricated:
 
     def add(self, method, epsilon, accuracies, accounted=None, claim=None, unit="record", relation="add/remove",
             viewer="server", channel="direct", noise=0.1, rounds=10, reason=None, losses=None,
-            errors=None):  # fmt: skip
+            errors=None, notes=()):  # fmt: skip
         accounted = epsilon if accounted is None and epsilon is not None else accounted
         endless = accounted is None or math.isinf(accounted)
         for seed, accuracy in enumerate(accuracies):
@@ -30,7 +30,8 @@ class Fabricated:
                 "viewer": viewer, "rounds": rounds, "infinite": endless,
                 "reason": (reason or "noise depends on private values") if endless else None,
             }  # fmt: skip
-            result = {"guarantee": guarantee, "accuracy": accuracy, "rounds": rounds, "claim": claim, "metrics": {}}
+            result = {"guarantee": guarantee, "accuracy": accuracy, "rounds": rounds, "claim": claim, "metrics": {},
+                      "notes": list(notes)}  # fmt: skip
             measured = {} if errors is None else {"metrics": {"rmse": errors[seed], "mae": errors[seed] / 2}}
             (at / "result.json").write_text(json.dumps(result))
             (at / "plan.json").write_text(json.dumps({"channel": channel}))

@@ -39,6 +39,21 @@ def test_one_block_needs_no_warning(fabricated):
     assert table.rows[1][3] == "50.00"  # one seed: no deviation
 
 
+def test_a_ranking_at_different_epsilons_says_so(fabricated):
+    fabricated.add("dp-sgd", 2.0, [0.8], accounted=1.506).add("fedsdp", 2.0, [0.9], accounted=2.0)
+    fabricated.add("dp-sgd", 8.0, [0.9], accounted=7.99).add("fedsdp", 8.0, [0.9], accounted=8.0)
+    (table,) = tables(of(fabricated))
+    assert "asked for 2, where others spent 2: dp-sgd 1.506)" in table.note and "max_participations" in table.note
+    assert "asked for 8" not in table.note
+
+
+def test_what_runs_remarked_stands_below(fabricated):
+    fabricated.add("dp-sgd", 2.0, [0.8, 0.9], notes=["common", "own"]).add("other", 2.0, [0.5], notes=["common"])
+    table = tables(of(fabricated))[-1]
+    assert table.title == "Remarks of the runs"
+    assert table.rows == (("all", "common"), ("dp-sgd", "own"))
+
+
 def test_every_row_of_markdown_has_as_many_cells_as_its_head(typical):
     name = typical.fail("dp-sgd", 0.1, 0)
     text = markdown("Comparison", "About.", of(typical, {name: "BudgetError: a | b"}))

@@ -33,7 +33,7 @@ OURS = (*comparing.CHOSEN, "baseline")  # flags of `sordino run` that mean somet
 
 FLAGS = all_flags()
 WIDTH = 200  # of tables in a file
-REASON, LEAST = "reason", 20  # the one column that may be folded, and its least width
+FOLDED, LEAST = ("reason", "remark"), 20  # the columns that may be folded, and their least width
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -286,8 +286,8 @@ class Board:
                 continue
             shown = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
             for column in table.header:
-                folds = column == REASON
-                left = column in (REASON, "method", "claimed for", "unit", "relation", "viewer")
+                folds = column in FOLDED
+                left = column in (*FOLDED, "method", "claimed for", "unit", "relation", "viewer")
                 shown.add_column(
                     column, overflow="fold", no_wrap=not folds, min_width=LEAST if folds else None,
                     justify="left" if left else "right",
@@ -298,9 +298,9 @@ class Board:
 
 
 def _breadth(table: tables.Table) -> int:
-    """Columns of a terminal that a table needs at least: all but the reason stand on one line."""
+    """Columns of a terminal that a table needs at least: all but reasons and remarks stand on one line."""
     columns = [(h, h, *(row[i] for row in table.rows)) for i, h in enumerate(table.header)]
-    return sum(2 + (LEAST if name == REASON else max(map(len, texts))) for name, *texts in columns)
+    return sum(2 + (LEAST if name in FOLDED else max(map(len, texts))) for name, *texts in columns)
 
 
 def _duration(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from sordino.runs.returned import Checked
 from sordino.runs.run import stored_spec
 
 NAMED = 8  # runs that a message lists
+RECORDS, RESULT = "records.jsonl", "result.json"
+LACKING = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # what damaged files lead to
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,23 +34,25 @@ def explain(folder: Path, client: int | None, rounds: str | None, as_json: bool)
     """Explain a run: its guarantee, its claim, and what its method chose in every round and why."""
     _check_folder(folder)
     wanted = stored_spec(folder)
-    plan = RunFolder(folder).read_json("plan.json")
-    whole = RunFolder(folder).records()
+    plan, result = RunFolder(folder).read_json("plan.json"), _result(folder)
+    whole = _records(folder, result)
     low, high = _range(rounds, max((r.round for r in whole), default=0))
     records = [r for r in whole if low <= r.round <= high]
     method = wanted.method_object()
-    if client is not None and not 0 <= client < int(plan.get("clients", 0)):
-        raise SpecError(f"there is no client {client}; clients are numbered 0 to {int(plan['clients']) - 1}.")
+    head = _read(folder / "plan.json", lambda: _promise(wanted.method, plan, result))
+    if client is not None and not 0 <= client < plan["clients"]:
+        raise SpecError(f"there is no client {client}; clients are numbered 0 to {plan['clients'] - 1}.")
     chose = [r for r in records if r.decided is not None]
     if client is not None and not any(isinstance((r.decided or {}).get("clients"), dict) for r in chose):
         raise SpecError(f"{wanted.method} decides nothing for single clients, or none was recorded. Drop --client.")
     where = "a client's message" if method.viewer == "server" else "the sum, as if every client had brought its part"
-    text = [*_promise(wanted.method, plan), *_noise(records, where, plan.get("budgets") or [])]
-    told = Checked(method, wanted.method).explain([_for_client(asdict(r), client) for r in chose])
+    text = [*head, *_read(folder / "plan.json", lambda: _noise(records, where, plan.get("budgets") or []))]
+    checked = Checked(method, wanted.method)
+    told = _read(folder / RECORDS, lambda: checked.explain([_for_client(asdict(r), client) for r in chose]))
     failed = _failure(folder)
     if as_json:
         found = {"method": wanted.method, "plan": plan, "rounds": [asdict(r) for r in records], "text": text + told}
-        found |= {"error": failed} if failed else {}
+        found |= {"guarantee": result["guarantee"] if result else None} | ({"error": failed} if failed else {})
         click.echo(jsonlib.dumps(plain(found), indent=2, allow_nan=False))
         return
     if failed:
@@ -72,15 +77,81 @@ def _check_folder(folder: Path) -> None:
 def _failure(folder: Path) -> str:
     if not (folder / FAILED).is_file():
         return ""
-    return str(RunFolder(folder).read_json(FAILED).get("error", ""))
+    found = RunFolder(folder).read_json(FAILED)
+    return _read(folder / FAILED, lambda: [str(found["error"])])[0]
 
 
-def _promise(name: str, plan: dict[str, Any]) -> list[str]:
-    out = [f"Method {name} with {plan.get('algorithm')}, {plan.get('clients')} clients."]
+def _read(path: Path, make: Callable[[], list[str]]) -> list[str]:
+    """Words made of what a file holds, or one line that says that it is damaged."""
+    try:
+        return make()
+    except LACKING as error:
+        raise RunError(f"{path} is damaged, or of another version: {type(error).__name__}: {error}.") from error
+
+
+def _result(folder: Path) -> dict[str, Any] | None:
+    """What a finished run ended with; None: it is not finished."""
+    if not (folder / RESULT).is_file():
+        return None
+    found = RunFolder(folder).read_json(RESULT)
+    try:
+        spent = found["guarantee"] | {"sentence": str(found["guarantee"]["sentence"])}
+        return {"guarantee": spent, "rounds": int(found["rounds"])}
+    except LACKING as error:
+        raise RunError(f"{folder / RESULT} is damaged: it lacks its guarantee or its rounds.") from error
+
+
+def _records(folder: Path, result: dict[str, Any] | None) -> list[RoundRecord]:
+    """All rounds on file. A crash may have torn the last line, the start of a record; all else is damage."""
+    path = folder / RECORDS
+    try:
+        text = path.read_text(errors="replace") if path.is_file() else ""
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}.") from error
+    lines = text.splitlines()
+    found = [_record(line) for line in lines]
+    if found and found[-1] is None and lines[-1].startswith("{") and not _whole(lines[-1]) and not text.endswith("\n"):
+        found.pop()
+    good = [r for r in found if r is not None]
+    if len(good) < len(found):
+        raise RunError(f"{path} is damaged: line {found.index(None) + 1} is no record of a round.")
+    if result is not None and len(good) < result["rounds"]:
+        raise RunError(f"{path} is damaged: it has {len(good)} of the run's {result['rounds']} rounds.")
+    return good
+
+
+def _record(line: str) -> RoundRecord | None:
+    """None: the line is no round."""
+    try:
+        found = RoundRecord.from_line(line)
+    except LACKING:
+        return None
+    kinds = isinstance(found.decided, dict | None) and isinstance(found.noise, int | float | None)
+    return found if type(found.round) is int and kinds else None
+
+
+def _whole(line: str) -> bool:
+    """Whether it is JSON from its start to its end."""
+    try:
+        jsonlib.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _promise(name: str, plan: dict[str, Any], result: dict[str, Any] | None) -> list[str]:
+    """What was promised before the first round, and what was spent in the end, where that is known and another."""
+    out = [f"Method {name} with {plan['algorithm']}, {plan['clients']:d} clients."]
     if plan.get("claim"):
         out.append(plan["claim"]["sentence"])
-    promise = plan["promise"]
-    out.append("Accounted: " + accounted(promise["sentence"], promise.get("reason"), bool(plan.get("claim"))))
+    ends = (plan["promise"], plan["promise"] if result is None else result["guarantee"])
+    promised, spent = (accounted(e["sentence"], e.get("reason"), bool(plan.get("claim"))) for e in ends)
+    if promised != spent:
+        out.append(f"Accounted, as promised before the first round: {promised}")
+        out.append(f"Accounted, as spent when the run had ended: {spent}")
+    else:
+        how = "promised; the run is not finished" if result is None else "as promised, and as spent"
+        out.append(f"Accounted{'' if ends[0].get('infinite') else f' ({how})'}: {promised}")
     for kind in plan.get("budgets") or []:
         how = (
             f"noise multiplier {kind['noise_multiplier']:.4g}"
@@ -101,13 +172,13 @@ def _noise(records: list[RoundRecord], where: str, budgets: list[dict[str, Any]]
     found = [(r.round, r.noise) for r in records if r.noise is not None and math.isfinite(r.noise)]
     if not found:
         return []
+    told = [r.decided or {} for r in records]
     own = [k for k in budgets if k.get("noise_multiplier")]  # the record has the mean over clients
-    mean = sum(k["clients"] * k["noise_multiplier"] for k in own) / max(1, sum(k["clients"] for k in own))
+    if any("std" in d or (own and d.get("mechanism") == "staircase") for d in told):  # each its own; not in proportion
+        return [_level(found, f"{where}, on average over clients")]
     if not own:
         return [_level(found, where)]
-    told = [r.decided or {} for r in records]
-    if any("std" in d or d.get("mechanism") == "staircase" for d in told):  # no foreseen figure, or not in proportion
-        return [_level(found, f"{where}, on average over clients")]
+    mean = sum(k["clients"] * k["noise_multiplier"] for k in own) / sum(k["clients"] for k in own)
     return [_level([(r, n * k["noise_multiplier"] / mean) for r, n in found], f"{where}, of {_who(k)}") for k in own]
 
 

@@ -82,7 +82,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("\nsordino: stopped. `sordino resume RUN` goes on from the last checkpoint.", err=True)
+        click.echo("\nsordino: stopped. A run that had begun goes on with `sordino resume RUN`.", err=True)
         sys.exit(130)
     except BrokenPipeError:  # `sordino ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -93,7 +93,7 @@ def methods(table: bool, as_markdown: bool, as_json: bool) -> None:
         against = " and ".join(row["protects_from"])
         shield = f"protects a {' or '.join(row['units'])} from: {against}" if against else "protects no one"
         if row["printed"]:
-            shield = "a claim that does not hold; a run shows it beside what is accounted"
+            shield = "a claim that does not hold in general; a run shows it beside what is accounted"
         click.echo(f"{row['method']}\n  {row['summary']}\n  {shield}")
         _show_options(row)
     click.echo("\nAlgorithms (--algorithm); `sordino methods --table` says which method goes with which:")

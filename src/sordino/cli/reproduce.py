@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import click
 
 from sordino.cli.compare import FLAGS, Board
-from sordino.core.errors import SpecError
+from sordino.core.errors import RunError, SpecError
 from sordino.experiments import page, pictures
 from sordino.experiments import run as running
+from sordino.experiments.base import Experiment, Outcome
 from sordino.report import figures
 from sordino.runs import spec
+from sordino.runs.folder import RunFolder
 
 RESULTS = Path("docs/results")
 
@@ -41,7 +44,7 @@ RESULTS = Path("docs/results")
     default=None,
     metavar="FOLDER",
     help="Where the results page goes: PAPER.md, PNG, CSV.  [default: docs/results; of runs at another scale or with "
-    "--set, beside the runs]",
+    "--set, and where docs/results has more, beside the runs]",
 )
 def reproduce(
     name: str | None, scale: float, own: tuple[str, ...], jobs: int, minutes: float, out: str, pages: str | None
@@ -63,24 +66,27 @@ def reproduce(
         if not own:
             raise
         raise SpecError(f"{str(error).rstrip('.')} (set by you: {', '.join(own)}; the rest by {name}).") from error
-    folder = running.open_folder(Path(out), experiment, scale, trials)
+    beside = running.place(Path(out), experiment)
+    where = Path(pages) if pages is not None else RESULTS if scale == 1 and not own else beside
+    page.require(where, experiment)
+    running.outcomes(beside, trials)  # what is damaged is said before anything changes
     failures: dict[str, str] = {}
     stopped = False
-    try:
-        with board.watching([c for _, c in trials], jobs):
-            failures = running.execute(folder, trials, jobs, board.hear, minutes)
-    except (running.TimeUpError, KeyboardInterrupt):
-        stopped = True
-    finally:
-        folder.close()
-    results = running.outcomes(folder.path, trials)
-    where = Path(pages) if pages is not None else RESULTS if scale == 1 and not own else folder.path
-    _write(where, experiment, results, page.How(_command(name, scale, own), scale, own, failures, len(trials)))
+    if trials:
+        with board.console.status("Checking all runs ..."):
+            running.sketch(beside, trials)
+        folder = running.open_folder(Path(out), experiment, scale, trials)
+        failures, stopped = _execute(folder, trials, jobs, minutes, board)
+    results = running.outcomes(beside, trials)
+    how = page.How(_command(name, scale, own), scale, own, failures, len(trials))
     for line in page.table(experiment, results):
         click.echo(line)
+    if not trials and experiment.extra is not None:
+        click.echo("\n".join(experiment.extra(results)))
     for trial, reason in failures.items():
         click.echo(f"failed: {trial}: {reason}")
-    click.echo(f"{len(results)} of {len(trials)} runs are finished. Page: {where / _page(experiment)}")
+    done = f"{len(results)} of {len(trials)} runs are finished. " if trials else ""
+    click.echo(done + _write(where, beside, experiment, results, how))
     if stopped and len(results) + len(failures) < len(trials):
         click.echo(f"Stopped, after {minutes:g} minutes or by hand; the same command goes on.")
         sys.exit(3)
@@ -97,8 +103,17 @@ def _list(start: str, asked: bool) -> None:
         click.echo(f"{name:12}  {running.EXPERIMENTS[name].title}")
 
 
-def _page(experiment: Any) -> str:
-    return f"{experiment.name.split('/')[0]}.md"
+def _execute(
+    folder: RunFolder, trials: running.Trials, jobs: int, minutes: float, board: Board
+) -> tuple[dict[str, str], bool]:
+    """Why runs failed, by name, and whether the rest was left for another time."""
+    try:
+        with board.watching([c for _, c in trials], jobs):
+            return running.execute(folder, trials, jobs, board.hear, minutes), False
+    except (running.TimeUpError, KeyboardInterrupt):
+        return {}, True
+    finally:
+        folder.close()
 
 
 def _command(name: str, scale: float, own: tuple[str, ...]) -> str:
@@ -121,15 +136,21 @@ def _overrides(texts: tuple[str, ...]) -> dict[str, Any]:
     return out
 
 
-def _write(where: Path, experiment: Any, results: Any, how: page.How) -> None:
-    paper, item = experiment.name.split("/")
+def _write(where: Path, beside: Path, experiment: Experiment, results: Sequence[Outcome], how: page.How) -> str:
+    """Where the page is; beside the runs, where something better would be lost."""
+    more = "" if where.resolve() == beside.resolve() else page.kept(where, experiment, len(results), how)
+    told = f"Kept {page.files(where, experiment)[0]}, which has {more}. " if more else ""
+    where = beside if more else where
+    path, drawing, numbers = page.files(where, experiment)
     picture = None
-    if results and figures.ready():
-        (where / paper).mkdir(parents=True, exist_ok=True)
-        if pictures.draw(where / paper / f"{item}.png", experiment, results):
-            picture = f"{paper}/{item}.png"
-    if results:
-        (where / paper).mkdir(parents=True, exist_ok=True)
-        (where / paper / f"{item}.csv").write_text(page.csv(experiment, results), encoding="utf-8")
+    try:
+        if results:
+            numbers.parent.mkdir(parents=True, exist_ok=True)
+            if figures.ready() and pictures.draw(drawing, experiment, results):
+                picture = f"{drawing.parent.name}/{drawing.name}"
+            numbers.write_text(page.csv(experiment, results), encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write into {numbers.parent}: {error.strerror or error}.") from error
     text = page.section(experiment, results, how, picture)
-    page.put(where / _page(experiment), experiment, text, running.PAPERS[paper])
+    page.put(path, experiment, text, running.PAPERS[path.stem])
+    return f"{told}Page: {path}"

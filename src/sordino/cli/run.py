@@ -139,7 +139,7 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
                 + (f" ({other.reason})." if other.reason else ".")
             )
     if result.accuracy is not None:
-        label = "Accuracy with privacy" if job.method.private else "Accuracy without privacy"
+        label = "Accuracy with privacy" if math.isfinite(result.guarantee.epsilon) else "Accuracy without privacy"
         if job.method.claim(job.plan) is not None:
             label = "Accuracy, as printed"
         say(f"{label}: {100 * result.accuracy:.2f} %{_where(result)}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -62,9 +63,15 @@ def _by_feature(rule: str, text: str, x: Tensor) -> Tensor:
 
 def _by_file(path: Path, records: int) -> Tensor:
     try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+    except OSError as error:
         raise DataError(f"private_data: cannot read {path}: {error}") from error
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise DataError(
+            f"private_data: {path} is no file of numpy.save with plain numbers; expected one whole number (0: not "
+            f"private) for each of {records} records."
+        ) from error
     return checked(found, records, f"private_data: {path}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,15 +88,74 @@ def _shown(value: Spread) -> str:
     return text + ("" if math.isnan(value.deviation) else f" ± {value.deviation:.2f}") + f" ({value.n})"
 
 
+def files(folder: Path, experiment: Experiment) -> tuple[Path, Path, Path]:
+    """The page, the picture and the numbers of an experiment in a folder of pages."""
+    paper, item = experiment.name.split("/")
+    return folder / f"{paper}.md", folder / paper / f"{item}.png", folder / paper / f"{item}.csv"
+
+
+def require(folder: Path, experiment: Experiment) -> None:
+    """Refuse a folder that no page can be written into, before anything runs."""
+    path, picture, _ = files(folder, experiment)
+    try:
+        for wanted in (folder, picture.parent):
+            there = next(p for p in (wanted, *wanted.absolute().parents) if p.exists())
+            if not there.is_dir():
+                raise RunError(f"cannot write pages into {folder}: {there} is no folder.")
+            if not os.access(there, os.W_OK | os.X_OK):
+                raise RunError(f"cannot write pages into {folder}: {there} may not be written to.")
+        if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
+            raise RunError(f"cannot write {path}: it is no file, or may not be written to.")
+    except OSError as error:
+        raise RunError(f"cannot write pages into {folder}: {error.strerror or error}.") from error
+    _part(_read(path), path, experiment)
+
+
+def kept(folder: Path, experiment: Experiment, finished: int, how: How) -> str:
+    """What an experiment's part of a page has that a new one would lose, so that it stays; empty: nothing.
+
+    Of the same command, it stays while it has more finished runs, unless the new one has all that it takes; of another
+    command, where it is at full scale and the new one is not, or where the new one has no runs at all."""
+    path, _, numbers = files(folder, experiment)
+    found = _part(_read(path), path, experiment)
+    if found is None:
+        return ""
+    old = found.group()
+    said = re.search(r"^    (sordino reproduce .*)$", old, re.MULTILINE)
+    command = said.group(1) if said is not None else how.command
+    if so_far := re.search(r"^So far (\d+) of \d+ runs\.$", old, re.MULTILINE):
+        runs = int(so_far.group(1))
+    else:
+        runs = max(0, len(_read(numbers).splitlines()) - 1) if numbers.is_file() else how.wanted
+    if command != how.command and command == f"sordino reproduce {experiment.name}":
+        return f"{runs} runs at full scale"
+    fewer = finished < min(runs, how.wanted) if command == how.command else runs and not finished
+    return f"{runs} finished runs" if fewer else ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+    except (OSError, UnicodeError) as error:
+        raise RunError(f"cannot read {path}: {error}. Move it away.") from error
+
+
+def _part(text: str, path: Path, experiment: Experiment) -> re.Match[str] | None:
+    """The experiment's part of a page, with its marks."""
+    begin, end = (f"<!-- {word} {experiment.name} -->" for word in ("begin", "end"))
+    found = re.search(re.escape(begin) + ".*?" + re.escape(end), text, re.DOTALL)
+    whole = int(found is not None)
+    if (text.count(begin), text.count(end)) != (whole, whole):
+        raise RunError(f"{path}: the marks of {experiment.name} are damaged; remove them.")
+    return found
+
+
 def put(path: Path, experiment: Experiment, text: str, heading: str) -> None:
     """Replace the experiment's part of a page, or add it; everything else on the page stays as it is."""
-    begin, end = (f"<!-- {word} {experiment.name} -->" for word in ("begin", "end"))
-    part = f"{begin}\n{text.strip()}\n{end}"
-    old = path.read_text(encoding="utf-8") if path.is_file() else f"# {heading}\n"
-    if old.count(begin) != old.count(end) or old.count(begin) > 1:
-        raise RunError(f"{path}: the marks of {experiment.name} are damaged; remove them.")
-    if begin in old:
-        new = re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: part, old, flags=re.DOTALL)
+    part = f"<!-- begin {experiment.name} -->\n{text.strip()}\n<!-- end {experiment.name} -->"
+    old = _read(path) or f"# {heading}\n"
+    if (found := _part(old, path, experiment)) is not None:
+        new = old[: found.start()] + part + old[found.end() :]
     else:
         new = old.rstrip("\n") + "\n\n" + part + "\n"
     try:

@@ -1,6 +1,6 @@
 """Run an experiment's trials, those that are left; read what they left.
 
-    OUT/002-fig4d/experiment.json   scale and overrides; the same command goes on, another one is refused
+    OUT/002-fig4d/experiment.json   scale and settings; the same command goes on, another one is refused once runs began
     OUT/002-fig4d/cells/TRIAL       a run folder each; two figures made of the same runs share them
 
 Trials run through the same machinery as comparisons: in processes, resumable, one ledger for all.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.core import plugin
-from sordino.core.errors import RunError, SpecError
+from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.experiments import feng, li, xue
 from sordino.experiments.base import Experiment, Outcome, Trial
 from sordino.runs import compare, spec
@@ -29,6 +29,8 @@ PAPERS = {
     "003": "Feng et al.: UDP-FL and its Harmonizer",
     "004": "Li et al.: FedSDP",
 }
+EXPERIMENT = "experiment.json"
+Trials = Sequence[tuple[Trial, Cell]]
 
 
 class TimeUpError(Exception):
@@ -42,7 +44,7 @@ def find(name: str) -> Experiment:
 
 
 def cells(experiment: Experiment, scale: float, overrides: Mapping[str, Any]) -> list[tuple[Trial, Cell]]:
-    """Every trial as a run, all specs checked; overrides go to every trial whose method has such a key."""
+    """Every trial as a run, with all the keys it is run with; overrides go to those whose method has such a key."""
     if not 0 < scale <= 1:
         raise SpecError(f"scale must lie in (0, 1], not {scale!r}.")
     if fixed := [k for k in overrides if k in ("method", "seed")]:
@@ -54,8 +56,9 @@ def cells(experiment: Experiment, scale: float, overrides: Mapping[str, Any]) ->
             if _has(keys, key):
                 keys[key] = value
                 used.add(key)
-        method = str(keys["method"])
-        out.append((trial, Cell(trial.name, method, keys.get("epsilon"), trial.seed, spec.from_dict(keys))))
+        wanted = spec.from_dict(keys)
+        cell = Cell(trial.name, str(keys["method"]), keys.get("epsilon"), trial.seed, wanted)
+        out.append((replace(trial, keys=wanted.to_dict()), cell))
     if missed := [k for k in overrides if k not in used]:
         raise SpecError(f"no method of {experiment.name} has a key {missed[0]!r}.")
     names = [c.name for _, c in out]
@@ -73,30 +76,71 @@ def _has(keys: Mapping[str, Any], key: str) -> bool:
     return key in own | {f.name for f in spec.plugin_fields("algorithms", algorithm)}
 
 
-def open_folder(out: Path, experiment: Experiment, scale: float, found: Sequence[tuple[Trial, Cell]]) -> RunFolder:
+def sketch(path: Path, found: Trials) -> None:
+    """Refuse what cannot run, before there is a folder: a method on a dataset at a time, until there is one that can.
+
+    The others fail alone, so that a dataset that is not at hand costs its own rows only."""
+    if not begun(path).isdisjoint(c.name for _, c in found):  # it has run before
+        return
+    kinds: dict[tuple[str, str], list[Cell]] = {}
+    for _, cell in found:
+        kinds.setdefault((cell.spec.dataset, cell.method), []).append(cell)
+    problems: list[SordinoError] = []
+    for kind in kinds.values():
+        try:
+            compare.sketch(kind)
+        except SordinoError as error:
+            problems.append(error)
+        else:
+            return
+    if problems:
+        raise problems[0]
+
+
+def place(out: Path, experiment: Experiment) -> Path:
+    """Of the experiment's runs."""
+    return out / (experiment.within or experiment.name).replace("/", "-")
+
+
+def begun(path: Path) -> set[str]:
+    """The trials that were charged anything, or are finished."""
+    return {file.parent.name for name in ("plan.json", "result.json") for file in path.glob(f"cells/*/{name}")}
+
+
+def open_folder(out: Path, experiment: Experiment, scale: float, found: Trials) -> RunFolder:
     """The folder of the experiment's runs, new or begun by the same command; locked until it is closed."""
-    whole = experiment.within or experiment.name
+    path = place(out, experiment)
     trials = json.loads(json.dumps({c.name: c.spec.to_dict() for _, c in found}))
-    path, before = out / whole.replace("/", "-"), {}
-    if (path / "experiment.json").is_file():
+    before: dict[str, Any] = {}
+    started = begun(path)
+    if (path / EXPERIMENT).is_file():
         folder = RunFolder(path)
-        old = folder.read_json("experiment.json")
-        before = old.get("trials", {})
+        old_scale, before = _before(folder, started)
         both = before.keys() & trials.keys()
-        if old.get("scale") != scale or any(spec.completed(before[name]) != trials[name] for name in both):
+        if before and (old_scale != scale or any(before[name] != trials[name] for name in both)):
             raise RunError(f"{path} was made with another scale or other settings. Choose another --out.")
-    elif path.is_dir() and {f.name for f in path.iterdir()} <= {"lock"}:  # it died before it wrote anything
-        folder = RunFolder(path)
+    elif started:
+        raise RunError(f"{path} holds runs, but no {EXPERIMENT} that says which. Choose another --out.")
     else:
-        folder = RunFolder.create(str(out), path.name)
+        folder = RunFolder(path) if path.is_dir() else RunFolder.create(str(out), path.name)
     folder.lock()
-    folder.write_json("experiment.json", {"experiment": whole, "scale": scale, "trials": before | trials})
+    whole = experiment.within or experiment.name
+    folder.write_json(EXPERIMENT, {"experiment": whole, "scale": scale, "trials": before | trials})
     return folder
 
 
-def execute(
-    folder: RunFolder, found: Sequence[tuple[Trial, Cell]], jobs: int, tell: Tell, minutes: float | None
-) -> dict[str, str]:
+def _before(folder: RunFolder, started: set[str]) -> tuple[Any, dict[str, Any]]:
+    """Scale and settings of the trials that have begun."""
+    try:
+        old = folder.read_json(EXPERIMENT)
+        trials = {name: spec.completed(dict(keys)) for name, keys in old["trials"].items() if name in started}
+        return old["scale"], trials
+    except (RunError, KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = str(error) if isinstance(error, RunError) else f"{folder.path / EXPERIMENT} is damaged: {error!r}"
+        raise RunError(f"{reason}. Choose another --out, or move {folder.path} away.") from error
+
+
+def execute(folder: RunFolder, found: Trials, jobs: int, tell: Tell, minutes: float | None) -> dict[str, str]:
     """Why trials failed, by name. Raises TimeUpError when the minutes are over; the same command then goes on."""
     end = None if minutes is None else time.monotonic() + 60 * minutes
 
@@ -109,13 +153,21 @@ def execute(
     return compare.execute(folder, quick, jobs, heard)
 
 
-def outcomes(folder: Path, found: Sequence[tuple[Trial, Cell]]) -> list[Outcome]:
+def outcomes(folder: Path, found: Trials) -> list[Outcome]:
     """Of the trials that are finished."""
-    out = []
-    for trial, cell in found:
-        at = folder / "cells" / cell.name
-        if (at / "result.json").is_file():
-            lines = (at / "records.jsonl").read_text(encoding="utf-8").splitlines()
-            result = json.loads((at / "result.json").read_text(encoding="utf-8"))
-            out.append(Outcome(trial, result, [json.loads(line) for line in lines], at))
-    return out
+    places = [(trial, folder / "cells" / cell.name) for trial, cell in found]
+    return [_outcome(trial, at) for trial, at in places if (at / "result.json").is_file()]
+
+
+def _outcome(trial: Trial, at: Path) -> Outcome:
+    file = at / "records.jsonl"
+    try:
+        records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        _ = [(int(r["round"]), float(r["seconds"]), int(r["bytes_up"])) for r in records]
+        file = at / "result.json"
+        made = Outcome(trial, json.loads(file.read_text(encoding="utf-8")), records, at)
+        _ = made.score, made.honest, made.whom, int(made.result["rounds"]), dict(made.result.get("claim") or {})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        again = f"Remove {at}, and the same command runs it anew."
+        raise RunError(f"{file} is missing or damaged ({type(error).__name__}: {error}). {again}") from error
+    return made

@@ -8,8 +8,11 @@ Rounding: norms are float32, so a clipped gradient is aimed a hair below C and i
 neither norms nor sums are made of products that are rounded to TF32, which keeps 10 bits: over many positions that
 cancel out, a sum of such products may be longer than its norm by percents. What goes into them may be.
 
+What is so long that its factor has few digits in float32 is removed. A bound below 1e-12 is refused: squares of what
+is so short vanish in float32 (in the L1 norm nothing is squared).
+
 In the L1 norm the same, min(1, C / |g_i|_1). Its terms are all added up in float64: ten thousand numbers too small to
-move a float32 sum may pass any margin together. What is so long that its factor has few digits in float32 is removed.
+move a float32 sum may pass any margin together.
 
 With one bound a layer (McMahan et al. 2018, arXiv:1710.06963, Algorithm 1, PerLayerClip) every layer's part of a
 gradient has a factor of its own. Where the norm of one is not finite, the sample is removed from all of them.
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,13 +34,26 @@ from sordino.gradients.scale import Scale
 
 Clip = float | Tensor  # one bound, or a tensor [layers] with one for each
 
+LEAST = 1e-12  # the smallest bound
 MARGIN = 2e-6  # of C; several times the rounding error of a float32 norm and of the product with its factor
+
+
+def rough(backend: Any) -> bool:
+    """Whether a GPU may round the factors of products to TF32: torch.backends.cudnn or .cuda.matmul."""
+    try:
+        return bool(backend.allow_tf32)
+    except RuntimeError:  # set by the newer `fp32_precision`, which the older switch does not know
+        return True
 
 
 def full_products(device: torch.device) -> None:
     """Matrix products as float32 has them; told once, where someone had switched that off."""
-    if device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
-        torch.backends.cuda.matmul.allow_tf32 = False
+    matmul = torch.backends.cuda.matmul
+    if device.type == "cuda" and rough(matmul):
+        try:
+            matmul.allow_tf32 = False
+        except RuntimeError:
+            matmul.fp32_precision = "ieee"
         warnings.warn("TF32 matrix products are switched off: clipped gradients could pass their bound.", stacklevel=2)
 
 
@@ -45,7 +62,8 @@ def factors(squared: Tensor, clip: float | Tensor) -> Tensor:
     norms = squared.clamp(min=0).sqrt()  # clamp keeps nan
     inside = clip * (1 - MARGIN)
     scaled = torch.where(norms > inside, inside / norms, torch.ones_like(norms))
-    return torch.where(torch.isfinite(norms), scaled, torch.zeros_like(norms))
+    good = torch.isfinite(norms) & (scaled >= torch.finfo(norms.dtype).tiny)
+    return torch.where(good, scaled, torch.zeros_like(norms))
 
 
 def factors_l1(norms: Tensor, clip: float | Tensor, dtype: torch.dtype) -> Tensor:
@@ -71,6 +89,12 @@ def shrink(squared: list[Tensor], clip: Clip, scale: Scale | None = None) -> lis
     return [factors(squared[0], clip)]
 
 
+def large_enough(name: str, bound: float) -> None:
+    check.positive(**{name: bound})
+    if bound < LEAST:
+        raise SpecError(f"{name} must be at least {LEAST:g}, not {bound:g}: norms so small vanish in float32.")
+
+
 def by_layer(bounds: Sequence[float], layout: Layout, like: Tensor) -> Tensor:
     """One bound for every layer of the layout [layers], checked."""
     names = list(layout.layers())
@@ -80,5 +104,6 @@ def by_layer(bounds: Sequence[float], layout: Layout, like: Tensor) -> Tensor:
             f"layers must hold one bound for each of {len(names)} layers, not {found};"
             f" they are {', '.join(name or 'the model itself' for name in names)}."
         )
-    check.positive(**{f"layers[{i}]": bound for i, bound in enumerate(bounds)})
+    for i, bound in enumerate(bounds):
+        large_enough(f"layers[{i}]", bound)
     return like.new_tensor([float(bound) for bound in bounds])

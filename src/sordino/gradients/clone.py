@@ -18,7 +18,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sordino.core.errors import ModelError
 from sordino.core.vector import Layout
-from sordino.gradients.layers import LAYERS, RANDOM, Layer
+from sordino.gradients.layers import FREE, LAYERS, RANDOM, Layer
 from sordino.gradients.tape import Unsupported
 
 Plan = dict[str, tuple[type[Layer], dict[str, str]]]  # module path -> (stand-in, {own name: slot})
@@ -45,7 +45,12 @@ def plan(module: nn.Module, layout: Layout) -> Plan:
     for path, part in parts.items():
         for name, value in part.named_parameters(recurse=False):
             owners.setdefault(first[id(value)], []).append(f"{path}.{name}" if path else name)
-    chosen: Plan = {path: (RANDOM[type(part)], {}) for path, part in parts.items() if type(part) in RANDOM}
+    always = RANDOM | FREE
+    chosen: Plan = {
+        path: (always[type(part)], {})
+        for path, part in parts.items()
+        if type(part) in always and not always[type(part)].refuses(part)
+    }
     for slot in layout.slots:
         if len(owners[slot.name]) > 1:
             raise Unsupported(f"{slot.name} is tied: {', '.join(owners[slot.name])}")

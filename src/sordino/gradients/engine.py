@@ -28,12 +28,12 @@ from sordino.core.vector import Layout
 from sordino.gradients import clone, cost
 from sordino.gradients import groups as grouping
 from sordino.gradients.bookkeeping import BookKeeping
-from sordino.gradients.clipping import Clip, by_layer, full_products
+from sordino.gradients.clipping import Clip, by_layer, full_products, large_enough
 from sordino.gradients.memory import channels_last
 from sordino.gradients.padded import Padded, small
 from sordino.gradients.persample import ENTRIES, PerSample
 from sordino.gradients.plain import How, Plain
-from sordino.gradients.probe import Draws, Seen, look
+from sordino.gradients.probe import RECOMPUTED, Draws, Seen, look
 from sordino.gradients.scale import checked, pick
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Unsupported
@@ -65,8 +65,11 @@ class Call:
 
     @property
     def limit(self) -> int:
-        """Records at a time."""
-        return cost.records(self.seen.numbers, self.cpu)
+        """Records at a time; fewer where gradients are held, in the L1 norm and with a scale."""
+        limit = cost.records(self.seen.numbers, self.cpu)
+        if self.norm == 2 and self.scale is None:
+            return limit
+        return min(limit, self.width * max(1, cost.ENTRIES["cpu" if self.cpu else "cuda"] // self.weights.shape[-1]))
 
 
 class Gradients:
@@ -128,7 +131,7 @@ class Gradients:
         """
         self._check(weights, batch, clip, seeds)
         self._check_norm(norm, clip is not None and scale is None and layers is None)
-        bound, scale = self._bounds(weights, len(batch.sizes), clip, scale, layers)
+        bound, scale = self._bounds(weights, len(batch.sizes), clip, scale, layers, norm)
         if groups is not None:
             grouping.check(groups, batch.sizes)
         weights = weights.detach()
@@ -142,8 +145,13 @@ class Gradients:
             share = None if groups is None else grouping.shares(groups, weights)
             return self._unclipped(replace(call, share=share), self.autocast and call.cuda)
         full_products(weights.device)
+        with torch.autocast(weights.device.type, enabled=False):  # norms and sums of one precision
+            return self._clipped(call, bound, groups)
+
+    def _clipped(self, call: Call, bound: Clip, groups: Sequence[int] | None) -> Tensor:
         if groups is None:
             return self._route(call, bound)
+        weights, batch, seeds = call.weights, call.batch, call.seeds
         out = weights.new_zeros(len(batch.sizes), self._layout.dim)
         for part in grouping.parts(groups, batch, weights):
             own = grouping.apart(seeds, part.width - 1)
@@ -192,10 +200,7 @@ class Gradients:
                 stacked = weights.expand(len(batch.sizes), -1)
                 return self._padded.sums(stacked, batch, clip, call.limit, *rest, self.compiled)
         x = channels_last(batch.x) if call.seen.last else batch.x
-        limit = call.limit
-        if call.norm == 1:  # gradients may be held
-            limit = min(limit, max(1, ENTRIES // self._layout.dim) * call.width)
-        return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, call.seeds, limit, *rest, call.norm)
+        return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, call.seeds, call.limit, *rest, call.norm)
 
     def _one_by_one(self, call: Call, clip: Clip | None) -> Tensor:
         """Client after client, each with one set of weights, for which PyTorch has kernels."""
@@ -232,6 +237,12 @@ class Gradients:
             with Draws(weights.device) as draws, torch.no_grad():
                 self._slow.one(weights, batch.x[0], batch.y[0])
             seen = Seen(False, 0, draws.seen)
+            try:  # a backward pass, too
+                self._slow.sums(weights, Batch(batch.x[:1], batch.y[:1], (1,)), None, (0,))
+            except RuntimeError as error:
+                if "torch.utils.checkpoint" in str(error):
+                    raise ModelError(RECOMPUTED) from error
+                raise
         self._random = self._random or seen.random
         return replace(seen, fit=self._plain.fit(weights, batch, self.path == "book-keeping"))
 
@@ -242,6 +253,7 @@ class Gradients:
         clip: float | None,
         scale: Tensor | None,
         layers: Sequence[float] | None,
+        norm: int,
     ) -> tuple[Clip | None, Tensor | None]:
         """What bounds the norms, checked: (clip or the layers' bounds, scale)."""
         if layers is not None:
@@ -250,6 +262,8 @@ class Gradients:
             if scale is not None:
                 raise SpecError("scale and layers do not go together: the scale is for one clip of whole gradients.")
             return by_layer(layers, self._layout, weights), None
+        if clip is not None and norm == 2:
+            large_enough("clip", clip)
         if scale is None:
             return clip, None
         if clip is None:

@@ -25,6 +25,7 @@ from sordino.core.types import Batch
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip
 from sordino.gradients.graphed import Replay
+from sordino.gradients.terms import zero
 
 ROUND = 8  # sizes are rounded up to a multiple, so that few shapes occur
 PARTS = 4  # clients of about one size go together, in that many parts,
@@ -41,10 +42,12 @@ Maker = Callable[[Step, tuple[Tensor, ...]], Step]
 
 
 def padding(starts: Tensor, sizes: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """(index, alive) [clients x size]: which record stands where, and whether it is one. Record 0 fills up."""
+    """(index, alive) [clients x size]: which record stands where, and whether it is one. A client's first one fills up:
+    what is not finite breaks its own client alone, even where it counts nothing. Clients without any have record 0."""
     place = torch.arange(size, device=sizes.device)
     alive = place < sizes.unsqueeze(1)
-    return torch.where(alive, place + starts.unsqueeze(1), 0).reshape(-1), alive.reshape(-1)
+    first = torch.where(sizes > 0, starts, 0).unsqueeze(1)
+    return torch.where(alive, place + first, first).reshape(-1), alive.reshape(-1)
 
 
 def rounded(many: int) -> int:
@@ -110,7 +113,8 @@ class Padded:
                 by = F.pad(scale[who.to(own_device)], (0, 0, *fill), value=1.0)
             how = self._how(small(len(index), limit), compiled)
             rows = self._call(how, width, own, batch.x[index], batch.y[index], each_share, bound, by)
-            out[who.to(own_device)] = rows[: len(who)]
+            rows = rows[: len(who)]
+            out[who.to(own_device)] = zero(rows, each[: len(who)] == 0)
         return out
 
     def _how(self, recorded: bool, compiled: bool) -> tuple[int, Maker] | None:

@@ -1,20 +1,31 @@
-"""A look at the model before its first batch: one sample, then two, forward only.
+"""A look at the model before its first batch, a few records at a time: forward, and backward once.
 
-Two sizes tell what a single one cannot. A layer that is handed 1 row for one sample and 2 for two has the samples
+Two sizes tell what a single one cannot. A layer that is handed 1 row for one sample and 3 for three has the samples
 in its first dimension; a sequence-first model does not, whatever its length. The look also notices random numbers
 drawn from the global generator and code that cannot live with channels-last images.
+
+A clipped sum has its sensitivity only if the loss of a record is its own, so the look tells a record's loss beside
+others from the same record's alone. Among others as many the kernels are the same, and so are the numbers; between one
+and three records they differ by rounding. At weights a little off the given ones: where a last layer starts from zero,
+every loss is the same. A model that branches on numbers it computed may be fine in a look and not later, so that it
+must not ask for any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from sordino.core.errors import ModelError, SordinoError
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
 from sordino.gradients.bookkeeping import BookKeeping
@@ -23,6 +34,18 @@ from sordino.gradients.memory import channels_last
 from sordino.gradients.plain import UNFIT, Fit
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape, Unsupported
+
+AMONG = 64  # records among which two are chosen
+OFF = 0.1  # of a usual start: how far from the given weights losses are compared
+# Of the largest loss: what the same kernels may differ by, and what those for one record and for three may. On CPUs
+# 0 and 1e-6 were met, on GPUs products may be rounded to TF32.
+CLOSE = {"cpu": (1e-5, 1e-3), "cuda": (1e-4, 2e-2)}
+FLOOR = 1e-6  # losses this close are equal
+ASKED = "the model's forward asks for a number computed from its data (an if, item, tolist), and may depend on it"
+RECOMPUTED = (
+    "the model recomputes layers in its backward pass (torch.utils.checkpoint), which no per-sample gradient can be"
+    " taken through; switch checkpointing off, memory is bounded by taking few records at a time."
+)
 
 
 @dataclass(frozen=True)
@@ -36,28 +59,126 @@ class Seen:
 
 
 def look(book: BookKeeping, layout: Layout, weights: Tensor, batch: Batch) -> Seen:
-    """Forward with the book open; raises `Unsupported` if it cannot be kept."""
-    if batch.x.dim() == 4 and batch.x.is_floating_point() and batch.x.device.type == "cpu":
+    """Forward and backward with the book open; raises `Unsupported` if it cannot be kept."""
+    x, y = _three(batch)
+    if x.dim() == 4 and x.is_floating_point() and x.device.type == "cpu":
         try:
-            return _forward(book, layout, weights, batch, True)
+            return _Look(book, layout, weights, channels_last(x), y, True).seen()
         except RuntimeError:  # a view that needs the usual order of memory, most likely
             pass
-    return _forward(book, layout, weights, batch, False)
+    return _Look(book, layout, weights, x, y, False).seen()
 
 
-def _forward(book: BookKeeping, layout: Layout, weights: Tensor, batch: Batch, last: bool) -> Seen:
-    numbers, random = 0, False
-    for size in (1, 2):
-        pick = torch.arange(size, device=batch.x.device) % batch.x.shape[0]
-        x, draw = batch.x[pick], Draw((0,))
-        tape = Tape(layout, weights, Split((size,)), None, draw, weights.new_zeros(1, layout.dim))
-        with Draws(weights.device) as draws, torch.no_grad():
-            book.forward(tape, channels_last(x) if last else x, batch.y[pick])
+def _three(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Two records that differ, in their targets if any do, and a third with the first one's numbers, halved or turned.
+
+    Nothing but numbers of the first record's kind: on a GPU an index out of its range is the end of the process.
+    """
+    x, y = batch.x[:AMONG], batch.y[:AMONG]
+    unlike, apart = ((t != t[:1]).reshape(len(t), -1).sum(1) for t in (x, y))
+    other = int(((apart > 0) * (1 + unlike.max()) + unlike).argmax())
+    first = x[0]
+    third = first / 2 if first.is_floating_point() else first.flip(tuple(range(first.dim())))
+    return torch.stack((first, x[other], third)), torch.stack((y[0], y[other], y[0]))
+
+
+class _Look:
+    """At the records x and y of `_three`."""
+
+    def __init__(self, book: BookKeeping, layout: Layout, weights: Tensor, x: Tensor, y: Tensor, last: bool) -> None:
+        self._book, self._layout, self._weights, self._x, self._y, self._last = book, layout, weights, x, y, last
+        self._numbers, self._random = 0, False
+
+    def seen(self) -> Seen:
+        try:
+            compared = self._compare(self._off())
+        except (SordinoError, Unsupported):
+            raise
+        except Exception:  # weights the model has no use for; many kinds, none of ours
+            compared = False
+        if not compared:
+            self._compare(self._weights)
+        self._backward()
+        return Seen(self._last, self._numbers, self._random)
+
+    def _off(self) -> Tensor:
+        noise = torch.randn(self._layout.dim, generator=torch.Generator().manual_seed(0)).to(self._weights)
+        for part in self._layout.views(noise).values():
+            part.mul_(OFF / math.sqrt(max(1, math.prod(part.shape[1:]))))
+        return self._weights + noise
+
+    def _compare(self, weights: Tensor) -> bool:
+        """Whether there was anything to compare: two losses that are numbers."""
+        alone = [self._watched(weights, 0), self._losses(weights, 1)]
+        third = self._third(weights)
+        alone += third
+        others = self._watched(weights, 0, 1, 2 if third else 0)[: len(alone)]
+        copies = torch.stack([self._losses(weights, i, i, i)[i] for i in range(len(alone))])
+        same, close = CLOSE["cpu" if self._x.device.type == "cpu" else "cuda"]
+        close = max(close, 16 * torch.finfo(weights.dtype).eps)
+        if _differ(others, copies, same) or _differ(copies, torch.cat(alone), close):
+            raise Unsupported("the loss of a record depends on the records beside it")
+        return bool(copies.isfinite().all())
+
+    def _third(self, weights: Tensor) -> list[Tensor]:
+        """The loss of the record that is none, where an error can be caught, or where there is no second; else none."""
+        if self._x.device.type != "cpu" and not (self._x.is_floating_point() and torch.equal(*self._x[:2])):
+            return []
+        try:
+            return [self._losses(weights, 2)]
+        except (SordinoError, Unsupported):
+            raise
+        except Exception:  # numbers the model has no use for; many kinds, none of ours
+            return []
+
+    def _watched(self, weights: Tensor, *rows: int) -> Tensor:
+        """Losses, with an eye on what the model does meanwhile, which takes its time."""
+        asked, twin = Asked(), self._book._twin(self._x.device)[0]
+        handles = (
+            twin.register_forward_pre_hook(lambda _, args: asked.mark(args)),
+            twin.register_forward_hook(lambda *_: asked.stop()),  # the loss may ask: checks of targets do
+        )
+        try:
+            with asked, Calls(asked), Draws(weights.device) as draws:
+                losses = self._losses(weights, *rows)
+        finally:
+            for handle in handles:
+                handle.remove()
         if draws.seen:
             raise Unsupported("the model draws random numbers outside of dropout layers")
-        random = random or draw.used
-        numbers = tape.numbers // size
-    return Seen(last, numbers, random)
+        if asked.reason:
+            raise Unsupported(asked.reason)
+        return losses
+
+    def _losses(self, weights: Tensor, *rows: int) -> Tensor:
+        """Of these records, each a client of its own, so that each draws what it draws alone."""
+        x, y, size = self._x[list(rows)], self._y[list(rows)], len(rows)
+        draw = Draw((0,) * size)
+        tape = Tape(self._layout, weights, Split((1,) * size), None, draw, weights.new_zeros(1, self._layout.dim))
+        with torch.no_grad():
+            losses = self._book.forward(tape, channels_last(x) if self._last else x, y)
+        self._random, self._numbers = self._random or draw.used, tape.numbers // size
+        return losses
+
+    def _backward(self) -> None:
+        """One record, to see that it runs."""
+        try:
+            self._book.sums(self._weights, Batch(self._x[:1], self._y[:1], (1,)), None, (0,), 1)
+        except Unsupported as error:
+            if "outside of the model's forward" not in str(error):
+                raise
+            raise ModelError(RECOMPUTED) from error
+        except RuntimeError as error:
+            if "torch.utils.checkpoint" in str(error):
+                raise ModelError(RECOMPUTED) from error
+            if self._last:
+                raise
+            raise Unsupported(f"the backward pass fails: {str(error).splitlines()[0]}") from error
+
+
+def _differ(a: Tensor, b: Tensor, by: float) -> bool:
+    size = torch.nan_to_num(torch.stack((a, b)).double(), posinf=0.0, neginf=0.0).abs().max().item()
+    return not torch.allclose(a.double(), b.double(), rtol=0.0, atol=by * size + FLOOR, equal_nan=True)
 
 
 class Draws(TorchDispatchMode):
@@ -92,3 +213,72 @@ class Draws(TorchDispatchMode):
     ) -> Any:
         self._could = self._could or torch.Tag.nondeterministic_seeded in func.tags
         return func(*args, **(kwargs or {}))
+
+
+class Asked(TorchDispatchMode):
+    """Notices whether a number is asked for that was computed from a model's inputs: it may decide what comes next.
+
+    What has one of them among its inputs, or what was computed from one, is marked by its memory, which is kept until
+    the end so that nothing else takes its place.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.reason, self.checks = "", 0
+        self._kept: list[Tensor] = []
+        self._marked: set[int | None] = set()
+
+    def stop(self) -> None:
+        self._kept.clear()
+        self._marked.clear()
+
+    def mark(self, values: Any) -> None:
+        made = [value for value in tree_leaves(values) if _memory(value) is not None]
+        self._kept += made
+        self._marked.update(map(_memory, made))
+
+    def of(self, values: Any) -> bool:
+        """Whether any tensor among values comes from the inputs."""
+        return not self._marked.isdisjoint(map(_memory, tree_leaves(values)))
+
+    def note(self, reason: str) -> None:
+        self.reason = self.reason or reason
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if self.of((args, kwargs)):
+            if torch.Tag.data_dependent_output in func.tags and not self.checks:
+                self.note(ASKED)
+            self.mark(out)
+        return out
+
+
+def _memory(value: Any) -> int | None:
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        return None
+    return int(value.untyped_storage()._cdata)
+
+
+class Calls(TorchFunctionMode):
+    """Tells `Asked` of what goes through no operation, and of operations that ask for nothing but a check."""
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__()
+        self._asked = asked
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        asked = self._asked
+        if func in (Tensor.tolist, Tensor.numpy, Tensor.__array__) and asked.of(args):
+            asked.note(ASKED)
+        if func in (F.instance_norm, torch.instance_norm) and asked.of((args, kwargs)):
+            asked.note("instance_norm is called outside of a layer with a rule")  # see `layers.norm.InstanceNorm`
+        check = func is F.one_hot  # on a CPU it looks whether its classes are in range
+        asked.checks += check
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            asked.checks -= check

@@ -107,12 +107,6 @@ class Divisor:
             first = stop
         return join(parts)
 
-    def instances(self, a: Tensor, g: Tensor, first: int, form: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Squared norms from tokens a [units, t, d] and g [units, t, p]: gradients are formed and let go."""
-        many = step(self.rows[0].numel(), a.device)
-        at = range(0, len(a), many)
-        return join([self.squares(form(a[i : i + many], g[i : i + many]), first + i) for i in at])
-
     def outer(self, a: Tensor, g: Tensor) -> Tensor:
         """Squared norms of g aᵀ / s from a [units, d] and g [units, p], no product of them being formed:
 
@@ -150,6 +144,13 @@ class Divisor:
             return g * (self.high / self.rows[0][index])
         owner = self.split.owner(index.device).view(-1, 1)
         return g * (self.high[owner].unsqueeze(2) / self.rows[owner, index])
+
+    def entries(self, units: Tensor, rows: Tensor, values: Tensor) -> Tensor:
+        """Rows [entries, d] of units' gradients of a table, divided by the scale."""
+        if self._shared:
+            return values * (self.high / self.rows[0][rows])
+        owner = self.split.owner(units.device)[units]
+        return values * (self.high[owner].unsqueeze(1) / self.rows[owner, rows])
 
 
 def step(numbers: int, device: torch.device) -> int:

@@ -13,24 +13,31 @@ token):
 The clipped sum is then a weighted sum of the G_i, or one product with scaled g (Bu et al. 2022,
 arXiv:2210.00038, "book-keeping": no second backward pass). `Outer` takes the cheaper way, layer by layer.
 
-The L1 norm has no such short cut: G_i is instantiated. With one token it need not be: |g aᵀ|_1 = |g|_1 |a|_1.
+Where tokens cancel, the G_i that comes out of a product is not quite the one whose norm was taken, and the running sum
+of all samples loses digits to tokens far longer than their sum. So either G_i is held, and what is summed is what was
+measured, or the norm has a guard that grows with the tokens' own lengths (`ghost`).
+
+The L1 norm and a scale have no such short cut: G_i is held. With one token it need not be: |g aᵀ|_1 = |g|_1 |a|_1.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from sordino.gradients import cost
 from sordino.gradients.clipping import Clip
-from sordino.gradients.scale import Divisor
+from sordino.gradients.scale import Divisor, largest
 from sordino.gradients.split import Split
 
+LOST = 32  # additions of a sum that is taken in a tree, and a few more
 SQUARED = 1 << 24  # numbers squared at a time: bounds the memory
 ADDED = {"cpu": 1 << 17, "cuda": SQUARED}  # numbers added up in float64 at a time; on a CPU so few that they stay near
-LONG = 2.0**64  # clips: what went in and is longer than that is taken for not finite; see `Outer.absolute`
+LONG = 2.0**64  # what went in and is longer (L1: than that times the clip) is taken for not finite: `Outer.absolute`
 
 
 class Term(ABC):
@@ -120,11 +127,9 @@ class Outer(Term):
 
     def scaled(self, by: Divisor) -> Tensor:
         """One token needs no gradient, several do: no Gram matrices here, the scale stands between their two sides."""
-        t, d, p = *self.a.shape[1:], self.g.shape[2]
-        if t == 1:
-            return by.outer(self.a.squeeze(1), self.g.squeeze(1))
-        if not cost.holds(t, d, p):
-            return by.instances(self.a, self.g, 0, outer)
+        if self.a.shape[1] == 1:
+            a, g = self.a.squeeze(1), self.g.squeeze(1)
+            return torch.where(largest(a).squeeze(1) <= LONG, by.outer(a, g), torch.inf)
         values = outer(self.a, self.g)
         self._hold(values)
         return by.squares(values)
@@ -167,33 +172,59 @@ class Lookup(Term):
 
     def __init__(self, index: Tensor, g: Tensor, rows: int) -> None:
         self.index, self.g, self.rows = index, g, rows
+        self.held: tuple[Tensor, Tensor, Tensor] | None = None  # see `_hold`; g is then let go
+
+    @property
+    def _long(self) -> bool:
+        return self.g.shape[1] > cost.LOOKUP_GRAM
 
     def squared(self) -> Tensor:
-        if self.g.shape[1] > cost.LOOKUP_GRAM:
-            return self._by_row()
-        same = self.index.unsqueeze(2) == self.index.unsqueeze(1)  # [records, t, t]
-        gg = torch.bmm(self.g, self.g.transpose(1, 2))
-        guard = 8 * torch.finfo(gg.dtype).eps * gg.diagonal(dim1=1, dim2=2).sum(1)  # as in `ghost`
-        return (gg * same).sum((1, 2)).clamp(min=0) + guard
-
-    def _by_row(self) -> Tensor:
-        """Long sequences: add up what falls on the same row of the same sample, then square."""
-        n = self.g.shape[0]
-        sample = torch.arange(n, device=self.g.device).unsqueeze(1)
-        keys, place = torch.unique(sample * self.rows + self.index, return_inverse=True)
-        rows = table(place, self.g, keys.numel())
-        return rows.new_zeros(n).index_add_(0, keys // self.rows, squares(rows))
+        return self._by_row(squares) if self._long else self._gram(self.g)
 
     def scaled(self, by: Divisor) -> Tensor:
         """What falls on one row is divided by the same numbers, so that tokens may be divided before they are added."""
-        return Lookup(self.index, by.tokens(self.index, self.g), self.rows).squared()
+        if self._long:
+            return self._by_row(lambda values: squares(by.entries(*self._hold()[:2], values)))
+        return self._gram(by.tokens(self.index, self.g))
+
+    def _gram(self, g: Tensor) -> Tensor:
+        """Guarded as in `ghost`."""
+        (_, t, d), info = g.shape, torch.finfo(g.dtype)
+        same = self.index.unsqueeze(2) == self.index.unsqueeze(1)  # [records, t, t]
+        gg = torch.bmm(g, g.transpose(1, 2))
+        length = (gg.diagonal(dim1=1, dim2=2) + d * info.tiny).sqrt().sum(1)
+        guard = info.eps / 2 * (d + t + LOST) * length.square() + d * t * t * info.tiny
+        return (gg * same).sum((1, 2)).clamp(min=0) + guard
+
+    def _by_row(self, norms: Callable[[Tensor], Tensor]) -> Tensor:
+        samples, _, values = self._hold()
+        return values.new_zeros(len(self.index)).index_add_(0, samples, norms(values))
+
+    def _hold(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Long sequences: what falls on the same row of the same sample, added up; samples, rows and values."""
+        if self.held is None:
+            sample = torch.arange(len(self.index), device=self.g.device).unsqueeze(1)
+            keys, place = torch.unique(sample * self.rows + self.index, return_inverse=True)
+            self.held = keys // self.rows, keys % self.rows, table(place, self.g, keys.numel())
+            self.g = self.g[:0]
+        return self.held
 
     def drop(self, bad: Tensor) -> None:
-        self.g = zero(self.g, bad)
+        if self.held is not None:
+            samples, rows, values = self.held
+            self.held = samples, rows, zero(values, bad[samples])
+        else:
+            self.g = zero(self.g, bad)
 
     def sums(self, split: Split, factors: Tensor | None) -> Tensor:
-        g = self.g if factors is None else self.g * factors.view(-1, 1, 1)
-        index = self.index + self.rows * split.owner(g.device).unsqueeze(1)
+        owner = split.owner(self.g.device)
+        if self.held is not None:
+            samples, rows, g = self.held
+            g = g if factors is None else g * factors[samples].unsqueeze(1)
+            index = rows + self.rows * owner[samples]
+        else:
+            g = self.g if factors is None else self.g * factors.view(-1, 1, 1)
+            index = self.index + self.rows * owner.unsqueeze(1)
         return table(index, g, split.clients * self.rows).view(split.clients, self.rows, -1)
 
     def add(self, other: Term) -> Term:
@@ -242,14 +273,17 @@ def absolutes(values: Tensor) -> Tensor:
 
 
 def ghost(a: Tensor, g: Tensor) -> Tensor:
-    """|sum_t g_t a_tᵀ|² from Gram matrices, and a little more.
+    """|sum_t g_t a_tᵀ|² from Gram matrices, and a little more, so that no norm is taken for smaller than it is.
 
-    Where tokens cancel, the sum is small and its rounding error is not: about machine epsilon times
-    D = sum_t |a_t|² |g_t|². A few times that is added, so that a norm is not taken for smaller than it is.
+    k products added up are off by at most k eps / 2 times the sum of their magnitudes, and that sum is at most
+    S² = (sum_t |a_t| |g_t|)²; where tokens cancel it is far more than what is left. What vanishes among the smallest
+    numbers of the type is at most k of those.
     """
-    if a.shape[1] == 1:
-        return squares(a) * squares(g)
+    (_, t, d), p, info = a.shape, g.shape[2], torch.finfo(a.dtype)
+    if t == 1:
+        return (squares(a) + d * info.tiny) * (squares(g) + p * info.tiny)
     aa, gg = torch.bmm(a, a.transpose(1, 2)), torch.bmm(g, g.transpose(1, 2))
-    diagonal = (aa.diagonal(dim1=1, dim2=2) * gg.diagonal(dim1=1, dim2=2)).sum(1)
-    guard = 8 * torch.finfo(a.dtype).eps * diagonal
-    return aa.mul_(gg).sum((1, 2)).clamp(min=0) + guard
+    each = (aa.diagonal(dim1=1, dim2=2) + d * info.tiny).sqrt(), (gg.diagonal(dim1=1, dim2=2) + p * info.tiny).sqrt()
+    lost = math.sqrt(d * info.tiny) * each[1].sum(1), math.sqrt(p * info.tiny) * each[0].sum(1)
+    guard = info.eps / 2 * (d + p + t + LOST) * (each[0] * each[1]).sum(1).square()
+    return aa.mul_(gg).sum((1, 2)).clamp(min=0) + guard + lost[0].square() + lost[1].square()

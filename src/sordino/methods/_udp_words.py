@@ -1,5 +1,5 @@
 """What udp-fl records of a round, in words: which kind of client uses which noise and why, what the released update
-looked like, what the multipliers were and what is left."""
+looked like, what the multipliers were and what is left, and what the server's path was worth."""
 
 from __future__ import annotations
 
@@ -15,22 +15,61 @@ def explain(rounds: list[dict[str, Any]]) -> list[str]:
         out += chosen(found, "choice")
         if "choice" in found or any("choice" in kind for kind in found.get("kinds", ())):
             out += sensitivity(found)
+            out += budgets(found)
         for z, strength in found.get("penalty", {}).items():
             out.append(f"Clients with noise multiplier {z} are pulled with lambda = {strength:.3f}.")
         if "multiplier" in found:
             out.append(managed(number, found))
         if "seen" in found:
             out += looked(number, found)
+    out += path(rounds)
     last = (rounds[-1].get("decided") or {}) if rounds else {}
     if "renyi" in last:
-        noise = "" if "kinds" in last else f"{last['mechanism']} noise of scale {last['scale']:.4g} a step; "
+        noise = "" if "kinds" in last else f"{last['mechanism']} noise of scale {_scales(last)} a step; "
         mean = ", on average over the clients that were heard" if "multiplier" in last else ""
+        whose = " for the run's whole epsilon, the same share of less for a smaller budget" * ("multipliers" in last)
         out.append(
             f"After round {rounds[-1]['round']}: {noise}{100 * last['renyi'] / last['renyi_total']:.1f} % of the run's "
             f"privacy loss was spent{mean}, measured as a Renyi divergence of order {last['order']:g}: "
-            f"{last['renyi']:.4g} of {last['renyi_total']:.4g}."
+            f"{last['renyi']:.4g} of {last['renyi_total']:.4g}{whose}."
         )
     return out
+
+
+def path(rounds: list[dict[str, Any]]) -> list[str]:
+    """What the last of these rounds that had a path gained by it."""
+    for record in reversed(rounds):
+        found = record.get("decided") or {}
+        if "path_loss" in found:
+            along, straight = (found[k][len(found[k]) // 2] for k in ("path_loss", "straight_loss"))
+            told = ["not finite" if loss is None else f"{loss:.4g}" for loss in (along, straight)]
+            return [
+                f"Round {record['round']}: halfway between the first two models the loss on the server's data was "
+                f"{told[0]} on the path, {told[1]} on the straight line."
+            ]
+    return []
+
+
+def budgets(found: dict[str, Any]) -> list[str]:
+    """Whose scales the Harmonizer's are, where clients have budgets of their own."""
+    if "multipliers" not in found:
+        return []
+    each = ", ".join(f"{float(z):.4g} ({n} clients)" for z, n in found["multipliers"].items())
+    over = " over the whole run" if "even_multiplier" in found else ""
+    return [
+        f"These scales are for the run's whole epsilon (noise multiplier {found['noise_multiplier']:.4g}{over}); "
+        f"clients with budgets of their own have the same mechanism with noise multipliers {each}{over}."
+    ]
+
+
+def _scales(found: dict[str, Any]) -> str:
+    """Of the noise of a step, for everyone who has a scale of its own."""
+    own = {float(z): n for z, n in found.get("multipliers", {}).items()}
+    if not own:
+        return f"{found['scale']:.4g}"
+    mean = sum(z * n for z, n in own.items()) / sum(own.values())
+    unit = found["scale"] / (mean if "even_multiplier" in found else found["noise_multiplier"])
+    return ", ".join(f"{z * unit:.4g} for {n} clients" for z, n in own.items())
 
 
 def chosen(found: dict[str, Any], key: str) -> list[str]:
@@ -97,7 +136,7 @@ def looked(number: int, found: dict[str, Any]) -> list[str]:
     if not look["visible"]:
         text += ", too little to judge by"
     elif "density" in look:  # else recorded by an earlier version
-        text += f"; about {100 * look['density']:.2g} % of the coordinates carry it, {_tail(look['tail'])}"
+        text += f"; about {100 * look['density']:.3g} % of the coordinates carry it, {_tail(look['tail'])}"
     out = [text + "; " + "; ".join(_after(one) for one in found.get("kinds") or [found]) + "."]
     for one in found.get("kinds") or [found]:
         if _next(one) != one["mechanism"]:

@@ -1,5 +1,5 @@
 """Fed-CDP as printed.  Wei, Liu, Wu, Su, Iyengar (2021), "Gradient-leakage resilient federated learning", ICDCS,
-arXiv:2107.01154, Algorithm 2; unit record, viewer server; a claim that does not hold.
+arXiv:2107.01154, Algorithm 2; unit record, viewer server; a claim that does not hold, but for models of one layer.
 
 At every local step each layer's part of a record's gradient is clipped to C, and each layer of a batch's sum gets noise
 N(0, (sigma C)^2). The paper counts with the moments accountant as if a record moved the sum by C; we calibrate sigma
@@ -10,7 +10,8 @@ for the sum is that code's, too; once an example, as printed (from memory), it w
 
 Not sound: one record moves a layer by up to C, and so all of them together by up to C sqrt(layers). What does hold, and
 is charged: every step is a Gaussian of multiplier sigma / sqrt(layers), in every round in which the client takes part,
-with the rate of the client's own batches."""
+with the rate of the client's own batches. With one layer, all clients in every round and Poisson (or full) batches that
+is DP-SGD and what was claimed: the claim holds, and there is nothing to correct."""
 
 from __future__ import annotations
 
@@ -29,6 +30,8 @@ WHY_NOT = (
     "each layer is clipped by itself, so one record moves the sum by C times the root of the number of layers; the "
     "noise is counted as if it moved by C"
 )
+DRAWN = "the draw of clients counts as if it were hidden from the server, which sees whose messages arrive"
+FIXED = "batches of a fixed size count as if they were Poisson samples"
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,21 @@ class FedCdpPaper(FedCdp):
         return self.sigma(plan) / math.sqrt(plan.layers)
 
     def remarks(self, plan: Plan) -> tuple[str, ...]:
-        if plan.layers > 1 or plan.share < 1:
+        if self._wrong(plan):
             return ()
         return ("with one layer and all clients in every round fed-cdp-paper is dp-sgd, and its claim holds",)
 
-    def claim(self, plan: Plan) -> Claim:
-        return Claim(plan.epsilon, plan.delta, "Wei et al. (2021)", WHY_NOT)
+    def _wrong(self, plan: Plan) -> str | None:
+        """Why the claim does not hold; None where it does."""
+        if plan.layers > 1:
+            return WHY_NOT
+        if plan.share < 1:
+            return DRAWN
+        return FIXED if self.costs(plan)[0].relation == "replace" else None
+
+    def claim(self, plan: Plan) -> Claim | None:
+        why = self._wrong(plan)
+        return None if why is None else Claim(plan.epsilon, plan.delta, "Wei et al. (2021)", why)
 
     def noise(self, state: State, plan: Plan) -> float | None:
         return super().noise(state, replace(plan, noise_multiplier=1.0))

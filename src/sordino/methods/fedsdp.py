@@ -241,7 +241,7 @@ class FedSdp(DpSgd):
         return out
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
-        return [_sentence(r["round"], r["decided"]) for r in rounds if r.get("decided")]
+        return [_sentence(r["round"], r["decided"], self.slope) for r in rounds if r.get("decided")]
 
 
 def known(data: Batch, groups: int) -> None:
@@ -293,15 +293,16 @@ def _behind(shares: Tensor, used: int, now: int, clients: Tensor) -> dict[str, T
     return {"behind": shares.clone(), "since": since, "clients": clients.double()}
 
 
-def _sentence(number: int, chosen: dict[str, Any]) -> str:
+def _sentence(number: int, chosen: dict[str, Any], slope: float = 1.0) -> str:
     if chosen["rho"] <= 0:
         return f"Round {number}: no client had any budget left (or none came), so nothing was learnt of anyone's data."
     used, ratio = chosen["ratio_used"], chosen["ratio"]
     asks = "more noise than" if used > 0.5 else "less noise than" if used < 0.5 else "as much noise as"
     text = (
         f"Round {number}: private groups were taken to make {round(100 * used)} % of the step{_led(chosen)}, which "
-        f"asks for {asks} an even spread of what was left: multiplier {chosen['noise_multiplier']:.3g} (had all rounds "
-        f"been alike {chosen['even_multiplier']:.3g}; what earlier rounds saved lowers it, what they took raises it). "
+        f"asks for {asks} an even spread of what was left{_in_vain(chosen, slope)}: multiplier "
+        f"{chosen['noise_multiplier']:.3g} (had all rounds been alike {chosen['even_multiplier']:.3g}; what earlier "
+        f"rounds saved lowers it, what they took raises it). "
         f"That cost {100 * chosen['rho']:.3g} % of the budget, {100 * chosen['left']:.3g} % is left.{_clients(chosen)}"
     )
     if chosen["sums"] > 1:
@@ -318,6 +319,28 @@ def _sentence(number: int, chosen: dict[str, Any]) -> str:
         f"{text} Released anew: {', '.join(each)}, general records {round(100 * chosen['shares'][0])} %; from here on "
         f"the private share is {100 * ratio:.0f} %{drives}."
     )
+
+
+def _in_vain(chosen: dict[str, Any], slope: float) -> str:
+    """Where R had no effect. R > 1/2 always has one. R < 1/2 asks for more than an even part of what is left, which is
+    not given in the last round, nor where that part is not more than what is kept for each later round (`_grant`)."""
+    if slope == 0:
+        return ", without effect (slope is 0)"
+    if chosen["ratio_used"] >= 0.5 or not chosen["noise_multiplier"]:
+        return ""
+    planned = (chosen["even_multiplier"] / chosen["noise_multiplier"]) ** 2 / chosen["rho"]  # participations
+    every = {k: own for k, own in (chosen.get("clients") or {}).items() if own["rho"] > 0} or {"": chosen}
+    reasons = []
+    for own in every.values():
+        if own["left"] <= 1e-6:
+            reasons.append("the last participation spends all that is left")
+        elif own["rho"] * planned <= LEAST * (1 + 1e-3):  # rounded to whole units
+            reasons.append("no more was left than is kept for each later one")
+    if not reasons:
+        return ""
+    some = f" at {len(reasons)} of {len(every)} clients" if len(reasons) < len(every) else ""
+    where = f" at client {next(iter(every))}" if len(every) == 1 and "" not in every else some
+    return f", without effect{where} ({' or '.join(dict.fromkeys(reasons))})"
 
 
 def _led(chosen: dict[str, Any]) -> str:

@@ -50,7 +50,7 @@ PROFILES = {  # w_p, w_u, w_e; the paper asks for w_p >= 0.5 of medical clients 
     "iot": (0.2, 0.4, 0.4),
 }
 RESOURCES = {"limited": 1.0, "standard": 0.5, "high": 0.0}  # how much the time of a draw counts: a power
-# time of a draw, Gaussian noise = 1: measured once, 20 rows of 26,010 numbers on one core
+# time of a draw, Gaussian noise = 1, 20 rows of 26,010 numbers on one core: benchmarks/mechanism_settings.py --draws
 SECONDS = {"gaussian": 1.0, "l2-laplace": 2.3, "laplace": 2.3, "staircase": 4.5}
 TABLE = (  # Table 2: client data, privacy requirement, resource, mechanism
     ("dense", "high", "standard", "gaussian"),

@@ -48,8 +48,9 @@ class Pfa(DpSgd):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check.non_negative(dims=self.dims)
         if self.dims != 0:
-            check.count(dims=self.dims)
+            check.count(dims=self.dims)  # whole
         check.probability(top_share=self.top_share)
         check.one_of(("count", "budget"), weighting=self.weighting)
 

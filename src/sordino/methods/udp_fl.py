@@ -210,6 +210,8 @@ class UdpFl(Harmonised):
     def decided(self, state: State, plan: Plan) -> dict[str, Any]:
         looked = self.reselect > 0 and state.round > 0 and state.round % self.reselect == 0
         out: dict[str, Any] = {"noise_multiplier": plan.z}
+        if plan.multipliers:  # plan.z is that of the run's epsilon; these are of the clients' budgets
+            out["multipliers"] = {f"{z:.6g}": plan.multipliers.count(z) for z in sorted(set(plan.multipliers))}
         look = None
         if looked:
             signal, kurtosis, visible, density, tail = state.extra["seen"].tolist()

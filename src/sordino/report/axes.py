@@ -20,6 +20,9 @@ def save(pyplot: Any, figure: Any, path: Path, dpi: int = 150) -> None:
         pyplot.close(figure)
 
 
+MOST = 7  # ticks of an axis
+
+
 def log_ticks(axis: Any, values: Sequence[float]) -> tuple[float, float]:
     """Plain numbers at 1, 2, 5, 10, ... (or fewer, over many decades); the ends that leave room."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -30,10 +33,15 @@ def log_ticks(axis: Any, values: Sequence[float]) -> tuple[float, float]:
     low, high = low / widen, high * widen
     steps = (1, 2, 5) if high / low < 2000 else (1, 3) if high / low < 1e5 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    if high > 1e4:  # long words
+        steps = (1,)
     ticks = [s * 10.0**k for k in powers for s in steps if low <= s * 10.0**k <= high]
+    ticks = ticks[:: -(-len(ticks) // MOST)]
     axis.set_major_locator(FixedLocator(ticks))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    axis.set_major_formatter(
+        FuncFormatter(lambda v, _: f"{v:g}" if v < 1e4 else f"{v:.0e}".replace("e+0", "e").replace("e+", "e"))
+    )
     return low, high
 
 

@@ -58,6 +58,7 @@ class Cell:
     bytes_up: int = 0
     seconds: float = 0.0
     claim: Claim | None = None
+    notes: tuple[str, ...] = ()  # what the run remarked
     curve: Curve = Curve()
 
 
@@ -106,6 +107,7 @@ def _done(cell: Cell, plan: dict[str, Any], result: dict[str, Any], records: lis
         bytes_up=sum(int(r.get("bytes_up") or 0) for r in records),
         seconds=sum(float(r.get("seconds") or 0) for r in records),
         claim=None if claim is None else _claim(claim),
+        notes=tuple(str(note) for note in result.get("notes") or ()),
         curve=curve,
     )
 

@@ -18,6 +18,7 @@ ACROSS = (
     "different things: methods of different blocks must not be ranked against each other."
 )
 PRINTED = "As printed: run at the same claim, which does not hold"
+SPENT = 0.98  # of the largest accounted epsilon among those that were asked for the same: below, that is said
 
 
 ERRORS = ("rmse", "mae")  # of a regression
@@ -47,7 +48,36 @@ def tables(found: Sequence[Line]) -> list[Table]:
         out.append(_plain("Reference: without privacy", "", lines, by))
     if lines := [line for line in found if line.errors]:
         out.append(_failed(lines))
+    if rows := _remarks(found):
+        out.append(Table("Remarks of the runs", "", ("method", "remark"), rows))
     return out
+
+
+def _remarks(found: Sequence[Line]) -> tuple[tuple[str, str], ...]:
+    """What runs remarked, once for all methods that did."""
+    who: dict[str, dict[str, None]] = {}
+    for line in found:
+        for note in dict.fromkeys(n for cell in line.cells for n in cell.notes):
+            who.setdefault(note, {})[line.method] = None
+    methods = {line.method for line in found if line.cells}
+    return tuple(("all" if len(m) == len(methods) > 1 else ", ".join(m), note) for note, m in who.items())
+
+
+def unspent(block: Block) -> str:
+    """A word on methods that were ranked with a smaller epsilon than others."""
+    out = []
+    for asked in dict.fromkeys(e.asked for _, e in block.ranked):
+        same = [e for _, e in block.ranked if e.asked == asked]
+        most = max(e.accounted for e in same)
+        less = [f"{e.method} {up(e.accounted)}" for e in same if e.accounted < SPENT * most]
+        if less:
+            out.append(f"asked for {_epsilon(asked)}, where others spent {up(most)}: {', '.join(less)}")
+    if not out:
+        return ""
+    return (
+        f"Not at one epsilon ({'; '.join(out)}): some noise is for a client that takes part in every round, which none "
+        "did. Bound that with max_participations, or draw all clients."
+    )
 
 
 def _measures(found: Sequence[Line]) -> tuple[str, ...]:
@@ -70,7 +100,7 @@ def _ranked(found: Sequence[Block], by: Sequence[str]) -> list[Table]:
             (_epsilon(e.asked), str(rank), e.method, *_scores(e, by), up(e.accounted), *_costs(e))
             for rank, e in block.ranked
         )
-        note = ACROSS if len(found) > 1 and not out else ""
+        note = " ".join(filter(None, (ACROSS if len(found) > 1 and not out else "", unspent(block))))
         header = ("epsilon", "rank", "method", *_heads(by), "accounted", *COSTS)
         out.append(Table(words[0].upper() + words[1:], note, header, rows))
     return out

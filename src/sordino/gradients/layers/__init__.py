@@ -35,4 +35,10 @@ RANDOM: dict[type[nn.Module], type[Layer]] = {
     nn.Dropout3d: ChannelDropout,
 }
 
-__all__ = ["LAYERS", "RANDOM", "Layer"]
+FREE: dict[type[nn.Module], type[Layer]] = {  # stand-ins also where nothing is trained; see `norm.InstanceNorm`
+    nn.InstanceNorm1d: InstanceNorm,
+    nn.InstanceNorm2d: InstanceNorm,
+    nn.InstanceNorm3d: InstanceNorm,
+}
+
+__all__ = ["FREE", "LAYERS", "RANDOM", "Layer"]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients import cost
-from sordino.gradients.clipping import Clip
+from sordino.gradients.clipping import Clip, rough
 from sordino.gradients.layers.base import Layer
 from sordino.gradients.layers.patches import Geometry
 from sordino.gradients.memory import is_last
@@ -89,7 +89,6 @@ class Kernel(Term):
         self.weight = weight
         self.values: Tensor | None = None  # [units, p, d] once instantiated
         self.width = 1  # records a unit: see `fold`
-        self.exact = False  # every number summed as exactly as its own size allows: see `scaled`
 
     @property
     def _size(self) -> tuple[int, int, int]:
@@ -134,19 +133,7 @@ class Kernel(Term):
         return join([squares(self._instantiate(a, g)) for a, g in self._chunks()])
 
     def scaled(self, by: Divisor) -> Tensor:
-        """Where gradients are not held, they are summed by patches too, not by PyTorch's kernels: those may be fast
-        transforms, whose error is as large in a small number as in a large one, and the small one's scale may be small.
-        """
-        by = by.moved(self.shape.rows)
-        if self.values is not None:
-            return by.squares(self.values)
-        if self.shape.groups > 1 or cost.holds(*self._size):
-            return self._hold(by)[1]
-        norms, at, self.exact = [], 0, True
-        for a, g in self._chunks():
-            norms.append(by.instances(a, g, at, self._instantiate))
-            at += a.shape[0]
-        return join(norms)
+        return by.moved(self.shape.rows).squares(self._held)
 
     def absolute(self, clip: Clip) -> Tensor:
         """Instantiated and held, so that what is summed is what was measured."""
@@ -157,13 +144,13 @@ class Kernel(Term):
         """The units' gradients [units, p, d], kept from now on."""
         return self._hold()[0] if self.values is None else self.values
 
-    def _hold(self, by: Divisor | None = None) -> tuple[Tensor, Tensor]:
+    def _hold(self) -> tuple[Tensor, Tensor]:
         """Keep the units' gradients, and nothing else; these and their squared norms."""
         _, d, p = self._size
         values, norms, at = self.x.new_empty(self.x.shape[0] // self.width, p, d), [], 0
         for a, g in self._chunks():
             part = self._instantiate(a, g, values[at : at + a.shape[0]])
-            norms.append(squares(part) if by is None else by.squares(part, at))
+            norms.append(squares(part))
             at += a.shape[0]
         self.values, self.patches = values, None
         self.x = self.g = values.new_empty(0)
@@ -186,7 +173,7 @@ class Kernel(Term):
             g = g if factors is None else g * factors.view(-1, 1, 1)
             return self.shape.weight(split.outer(self._rows(g), self._rows(self.patches)))
         g = self.g if factors is None else self.g * factors.view(-1, *(1,) * (self.g.dim() - 1))
-        if self.exact or (factors is not None and g.is_cuda and torch.backends.cudnn.allow_tf32):  # see `clipping`
+        if factors is not None and g.is_cuda and rough(torch.backends.cudnn):
             return self.shape.weight(self._by_patches(split, g))
         stacked = self.weight.dim() > self.g.dim()
         out = g.new_zeros(split.clients, *self.weight.shape[-self.g.dim() :])

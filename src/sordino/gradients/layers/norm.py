@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sordino.core.errors import ModelError
 from sordino.gradients.layers.base import Layer, tokens
 from sordino.gradients.memory import channels_last, is_last
 from sordino.gradients.tape import Op, Tape, Unsupported, Weight
@@ -62,9 +63,10 @@ class Norm(Op):
             gx = self.pull(x, g if w is None else g * w, None)
         elif wanted:
             gx = self.pull(x, g, _value(self.weight))
-        gw, gb = self.per_sample(x, g)
-        self.tape.note(self.weight, Dense(gw))
-        self.tape.note(self.bias, Dense(gb))
+        if any(weight is not None and weight.slot for weight in (self.weight, self.bias)):
+            gw, gb = self.per_sample(x, g)
+            self.tape.note(self.weight, Dense(gw))
+            self.tape.note(self.bias, Dense(gb))
         return gx
 
 
@@ -179,11 +181,19 @@ class GroupNorm(Layer):
 
 
 class InstanceNorm(GroupNorm):
+    """Also without trainable parameters: PyTorch's own backward pass takes the gradient of a single record whose
+    channels are last in memory for one whose channels are first, and gives other numbers than beside a second record.
+    """
+
     @classmethod
     def refuses(cls, module: nn.Module) -> str | None:
         return "keeps running statistics" if getattr(module, "track_running_stats", False) else None
 
     def groups(self, x: Tensor) -> int:
-        if x.dim() < 3:
-            raise Unsupported("InstanceNorm is given an unbatched input")
+        kinds = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+        if x.dim() != 3 + [isinstance(self.module, kind) for kind in kinds].index(True):
+            raise Unsupported(f"{type(self.module).__name__} is given {x.dim()} dimensions")
+        if math.prod(x.shape[2:]) == 1:
+            kind = type(self.module).__name__
+            raise ModelError(f"{kind} is given one number a channel, which leaves none; use another norm there.")
         return int(x.shape[1])
