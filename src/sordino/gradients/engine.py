@@ -33,10 +33,11 @@ from sordino.gradients.memory import channels_last
 from sordino.gradients.padded import Padded, small
 from sordino.gradients.persample import ENTRIES, PerSample
 from sordino.gradients.plain import How, Plain
-from sordino.gradients.probe import RECOMPUTED, Draws, Seen, look
+from sordino.gradients.probe import RECOMPUTED, Seen, look
 from sordino.gradients.scale import checked, pick
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Unsupported
+from sordino.gradients.watch import Draws
 from sordino.gradients.whole import clipped
 
 PATHS = ("auto", "book-keeping", "vmap")

@@ -14,16 +14,10 @@ must not ask for any.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from sordino.core.errors import ModelError, SordinoError
 from sordino.core.types import Batch
@@ -34,6 +28,7 @@ from sordino.gradients.memory import channels_last
 from sordino.gradients.plain import UNFIT, Fit
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape, Unsupported
+from sordino.gradients.watch import Asked, Calls, Draws
 
 AMONG = 64  # records among which two are chosen
 OFF = 0.1  # of a usual start: how far from the given weights losses are compared
@@ -41,7 +36,6 @@ OFF = 0.1  # of a usual start: how far from the given weights losses are compare
 # 0 and 1e-6 were met, on GPUs products may be rounded to TF32.
 CLOSE = {"cpu": (1e-5, 1e-3), "cuda": (1e-4, 2e-2)}
 FLOOR = 1e-6  # losses this close are equal
-ASKED = "the model's forward asks for a number computed from its data (an if, item, tolist), and may depend on it"
 RECOMPUTED = (
     "the model recomputes layers in its backward pass (torch.utils.checkpoint), which no per-sample gradient can be"
     " taken through; switch checkpointing off, memory is bounded by taking few records at a time."
@@ -179,106 +173,3 @@ class _Look:
 def _differ(a: Tensor, b: Tensor, by: float) -> bool:
     size = torch.nan_to_num(torch.stack((a, b)).double(), posinf=0.0, neginf=0.0).abs().max().item()
     return not torch.allclose(a.double(), b.double(), rtol=0.0, atol=by * size + FLOOR, equal_nan=True)
-
-
-class Draws(TorchDispatchMode):
-    """Notices whether torch's global random generator is read. Use as a context; leaves its state as it was.
-
-    An operation that could draw must run and the generator must move: attention without dropout is of the first
-    kind only, and another thread may cause the second.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._device, self._could, self.seen = device, False, False
-
-    def _state(self) -> Tensor:
-        return torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else torch.get_rng_state()
-
-    def __enter__(self) -> Self:
-        self._before = self._state()
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self.seen = self._could and not torch.equal(self._before, self._state())
-        if self.seen and self._device.type == "cuda":
-            torch.cuda.set_rng_state(self._before, self._device)
-        elif self.seen:
-            torch.set_rng_state(self._before)
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        self._could = self._could or torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **(kwargs or {}))
-
-
-class Asked(TorchDispatchMode):
-    """Notices whether a number is asked for that was computed from a model's inputs: it may decide what comes next.
-
-    What has one of them among its inputs, or what was computed from one, is marked by its memory, which is kept until
-    the end so that nothing else takes its place.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.reason, self.checks = "", 0
-        self._kept: list[Tensor] = []
-        self._marked: set[int | None] = set()
-
-    def stop(self) -> None:
-        self._kept.clear()
-        self._marked.clear()
-
-    def mark(self, values: Any) -> None:
-        made = [value for value in tree_leaves(values) if _memory(value) is not None]
-        self._kept += made
-        self._marked.update(map(_memory, made))
-
-    def of(self, values: Any) -> bool:
-        """Whether any tensor among values comes from the inputs."""
-        return not self._marked.isdisjoint(map(_memory, tree_leaves(values)))
-
-    def note(self, reason: str) -> None:
-        self.reason = self.reason or reason
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if self.of((args, kwargs)):
-            if torch.Tag.data_dependent_output in func.tags and not self.checks:
-                self.note(ASKED)
-            self.mark(out)
-        return out
-
-
-def _memory(value: Any) -> int | None:
-    if not isinstance(value, Tensor) or value.layout != torch.strided:
-        return None
-    return int(value.untyped_storage()._cdata)
-
-
-class Calls(TorchFunctionMode):
-    """Tells `Asked` of what goes through no operation, and of operations that ask for nothing but a check."""
-
-    def __init__(self, asked: Asked) -> None:
-        super().__init__()
-        self._asked = asked
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        asked = self._asked
-        if func in (Tensor.tolist, Tensor.numpy, Tensor.__array__) and asked.of(args):
-            asked.note(ASKED)
-        if func in (F.instance_norm, torch.instance_norm) and asked.of((args, kwargs)):
-            asked.note("instance_norm is called outside of a layer with a rule")  # see `layers.norm.InstanceNorm`
-        check = func is F.one_hot  # on a CPU it looks whether its classes are in range
-        asked.checks += check
-        try:
-            return func(*args, **(kwargs or {}))
-        finally:
-            asked.checks -= check
