@@ -110,12 +110,12 @@ def test_what_is_broken_in_one_layer_adds_nothing_to_any(path, bad):
     gradients = Gradients.of(module, total, layout, path)
     got = gradients.sums(weights, Batch(x, batch.y, (3, 3)), None, layers=[1.0, 2.0])
     rest = Batch(x[keep], batch.y[keep], (2, 3))
-    assert relative(got, naive_layers(module, weights, rest, [1.0, 2.0], None, total)[0]) <= CLOSE
+    assert relative(got, naive_layers(module, weights, rest, [1.0, 2.0], None, total)[0]) <= 1e-5
     wrong = gradients.sums(weights, batch, None, layers=[1.0, 2.0])  # with the sample as it was
     assert relative(wrong, got.double()) > 0.05
     together = gradients.sums(weights, Batch(x, batch.y, (3, 3)), None, layers=[1.0, 2.0], groups=(1, 2, 3))
     rest = Batch(x[[0, 3, 4, 5]], batch.y[[0, 3, 4, 5]], (1, 3))
-    assert relative(together, naive_layers(module, weights, rest, [1.0, 2.0], (1, 3), total)[0]) <= CLOSE
+    assert relative(together, naive_layers(module, weights, rest, [1.0, 2.0], (1, 3), total)[0]) <= 1e-5
 
 
 def test_factors_of_layers():
@@ -137,7 +137,7 @@ def test_chunks_and_wide_groups_do_not_show(stacked, monkeypatch):
     monkeypatch.setattr("sordino.gradients.engine.ENTRIES", 2000)
     for path in PATHS:
         got = Gradients.of(module, loss, layout, path).sums(weights, batch, None, layers=bounds, groups=lengths)
-        assert relative(got, expected) <= CLOSE
+        assert relative(got, expected) <= 1e-5
 
 
 @pytest.mark.parametrize("limit", [1000, 12, 1])
@@ -147,7 +147,7 @@ def test_the_padded_step_knows_layers(limit):
         layout, weights, batch = case(module, x, SIZES, True)
         bounds = middle(module, weights, batch)
         got = Padded(book(module, layout), None).sums(weights, batch, torch.tensor(bounds), limit)
-        assert relative(got, naive_layers(module, weights, batch, bounds)[0]) <= CLOSE
+        assert relative(got, naive_layers(module, weights, batch, bounds)[0]) <= 1e-5
 
 
 def test_the_traced_step_knows_layers():
@@ -161,7 +161,7 @@ def test_the_traced_step_knows_layers():
     x[0] = float("nan")
     got = graph(weights, x, batch.y, share, bounds)
     rest = Batch(x[1:], batch.y[1:], (3, 4))
-    assert relative(got, naive_layers(module, weights, rest, bounds.tolist())[0]) <= CLOSE
+    assert relative(got, naive_layers(module, weights, rest, bounds.tolist())[0]) <= 1e-5
 
 
 @pytest.mark.gpu
@@ -180,7 +180,7 @@ def test_on_a_gpu(stacked, name, monkeypatch):
         expected = naive_layers(module, weights, batch, bounds, groups)[0]
         for _ in range(1 if groups else padded.PATIENCE + 1):  # as it is, then compiled
             got = gradients.sums(weights.cuda(), there, None, layers=bounds, groups=groups).cpu()
-            assert relative(got, expected) <= CLOSE
+            assert relative(got, expected) <= 1e-5
 
 
 def test_dropout_follows_the_seed_here_too():
@@ -194,7 +194,7 @@ def test_dropout_follows_the_seed_here_too():
     assert relative(
         Gradients.of(module.eval(), loss, layout).sums(weights, batch, None, layers=[1e9, 1e9]),
         naive(module, weights, batch, None),
-    ) <= CLOSE  # fmt: skip
+    ) <= 1e-5  # fmt: skip
 
 
 @pytest.mark.parametrize(

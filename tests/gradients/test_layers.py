@@ -89,7 +89,7 @@ def test_sums_are_those_of_the_naive_loop(name, stacked, sizes):
     gradients = Gradients.of(module, loss, layout, "book-keeping")
     for clip in (None, middle_norm(module, weights, batch)):
         expected = naive(module, weights, batch, clip)
-        assert relative(gradients.sums(weights, batch, clip), expected) <= CLOSE
+        assert relative(gradients.sums(weights, batch, clip), expected) <= (1e-5 if clip is None else CLOSE)
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
@@ -100,14 +100,14 @@ def test_the_other_path_agrees(name, stacked):
     layout, weights, batch = case(module, x, (3, 0, 1, 4), stacked)
     clip = middle_norm(module, weights, batch)
     gradients = Gradients.of(module, loss, layout, "vmap")
-    assert relative(gradients.sums(weights, batch, clip), naive(module, weights, batch, clip)) <= CLOSE
+    assert relative(gradients.sums(weights, batch, clip), naive(module, weights, batch, clip)) <= 1e-5
 
 
 def test_recurrent_layers_also_take_the_other_path():
     module, x = MODELS["gru"]()
     layout, weights, batch = case(module, x, (2, 1), True)
     got = Gradients.of(module, loss, layout, "vmap").sums(weights, batch, 0.5)
-    assert relative(got, naive(module, weights, batch, 0.5)) <= CLOSE
+    assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
 
 
 @pytest.mark.parametrize("name", ["linear-tokens", "conv2d", "conv2d-wide", "layer-norm", "lstm", "embedding"])

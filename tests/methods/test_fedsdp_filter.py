@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+import killed
 import sordino
 from fedsdp_jobs import CPU, RNG, SIZES, at, made, played
 from problems import federation, mlp, plan
 from sordino.methods.fedsdp import TOLD, UNITS, FedSdp, noise_for
-from sordino.runs import faults, loop
+from sordino.runs import loop
 
 
 def stored(kept):
@@ -100,42 +101,18 @@ def test_the_state_counts_the_rounds_that_were_merged():
     assert careful < grown
 
 
-class Killed(BaseException):
-    """Nothing in the run may catch it."""
-
-
 @pytest.mark.parametrize(("mode", "every"), [("secure", 1e6), ("secure", 0.0), ("research", 1e6)])
 def test_a_killed_run_releases_no_more_than_the_budget(mode, every, tmp_path, monkeypatch):
-    """Everything that ever left a client, before the crash and after it; a research run repeats the same release."""
-    left, rounds = {}, 6
-    real = FedSdp.release
-
-    def release(self, rows, sizes, state, plan, rng):
-        for client, share in zip(rng.ids.tolist(), rows[:, -3].tolist(), strict=True):
-            left[client, state.round if mode == "research" else len(left)] = share
-        return real(self, rows, sizes, state, plan, rng)
-
-    def die(name, seen=[0]):  # noqa: B006 (counts its own calls)
-        seen[0] += name == "merged"
-        if seen[0] == 4:
-            raise Killed
-
     def train(**keys):
         tags = [np.arange(n) % 5 == 0 for n in SIZES]
         return sordino.train(mlp(), federation(SIZES), private_data=tags, test=federation((9,))[0], **keys)
 
-    monkeypatch.setattr(FedSdp, "release", release)
-    keys = {"method": "fedsdp", "slope": 1.9, "refresh": 2, "epsilon": 60.0, "rounds": rounds, "mode": mode}
-    faults.set_hook(die)
-    with pytest.raises(Killed):
-        train(**keys, checkpoint_seconds=every, out=str(tmp_path), name="it", device="cpu")
-    faults.set_hook(None)
-    spent = sum(share for (client, _), share in left.items() if client == 0)
-    assert 0.5 < spent < 1
-    result = train(resume=tmp_path / "it")
+    keys = {"method": "fedsdp", "slope": 1.9, "refresh": 2, "epsilon": 60.0, "rounds": 6, "mode": mode}
+    keys |= {"checkpoint_seconds": every, "out": str(tmp_path), "name": "it", "device": "cpu"}
+    _, result = killed.spent(
+        FedSdp, -3, mode, monkeypatch, lambda: train(**keys), lambda: train(resume=tmp_path / "it")
+    )
     assert result.guarantee.epsilon <= 60
-    each = [sum(share for (client, _), share in left.items() if client == k) for k in range(4)]
-    assert len(set(each)) == 1 and spent < each[0] <= 1
 
 
 def test_more_private_contribution_means_more_noise_and_no_slope_none():

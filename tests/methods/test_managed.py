@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import killed
 import sordino
 from problems import federation, mlp, plan
 from sordino.core.types import State
@@ -17,7 +18,6 @@ from sordino.methods._managed import TOLD, UNITS, allow, likely, most, noise_for
 from sordino.methods.stragglers import Stragglers
 from sordino.methods.udp_fl import UdpFl
 from sordino.privacy.samplers import Poisson
-from sordino.runs import faults
 
 
 def at(round, merged=None):
@@ -144,41 +144,16 @@ def test_rounds_lost_in_a_crash_count_as_spent():
     assert worst_naive > 1.1 * UNITS  # had nobody counted them
 
 
-class Killed(BaseException):
-    """Nothing in the run may catch it."""
-
-
 @pytest.mark.parametrize(("mode", "every"), [("secure", 1e6), ("secure", 0.0), ("research", 1e6)])
 def test_a_killed_run_releases_no_more_than_the_budget(mode, every, tmp_path, monkeypatch):
-    """Everything that ever left a client, before the crash and after it; a research run repeats the same release."""
-    left, real = {}, UdpFl.release
-
-    def release(self, rows, sizes, state, plan, rng):
-        for client, share in zip(rng.ids.tolist(), rows[:, 2 - TOLD].tolist(), strict=True):
-            left[client, state.round if mode == "research" else len(left)] = share
-        return real(self, rows, sizes, state, plan, rng)
-
-    def die(name, seen=[0]):  # noqa: B006 (counts its own calls)
-        seen[0] += name == "merged"
-        if seen[0] == 4:
-            raise Killed
-
     def train(**keys):
         return sordino.train(mlp(), federation((12, 5, 9, 7)), test=federation((9,))[0], **keys)
 
-    monkeypatch.setattr(UdpFl, "release", release)
-    faults.set_hook(die)
-    with pytest.raises(Killed):
-        train(
-            method="udp-fl", managed=True, mechanism="laplace", epsilon=60.0, rounds=6, mode=mode, device="cpu",
-            checkpoint_seconds=every, out=str(tmp_path), name="it",
-        )  # fmt: skip
-    faults.set_hook(None)
-    spent = sum(share for (client, _), share in left.items() if client == 0)
-    assert 0.5 < spent < 1
-    result = train(resume=tmp_path / "it")
+    keys = {"method": "udp-fl", "managed": True, "mechanism": "laplace", "epsilon": 60.0, "rounds": 6, "mode": mode}
+    keys |= {"checkpoint_seconds": every, "out": str(tmp_path), "name": "it", "device": "cpu"}
+    share, result = killed.spent(
+        UdpFl, 2 - TOLD, mode, monkeypatch, lambda: train(**keys), lambda: train(resume=tmp_path / "it")
+    )
     assert result.guarantee.epsilon <= 60
-    each = [sum(share for (client, _), share in left.items() if client == k) for k in range(4)]
-    assert len(set(each)) == 1 and spent < each[0] <= 1
     if mode == "research":
-        assert each[0] == pytest.approx(1, abs=1e-6)  # and nothing was lost
+        assert share == pytest.approx(1, abs=1e-6)  # and nothing was lost

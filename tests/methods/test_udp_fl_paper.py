@@ -271,20 +271,6 @@ def test_the_penalty_pulls_clients_with_less_budget_and_no_one_else():
         assert torch.allclose(row, -0.2 * 0.875 * (z == poor) * (start.params - goal), atol=1e-5)
 
 
-def test_w_max_is_the_mean_of_the_messages_of_those_with_the_largest_budget():
-    made = job(linear(), federation((6, 12, 18, 12)), method="udp-fl-paper", budgets="0.5:0.5,4:0.5", epsilon=4.0)
-    start = loop.begin(made)
-    assert torch.equal(start.extra["w_max"], start.params)
-    data, dim = made.clients.fetch(range(4), CPU), len(start.params)
-    rows = rows_of(made, start, data, made.plan, RNG.rows(range(4)))
-    after = made.method.merge(start, rows, made.plan, RNG)
-    top = [i for i, z in enumerate(made.plan.multipliers) if z == min(made.plan.multipliers)]
-    total = sum(rows[i, :dim] for i in top) / sum(made.clients.all_sizes()[i] / 12 for i in top)
-    assert torch.allclose(after.extra["w_max"], start.params + total, atol=1e-5)
-    assert torch.allclose(after.params, start.params + rows[:, :dim].mean(dim=0), atol=1e-5)
-    assert made.method.decided(replace(after, round=1), made.plan)["penalty"][f"{max(made.plan.multipliers):.6g}"] > 0
-
-
 def test_the_code_has_no_budgets_and_methods_without_noise_of_their_own_take_none():
     with pytest.raises(SpecError, match="uses no epsilon"):
         budgeted(reading="code")

@@ -16,7 +16,7 @@ CHUNK = {"cpu": 600_000, "cuda": 400_000_000}  # numbers of patches made at a ti
 PATCHES = 16_000  # numbers of patches a sample up to which they beat PyTorch's kernels on a CPU
 PLAIN = {"cpu": 3_000_000, "cuda": 12_000_000}  # numbers in and out of a client's layers, from which a pass is its own
 ALONE = 150_000_000  # such numbers of a client on a GPU, from which a pass with the book kept is its own, too
-ENTRIES = {"cpu": 32_000_000, "cuda": 2_000_000_000}  # of gradients that are held at once
+KEPT = {"cpu": 32_000_000, "cuda": 2_000_000_000}  # entries of gradients that the book holds at once, if it must
 SCALED = {"cpu": 600_000, "cuda": 16_000_000}  # numbers divided by a scale at a time
 LOOKUP_GRAM = 256  # tokens up to which comparing all pairs beats sorting them
 

@@ -70,7 +70,7 @@ class Call:
         limit = cost.records(self.seen.numbers, self.cpu)
         if self.norm == 2 and self.scale is None:
             return limit
-        return min(limit, self.width * max(1, cost.ENTRIES["cpu" if self.cpu else "cuda"] // self.weights.shape[-1]))
+        return min(limit, self.width * max(1, cost.KEPT["cpu" if self.cpu else "cuda"] // self.weights.shape[-1]))
 
 
 class Gradients:
