@@ -180,7 +180,7 @@ def test_on_a_gpu(stacked, name, monkeypatch):
         expected = naive_layers(module, weights, batch, bounds, groups)[0]
         for _ in range(1 if groups else padded.PATIENCE + 1):  # as it is, then compiled
             got = gradients.sums(weights.cuda(), there, None, layers=bounds, groups=groups).cpu()
-            assert relative(got, expected) <= 1e-5
+            assert relative(got, expected) <= CLOSE
 
 
 def test_dropout_follows_the_seed_here_too():

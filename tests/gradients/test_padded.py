@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from reference import case, loss, middle_norm, naive, relative
+from reference import case, loss, middle_norm, naive, naive_groups, relative
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from sordino.core.types import Batch
-from sordino.gradients import Gradients, padded
+from sordino.gradients import Gradients, cost, padded
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clone import plan
 from sordino.gradients.padded import Padded, padding
@@ -62,6 +62,30 @@ def test_no_compiler_no_harm(monkeypatch):
     assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
 
 
+@pytest.mark.parametrize("many", [1, 7, 8, 11])
+@pytest.mark.parametrize("clip", [0.5, None])
+def test_one_client_by_itself(many, clip):
+    module, kept, weights, batch = book()
+    x, y = batch.x[:many].clone(), batch.y[:many]
+    steps = Padded(kept, None)
+    got = steps.one(weights[0], Batch(x, y, (many,)), clip)
+    assert relative(got, naive(module, weights[0], Batch(x, y, (many,)), clip)[0]) <= 1e-5
+    if clip is not None and many > 1:
+        x[1] = float("nan")
+        keep = [i for i in range(many) if i != 1]
+        rest = naive(module, weights[0], Batch(x[keep], y[keep], (many - 1,)), clip)[0]
+        assert relative(steps.one(weights[0], Batch(x, y, (many,)), clip, last=True), rest) <= 1e-5
+
+
+def test_one_client_in_groups_with_shares():
+    module, kept, weights, batch = book()
+    x, y, share = batch.x[:9], batch.y[:9], torch.tensor([0.5, 0.5, 0.0] * 3)
+    got = Padded(kept, None).one(weights[0], Batch(x, y, (9,)), 0.5, 3, share)
+    pairs = [i for i in range(9) if i % 3 < 2]
+    expected = naive_groups(module, weights[0], Batch(x[pairs], y[pairs], (6,)), 0.5, (2, 2, 2))[0][0]
+    assert relative(got, expected) <= 1e-5
+
+
 def test_few_numbers_of_clients_occur_and_little_is_added():
     numbers = [padded.rounded(n) for n in range(1, 2000)]
     assert all(n <= m <= 1.15 * n + 1 for n, m in enumerate(numbers, 1))
@@ -110,6 +134,22 @@ def test_on_a_gpu(stacked, monkeypatch):
         for _ in range(padded.PATIENCE + 1):  # as it is, then compiled or recorded
             got = gradients.sums(weights.cuda(), Batch(batch.x.cuda(), batch.y.cuda(), SIZES), clip).cpu()
             assert relative(got, naive(module, weights, batch, clip)) <= 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_one_client_after_the_other(monkeypatch):
+    """Big clients: each recorded, with weights for which PyTorch has kernels; then too big to be recorded."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(cost, "ALONE", 0)
+    module, _, weights, batch = book()
+    gradients = Gradients.of(module, loss, case(module, batch.x, SIZES, False)[0])
+    expected, there = naive(module, weights, batch, 0.5), Batch(batch.x.cuda(), batch.y.cuda(), SIZES)
+    for few in (padded.FEW, 10**12):
+        monkeypatch.setattr(padded, "FEW", few)
+        for _ in range(padded.TRIES + 3):
+            assert relative(gradients.sums(weights.cuda(), there, 0.5).cpu(), expected) <= 1e-5
+    assert any(isinstance(step, padded.Replay) for step in gradients._padded._steps.values())
 
 
 def test_a_small_step_is_recorded_and_never_compiled(monkeypatch):

@@ -63,6 +63,24 @@ def test_the_clipped_sum_is_the_naive_one(name):
         assert gradients.path == "book-keeping", gradients.reason
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", [n for n in CASES if n not in SLOW_PATH])
+@pytest.mark.parametrize("full", [False, True], ids=["small", "full"])
+def test_on_a_gpu_a_first_look_does_not_take_rounding_for_records_that_meet(name, full):
+    case = CASES[name]
+    module, (x, y) = case.build(name, full).cuda(), case.records(4, seed=1)
+    if full and case.kind == "next-token":
+        x, y = x.repeat(1, 20)[:, : case.full[0]], y.repeat(1, 20)[:, : case.full[0]]
+    elif full:
+        x = torch.randn(4, *case.full, generator=torch.Generator().manual_seed(1))
+    layout = Layout.of(module)
+    gradients = Gradients.of(module, loss_of(case), layout)
+    sums = gradients.sums(layout.read(module), Batch(x.cuda(), y.cuda(), (3, 0, 1)), 1.0)
+    assert gradients.path == "book-keeping", gradients.reason
+    assert (sums.norm(dim=1).cpu() <= torch.tensor([3.0, 0.0, 1.0])).all()
+
+
 @pytest.mark.parametrize("name", [n for n in CASES if n != "linear"])  # linear's docstring gives no number
 def test_the_docstring_counts_the_parameters(name):
     stated = re.search(r"\(([\d,]+)\s+parameters", docstring(name))

@@ -98,12 +98,12 @@ class BookKeeping:
         scale: Tensor | None = None,
         width: int = 1,
     ) -> Tensor:
-        """`sums` as a pure function of tensors, for clients [clients, dim] padded to one size.
+        """`sums` as a pure function of tensors, for clients [clients, dim] padded to one size, or for one [dim].
 
         share [records] is 0 for the records that fill up.
         """
-        clients = weights.shape[0]
-        split = Split((x.shape[0] // clients,) * clients, fused=True)
+        clients = weights.shape[0] if weights.dim() == 2 else 1
+        split = Split((x.shape[0] // clients,) * clients, fused=weights.dim() == 2)
         out = weights.new_zeros(clients, self._layout.dim)
         tape = Tape(self._layout, weights, split, clip, Draw(None), out, pure=True, width=width, scale=scale)
         self._run(tape, x, y, share)

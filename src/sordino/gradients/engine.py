@@ -210,7 +210,10 @@ class Gradients:
             part = Batch(call.batch.x[rows], call.batch.y[rows], (rows.stop - rows.start,))
             share = None if call.share is None else call.share[rows]
             own = replace(call, weights=call.weights[k], batch=part, share=share, scale=pick(call.scale, k))
-            out[k] = self._route(own, clip)[0]
+            if call.norm == 2 and self._padded.fits(len(part.y), call.limit):
+                out[k] = self._padded.one(own.weights, part, clip, own.width, share, own.scale, call.seen.last)
+            else:
+                out[k] = self._route(own, clip)[0]
         return out
 
     def _retreat(self, reason: str) -> None:

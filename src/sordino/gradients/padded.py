@@ -25,6 +25,7 @@ from sordino.core.types import Batch
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip
 from sordino.gradients.graphed import Replay
+from sordino.gradients.memory import channels_last
 from sordino.gradients.terms import zero
 
 ROUND = 8  # sizes are rounded up to a multiple, so that few shapes occur
@@ -33,7 +34,8 @@ CROWD = 64  # if there are at least that many
 WASTE = 2.0  # padded records a record, beyond which padding does not pay
 SHAPES = 16  # shapes compiled at most
 PATIENCE = 20  # times a shape is met before it is compiled: cohorts drawn by Poisson differ in size
-SMALL = 16  # a step is recorded if so many of its size would fit into memory
+SMALL = 16  # a step is recorded if so many of its size would fit into memory,
+FEW = 4  # one client's if so many
 TRIES = 3  # times its shape is met before that
 TOLERANCE = 1e-3  # relative difference beyond which a compiled step is not trusted
 
@@ -116,6 +118,29 @@ class Padded:
             rows = rows[: len(who)]
             out[who.to(own_device)] = zero(rows, each[: len(who)] == 0)
         return out
+
+    def fits(self, records: int, limit: int) -> bool:
+        """Whether one client's step is recorded."""
+        return FEW * records <= limit
+
+    def one(
+        self,
+        weights: Tensor,
+        batch: Batch,
+        clip: Clip | None,
+        width: int = 1,
+        share: Tensor | None = None,
+        scale: Tensor | None = None,
+        last: bool = False,
+    ) -> Tensor:
+        """The sum of one client [dim] with weights [dim], for which PyTorch has kernels. last: with channels last."""
+        bound = None if clip is None else torch.as_tensor(clip, dtype=weights.dtype, device=weights.device)
+        whole, many = max(1, ROUND // width) * width, len(batch.y)
+        first = torch.tensor([0, many], device=weights.device)
+        index, alive = padding(first[:1], first[1:], -(-many // whole) * whole)
+        own = alive.to(weights.dtype) if share is None else alive * share[index]
+        x = channels_last(batch.x[index]) if last else batch.x[index]
+        return self._call((TRIES, self._record), width, weights, x, batch.y[index], own, bound, scale)[0]
 
     def _how(self, recorded: bool, compiled: bool) -> tuple[int, Maker] | None:
         """After how many calls a step is made of a shape, and by what."""

@@ -33,7 +33,7 @@ from sordino.gradients.watch import Asked, Calls, Draws
 AMONG = 64  # records among which two are chosen
 OFF = 0.1  # of a usual start: how far from the given weights losses are compared
 # Of the largest loss: what the same kernels may differ by, and what those for one record and for three may. On CPUs
-# 0 and 1e-6 were met, on GPUs products may be rounded to TF32.
+# 0 and 1e-6 were met; on a GPU, where products may be rounded to TF32, 0 and 2e-4.
 CLOSE = {"cpu": (1e-5, 1e-3), "cuda": (1e-4, 2e-2)}
 FLOOR = 1e-6  # losses this close are equal
 RECOMPUTED = (
