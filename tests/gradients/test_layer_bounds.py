@@ -178,7 +178,7 @@ def test_on_a_gpu(stacked, name, monkeypatch):
     for groups in (None, GROUPS):
         bounds = middle(module, weights, batch, groups)
         expected = naive_layers(module, weights, batch, bounds, groups)[0]
-        for _ in range(1 if groups else padded.PATIENCE + 1):  # as it is, then compiled
+        for _ in range(1 if groups else padded.PATIENCE + 1):  # as it is, then recorded
             got = gradients.sums(weights.cuda(), there, None, layers=bounds, groups=groups).cpu()
             assert relative(got, expected) <= CLOSE
 

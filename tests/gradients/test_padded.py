@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from reference import case, loss, middle_norm, naive, naive_groups, relative
+from reference import case, loss, middle_norm, naive, naive_groups, naive_layers, naive_scaled, relative
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from sordino.core.types import Batch
-from sordino.gradients import Gradients, cost, padded
+from sordino.gradients import Gradients, cost, engine, padded
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clone import plan
 from sordino.gradients.padded import Padded, padding
@@ -70,11 +70,12 @@ def test_one_client_by_itself(many, clip):
     steps = Padded(kept, None)
     got = steps.one(weights[0], Batch(x, y, (many,)), clip)
     assert relative(got, naive(module, weights[0], Batch(x, y, (many,)), clip)[0]) <= 1e-5
-    if clip is not None and many > 1:
-        x[1] = float("nan")
-        keep = [i for i in range(many) if i != 1]
+    for broken in (0, 1) if clip is not None and many > 1 else ():  # the first one fills up
+        torn = x.clone()
+        torn[broken] = float("nan")
+        keep = [i for i in range(many) if i != broken]
         rest = naive(module, weights[0], Batch(x[keep], y[keep], (many - 1,)), clip)[0]
-        assert relative(steps.one(weights[0], Batch(x, y, (many,)), clip, last=True), rest) <= 1e-5
+        assert relative(steps.one(weights[0], Batch(torn, y, (many,)), clip), rest) <= 1e-5
 
 
 def test_one_client_in_groups_with_shares():
@@ -136,20 +137,68 @@ def test_on_a_gpu(stacked, monkeypatch):
             assert relative(got, naive(module, weights, batch, clip)) <= 1e-5
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_one_client_after_the_other(monkeypatch):
-    """Big clients: each recorded, with weights for which PyTorch has kernels; then too big to be recorded."""
+class Traced(padded.Replay):
+    """A recording for machines without a GPU: it, too, would hold what is no input."""
+
+    def __init__(self, run, places):
+        self.graph = make_fx(run)(*places)
+
+    def __call__(self, *inputs):
+        return self.graph(*inputs)
+
+
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize("kind", ["clip", "broken", "layers", "scale", "groups"])
+def test_big_clients_come_one_after_the_other_each_recorded(kind, device, monkeypatch):
+    if device == "cpu":
+        monkeypatch.setattr(engine.Call, "cuda", property(lambda call: True))
+        monkeypatch.setattr(Padded, "_record", lambda self, plain, inputs: Traced(plain, inputs))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(cost, "ALONE", 0)
     module, _, weights, batch = book()
     gradients = Gradients.of(module, loss, case(module, batch.x, SIZES, False)[0])
-    expected, there = naive(module, weights, batch, 0.5), Batch(batch.x.cuda(), batch.y.cuda(), SIZES)
-    for few in (padded.FEW, 10**12):
-        monkeypatch.setattr(padded, "FEW", few)
-        for _ in range(padded.TRIES + 3):
-            assert relative(gradients.sums(weights.cuda(), there, 0.5).cpu(), expected) <= 1e-5
-    assert any(isinstance(step, padded.Replay) for step in gradients._padded._steps.values())
+    middle, scale = middle_norm(module, weights, batch), torch.rand(weights.shape) + 0.5
+    generator, groups = torch.Generator().manual_seed(1), (2, 3, 2, 2, 3, 4, 1)
+    for turn in range(padded.TRIES + 4):
+        own, clip = weights * (1 + turn / 10), middle * (0.5, 1.0)[turn % 2]
+        x, y, keys = torch.randn(batch.x.shape, generator=generator), batch.y.roll(turn), {}
+        whole = Batch(x, y, SIZES)
+        if kind == "broken":  # the first record of a client, which also fills up
+            x = x.clone()
+            x[5] = float("nan")
+            rest = [i for i in range(17) if i != 5]
+            expected = naive(module, own, Batch(x[rest], y[rest], (5, 0, 10, 1)), clip)
+        elif kind == "layers":
+            keys["layers"] = [clip, 2 * clip, 3 * clip]
+            expected = naive_layers(module, own, whole, keys["layers"])[0]
+        elif kind == "scale":
+            keys["scale"] = (scale * (1 + turn)).to(device)
+            expected = naive_scaled(module, own, whole, clip, scale * (1 + turn))[0]
+        elif kind == "groups":
+            keys["groups"] = groups
+            expected = naive_groups(module, own, whole, clip, groups)[0]
+        else:
+            expected = naive(module, own, whole, clip)
+        there = Batch(x.to(device), y.to(device), SIZES)
+        got = gradients.sums(own.to(device), there, None if kind == "layers" else clip, **keys).cpu()
+        assert relative(got, expected) <= 1e-5
+    made = gradients._padded._steps
+    assert made and all(isinstance(step, padded.Replay) and len(key[1][0]) == 1 for key, step in made.items())
+
+
+def test_clients_too_big_to_be_recorded_come_one_after_the_other_all_the_same(monkeypatch):
+    monkeypatch.setattr(engine.Call, "cuda", property(lambda call: True))
+    monkeypatch.setattr(Padded, "_record", lambda self, plain, inputs: pytest.fail("recorded"))
+    monkeypatch.setattr(cost, "ALONE", 0)
+    monkeypatch.setattr(padded, "FEW", 10**12)
+    monkeypatch.setattr(padded, "SMALL", 10**12)
+    module, _, weights, batch = book()
+    gradients = Gradients.of(module, loss, case(module, batch.x, SIZES, False)[0])
+    for _ in range(padded.TRIES + 2):
+        assert relative(gradients.sums(weights, batch, 0.5), naive(module, weights, batch, 0.5)) <= 1e-5
 
 
 def test_a_small_step_is_recorded_and_never_compiled(monkeypatch):

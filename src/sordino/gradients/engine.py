@@ -206,12 +206,13 @@ class Gradients:
     def _one_by_one(self, call: Call, clip: Clip | None) -> Tensor:
         """Client after client, each with one set of weights, for which PyTorch has kernels."""
         out = torch.zeros_like(call.weights)
+        bound = clip if clip is None else torch.as_tensor(clip, dtype=out.dtype, device=out.device)
         for k, rows in Split(call.batch.sizes).slices():
             part = Batch(call.batch.x[rows], call.batch.y[rows], (rows.stop - rows.start,))
             share = None if call.share is None else call.share[rows]
             own = replace(call, weights=call.weights[k], batch=part, share=share, scale=pick(call.scale, k))
             if call.norm == 2 and self._padded.fits(len(part.y), call.limit):
-                out[k] = self._padded.one(own.weights, part, clip, own.width, share, own.scale, call.seen.last)
+                out[k] = self._padded.one(own.weights, part, bound, own.width, share, own.scale)
             else:
                 out[k] = self._route(own, clip)[0]
         return out

@@ -4,7 +4,8 @@ Ragged batches would mean a loop over clients; padded ones are batched products 
 pure function of tensors. A small one is recorded and replayed, since starting its kernels takes longer than running
 them, and gives the same numbers bit for bit. A big one is traced, forward, backward, norms and sums together, and
 torch.compile fuses it, which takes most of a minute, with a deep network several, and pays in long runs. Where either
-fails, or compiling gives other numbers, the same function runs as it is.
+fails, or compiling gives other numbers, the same function runs as it is. Clients too big for that come one by one,
+padded only so that few shapes occur, and recorded as well.
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ from sordino.core.types import Batch
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip
 from sordino.gradients.graphed import Replay
-from sordino.gradients.memory import channels_last
 from sordino.gradients.terms import zero
 
 ROUND = 8  # sizes are rounded up to a multiple, so that few shapes occur
 PARTS = 4  # clients of about one size go together, in that many parts,
 CROWD = 64  # if there are at least that many
 WASTE = 2.0  # padded records a record, beyond which padding does not pay
-SHAPES = 16  # shapes compiled at most
+SHAPES = 16  # shapes recorded or compiled at most
 PATIENCE = 20  # times a shape is met before it is compiled: cohorts drawn by Poisson differ in size
 SMALL = 16  # a step is recorded if so many of its size would fit into memory,
 FEW = 4  # one client's if so many
@@ -70,8 +70,8 @@ class Padded:
         self._book, self._backend = book, backend
         self._steps: dict[tuple[object, ...], Step] = {}
         self._met: Counter[tuple[object, ...]] = Counter()
-        self._pool: Any = None  # of recordings' memory, and
-        self._side: Any = None  # the stream they are made on: they are replayed one after the other
+        self._sides: dict[torch.device, tuple[Any, Any]] = {}  # the stream recordings are made on, and their memory
+        self._twins: list[object] = []  # what recordings read, should the thread that made them end
         self._lock = threading.Lock()
 
     def pays(self, sizes: tuple[int, ...]) -> bool:
@@ -131,16 +131,16 @@ class Padded:
         width: int = 1,
         share: Tensor | None = None,
         scale: Tensor | None = None,
-        last: bool = False,
     ) -> Tensor:
-        """The sum of one client [dim] with weights [dim], for which PyTorch has kernels. last: with channels last."""
+        """The sum of one client [dim] with weights [dim], for which PyTorch has kernels. Nothing waits for the device,
+        if the clip lies there."""
         bound = None if clip is None else torch.as_tensor(clip, dtype=weights.dtype, device=weights.device)
         whole, many = max(1, ROUND // width) * width, len(batch.y)
-        first = torch.tensor([0, many], device=weights.device)
-        index, alive = padding(first[:1], first[1:], -(-many // whole) * whole)
+        place = torch.arange(-(-many // whole) * whole, device=weights.device)
+        alive = place < many
+        index = place * alive  # the first record fills up
         own = alive.to(weights.dtype) if share is None else alive * share[index]
-        x = channels_last(batch.x[index]) if last else batch.x[index]
-        return self._call((TRIES, self._record), width, weights, x, batch.y[index], own, bound, scale)[0]
+        return self._call((TRIES, self._record), width, weights, batch.x[index], batch.y[index], own, bound, scale)[0]
 
     def _how(self, recorded: bool, compiled: bool) -> tuple[int, Maker] | None:
         """After how many calls a step is made of a shape, and by what."""
@@ -177,14 +177,16 @@ class Padded:
     def _record(self, plain: Step, inputs: tuple[Tensor, ...]) -> Step:
         if not inputs[0].is_cuda or len(self._steps) >= SHAPES:
             return plain
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-            self._side = torch.cuda.Stream(inputs[0].device)
+        device = inputs[0].device
+        if device not in self._sides:
+            self._sides[device] = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
         try:
-            return Replay(plain, [value.clone() for value in inputs], self._side, self._pool)
+            step = Replay(plain, [value.clone() for value in inputs], *self._sides[device])
         except RuntimeError:  # something in the step waits for the device, or asks the host
-            torch.cuda.synchronize(inputs[0].device)
+            torch.cuda.synchronize(device)
             return plain
+        self._twins.append(self._book._twin(device))
+        return step
 
     def _compile(self, plain: Step, inputs: tuple[Tensor, ...]) -> Step:
         if self._backend is None or len(self._steps) >= SHAPES:

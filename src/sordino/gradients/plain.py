@@ -62,6 +62,7 @@ class Plain:
         self._module, self._loss, self._layout = module, loss, layout
         self._local = threading.local()
         self._graphed = Graphed()
+        self._kept: set[nn.Module] = set()  # what recordings read, should the thread that made them end
         leaves = [part for part in module.modules() if not any(True for _ in part.children())]
         self._narrow = all(type(part) in NARROW for part in leaves) and not any(True for _ in module.buffers())
 
@@ -98,7 +99,9 @@ class Plain:
                     else:
                         some = None if share is None else share[part]
                         self._add(own, x[part], batch.y[part], out[k], draw.after(k), some, how)
-        self._graphed.add(self._pass(how), how, recorded, limit, how.compiled)
+        if recorded:
+            self._kept.add(self._twin(x.device)[0])
+            self._graphed.add(self._pass(how), how, recorded, limit, how.compiled)
         return out
 
     def _pass(self, how: How) -> Pass:
