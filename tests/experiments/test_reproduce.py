@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from sordino.cli.reproduce import reproduce
 from sordino.core.errors import RunError, SordinoError, SpecError
-from sordino.experiments import page, pictures
+from sordino.experiments import curves, feng_times, li, page, pictures
 from sordino.experiments import run as running
 from sordino.experiments.base import Experiment, Outcome, Trial, scaled
 from sordino.runs import legal
@@ -34,7 +34,7 @@ def data(tmp_path_factory):
 
 
 def small(experiment: Experiment, data: Path) -> dict[str, object]:
-    file = "r.npz" if experiment.name == "003/fig5" else "p.npz"
+    file = "r.npz" if experiment.name.startswith("003/fig5") else "p.npz"
     found: dict[str, object] = {
         "dataset": str(data / file),
         "model": "linear",
@@ -136,8 +136,9 @@ def test_what_the_papers_report_is_typed_as_printed():
     assert running.find("002/fig4d").paper[("adaptive noise (002)", 0.5)] == 93.70
     assert running.find("002/fig4d").paper[("adap DP-FL", 0.3)] == 52.87
     assert running.find("003/table3").paper[("UDP-FL, staircase", 8.0)] == 78.0
-    assert running.find("004/table1").paper[("FedSDP", 0.2)] == 74.79
-    assert running.find("004/table1-femnist").paper[("NbAFL", 0.1)] == 57.62
+    assert (li.CIFAR[("FedSDP", 0.2)], li.CIFAR_LAST[("FedSDP", 0.2)]) == (74.79, 73.26)
+    assert (li.FEMNIST[("NbAFL", 0.1)], li.FEMNIST_LAST[("NbAFL", 0.1)]) == (57.62, 5.20)
+    assert feng_times.SECONDS[("Computing Parameters", 1000)] == 54.30
 
 
 def test_scale_shrinks_and_never_below_the_least():
@@ -232,7 +233,7 @@ def test_a_page_keeps_what_others_wrote(tmp_path):
 def test_what_a_page_keeps(tmp_path, old, says, rows, finished, new, kept):
     """Flags of the old command, what the page says, the rows beside it; runs of seven that are finished, flags."""
     experiment, other = (Experiment(f"002/{n}", "T", "", lambda s: []) for n in ("x", "other"))
-    path, _, numbers = page.files(tmp_path, experiment)
+    path, _, numbers, _ = page.files(tmp_path, experiment)
     page.put(path, experiment, f"## T\n\n    sordino reproduce 002/x{old}\n\n{says}\n", "Heading")
     if rows is not None:
         numbers.parent.mkdir()
@@ -346,6 +347,63 @@ def test_rounds_to_ninety_percent_stand_beside_the_papers_words():
     assert '| UDP-FL, staircase | mnist | printed | 2 | "90% accuracy in about 25 epochs" |' in lines
     assert "| UDP-FL, staircase | mnist | sound | not within 2 |  |" in lines
     assert '| NbAFL | medical-mnist | printed | 1, 1 | "fail to converge even after 100 epochs" |' in lines
+
+
+def test_best_and_final_five_stand_beside_the_papers():
+    found = [outcome("FedSDP", 0.2, "printed", 0, 0.4), outcome("FedAvg", "none", "reference", 0, 0.75)]
+    found[0].records[0]["accuracy"] = 0.5
+    lines = running.find("004/table1").extra(found)
+    assert "| FedSDP | 0.2 | 74.79 | 50.00 | 73.26 | 45.00 |" in lines
+    assert "| FedAvg | none | 84.34 | 75.00 | 84.22 | 75.00 |" in lines
+
+
+def test_levels_without_privacy_are_in_the_legend_in_the_colour_of_their_row():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = ("SGD", "Adam")
+    found = [outcome(r, 0.5, "printed", 0, 0.5) for r in rows]
+    found += [outcome(r, "none", "reference", 0, a) for r, a in zip(rows, (0.6, 0.7), strict=True)]
+    figure = pictures._against_x(pyplot, Experiment("002/x", "T", "", lambda s: []), found)
+    levels = {line.get_label(): line for line in figure.axes[0].lines if line.get_linestyle() == ":"}
+    assert {name: line.get_ydata()[0] for name, line in levels.items()} == pytest.approx(
+        {"SGD, no privacy": 60, "Adam, no privacy": 70}
+    )
+    assert len({line.get_color() for line in levels.values()}) == 2
+    assert {text.get_text() for text in figure.legends[0].get_texts()} >= set(levels)
+    pyplot.close(figure)
+
+
+def test_what_a_picture_draws_is_in_a_file():
+    one = outcome("A", 0.5, "printed", 0, 0.8)
+    for r in one.records:
+        r["decided"] = {
+            "delta_algorithm_4": 1e-6 * r["round"],
+            "path_loss": [3.0, 1.0, 2.0],
+            "straight_loss": [3.0] * 3,
+        }
+        r["decided"] |= {"weights_quantiles": [-2.0, 2.0], "truncated_quantiles": [-1.0, 1.0]}
+    sound = outcome("B", 0.5, "sound", 0, 0.7, 0.5)
+    made = Experiment("002/x", "T", "", lambda s: [], kind="by-round", beside=("delta_algorithm_4",))
+    made = replace(made, bounds=lambda o: {"Theorem 9": [5.0]})
+    assert curves.csv(made, [one, sound]).splitlines() == [
+        "row,at,form,seed,round,what,value",
+        "A,0.5,printed,0,1,accuracy,80.0",
+        "A,0.5,printed,0,2,accuracy,80.0",
+        "A,0.5,printed,0,1,delta_algorithm_4,1e-06",
+        "A,0.5,printed,0,2,delta_algorithm_4,2e-06",
+        "A,0.5,printed,0,1,Theorem 9,5.0",
+        "B,0.5,sound,0,1,accuracy,70.0",
+        "B,0.5,sound,0,2,accuracy,70.0",
+        "B,0.5,sound,0,1,Theorem 9,5.0",
+    ]
+    points = replace(made, kind="points", x="round", points=lambda found: {"mean": [(1, 0.25)]})
+    assert curves.csv(points, [one]).splitlines() == ["what,round,value", "mean,1,0.25"]
+    assert "A,0.5,printed,0,2,path_loss,0.5,1.0" in curves.csv(replace(made, kind="path"), [one]).splitlines()
+    assert "A,0.5,printed,0,1,truncated_quantiles 2,1.0" in curves.csv(replace(made, kind="boxes"), [one]).splitlines()
+    assert curves.csv(replace(made, kind="against-x"), [one]) == ""
 
 
 @pytest.mark.parametrize("data", [None, b"no tensors"])

@@ -12,7 +12,7 @@ import click
 
 from sordino.cli.compare import FLAGS, Board
 from sordino.core.errors import RunError, SpecError
-from sordino.experiments import page, pictures
+from sordino.experiments import curves, page, pictures
 from sordino.experiments import run as running
 from sordino.experiments.base import Experiment, Outcome
 from sordino.report import figures
@@ -141,7 +141,7 @@ def _write(where: Path, beside: Path, experiment: Experiment, results: Sequence[
     more = "" if where.resolve() == beside.resolve() else page.kept(where, experiment, len(results), how)
     told = f"Kept {page.files(where, experiment)[0]}, which has {more}. " if more else ""
     where = beside if more else where
-    path, drawing, numbers = page.files(where, experiment)
+    path, drawing, numbers, drawn = page.files(where, experiment)
     picture = None
     try:
         if results:
@@ -149,6 +149,8 @@ def _write(where: Path, beside: Path, experiment: Experiment, results: Sequence[
             if figures.ready() and pictures.draw(drawing, experiment, results):
                 picture = f"{drawing.parent.name}/{drawing.name}"
             numbers.write_text(page.csv(experiment, results), encoding="utf-8")
+            if points := curves.csv(experiment, results):
+                drawn.write_text(points, encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write into {numbers.parent}: {error.strerror or error}.") from error
     text = page.section(experiment, results, how, picture)

@@ -124,7 +124,7 @@ class Experiment:
     kind: str = "against-x"  # against-x, by-round (of `curve`), boxes, path, points (of `points`), table
     curve: str = "accuracy"
     extra: Callable[[Sequence[Outcome]], list[str]] | None = None  # further lines of the page
-    beside: str = ""  # by round: another curve, of the runs as printed, with an axis of its own
+    beside: Sequence[str] = ()  # by round: other curves, of a run as printed, with an axis of their own
     bounds: Callable[[Outcome], Mapping[str, Sequence[float]]] | None = None  # by round: what a theorem says
     points: Callable[[Sequence[Outcome]], Mapping[str, Points]] | None = None  # measured, and what a theorem says
     log: bool = True  # whether points are drawn on a logarithmic axis

@@ -88,15 +88,16 @@ def _shown(value: Spread) -> str:
     return text + ("" if math.isnan(value.deviation) else f" ± {value.deviation:.2f}") + f" ({value.n})"
 
 
-def files(folder: Path, experiment: Experiment) -> tuple[Path, Path, Path]:
-    """The page, the picture and the numbers of an experiment in a folder of pages."""
+def files(folder: Path, experiment: Experiment) -> tuple[Path, Path, Path, Path]:
+    """The page, the picture, the scores and the curves of an experiment in a folder of pages."""
     paper, item = experiment.name.split("/")
-    return folder / f"{paper}.md", folder / paper / f"{item}.png", folder / paper / f"{item}.csv"
+    own = folder / paper
+    return folder / f"{paper}.md", own / f"{item}.png", own / f"{item}.csv", own / f"{item}-curves.csv"
 
 
 def require(folder: Path, experiment: Experiment) -> None:
     """Refuse a folder that no page can be written into, before anything runs."""
-    path, picture, _ = files(folder, experiment)
+    path, picture, *_ = files(folder, experiment)
     try:
         for wanted in (folder, picture.parent):
             there = next(p for p in (wanted, *wanted.absolute().parents) if p.exists())
@@ -116,7 +117,7 @@ def kept(folder: Path, experiment: Experiment, finished: int, how: How) -> str:
 
     Of the same command, it stays while it has more finished runs, unless the new one has all that it takes; of another
     command, where it is at full scale and the new one is not, or where the new one has no runs at all."""
-    path, _, numbers = files(folder, experiment)
+    path, _, numbers, _ = files(folder, experiment)
     found = _part(_read(path), path, experiment)
     if found is None:
         return ""

@@ -65,9 +65,8 @@ def _against_x(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) ->
         for row in rows:
             level = _reference(found, row)
             if level is not None:
-                axis.axhline(
-                    level, color=GREY, linestyle=":", lw=1, label=f"{row}, no privacy" if len(rows) < 2 else None
-                )
+                own = _look(rows, row, "reference")["color"]
+                axis.axhline(level, color=own, linestyle=":", lw=1, label=f"{row}, {WORDS['reference']}")
         axis.set_title(WORDS[form] + (" (x: the paper's numbers)" if form == "printed" and experiment.paper else ""))
         if words:
             axis.set_xticks(range(len(xs)), [str(x) for x in xs], rotation=30, fontsize=8)
@@ -122,8 +121,11 @@ def _by_round(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> 
 
 def _beside(axis: Any, experiment: Experiment, outcome: Outcome) -> None:
     other = axis.twinx()
-    other.plot(*outcome.curve(experiment.beside), color=GREY, linestyle=":")
-    other.set_ylabel(f"{experiment.beside.replace('_', ' ')} (dotted)", color=GREY)
+    words = []
+    for name, (line, word) in zip(experiment.beside, ((":", "dotted"), ("-.", "dash-dotted")), strict=False):
+        other.plot(*outcome.curve(name), color=GREY, linestyle=line)
+        words.append(f"{name.replace('_', ' ')} ({word})")
+    other.set_ylabel("\n".join(words), color=GREY, fontsize=8)
     other.spines["right"].set_visible(True)
 
 

@@ -17,13 +17,13 @@ from typing import Any
 
 from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
-from sordino.experiments import feng, li, xue
+from sordino.experiments import feng, feng_times, li, xue
 from sordino.experiments.base import Experiment, Outcome, Trial
 from sordino.runs import compare, spec
 from sordino.runs.compare import Cell, News, Tell
 from sordino.runs.folder import RunFolder
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for m in (xue, feng, li) for e in m.EXPERIMENTS}
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for m in (xue, feng, feng_times, li) for e in m.EXPERIMENTS}
 PAPERS = {
     "002": "Xue et al.: adaptive component noise",
     "003": "Feng et al.: UDP-FL and its Harmonizer",

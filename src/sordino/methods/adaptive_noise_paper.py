@@ -180,7 +180,7 @@ class AdaptiveNoisePaper(Method):
             f"Round {r['round']}: at noise level {d['sigma0']:.3g} (the paper's sigma_0) noise of on average "
             f"{d['noise']:.3g} a weight; weights lay between {d['weights_quantiles'][0]:.3g} and "
             f"{d['weights_quantiles'][-1]:.3g}. By the paper's accountant delta = {d['delta_algorithm_4']:.3g} up to "
-            "here (a claim)."
+            f"here (a claim); exactly, if the noise did not follow the data, {d['delta_exact_if_public']:.3g}."
             for r in rounds
             if (d := r["decided"])
         ]
