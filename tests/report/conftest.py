@@ -46,6 +46,11 @@ class Fabricated:
         (self.folder / "comparison.json").write_text(json.dumps({"methods": {}, "cells": self.cells}))
         return self
 
+    @staticmethod
+    def claim(epsilon, scope="total"):
+        return {"epsilon": epsilon, "delta": 1e-5, "scope": scope, "unit": "record",
+                "source": "Somebody (2020), Theorem 1", "why_not": "the noise follows private values"}  # fmt: skip
+
     def fail(self, method, epsilon, seed):
         self.cells.append({"name": f"{method}-gone{seed}", "method": method, "epsilon": epsilon, "seed": seed})
         (self.folder / "comparison.json").write_text(json.dumps({"methods": {}, "cells": self.cells}))
@@ -55,11 +60,6 @@ class Fabricated:
 @pytest.fixture
 def fabricated(tmp_path):
     return Fabricated(tmp_path)
-
-
-def claim(epsilon, scope="total"):
-    return {"epsilon": epsilon, "delta": 1e-5, "scope": scope, "unit": "record", "source": "Somebody (2020), Theorem 1",
-            "why_not": "the noise follows private values"}  # fmt: skip
 
 
 @pytest.fixture
@@ -74,7 +74,13 @@ def typical(fabricated):
         fabricated.add("dp-sgd", epsilon, around(level))
         fabricated.add("adaptive-noise", epsilon, around(level + 0.015), accounted=0.97 * epsilon, noise=0.05)
         fabricated.add("dp-fedavg", epsilon, around(level - 0.1), unit="client", viewer="public", noise=None)
-        fabricated.add("nbafl-paper", epsilon, around(level + 0.03), accounted=math.inf, claim=claim(epsilon, "round"))
-        fabricated.add("geodp-paper", epsilon, around(level + 0.02), accounted=21.0 * epsilon, claim=claim(epsilon))
-        fabricated.add("fedsdp-paper", epsilon, around(level + 0.025), accounted=math.inf, claim=claim(epsilon))
+        fabricated.add(
+            "nbafl-paper", epsilon, around(level + 0.03), accounted=math.inf, claim=fabricated.claim(epsilon, "round")
+        )
+        fabricated.add(
+            "geodp-paper", epsilon, around(level + 0.02), accounted=21.0 * epsilon, claim=fabricated.claim(epsilon)
+        )
+        fabricated.add(
+            "fedsdp-paper", epsilon, around(level + 0.025), accounted=math.inf, claim=fabricated.claim(epsilon)
+        )
     return fabricated.add("none", None, around(0.985), accounted=math.inf, noise=None, reason="no noise is added")

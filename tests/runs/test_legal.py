@@ -206,6 +206,15 @@ def test_users_may_have_any_whole_numbers(numbers, tmp_path: Path):
     assert found[0].accuracy == found[1].accuracy
 
 
+def test_every_method_is_a_column_or_a_line_below():
+    below = {row["method"]: row for row in legal.others()}
+    assert sorted([*legal.carriers(), *below]) == sorted(plugin.loadable("methods"))
+    assert below["dp-scaffold"]["algorithms"] == "scaffold"
+    for method, row in below.items():
+        for algorithm in plugin.loadable("algorithms"):
+            assert legal.verdict(method, algorithm).allowed == (algorithm in row["algorithms"].split(", "))
+
+
 def test_the_page_has_the_table():
     from pathlib import Path
 

@@ -17,6 +17,8 @@ from sordino.privacy import price
 from sordino.privacy.samplers import Poisson
 from sordino.runs import legal, returned, spec
 
+OTHERS = "The other methods, and the algorithms that each goes with:"
+
 
 def _summary(kind: str, name: str) -> str:
     """The first sentence of its file: two spaces, or a line of its own, end it."""
@@ -71,10 +73,13 @@ def _algorithms() -> list[dict[str, Any]]:
 
 def markdown() -> str:
     """The table of what goes with what, as the docs have it."""
-    rows = legal.table()
+    return "\n".join([*_lines(legal.table()), "", OTHERS, "", *_lines(legal.others())]) + "\n"
+
+
+def _lines(rows: list[dict[str, str]]) -> list[str]:
     head = list(rows[0])
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row[h] for h in head) + " |" for row in rows]) + "\n"
+    return lines + ["| " + " | ".join(row[h] for h in head) + " |" for row in rows]
 
 
 @click.command()
@@ -113,8 +118,11 @@ def _show_table(as_markdown: bool, as_json: bool) -> None:
     elif as_markdown:
         click.echo(markdown(), nl=False)
     else:
-        rows = legal.table()
-        shown = Table(*rows[0], show_lines=True)
-        for row in rows:
-            shown.add_row(*row.values())
-        Console().print(shown)
+        console = Console()
+        for rows, above in ((legal.table(), ""), (legal.others(), f"\n{OTHERS}")):
+            shown = Table(*rows[0], show_lines=True)
+            for row in rows:
+                shown.add_row(*row.values())
+            if above:
+                console.print(above)
+            console.print(shown)

@@ -1,26 +1,30 @@
 """The pictures of a comparison, with error bars over seeds (one standard deviation of a sample).
 
 accuracy.png     accuracy against accounted epsilon, one panel a block; what is infinite stands in a strip at the right
-convergence.png  accuracy by round, one panel an epsilon
+convergence.png  accuracy by round, one panel an epsilon and block
 noise.png        noise in one client's message by round, one panel an epsilon
 claims.png       claimed against accounted epsilon; on the diagonal they agree
 
-Colours by Okabe and Ito (2008), then by Tol, told apart by all eyes; markers and dashes repeat what colours say. Of
-curves that lie on each other the one below is drawn broader. Of a regression the error is drawn (rmse.png, mae.png).
+Colours by Okabe and Ito (2008), then by Tol, told apart by all eyes; markers and dashes repeat what colours say. Of a
+regression the error is drawn (rmse.png, mae.png). A claim that is for one round is marked so wherever it is drawn.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sordino.report import overlap
 from sordino.report.axes import legend, log_ticks, save
-from sordino.report.curves import Floats, curve, extremes
+from sordino.report.curves import curve, extremes
+from sordino.report.overlap import Band
+from sordino.report.panels import Panel, heading, panels
 from sordino.report.summary import Line, compared_by
 
 COLOURS = (
@@ -28,12 +32,9 @@ COLOURS = (
     "#661100", "#44AA99",
 )  # fmt: skip
 MARKERS, GREY = "osD^vP*X<>", "#777777"
-WIDTH, BROADER = 1.5, 2.0  # of a curve, and for every curve that lies on it
-CLOSE = 0.02  # of all that a panel shows: curves that are nearer than that are one for the eye
 STYLE: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
               "grid.alpha": 0.25, "grid.linewidth": 0.6, "legend.frameon": False, "errorbar.capsize": 3}  # fmt: skip
-COLUMNS = 3  # panels beside each other
-Band = tuple[Floats, Floats, Floats, Floats]  # rounds, mean, low, high
+Drawn = list[tuple[Line, Band]]  # in one panel
 
 
 def ready() -> bool:
@@ -94,6 +95,7 @@ class Picture:
         how = ", as printed" if line.kind == "printed" else ""
         if line.claim is not None and line.claim.unit not in ("", line.whom.unit):
             how = f", printed for a {line.claim.unit}"
+        how += ", for one round" if _for_one_round(line) else ""
         return f"{line.method} ({line.whom.unit}, {line.whom.viewer}{how})"
 
     # --- the four
@@ -117,8 +119,7 @@ class Picture:
                 self._points(axis, [line for line in inside if line.method == method], beside)
             axis.set_xscale("log")
             axis.set_xlim(log_ticks(axis.xaxis, [line.accounted for line in inside]))
-            hidden = "" if whom.channel == "direct" else f",\n{whom.channel}"
-            axis.set_title(f"{whom.unit} ({whom.relation}),\nagainst the {whom.viewer}{hidden}", fontsize=10)
+            axis.set_title(heading(whom), fontsize=10)
             axis.set_xlabel("accounted epsilon")
         if endless:
             self._strip(axes[0][-1], sorted(endless, key=lambda e: (self.methods.index(e.method), e.asked or 0)))
@@ -159,74 +160,68 @@ class Picture:
             axis.axhspan(mean - bar, mean + bar, color=GREY, alpha=0.12, lw=0)
 
     def convergence(self, pyplot: Any) -> Any:
-        figure, axes = self._panels(pyplot, [e for e in self.lines if curve(e, self.by)[0].size])
-        if figure is None:
+        known = [e for e in self.lines if curve(e, self.by)[0].size]
+        if not known:
             return None
-        for axis, lines in axes:
-            self._bands(axis, lines, [curve(line, self.by, self.scale) for line in lines])
-        axes[0][0].set_ylabel(self.what)
-        legend(figure, [axis for axis, _ in axes])
+        figure, blocks = panels(pyplot, known, by_whom=True)
+        drawn = [p for block in blocks for p in self._bands(block, lambda line: curve(line, self.by, self.scale))]
+        for block in blocks:
+            block[0][0].set_ylabel(self.what)
+        self._caption(figure, [axis for block in blocks for axis, _ in block], drawn)
         return figure
 
     def noise(self, pyplot: Any) -> Any:
         known = [e for e in self.budgeted if curve(e, "noise")[0].size]
-        figure, axes = self._panels(pyplot, known)
-        if figure is None:
+        if not known:
             return None
-        shown: list[float] = []
-        for axis, lines in axes:
-            curves = []
-            for line in lines:
-                rounds, mean, _, _ = curve(line, "noise")
-                curves.append((rounds, mean, *extremes(line, "noise", rounds)))
-                shown += [float(curves[-1][2].min()), float(curves[-1][3].max())]
-            self._bands(axis, lines, curves, log=True)
-            axis.set_yscale("log")
-        for axis, _ in axes:
-            axis.set_ylim(log_ticks(axis.yaxis, shown))
+        figure, (block,) = panels(pyplot, known)
+        drawn = self._bands(block, _noise, log=True)
+        ends = [float(end) for panel in drawn for _, band in panel for end in (band[2].min(), band[3].max())]
+        for axis, _ in block:
+            axis.set_ylim(log_ticks(axis.yaxis, ends))
         where = "noise in a client's message" + (" (central noise: its part)" if self._central(known) else "")
-        axes[0][0].set_ylabel(f"{where},\ndeviation of a coordinate")
-        if unknown := [m for m in self.methods if m not in {e.method for e in known}]:
-            figure.suptitle(f"not shown, its noise has no one deviation: {', '.join(unknown)}", fontsize=9)
-        legend(figure, [axis for axis, _ in axes])
+        block[0][0].set_ylabel(f"{where},\ndeviation of a coordinate")
+        unknown = [m for m in self.methods if m not in {e.method for e in known}]
+        said = [f"not shown, its noise has no one deviation: {', '.join(unknown)}"] if unknown else []
+        self._caption(figure, [axis for axis, _ in block], drawn, said)
         return figure
 
-    def _panels(self, pyplot: Any, lines: Sequence[Line]) -> tuple[Any, list[tuple[Any, list[Line]]]]:
-        """One panel an epsilon, the reference in all of them; no figure where there is nothing to draw."""
-        if not lines:
-            return None, []
-        asked: list[float | None] = [e for e in self.asked if any(line.asked == e for line in lines)]
-        asked = asked or [None]
-        columns = min(COLUMNS, len(asked))
-        rows = -(-len(asked) // columns)
-        figure, axes = pyplot.subplots(
-            rows, columns, figsize=(1.4 + 4.0 * columns, 1.2 + 3.4 * rows), sharey=True, squeeze=False,
-            layout="constrained",
-        )  # fmt: skip
-        out = []
-        for axis, epsilon in zip(axes.flat, asked, strict=False):
-            axis.set_title("" if epsilon is None else f"epsilon asked for: {epsilon:g}", fontsize=10)
-            axis.set_xlabel("round")
-            axis.xaxis.set_major_locator(pyplot.MaxNLocator(6, integer=True))
-            out.append((axis, [e for e in lines if e.asked == epsilon or e.kind == "reference"]))
-        for axis in axes.flat[len(asked) :]:
-            axis.remove()
-        return figure, out
+    def _bands(self, block: Sequence[Panel], measured: Callable[[Line], Band], log: bool = False) -> list[Drawn]:
+        """Means and spreads over seeds; what was drawn, panel by panel."""
+        drawn = [[(line, measured(line)) for line in lines] for _, lines in block]
+        seen = [[_logarithms(band) if log else band for _, band in panel] for panel in drawn]
+        near = overlap.reach([band for panel in seen for band in panel])
+        for (axis, lines), panel, bands in zip(block, drawn, seen, strict=True):
+            alone = [place for place, line in enumerate(lines) if line.kind == "reference"]  # dots lie on any curve
+            groups = {place: group for group in overlap.groups(bands, near, alone) for place in group}
+            for place, (line, (rounds, mean, low, high)) in enumerate(panel):
+                look = self.look(line) | overlap.way(groups[place], place, len(rounds))
+                axis.plot(rounds, mean, label=self.label(line), zorder=2.1 if place in alone else 2, **look)
+                if not overlap.covered(bands, groups[place], place, near):
+                    axis.fill_between(rounds, low, high, facecolor=look["color"], alpha=0.12, lw=0)
+                    axis.plot(rounds, np.array([low, high]).T, color=look["color"], lw=0.5, alpha=0.4, zorder=1.9)
+            if log:
+                axis.set_yscale("log")
+        return drawn
+
+    def _caption(self, figure: Any, axes: Sequence[Any], drawn: Sequence[Drawn], said: Sequence[str] = ()) -> None:
+        """The legend, in which every curve looks as if it were alone; above the panels, what the eye cannot see."""
+        legend(figure, axes)
+        looks = {self.label(line): self.look(line)["linestyle"] for line in self.lines}
+        for handle, text in zip(figure.legends[0].legend_handles, figure.legends[0].get_texts(), strict=True):
+            handle.set(markersize=overlap.MARKER, linestyle=looks[text.get_text()])
+        same = overlap.equals([{line.method: band for line, band in panel} for panel in drawn])
+        equal = ["equal number for number: " + "; ".join(" = ".join(names) for names in same)] if same else []
+        found = any(drawn.get_gid() == overlap.TURNS for axis in axes for drawn in axis.lines)
+        turns = ["dashes of several colours: curves that lie on each other"] if found else []
+        letters = int(figure.get_size_inches()[0] / 0.075)  # inches a letter
+        if words := [*said, *turns, *equal]:
+            figure.suptitle(
+                "\n".join(textwrap.fill(word, letters, break_on_hyphens=False) for word in words), fontsize=9
+            )
 
     def _central(self, lines: Sequence[Line]) -> bool:
         return any(line.whom.viewer != "server" for line in lines)
-
-    def _bands(self, axis: Any, lines: Sequence[Line], curves: Sequence[Band], log: bool = False) -> None:
-        """Means and spreads over seeds, markers of different lines at different rounds."""
-        means = [np.log(mean) if log else mean for _, mean, _, _ in curves]
-        for i, (line, (rounds, mean, low, high)) in enumerate(zip(lines, curves, strict=True)):
-            every = max(1, len(rounds) // 8)
-            above = covering(means, i)
-            look = self.look(line) | {"markevery": (i % every, every), "markersize": 4 + 1.5 * above}
-            axis.plot(rounds, mean, label=self.label(line), lw=WIDTH + BROADER * above, **look)
-            if not above:  # bands on each other would be a grey one
-                axis.fill_between(rounds, low, high, facecolor=look["color"], alpha=0.12, lw=0)
-                axis.plot(rounds, np.array([low, high]).T, color=look["color"], lw=0.5, alpha=0.4)
 
     def claims(self, pyplot: Any) -> Any:
         if not any(line.claim for line in self.budgeted):
@@ -244,14 +239,17 @@ class Picture:
             place = len(names) - 1 - names.index(line.method)
             column[0].plot(_claimed(line), place, label=self.label(line), **(self.look(line) | {"linestyle": ""}))
         if endless:
-            column[0].set_yticks(range(len(names)), list(reversed(names)), fontsize=8)
+            marked = {line.method: f"{line.method},\na round" for line in endless if _for_one_round(line)}
+            column[0].set_yticks(range(len(names)), [marked.get(m, m) for m in reversed(names)], fontsize=8)
             column[0].set_ylim(-0.6, len(names) - 0.4)
             column[0].set_facecolor("#f3f3f3")
             column[0].set_title("accounted: infinite", fontsize=10)
         column[-1].set_xscale("log")
         ends = log_ticks(column[-1].xaxis, [_claimed(e) for e in self.budgeted] + [e.accounted for e in finite])
         column[-1].set_xlim(ends)
-        column[-1].set_xlabel("claimed epsilon" + (" (of sound methods: the one asked for)" if finite else ""))
+        of_sound = " (of sound methods: the one asked for)" if finite else ""
+        of_round = ',\n"a round": for one round, not for all' if any(map(_for_one_round, self.budgeted)) else ""
+        column[-1].set_xlabel(f"claimed epsilon{of_sound}{of_round}")
         if finite:
             self._agreement(column[-1], finite, ends)
         legend(figure, column[::-1])
@@ -267,19 +265,23 @@ class Picture:
             else:
                 look = {"color": GREY, "marker": "o", "markersize": 4, "label": "sound methods"}
             axis.plot([_claimed(line)], [line.accounted], **(look | {"linestyle": ""}))
+            if _for_one_round(line):
+                at = (_claimed(line), line.accounted)
+                axis.annotate("a round", at, (8, 0), textcoords="offset points", va="center", fontsize=8)
         axis.set_yscale("log")
         log_ticks(axis.yaxis, ends)
         axis.set_ylim(ends)
         axis.set_ylabel("accounted epsilon")
 
 
-def covering(curves: Sequence[Floats], place: int) -> int:
-    """How many of those that are drawn after it lie on a curve, all rounds of it."""
-    known = [c for c in curves if c.size]
-    most = CLOSE * max(float(np.ptp(np.concatenate(known))) if known else 0.0, 1e-12)
-    mine = curves[place]
-    later = [c for c in curves[place + 1 :] if c.shape == mine.shape and c.size]
-    return sum(bool((np.abs(c - mine) <= most).all()) for c in later)
+def _logarithms(band: Band) -> Band:
+    rounds, mean, low, high = band
+    return rounds, np.log(mean), np.log(low), np.log(high)
+
+
+def _noise(line: Line) -> Band:
+    rounds, mean, _, _ = curve(line, "noise")
+    return rounds, mean, *extremes(line, "noise", rounds)
 
 
 def _claimed(line: Line) -> float:
@@ -287,5 +289,8 @@ def _claimed(line: Line) -> float:
 
 
 def _asked(line: Line) -> str:
-    per = " a round" if line.claim is not None and line.claim.scope == "round" else ""
-    return f"{_claimed(line):g}{per}"
+    return f"{_claimed(line):g}" + (" a round" if _for_one_round(line) else "")
+
+
+def _for_one_round(line: Line) -> bool:
+    return line.claim is not None and line.claim.scope == "round"

@@ -131,6 +131,19 @@ def carriers() -> list[str]:
     return [m for m, cls in found.items() if not cls.algorithms and Method in cls.__bases__]
 
 
+def others() -> list[dict[str, str]]:
+    """The methods that are no columns of the table: whom they protect, and what they go with."""
+    found = {m: plugin.load("methods", m) for m in plugin.loadable("methods") if m not in carriers()}
+    return [
+        {
+            "method": m,
+            "unit": " or ".join(cls.units),
+            "algorithms": ", ".join(a for a in plugin.loadable("algorithms") if verdict(m, a).allowed) or "none",
+        }
+        for m, cls in found.items()
+    ]
+
+
 def _cell(method: str, algorithm: str, unit: str) -> str:
     found = verdict(method, algorithm, unit)
     return ("yes" if found.allowed else "no") + (f": {found.why}" if found.why else "")
