@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sordino.cli.reproduce import reproduce
+from sordino.cli.reproduce import _write, reproduce
 from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.experiments import curves, feng_times, li, page, pictures
 from sordino.experiments import run as running
@@ -347,6 +347,8 @@ def test_rounds_to_ninety_percent_stand_beside_the_papers_words():
     assert '| UDP-FL, staircase | mnist | printed | 2 | "90% accuracy in about 25 epochs" |' in lines
     assert "| UDP-FL, staircase | mnist | sound | not within 2 |  |" in lines
     assert '| NbAFL | medical-mnist | printed | 1, 1 | "fail to converge even after 100 epochs" |' in lines
+    apart = running.find("003/fig1c").extra(found)
+    assert '| NbAFL | medical-mnist | printed | 1, 1 | "did not converge even with 100 epochs" |' in apart
 
 
 def test_best_and_final_five_stand_beside_the_papers():
@@ -404,6 +406,37 @@ def test_what_a_picture_draws_is_in_a_file():
     assert "A,0.5,printed,0,2,path_loss,0.5,1.0" in curves.csv(replace(made, kind="path"), [one]).splitlines()
     assert "A,0.5,printed,0,1,truncated_quantiles 2,1.0" in curves.csv(replace(made, kind="boxes"), [one]).splitlines()
     assert curves.csv(replace(made, kind="against-x"), [one]) == ""
+    one.records[0]["decided"] |= {"weights_quantiles": [None, 2.0], "path_loss": [None, 1.0]}  # of a run that diverged
+    del one.records[0]["decided"]["truncated_quantiles"], one.records[0]["decided"]["straight_loss"]  # of an old one
+    assert "A,0.5,printed,0,1,weights_quantiles 1," in curves.csv(replace(made, kind="boxes"), [one]).splitlines()
+    assert "A,0.5,printed,0,1,path_loss,0.0," in curves.csv(replace(made, kind="path"), [one]).splitlines()
+
+
+def test_the_file_of_curves_comes_and_goes_with_what_is_drawn(tmp_path):
+    made = Experiment("002/x", "T", "", lambda s: [], kind="by-round")
+    path, *_, drawn = page.files(tmp_path, made)
+    for kind, there in (("by-round", True), ("against-x", False)):
+        _write(tmp_path, tmp_path, replace(made, kind=kind), [outcome("A", 0.5, "printed", 0, 0.8)], page.How("c"))
+        assert drawn.exists() == there == ("(002/x-curves.csv)" in path.read_text())
+
+
+def test_the_search_is_timed_with_nothing_known(monkeypatch):
+    asked = []
+    monkeypatch.setattr(feng_times.harmonizer, "choose", Counted(feng_times.harmonizer.choose, asked))
+    for _ in range(2):
+        assert feng_times._search(50) > 0
+    assert asked == [0] * 2
+
+
+class Counted:
+    """How much is known when a function is called."""
+
+    def __init__(self, inner, asked):
+        self.inner, self.asked = inner, asked
+
+    def __call__(self, *args):
+        self.asked.append(sum(known.cache_info().currsize for known in feng_times.CACHES))
+        return self.inner(*args)
 
 
 @pytest.mark.parametrize("data", [None, b"no tensors"])

@@ -15,6 +15,7 @@ from problems import federation, job, linear, mlp
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.engines.simulator import Simulator
+from sordino.methods.adaptive_noise_paper import AdaptiveNoisePaper
 from sordino.methods.base import Local
 from sordino.privacy import claims
 from sordino.runs import loop
@@ -210,3 +211,10 @@ def test_the_optimiser_forgets_what_it_only_considered():
         considered = one.would(2 * g)
         assert torch.equal(considered, two(2 * g))
         assert torch.equal(one.would(g), Optimizer.would(one, g)) and one.count == 1
+
+
+def test_a_run_that_diverged_is_explained_all_the_same():
+    told = {"sigma0": 26.0, "noise": None, "weights_quantiles": [None, 0.0, None]}
+    told |= {"delta_algorithm_4": 1e-6, "delta_exact_if_public": 2e-7}
+    (line,) = AdaptiveNoisePaper().explain([{"round": 3, "decided": told}])
+    assert "noise of on average no finite number a weight" in line and "(a claim); exactly" in line and "2e-07" in line

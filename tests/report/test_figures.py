@@ -7,7 +7,7 @@ import pytest
 from matplotlib import image, pyplot
 from matplotlib.colors import to_rgb
 
-from sordino.report import figures
+from sordino.report import figures, overlap
 from sordino.report.axes import log_ticks
 from sordino.report.cells import read
 from sordino.report.curves import curve
@@ -257,3 +257,11 @@ def test_a_regression_is_drawn_by_its_error(fabricated, look):
     assert look("scores", fabricated).axes[0].get_ylabel() == "rmse"
     assert look("convergence", fabricated).axes[0].lines[0].get_ydata()[-1] == pytest.approx(0.4)
     assert figures.draw(fabricated.folder, of(fabricated))[0].name == "rmse.png"
+
+
+def test_noise_of_zero_does_not_make_all_curves_one():
+    zero, small, large = np.zeros(3), np.full(3, 0.01), np.full(3, 1.0)
+    rounds = np.arange(1.0, 4.0)
+    bands = [figures._logarithms((rounds, v, v, v)) for v in (zero, small, large)]
+    assert all(np.isfinite(b).all() for band in bands for b in band)
+    assert len(overlap.groups(bands, overlap.reach(bands))) == 3

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 import sordino
 from problems import federation, job, linear, mlp
+from sordino.cli.methods import methods
 from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
 from sordino.core.rng import Stream
@@ -207,6 +210,8 @@ def test_users_may_have_any_whole_numbers(numbers, tmp_path: Path):
 
 
 def test_every_method_is_a_column_or_a_line_below():
+    told = json.loads(CliRunner().invoke(methods, ["--table", "--json"]).stdout)
+    assert told == {"table": legal.table(), "others": legal.others()}
     below = {row["method"]: row for row in legal.others()}
     assert sorted([*legal.carriers(), *below]) == sorted(plugin.loadable("methods"))
     assert below["dp-scaffold"]["algorithms"] == "scaffold"

@@ -114,7 +114,7 @@ def _show_options(row: dict[str, Any]) -> None:
 
 def _show_table(as_markdown: bool, as_json: bool) -> None:
     if as_json:
-        click.echo(jsonlib.dumps(legal.table(), indent=2))
+        click.echo(jsonlib.dumps({"table": legal.table(), "others": legal.others()}, indent=2))
     elif as_markdown:
         click.echo(markdown(), nl=False)
     else:

@@ -100,7 +100,7 @@ def _list(start: str, asked: bool) -> None:
     if asked:
         raise SpecError(f"name the one to reproduce: {', '.join(names)}.")
     for name in names:
-        click.echo(f"{name:12}  {running.EXPERIMENTS[name].title}")
+        click.echo(f"{name:18}  {running.EXPERIMENTS[name].title}")
 
 
 def _execute(
@@ -142,7 +142,7 @@ def _write(where: Path, beside: Path, experiment: Experiment, results: Sequence[
     told = f"Kept {page.files(where, experiment)[0]}, which has {more}. " if more else ""
     where = beside if more else where
     path, drawing, numbers, drawn = page.files(where, experiment)
-    picture = None
+    picture = listed = None
     try:
         if results:
             numbers.parent.mkdir(parents=True, exist_ok=True)
@@ -151,8 +151,11 @@ def _write(where: Path, beside: Path, experiment: Experiment, results: Sequence[
             numbers.write_text(page.csv(experiment, results), encoding="utf-8")
             if points := curves.csv(experiment, results):
                 drawn.write_text(points, encoding="utf-8")
+                listed = f"{drawn.parent.name}/{drawn.name}"
+            else:
+                drawn.unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"cannot write into {numbers.parent}: {error.strerror or error}.") from error
-    text = page.section(experiment, results, how, picture)
+    text = page.section(experiment, results, how, picture, listed)
     page.put(path, experiment, text, running.PAPERS[path.stem])
     return f"{told}Page: {path}"

@@ -17,7 +17,12 @@ def csv(experiment: Experiment, found: Sequence[Outcome]) -> str:
     if experiment.kind not in makers:
         return ""
     lines = list(makers[experiment.kind](experiment, found))
-    return to_csv([line | {"value": float(f"{line['value']:.{DIGITS}g}")} for line in lines]) if lines else ""
+    return to_csv([line | {"value": _short(line["value"])} for line in lines]) if lines else ""
+
+
+def _short(value: float | None) -> float | None:
+    """None: no finite number."""
+    return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
 def _whose(outcome: Outcome) -> dict[str, Any]:
@@ -46,7 +51,7 @@ def _boxes(experiment: Experiment, found: Sequence[Outcome]) -> Iterator[dict[st
     for o in found:
         for record in (r for r in o.records if r.get("decided")):
             for name in ("weights_quantiles", "truncated_quantiles"):
-                for place, value in enumerate(record["decided"][name], 1):
+                for place, value in enumerate(record["decided"].get(name) or (), 1):
                     yield _whose(o) | {"round": record["round"], "what": f"{name} {place}", "value": value}
 
 
@@ -54,7 +59,7 @@ def _paths(experiment: Experiment, found: Sequence[Outcome]) -> Iterator[dict[st
     for o in (o for o in found if o.trial.seed == 0):
         for record in (r for r in o.records if (r.get("decided") or {}).get("path_loss")):
             for name in ("path_loss", "straight_loss"):
-                values = record["decided"][name]
+                values = record["decided"].get(name) or ()
                 for place, value in enumerate(values):
                     along = round(place / max(1, len(values) - 1), 4)
                     yield _whose(o) | {"round": record["round"], "what": name, "along": along, "value": value}

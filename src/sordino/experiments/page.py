@@ -34,8 +34,10 @@ class How:
     wanted: int = 0  # runs that it takes
 
 
-def section(experiment: Experiment, found: Sequence[Outcome], how: How, picture: str | None) -> str:
-    """Markdown of one figure or table."""
+def section(
+    experiment: Experiment, found: Sequence[Outcome], how: How, picture: str | None, drawn: str | None = None
+) -> str:
+    """Markdown of one figure or table; `drawn` is the file of the picture's numbers, beyond scores."""
     lines = [f"## {experiment.title}", "", experiment.about, "", f"    {how.command}", ""]
     if how.scale != 1:
         lines += [f"Run at scale {how.scale:g}: fewer rounds, clients and seeds than the paper's setting.", ""]
@@ -53,6 +55,8 @@ def section(experiment: Experiment, found: Sequence[Outcome], how: How, picture:
         lines += [*experiment.extra(found), ""]
     if picture is not None:
         lines += [f"![{experiment.title}]({picture})", ""]
+    if drawn is not None:
+        lines += [f"[What is drawn, in numbers]({drawn})", ""]
     return "\n".join(lines)
 
 

@@ -122,7 +122,8 @@ def _by_round(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> 
 def _beside(axis: Any, experiment: Experiment, outcome: Outcome) -> None:
     other = axis.twinx()
     words = []
-    for name, (line, word) in zip(experiment.beside, ((":", "dotted"), ("-.", "dash-dotted")), strict=False):
+    ways = ((":", "dotted"), ("-.", "dash-dotted"))
+    for name, (line, word) in zip(experiment.beside, ways[: len(experiment.beside)], strict=True):
         other.plot(*outcome.curve(name), color=GREY, linestyle=line)
         words.append(f"{name.replace('_', ' ')} ({word})")
     other.set_ylabel("\n".join(words), color=GREY, fontsize=8)

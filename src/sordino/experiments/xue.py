@@ -320,8 +320,8 @@ EXPERIMENTS = (
                + LINE, fig5c, FIG5C, x="share"),
     Experiment("002/readings", "Eq. (4) in four readings",
                "MNIST, Adam, epsilon 2, K = 32, sigma_0 = 26, 7 rounds; what each takes Eq. (4) for is said in "
-               "methods/adaptive_noise_paper.py. The noise is that of the last round, the mean over weights and "
-               "clients.",
+               "methods/adaptive_noise_paper.py. The noise is that of the last round in which it is a finite "
+               "number, the mean over weights and clients.",
                readings, x="reading", kind="table", extra=_noises),
     Experiment("002/theorem3", "Theorem 3: how far noise moves the model",
                "MNIST, SGD, K = 16, epsilon 0.5, sigma_0 = 26: the models after T rounds with and without noise.",

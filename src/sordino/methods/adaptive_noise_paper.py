@@ -178,12 +178,16 @@ class AdaptiveNoisePaper(Method):
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         return [
             f"Round {r['round']}: at noise level {d['sigma0']:.3g} (the paper's sigma_0) noise of on average "
-            f"{d['noise']:.3g} a weight; weights lay between {d['weights_quantiles'][0]:.3g} and "
-            f"{d['weights_quantiles'][-1]:.3g}. By the paper's accountant delta = {d['delta_algorithm_4']:.3g} up to "
-            f"here (a claim); exactly, if the noise did not follow the data, {d['delta_exact_if_public']:.3g}."
+            f"{_told(d['noise'])} a weight; weights lay between {_told(d['weights_quantiles'][0])} and "
+            f"{_told(d['weights_quantiles'][-1])}. By the paper's accountant delta = {d['delta_algorithm_4']:.3g} up "
+            f"to here (a claim); exactly, if the noise did not follow the data, {d['delta_exact_if_public']:.3g}."
             for r in rounds
             if (d := r["decided"])
         ]
+
+
+def _told(value: float | None) -> str:
+    return "no finite number" if value is None else f"{value:.3g}"
 
 
 class Foreseen:

@@ -22,7 +22,7 @@ import numpy as np
 
 from sordino.report import overlap
 from sordino.report.axes import legend, log_ticks, save
-from sordino.report.curves import curve, extremes
+from sordino.report.curves import Floats, curve, extremes
 from sordino.report.overlap import Band
 from sordino.report.panels import Panel, heading, panels
 from sordino.report.summary import Line, compared_by
@@ -34,6 +34,7 @@ COLOURS = (
 MARKERS, GREY = "osD^vP*X<>", "#777777"
 STYLE: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
               "grid.alpha": 0.25, "grid.linewidth": 0.6, "legend.frameon": False, "errorbar.capsize": 3}  # fmt: skip
+LEAST = 1e-6  # noise below it is drawn as that much: a logarithm has no zero
 Drawn = list[tuple[Line, Band]]  # in one panel
 
 
@@ -212,7 +213,7 @@ class Picture:
             handle.set(markersize=overlap.MARKER, linestyle=looks[text.get_text()])
         same = overlap.equals([{line.method: band for line, band in panel} for panel in drawn])
         equal = ["equal number for number: " + "; ".join(" = ".join(names) for names in same)] if same else []
-        found = any(drawn.get_gid() == overlap.TURNS for axis in axes for drawn in axis.lines)
+        found = any(line.get_gid() == overlap.TURNS for axis in axes for line in axis.lines)
         turns = ["dashes of several colours: curves that lie on each other"] if found else []
         letters = int(figure.get_size_inches()[0] / 0.075)  # inches a letter
         if words := [*said, *turns, *equal]:
@@ -276,7 +277,11 @@ class Picture:
 
 def _logarithms(band: Band) -> Band:
     rounds, mean, low, high = band
-    return rounds, np.log(mean), np.log(low), np.log(high)
+    return rounds, _logarithm(mean), _logarithm(low), _logarithm(high)
+
+
+def _logarithm(values: Floats) -> Floats:
+    return np.log(np.maximum(values, LEAST))
 
 
 def _noise(line: Line) -> Band:
