@@ -11,21 +11,18 @@ server (against everyone but the server; dp-fedavg is the plain way).
 
 import itertools
 import statistics
-import sys
 import tempfile
 
-import torch
+from held_out import choose_or_confirm
 from torch import Tensor
 
 import sordino
 from sordino.core.rng import Stream
 from sordino.data import partition
 from sordino.data.clients import ArrayClients
-from sordino.data.load import load
-from sordino.data.scattering import scattering
 from sordino.models.linear import linear
 
-CLIENTS, HELD_OUT, SEEDS, DELTA = 1000, 5_000, 5, 1e-5
+CLIENTS, SEEDS, DELTA = 1000, 5, 1e-5
 CLIPS, ROUNDS = (0.1, 0.3, 1.0, 3.0), (5, 10, 30, 100)
 RATE = 4.0  # of learning: all updates but the smallest are clipped, so that the clip is the length of a step
 EPSILONS = {"server": (2.0, 8.0), "public": (0.5, 2.0)}
@@ -54,8 +51,7 @@ def accuracy(
     return 100 * (result.accuracy or 0.0)
 
 
-def choose(x: Tensor, y: Tensor) -> None:
-    test, x, y = (x[:HELD_OUT], y[:HELD_OUT]), x[HELD_OUT:], y[HELD_OUT:]
+def choose(x: Tensor, y: Tensor, test: tuple[Tensor, Tensor]) -> None:
     print("| method | epsilon | clip | rounds | accuracy % |\n|" + " --- |" * 5, flush=True)
     for viewer, methods in METHODS.items():
         for method, epsilon, clip, rounds in itertools.product(methods, EPSILONS[viewer], CLIPS, ROUNDS):
@@ -80,17 +76,5 @@ def confirm(x: Tensor, y: Tensor, test: tuple[Tensor, Tensor]) -> None:
             )
 
 
-def main() -> None:
-    if sys.argv[1:] not in (["choose"], ["confirm"]):
-        sys.exit(__doc__)
-    data = load("mnist")
-    order = torch.from_numpy(Stream.research(99).permutation(len(data.y_train)))
-    x, y = scattering(data.x_train)[order], data.y_train[order]
-    if sys.argv[1] == "choose":
-        choose(x, y)
-    else:
-        confirm(x, y, (scattering(data.x_test), data.y_test))
-
-
 if __name__ == "__main__":
-    main()
+    choose_or_confirm(__doc__, choose, confirm)

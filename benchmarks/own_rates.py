@@ -7,22 +7,19 @@ MNIST on fixed features, a linear model, epsilon = 0.5 and delta = 1e-5 in total
 against a curious server: 50 rounds of one full-batch step, the last quarter of the models averaged. Prints Markdown.
 """
 
-import sys
 import tempfile
 
-import torch
+from held_out import choose_or_confirm
 from torch import Tensor
 
 import sordino
 from sordino.core.rng import Stream
 from sordino.data import partition
 from sordino.data.clients import ArrayClients
-from sordino.data.load import load
-from sordino.data.scattering import scattering
 from sordino.models.linear import linear
 from sordino.report.summary import Spread
 
-HELD_OUT, EPSILON, ROUNDS, SEEDS = 5_000, 0.5, 50, 5
+EPSILON, ROUNDS, SEEDS = 0.5, 50, 5
 METHODS, CLIENTS = ("dp-sgd", "adaptive-noise", "fedsdp"), (50, 700)  # udp-fl is dp-sgd, number for number
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 CHOSEN = {  # by `choose`
@@ -46,8 +43,7 @@ def accuracy(
     return 100 * (result.accuracy or 0.0)
 
 
-def choose(x: Tensor, y: Tensor) -> None:
-    test, x, y = (x[:HELD_OUT], y[:HELD_OUT]), x[HELD_OUT:], y[HELD_OUT:]
+def choose(x: Tensor, y: Tensor, test: tuple[Tensor, Tensor]) -> None:
     print("| clients | method | " + " | ".join(f"rate {r:g}" for r in RATES) + " |\n|" + " --- |" * (2 + len(RATES)))
     for clients in CLIENTS:
         for method in METHODS:
@@ -64,17 +60,5 @@ def confirm(x: Tensor, y: Tensor, test: tuple[Tensor, Tensor]) -> None:
             print(f"| {clients} | `{method}` | {rate:g} | {found.mean:.2f} ± {found.deviation:.2f} |", flush=True)
 
 
-def main() -> None:
-    if sys.argv[1:] not in (["choose"], ["confirm"]):
-        sys.exit(__doc__)
-    data = load("mnist")
-    order = torch.from_numpy(Stream.research(99).permutation(len(data.y_train)))
-    x, y = scattering(data.x_train)[order], data.y_train[order]
-    if sys.argv[1] == "choose":
-        choose(x, y)
-    else:
-        confirm(x, y, (scattering(data.x_test), data.y_test))
-
-
 if __name__ == "__main__":
-    main()
+    choose_or_confirm(__doc__, choose, confirm)

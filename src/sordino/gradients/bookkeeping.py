@@ -27,7 +27,7 @@ class BookKeeping:
         self._module, self._loss, self._layout, self._plan = module, loss, layout, plan
         self._local = threading.local()
 
-    def _twin(self, device: torch.device) -> tuple[nn.Module, list[Layer]]:
+    def twin(self, device: torch.device) -> tuple[nn.Module, list[Layer]]:
         """This thread's own patched copy."""
         twins: dict[torch.device, tuple[nn.Module, list[Layer]]] = self._local.__dict__.setdefault("twins", {})
         if device not in twins:
@@ -37,7 +37,7 @@ class BookKeeping:
 
     def forward(self, tape: Tape, x: Tensor, y: Tensor) -> Tensor:
         """One loss a sample [records], with the book open."""
-        twin, layers = self._twin(x.device)
+        twin, layers = self.twin(x.device)
         for layer in layers:
             layer.open(tape)
         try:

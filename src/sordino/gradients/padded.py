@@ -185,7 +185,7 @@ class Padded:
         except RuntimeError:  # something in the step waits for the device, or asks the host
             torch.cuda.synchronize(device)
             return plain
-        self._twins.append(self._book._twin(device))
+        self._twins.append(self._book.twin(device))
         return step
 
     def _compile(self, plain: Step, inputs: tuple[Tensor, ...]) -> Step:

@@ -127,7 +127,7 @@ class _Look:
 
     def _watched(self, weights: Tensor, *rows: int) -> Tensor:
         """Losses, with an eye on what the model does meanwhile, which takes its time."""
-        asked, twin = Asked(), self._book._twin(self._x.device)[0]
+        asked, twin = Asked(), self._book.twin(self._x.device)[0]
         handles = (
             twin.register_forward_pre_hook(lambda _, args: asked.mark(args)),
             twin.register_forward_hook(lambda *_: asked.stop()),  # the loss may ask: checks of targets do
