@@ -137,7 +137,7 @@ def relations(event: Event) -> frozenset[str]:
         case FixedSize(inner):
             if "replace" not in relations(inner):
                 raise UnsupportedEvent(
-                    "a sample of a fixed size hides replaced units only, and this release is about added or removed ones."
+                    "a sample of a fixed size hides replaced units only; this release is about added or removed ones."
                 )
             if _splits(inner):
                 raise UnsupportedEvent("no theorem covers parts of the data inside a sample of a fixed size.")

@@ -100,7 +100,7 @@ def _hidden(cost: Cost, sampler: Sampler, population: int) -> Event:
     if cost.relation == "replace":  # a client that is not drawn need not look like one whose data were replaced
         return of_records_inside(sampler, cost.event, population)
     raise UnsupportedEvent(
-        "a cohort of a fixed size hides replaced clients only: charge relation replace (twice the bound of one client), "
+        "a cohort of a fixed size hides replaced clients only: charge relation replace (twice a client's bound), "
         "or draw clients with client_sampling = poisson."
     )
 
