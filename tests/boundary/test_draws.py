@@ -130,5 +130,12 @@ def test_a_cohort_of_a_fixed_size_promises_nothing_about_added_clients():
         price.total(cost, "public", FixedSize(2), 5, 1, 1)
 
 
+def test_a_report_is_no_statement_about_clients_that_come_and_go():
+    cost = Cost("client", "add/remove", "server", RandomizedResponseEvent(1.0))
+    for viewer in ("server", "public"):
+        with pytest.raises(UnsupportedEvent, match="say replace"):
+            price.guarantee([cost], viewer, Poisson(0.1), 10, 1, 1, DELTA, "secure")
+
+
 def test_viewers_are_told_apart_in_words():
     assert guarantee.who("client") != guarantee.who("public") != guarantee.who("server")
