@@ -12,6 +12,7 @@ from scipy.stats import binom, norm
 
 from peers import direct
 from problems import federation, job
+from sordino.cli.events import question
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy import account, events, guarantee, price
 from sordino.privacy.accountants import pld
@@ -128,6 +129,15 @@ def test_a_cohort_of_a_fixed_size_promises_nothing_about_added_clients():
     cost = Cost("client", "add/remove", "public", Gaussian(1.0))
     with pytest.raises(UnsupportedEvent, match="charge relation replace"):
         price.total(cost, "public", FixedSize(2), 5, 1, 1)
+
+
+@pytest.mark.parametrize(("unit", "rate"), [("client", 2 / 3), ("record", 0.5)])
+def test_the_command_line_knows_it_too(unit, rate):
+    """Two of four clients: two of the three others. Two of four records of somebody's batch stay two of four."""
+    flags = {"mechanism": "gaussian", "noise": "4", "fixed_size": "2", "population": "4", "total_delta": "1e-5"}
+    event = question(flags | {"unit": unit, "viewer": "client"}).event()
+    assert isinstance(event, events.FixedSize) and event.size / event.population == pytest.approx(rate)
+    assert question(flags | {"unit": unit, "viewer": "public"}).event().population == 4
 
 
 def test_a_report_is_no_statement_about_clients_that_come_and_go():
