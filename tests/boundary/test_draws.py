@@ -134,7 +134,13 @@ def test_a_cohort_of_a_fixed_size_promises_nothing_about_added_clients():
 @pytest.mark.parametrize(("unit", "rate"), [("client", 2 / 3), ("record", 0.5)])
 def test_the_command_line_knows_it_too(unit, rate):
     """Two of four clients: two of the three others. Two of four records of somebody's batch stay two of four."""
-    flags = {"mechanism": "gaussian", "noise_multiplier": "4", "fixed_size": "2", "population": "4", "total_delta": "1e-5"}
+    flags = {
+        "mechanism": "gaussian",
+        "noise_multiplier": "4",
+        "fixed_size": "2",
+        "population": "4",
+        "total_delta": "1e-5",
+    }
     event = question(flags | {"unit": unit, "viewer": "client"}).event()
     assert isinstance(event, events.FixedSize) and event.size / event.population == pytest.approx(rate)
     assert question(flags | {"unit": unit, "viewer": "public"}).event().population == 4
