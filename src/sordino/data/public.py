@@ -1,8 +1,8 @@
 """Which records of one's own data are public: none, unless their owner says so.
 
 The owner may name a second file of public records (`test`), declare a share of the records public (`share`), or say
-that all of them are public already (`everything`), as those of a benchmark are. Records that a split column marks, x_test of
-an .npz file and a folder test/ of pictures are declared by the data themselves."""
+that all of them are public already (`everything`), as those of a benchmark are. Records that a split column marks,
+x_test of an .npz file and a folder test/ of pictures are declared by the data themselves."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ def declare(data: Dataset, declared: Declared) -> Dataset:
     if declared.everything:
         data = replace(data, public=True, assumed=(*data.assumed, "all records (public_data)"))
     share, by = declared.share, declared.by
+    if by == "client" and data.client_train is None:  # they are dealt afterwards, the private records alone
+        by = "record"
     if share is None and declared.everything and not len(data.y_test):
         share, by = TEST_SHARE, "record"
     if share is None:

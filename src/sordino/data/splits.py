@@ -43,3 +43,11 @@ def owners(numbers: Ints, share: float, rng: Stream) -> NDArray[np.bool_]:
     check.below_one(share=share)
     values, of = np.unique(numbers, return_inverse=True)
     return (rng.at("owners").rows(values).uniform(1)[:, 0] < share)[of]
+
+
+def whole_users(parts: Sequence[Ints], users: Ints, share: float, rng: Stream) -> tuple[list[Ints], list[Ints]]:
+    """Of all users about `share` for validation, with all their records in all clients; the others for training.
+
+    A client may be left without training records."""
+    held = owners(users, share, rng.at("validation"))
+    return [part[~held[part]] for part in parts], [part[held[part]] for part in parts]

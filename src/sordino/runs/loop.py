@@ -60,7 +60,7 @@ def _rounds(
     saved, kept = time.monotonic(), done
     method = returned.checked(job)
     uneven = method.whole(job.plan) is not None or not job.alike
-    while done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None):
+    while _goes_on(job, ledger, done):
         if method.over(state, job.plan):
             break
         if uneven and not ledger.repeatable and ledger.has_paid(done):
@@ -86,7 +86,8 @@ def _rounds(
         faults.point("merged")
         done += 1
         state = replace(state, round=done)
-        due = _due(job, done) or (_can_evaluate(job) and method.over(state, job.plan))
+        last = not _goes_on(job, ledger, done) or method.over(state, job.plan)
+        due = _due(job, done) or (_can_evaluate(job) and last)
         if due and job.held_out is not None:  # so that no held-out record is evaluated on twice after a crash
             _save(job, folder, ledger, state, done)
             saved, kept = time.monotonic(), done
@@ -180,19 +181,24 @@ def spent(job: Job, rounds: int, participations: int, last: bool) -> dict[str, f
     return out
 
 
+def _goes_on(job: Job, ledger: Account, done: int) -> bool:
+    """Whether there is another round, and the budget for it."""
+    return done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None)
+
+
 def _can_evaluate(job: Job) -> bool:
     return job.test is not None or job.held_out is not None
 
 
 def _due(job: Job, done: int) -> bool:
-    return _can_evaluate(job) and (done % job.spec.evaluate_every == 0 or done == job.plan.rounds)
+    return _can_evaluate(job) and (done % job.evaluation.every == 0 or done == job.plan.rounds)
 
 
 def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
     """Loss and figures on the test data, which is taken as public; or, noisy and charged, on held-out records."""
     module = trained(job, params).eval()
     if job.held_out is not None:
-        z = job.spec.release_noise if job.method.private else None
+        z = job.evaluation.noise if job.method.private else None
         regression = job.held_out.y.is_floating_point()
         found = held_out.evaluate(job.held_out, module, regression, z, job.rng.at("evaluation", done))
         name = "mae" if regression else "accuracy"
