@@ -19,7 +19,7 @@ RELATIONS = {"add/remove": "added or removed", "replace": "replaced by other dat
 VIEWERS = {
     "server": "a curious server that sees every message and who takes part",
     "public": "anyone who sees every released model but not who takes part",
-    "client": "any other client, which sees every released model but not who else takes part",
+    "client": "any other client, which sees every released model and when it takes part itself, but not who else does",
 }
 
 

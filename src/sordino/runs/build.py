@@ -344,14 +344,16 @@ def _personal(
     return plan, budgets, caps, (f"{len(out)} clients never take part, their budgets pay for no round: {names}",)
 
 
-def _calibrate(method: Method, plan: Plan, viewer: str, spec: Spec, once: tuple[Event, ...]) -> float:
+def _calibrate(
+    method: Method, plan: Plan, viewer: str, spec: Spec, once: tuple[Event, ...], apart: tuple[Event, ...] = ()
+) -> float:
     """The least noise with which the whole plan stays within the budget, against the viewer."""
 
     def alternatives(z: float) -> tuple[Any, ...]:
         tried = replace(plan, noise_multiplier=z)
-        return totals(method, tried, viewer, plan.rounds, plan.participations, once)[1]
+        return totals(method, tried, viewer, plan.rounds, plan.participations, once, apart)[1]
 
-    alone = epsilon(Composed(once), spec.delta) if once else 0.0
+    alone = epsilon(Composed((*once, *apart)), spec.delta) if once or apart else 0.0
     if alone >= spec.epsilon:
         raise BudgetError(
             f"evaluations and statistics alone cost epsilon = {alone:.3g} of {spec.epsilon:g}. Raise release_noise or "
