@@ -91,7 +91,9 @@ def refused(found: Evaluation, reason: str, more: str = "") -> Evaluation:
     return replace(found, on=None, times=0, validation=0.0, noise=None, text=text)
 
 
-def settled(found: Evaluation, spec: Spec, method: Method, cost: Cost, held: tuple[int, int], spent: float) -> Evaluation:
+def settled(
+    found: Evaluation, spec: Spec, method: Method, cost: Cost, held: tuple[int, int], spent: float
+) -> Evaluation:
     """The evaluation with noise and price; `held` is how many units are held out and how many parties add noise.
 
     `cost` is that of the method's rounds against the viewer of the budget, `spent` the mu^2 of private statistics."""
@@ -110,7 +112,9 @@ def settled(found: Evaluation, spec: Spec, method: Method, cost: Cost, held: tup
     if deviation > WORST and not found.chosen:
         need = math.ceil(z * math.sqrt(max(1, holders)) / WORST / (1 if what == "client" else found.validation))
         said = f"on {units} held-out {what}s" if units and what != "client" else f"over {units} clients"
-        noise = f"its noise would have a deviation of {deviation:.2g}, above {WORST:g}" if units else "none are held out"
+        noise = (
+            f"its noise would have a deviation of {deviation:.2g}, above {WORST:g}" if units else "none are held out"
+        )
         return refused(found, f"{said} {noise}", f", or bring about {need:,} {what}s in all")
     price = "which take part in no round, so training keeps its whole budget"
     if not apart:

@@ -115,7 +115,7 @@ def public(spec: Spec, clients: Any) -> tuple[Any, Batch | None]:
 def releases(
     spec: Spec, method: Method, plan: Plan, wanted: Evaluation, held: HeldOut | None
 ) -> tuple[Evaluation, tuple[Event, ...], tuple[Event, ...]]:
-    """The evaluation with its noise; what is released beside the rounds; what is released of data that no round touches.
+    """Return the evaluation with its noise, what is released beside the rounds, and what of data that no round touches.
 
     All of it for the unit of the method, against the viewer of the budget."""
     if not method.private:
@@ -130,7 +130,7 @@ def releases(
     def release(z: float) -> Event:  # one party's noise covers all copies of a unit at once, else each pays
         return Gaussian(z / cost.copies) if central else Repeated(Gaussian(z), cost.copies)
 
-    once = ()
+    once: tuple[Event, ...] = ()
     if spec.standardise:  # coordinates in [-1, 1]: replacing a unit moves the sum by twice what adding one does
         z = spec.release_noise or STATISTICS
         once = (release(z / 2 if cost.relation == "replace" or cost.draw == "changed" else z),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch import Tensor
@@ -19,6 +19,7 @@ from sordino.privacy.accountants import pld
 from sordino.privacy.events import Composed, Cost, Event
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Poisson, Sampler
+from sordino.runs.evaluation import Evaluation
 from sordino.runs.held_out import HeldOut
 from sordino.runs.spec import Spec
 
@@ -45,6 +46,8 @@ class Job:
     held_out: HeldOut | None = None  # records of clients that are evaluated on, with noise
     budgets: personal.Budgets | None = None  # of the clients, where they have their own
     caps: Ints | None = None  # [clients]: in how many rounds each may take part for its own budget
+    evaluation: Evaluation = field(default_factory=Evaluation)  # on what, how often, with how much noise
+    public: tuple[str, ...] = ()  # what was taken as public, in words
 
     def guarantee(self, viewer: str, rounds: int, participations: int, rough: bool = False) -> Guarantee:
         """What so many rounds cost; `rough` is quicker and still an upper bound.
@@ -63,7 +66,7 @@ class Job:
         )
         cells = pld.ROUGH if rough else pld.FINE
         found = price.of(events, cost, viewer, rounds, self.spec.delta, self.spec.mode, cells)
-        return replace(found, channel=plan.channel)
+        return replace(found, channel=plan.channel, public=self.public)
 
     @property
     def _may_end(self) -> bool:

@@ -37,7 +37,7 @@ FEATURES = {
 BY_LABEL = ("dirichlet", "shards")  # ways of dealing that look at labels
 
 
-class PrivateLabels(SpecError):
+class PrivateLabelError(SpecError):
     """Records of private data would be dealt by their labels."""
 
 
@@ -199,7 +199,7 @@ def _law(spec: Spec) -> partition.Partition:
 
 def _parts(spec: Spec, data: Dataset, setup: Stream) -> list[Ints]:
     if _law(spec).kind in BY_LABEL and not data.public:
-        raise PrivateLabels(
+        raise PrivateLabelError(
             f"partition {spec.partition} deals records by their labels, which are private here: one label would move "
             "other clients' records. Use iid, quantity or natural; or public_data = true, if all records are public."
         )

@@ -89,7 +89,9 @@ class Spec:
     )
     without_private: int = _f(0, "clients, the last ones, that hold no record with private attributes", "data")
     validation: float | None = _f(
-        None, "share of the records (or users) held out to evaluate on (default: 0.1 of a file without test data)", "data"
+        None,
+        "share of the records (or users) held out to evaluate on (default: 0.1 of a file without test data)",
+        "data",
     )
     tuning: float = _f(0.0, "share of all training records that is held out of training, to choose settings on", "data")
     server_data: float = _f(0.0, "share of the training records that the server holds and that count as public", "data")
@@ -202,7 +204,8 @@ class Spec:
             raise SpecError("give local_steps or local_epochs, not both.")
         if self.batch_size is not None and self.batch_rate is not None:
             raise SpecError("give batch_size or batch_rate, not both.")
-        if self.evaluate_on == "tuning" and not self.tuning or self.evaluate_on == "validation" and self.validation == 0:
+        share = {"tuning": self.tuning, "validation": self.validation}.get(self.evaluate_on or "", 1.0)
+        if share == 0:
             raise SpecError(
                 f"evaluate_on = {self.evaluate_on} needs {self.evaluate_on}: the share of records held out."
             )
