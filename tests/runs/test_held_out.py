@@ -146,7 +146,7 @@ def test_users_are_held_out_as_a_whole_and_by_their_own_number():
     out, left = ({int(USERS[rows[r.numpy().tobytes()]]) for r in x} for x in (found.x, kept.x))
     assert not out & left and out | left == set(USERS.tolist()) and 2 <= len(out) <= 8
     gone = next(iter(left))  # nobody else changes sides when a user goes
-    stay = USERS != gone
+    stay = gone != USERS
     sizes = [int(s.sum()) for s in np.split(stay, np.cumsum(SIZES)[:-1])]
     fewer = ArrayClients(clients().x[torch.from_numpy(stay)], clients().y[torch.from_numpy(stay)], sizes, USERS[stay])
     _, again = parts(spec.from_dict({"method": "dp-sgd", "unit": "user"} | KEYS), fewer)

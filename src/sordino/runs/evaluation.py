@@ -101,7 +101,7 @@ def settled(
         return found
     units, holders = held
     what = {"client": "client", "user": "user"}.get(spec.unit or method.units[0], "record")
-    where = "once, after the last round" if found.times == 1 else f"{found.times} times"
+    times = "one evaluation, after the last round," if found.times == 1 else f"{found.times} evaluations"
     apart = cost.unit in ("record", "label") or (cost.unit == "user" and cost.relation == "add/remove")
     whole = gdp.mu_for(spec.epsilon, spec.delta) ** 2
     level = max(whole - spent, 1e-12 * whole) if apart else BUDGET * whole
@@ -116,9 +116,9 @@ def settled(
             f"its noise would have a deviation of {deviation:.2g}, above {WORST:g}" if units else "none are held out"
         )
         return refused(found, f"{said} {noise}", f", or bring about {need:,} {what}s in all")
-    price = "which take part in no round, so training keeps its whole budget"
+    price = "which take part in no round, so training keeps the whole budget"
     if not apart:
-        price = f"for {BUDGET:.0%} of the budget" if spec.release_noise is None else "as part of the budget"
+        price = f"for {100 * BUDGET:g} % of the budget" if spec.release_noise is None else "as a part of the budget"
     records = f"{units:,} held-out {what}s" if what != "client" else f"held-out records of {units:,} clients"
-    text = f"evaluated {where}, on {records}, {price}; noise of deviation {deviation:.2g}, charged"
+    text = f"{times} on {records}, {price}; noise of deviation {deviation:.2g}, charged"
     return replace(found, noise=z, apart=apart, deviation=deviation, text=text)

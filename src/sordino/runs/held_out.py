@@ -122,7 +122,7 @@ def releases(
         if wanted.held_out and held is None:
             return evaluation.refused(wanted, "there are too few records to hold any out"), (), ()
         exact = wanted.held_out or spec.standardise
-        told = replace(wanted, text="evaluated on held-out records, without noise") if wanted.held_out else wanted
+        told = replace(wanted, text="evaluation on held-out records, without noise") if wanted.held_out else wanted
         return told, (NonPrivate("statistics and evaluations on clients' records are exact"),) if exact else (), ()
     cost = price.cost_to(spec.viewer or method.viewer, method.costs(replace(plan, noise_multiplier=1.0)))
     central = method.viewer == "public"

@@ -76,7 +76,7 @@ def _rounds(
             cost = price.cost_to(job.viewer, method.now_costs(state, job.plan))  # of one participation
             ledger.spend(done, cohort, cost)  # durably, or stop here
         faults.point("paid")
-        epsilon = beside.submit(spent, job, ledger.charged, ledger.most, done + 1 == job.plan.rounds)
+        epsilon = beside.submit(spent, job, ledger.charged, ledger.most, not _goes_on(job, ledger, done + 1))
         ids = cohort.tolist()
         rows = job.engine.clients(method, state, ids, job.clients, job.model, job.plan, rng.at("clients"))
         faults.point("trained")
@@ -124,7 +124,7 @@ def _injected(decided: dict[str, Any] | None) -> float | None:
 def lost_record(job: Job, ledger: Account, state: State, done: int) -> RoundRecord:
     """Of a round whose checkpoint was written and whose record was not; no held-out record is evaluated on again."""
     scores = evaluate(job, model_vector(state), done) if _due(job, done) and job.spec.mode == "research" else {}
-    epsilon = spent(job, ledger.charged, ledger.most, done == job.plan.rounds)
+    epsilon = spent(job, ledger.charged, ledger.most, not _goes_on(job, ledger, done))
     clients = len(ledger.last_cohort())
     return RoundRecord(done, clients, epsilon, bytes_up=0, bytes_down=0, seconds=0.0, **scores)
 
@@ -171,10 +171,12 @@ def model_vector(state: State) -> Vector:
 
 
 def spent(job: Job, rounds: int, participations: int, last: bool) -> dict[str, float]:
-    """Epsilon so far, against every viewer; on the way by a coarser (still sound) grid."""
-    out = {}
+    """Epsilon so far, against every viewer; on the way by a coarser (still sound) grid.
+
+    An evaluation that is made once, after the last round, counts from then on."""
+    out, evaluated = {}, last or job.evaluation.times != 1 or job.may_end
     for viewer in job.viewers:
-        now = job.guarantee(viewer, rounds, participations, rough=not last)
+        now = job.guarantee(viewer, rounds, participations, rough=not last, evaluated=evaluated)
         out[viewer] = now.epsilon
         if not last and viewer == job.viewer:  # less has happened than was planned
             out[viewer] = min(now.epsilon, job.promise.epsilon)
