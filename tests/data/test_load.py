@@ -94,7 +94,7 @@ def test_an_npz_file_without_test_records_has_none_and_a_second_one_may_bring_th
     shown = {"x": arrays()["x_test"], "y": arrays()["y_test"]}
     np.savez(tmp_path / "shown.npz", **shown, user_test=np.arange(10))
     data = load("bare.npz", str(tmp_path), declared=Declared(test="shown.npz"))
-    assert torch.equal(data.x_test, saved(tmp_path).x_test) and data.test_from == "the 10 records of shown.npz"
+    assert torch.equal(data.x_test, saved(tmp_path).x_test) and data.test_from == "the 10 records of the test file"
     assert data.user_test.tolist() == list(range(10))
     assert saved(tmp_path).test_from == "the 10 records of x_test"
     with pytest.raises(DataError, match="has test records of its own"):

@@ -70,7 +70,7 @@ def test_another_folder_may_bring_the_public_pictures(tmp_path):
         put(tmp_path, "../shown", name, value)
     data = load("pets", str(tmp_path), declared=Declared(test="shown"))
     assert data.names == ("cat", "dog", "eel") and data.y_test.tolist() == [1, 2]
-    assert data.x_test[:, 0, 0].tolist() == [3, 4] and data.test_from == "the 2 pictures of shown/"
+    assert data.x_test[:, 0, 0].tolist() == [3, 4] and data.test_from == "the 2 pictures of the test folder"
     put(tmp_path, "test", "cat", 1)
     with pytest.raises(DataError, match="has a folder test/ of its own"):
         load("pets", str(tmp_path), declared=Declared(test="shown"))

@@ -262,7 +262,7 @@ def test_a_second_table_brings_the_public_rows(tmp_path):
     frame.assign(hospital=["north", "aaa"]).to_csv(tmp_path / "shown.csv", index=False)
     data = load("it.csv", str(tmp_path), columns=Columns(**roles), declared=Declared(test="shown.csv"))
     assert len(data.x_train) == 4 and torch.equal(data.x_test, data.x_train[[3, 0]])
-    assert data.y_test.tolist() == data.y_train[[3, 0]].tolist() and data.test_from == "the 2 rows of shown.csv"
+    assert data.y_test.tolist() == data.y_train[[3, 0]].tolist() and data.test_from == "the 2 rows of the test table"
     names = pd.read_csv(first)["hospital"].tolist()
     assert data.client_test[0] == data.client_train[names.index("north")] and data.client_test[1] == 0  # aaa is first
     assert data.user_test.tolist() == data.user_train[[3, 0]].tolist()

@@ -181,7 +181,7 @@ def test_what_a_later_round_costs_is_looked_at_before_it_is_charged(odd, tmp_pat
     keys = {"method": "odd", "rounds": 2, "out": str(tmp_path), "name": "it", "device": "cpu"}
     with pytest.raises(RunError, match=r"odd\.now_costs: unit 'house'"):
         sordino.train(linear(), federation(), **keys)
-    assert len((tmp_path / "it" / "records.jsonl").read_text().splitlines()) == 1
+    assert len((tmp_path / "it" / "public" / "records.jsonl").read_text().splitlines()) == 1
 
 
 def test_a_rehearsal_changes_nothing_and_what_is_right_passes(odd):

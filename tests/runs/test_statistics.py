@@ -169,7 +169,7 @@ def test_drawn_once_and_part_of_the_promise(tmp_path, released):
         1e-5, rel=1e-2
     )
     assert found.plan.z > job(**keys(tmp_path, standardise=False)).plan.z
-    written = json.loads((result.folder / "plan.json").read_text())
+    written = json.loads((result.folder / "public" / "plan.json").read_text())
     assert written["evaluation"]["releases"] == 1 and written["promise"]["epsilon"] == pytest.approx(epsilon)
 
 
@@ -180,7 +180,7 @@ def test_the_model_brings_its_layer(tmp_path, released):
     assert isinstance(layer, Standardise) and torch.equal(layer.shift, shift) and torch.equal(layer.scale, scale)
     x = torch.randn(5, FEATURES)
     assert torch.equal(result.model(x), result.model[1]((x - shift) / scale))
-    on_file = load_file(result.folder / "model.safetensors")
+    on_file = load_file(result.folder / "public" / "model.safetensors")
     assert torch.equal(on_file["0.shift"], shift) and torch.equal(on_file["0.scale"], scale)
     assert not any(p is layer.shift or p is layer.scale for p in result.model.parameters())
 

@@ -53,7 +53,7 @@ def read(path: Path, test: Path | None = None) -> Dataset:
     if missing:
         raise DataError(f"{path} lacks {', '.join(missing)}.")
     if "y_test" in found:
-        words = f"the {len(found['y_test']):,} records of {'x_test' if test is None else test.name}"
+        words = f"the {len(found['y_test']):,} records of {'x_test' if test is None else 'the test file'}"
     else:  # no record is public
         found |= {"x_test": found["x_train"][:0], "y_test": found["y_train"][:0]}
     ids = {key: _ids(path, key, found.get(key), found[of].shape[:1]) for key, of in IDS.items()}

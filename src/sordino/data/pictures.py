@@ -43,7 +43,7 @@ def pictures(root: Path, columns: Columns, test: Path | None = None) -> Dataset:
         raise DataError(f"{shown} has no picture ({', '.join(SUFFIXES)}). Remove the folder: then none is public.")
     x, y = _read([p for p, _ in train + public], columns.image_size), np.array([c for _, c in train + public])
     halves = ((torch.from_numpy(x[a:b]), torch.from_numpy(y[a:b])) for a, b in ((0, len(train)), (len(train), len(y))))
-    words = f"the {len(public):,} pictures of {shown.name}/" if public else ""
+    words = f"the {len(public):,} pictures of the test folder" if public else ""
     return Dataset(
         root.name, *next(halves), *next(halves), classes=len(names), names=names, prepare=Scaled(), test_from=words
     )

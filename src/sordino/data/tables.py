@@ -81,7 +81,7 @@ def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
         more = _same_columns(path.name, test.name, cells, read(test), declared, roles)
         parts.append(_like(parts[0], _parsed(test.name, more, columns, declared, roles), test.name))
         out = np.concatenate([out, np.ones(len(more), np.bool_)])
-        words = f"the {len(more):,} rows of {test.name}"
+        words = f"the {len(more):,} rows of the test table"
     x, y = torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts])
     keep, shown = torch.from_numpy(~out), torch.from_numpy(out)
     named = [p.clients for p in parts if p.clients is not None]  # a table of test rows may do without

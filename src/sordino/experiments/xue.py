@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from sordino.core.errors import RunError
+from sordino.core.parts import PUBLIC, locate
 from sordino.experiments.base import Experiment, Outcome, Trial, on_features, scaled, seeds, spread
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -198,10 +199,10 @@ def theorem3(scale: float) -> list[Trial]:
 
 def _model(folder: Path) -> dict[str, torch.Tensor]:
     try:
-        return load_file(folder / "model.safetensors")
+        return load_file(locate(folder, PUBLIC, "model.safetensors"))
     except (OSError, SafetensorError) as error:
         again = f"Remove {folder}, and the same command runs it anew."
-        raise RunError(f"{folder / 'model.safetensors'} is missing or damaged. {again}") from error
+        raise RunError(f"{folder}: the model is missing or damaged. {again}") from error
 
 
 def _moved(found: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]:

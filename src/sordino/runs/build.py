@@ -46,7 +46,7 @@ def from_spec(spec: Spec, keep: Kept | None = None) -> Job:
 
 def from_prepared(found: Prepared, device: str | None = None) -> Job:
     """A job on prepared data; where no record is public, some are held out to evaluate on."""
-    return build(
+    job = build(
         found.spec if device is None else replace(found.spec, device=device),
         found.module,
         found.clients,
@@ -58,6 +58,7 @@ def from_prepared(found: Prepared, device: str | None = None) -> Job:
         assumptions.of_data(found.data, found.spec),
         own_file=True,
     )
+    return replace(job, public_data=found.data.public)
 
 
 def build(

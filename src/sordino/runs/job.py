@@ -48,6 +48,7 @@ class Job:
     caps: Ints | None = None  # [clients]: in how many rounds each may take part for its own budget
     evaluation: Evaluation = field(default_factory=Evaluation)  # on what, how often, with how much noise
     public: tuple[str, ...] = ()  # what was taken as public, in words
+    public_data: bool = False  # whether the records are public already, as those of a shipped benchmark
 
     def guarantee(
         self, viewer: str, rounds: int, participations: int, rough: bool = False, evaluated: bool = True
@@ -74,6 +75,10 @@ class Job:
     def may_end(self) -> bool:
         """Whether the method has a say in when it ends."""
         return getattr(self.method.over, "__func__", None) is not Method.over
+
+    def planned(self, rounds: int) -> int:
+        """Return in how many of the first rounds one client may have been; in how many it was is the draw's secret."""
+        return min(rounds, self.plan.participations)
 
     @property
     def viewers(self) -> tuple[str, ...]:
