@@ -49,14 +49,9 @@ def test_run_prints_one_json_object(call, here):
     assert found["guarantee"]["epsilon"] <= 4.0 and found["guarantee"]["viewer"] == "server"
     assert found["rounds"] == 3 and 0 <= found["accuracy"] <= 1 and found["plan"]["noise_multiplier"] > 0
     folder = here / found["folder"]
-    assert {p.name for p in folder.iterdir()} >= {
-        "spec.toml",
-        "plan.json",
-        "ledger.json",
-        "records.jsonl",
-        "model.safetensors",
-        "result.json",
-    }
+    public, private = ({p.name for p in (folder / part).iterdir()} for part in ("public", "private"))
+    assert public == {"spec.toml", "plan.json", "records.jsonl", "model.safetensors", "result.json"}
+    assert private >= {"spec.toml", "job.json", "ledger.json", "records.jsonl", "checkpoint.safetensors"}
     assert json.loads((folder / "public" / "result.json").read_text())["guarantee"] == found["guarantee"]
 
 
@@ -180,7 +175,7 @@ def test_completion_is_one_line(shell, call):
 def test_resume_wants_a_run(call, here):
     one_line(call("resume", "runs/none"), "RunError", "there is no run folder")
     (here / "empty").mkdir()
-    one_line(call("resume", "empty"), "RunError", "plan.json is missing")
+    one_line(call("resume", "empty"), "RunError", "job.json is missing")
     assert call("resume").returncode == 2
 
 

@@ -290,7 +290,7 @@ def test_resumed_after_kills_it_is_the_same_comparison(made, tmp_path):
         with pytest.raises(Killed):
             run(tmp_path, "it", found)
     faults.set_hook(None)
-    before = [p.parent.name for p in (tmp_path / "it").glob("cells/*/public/result.json")]
+    before = [p.parent.parent.name for p in (tmp_path / "it").glob("cells/*/public/result.json")]
     assert sorted(before) == ["dp-sgd-eps4-seed0", "none-seed0"]
     again, more, news = run(tmp_path, "it", found)
     assert {n.cell for n in news if n.kind == "began"} == set(names(found)) - set(before)  # finished ones are skipped
@@ -300,7 +300,8 @@ def test_resumed_after_kills_it_is_the_same_comparison(made, tmp_path):
 
 def test_a_cell_that_died_before_its_plan_starts_anew(made, tmp_path):
     found = made("none")
-    (tmp_path / "it" / "cells" / "none-seed0").mkdir(parents=True)
+    (tmp_path / "it" / "cells" / "none-seed0" / "private").mkdir(parents=True)
+    (tmp_path / "it" / "private").mkdir()
     (tmp_path / "it" / "private" / "comparison.json").write_text(json.dumps(compare.canonical(found)))
     (tmp_path / "it" / "cells" / "none-seed0" / "private" / "ledger.json").write_text("{")
     assert run(tmp_path, "it", found)[1] == {}

@@ -82,7 +82,7 @@ def test_every_run_has_its_ledger_head_and_they_all_verify(tmp_path):
         heads = []
         for result in results:
             kept = json.loads((result.folder / "private" / "ledger.json").read_text())
-            assert kept == json.loads((result.folder / "public" / "result.json").read_text())["ledger"]
+            assert kept["head"] not in "".join(p.read_text() for p in (result.folder / "public").glob("*.json"))
             assert kept["path"] == "../ledger.sqlite"
             heads.append((str(result.folder), kept["entries"], kept["head"]))
         assert [h[1] for h in heads] == [4, 8]  # a plan and three rounds each

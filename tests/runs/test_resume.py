@@ -196,7 +196,7 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(damage, tmp_path, unkilled):
     folder = stopped(tmp_path)
-    DAMAGES[damage](folder / CHECKPOINT)
+    DAMAGES[damage](folder / "private" / CHECKPOINT)
     result = train(resume=folder)
     assert same_weights(result.model, unkilled.model)
     assert any(CHECKPOINT in note and "damaged" in note for note in result.notes)
@@ -204,8 +204,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(damage, tmp_path, unk
 
 def test_two_damaged_checkpoints_are_an_error_and_nothing_is_trained(tmp_path):
     folder = stopped(tmp_path)
-    spoil(folder / CHECKPOINT)
-    spoil(folder / PREVIOUS)
+    spoil(folder / "private" / CHECKPOINT)
+    spoil(folder / "private" / PREVIOUS)
     before = charges(folder)
     with pytest.raises(RunError, match=r"cannot resume .*damaged.*Start the run anew"):
         train(resume=folder)
@@ -377,17 +377,19 @@ def test_another_frozen_parameter_is_refused(tmp_path):
     sordino.train(module(0), CLIENTS, test=TEST, resume=tmp_path / "it")
 
 
-@pytest.mark.parametrize("name", ["plan.json", "spec.toml"])
+@pytest.mark.parametrize("name", ["job.json", "spec.toml"])
 def test_a_folder_without_its_head_is_an_error(name, tmp_path):
     folder = stopped(tmp_path)
-    (folder / name).unlink()
+    path = folder / "private" / name
+    path.unlink()
+    (folder / "public" / "spec.toml").unlink()
     with pytest.raises(sordino.SordinoError, match=name):
         train(resume=folder)
     with pytest.raises(RunError, match="no run folder"):
         train(resume=tmp_path / "nowhere")
-    if name == "plan.json":
+    if name == "job.json":
         for text in ("[1, 2]", "{", ""):
-            (folder / name).write_text(text)
+            path.write_text(text)
             with pytest.raises(RunError, match="damaged"):
                 train(resume=folder)
 
@@ -410,13 +412,13 @@ def full_disk(monkeypatch, names):
 
 def test_a_full_disk_at_a_checkpoint_is_one_clear_line_and_the_old_one_stays(tmp_path, monkeypatch, unkilled):
     folder = stopped(tmp_path, 2)
-    before = (folder / CHECKPOINT).read_bytes()
+    before = (folder / "private" / CHECKPOINT).read_bytes()
     with monkeypatch.context() as patch:
         full_disk(patch, ["checkpoint"])
         with pytest.raises(RunError, match=r"cannot write .*checkpoint.*No space left on device") as error:
             train(resume=folder)
     assert "\n" not in str(error.value)
-    assert (folder / CHECKPOINT).read_bytes() == before and not list(folder.glob("*.tmp"))
+    assert (folder / "private" / CHECKPOINT).read_bytes() == before and not list(folder.rglob("*.tmp"))
     assert same_weights(train(resume=folder).model, unkilled.model)
 
 

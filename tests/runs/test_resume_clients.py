@@ -237,7 +237,7 @@ def test_a_run_that_kept_nothing_yet_may_be_without_a_file(tmp_path, whole):
 @pytest.mark.parametrize(("kind", "point"), [("scaffold", "paid"), ("late", "recorded"), ("late", "saved")])
 def test_the_checkpoint_before_still_has_its_rows(kind, point, tmp_path, whole):
     folder, _ = stopped(tmp_path, kind, point)
-    (folder / CHECKPOINT).write_bytes(b"")
+    (folder / "private" / CHECKPOINT).write_bytes(b"")
     result = train(resume=folder)
     assert any("damaged" in note for note in result.notes)
     check_same(result, whole(kind))
@@ -246,7 +246,7 @@ def test_the_checkpoint_before_still_has_its_rows(kind, point, tmp_path, whole):
 @pytest.mark.parametrize("point", ["stored", "saving"])
 def test_the_checkpoint_before_still_has_its_rows_while_one_is_written(point, tmp_path, whole):
     folder, _ = stopped(tmp_path, "scaffold", point)
-    (folder / CHECKPOINT).write_bytes(b"")
+    (folder / "private" / CHECKPOINT).write_bytes(b"")
     check_same(train(resume=folder), whole("scaffold"))
 
 

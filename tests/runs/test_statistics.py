@@ -197,12 +197,19 @@ def test_a_resumed_run_keeps_shift_and_scale_bit_for_bit(mode, point, tmp_path, 
         assert same_weights(whole.model, result.model)
 
 
-def test_statistics_are_never_drawn_twice_in_secure_mode(tmp_path, released):
-    """The server saw the first ones; a second draw is a second release, and one is paid for."""
-    killed("saving", mlp(), federation(), **keys(tmp_path, mode="secure"))
-    with pytest.raises(run.RunError):
-        sordino.train(mlp(), federation(), resume=tmp_path / "it")
-    assert len(released) == 1
+@pytest.mark.parametrize("point", ["beginning", "saving"])
+def test_a_secure_run_that_died_before_its_statistics_were_on_disk_draws_the_same(point, tmp_path, released):
+    """The server may have seen the first ones: a second draw with other noise would be a release nobody paid for."""
+    killed(point, mlp(), federation(), **keys(tmp_path, mode="secure"))
+    before = json.loads((tmp_path / "it" / "private" / "ledger.json").read_text())["entries"]
+    result = sordino.train(mlp(), federation(), resume=tmp_path / "it")
+    assert len(released) == 2 and all(torch.equal(*pair) for pair in zip(*released, strict=True))
+    assert torch.equal(result.model[0].shift, released[0][0]) and len(result.history) == 4
+    after = json.loads((tmp_path / "it" / "private" / "ledger.json").read_text())["entries"]
+    assert after - before == 4  # its rounds; the plan was charged once
+    assert not (tmp_path / "it" / "private" / "statistics.key").exists()
+    sordino.train(mlp(), federation(), **keys(tmp_path, mode="secure", name="other"))
+    assert not torch.equal(released[2][0], released[0][0])
 
 
 def test_a_baseline_can_be_resumed(tmp_path):

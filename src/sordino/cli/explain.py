@@ -41,10 +41,11 @@ def explain(folder: Path, client: int | None, rounds: str | None, owner: bool, a
     """Explain a run: its guarantee, its claim, and what its method chose in every round and why."""
     _check_folder(folder)
     wanted = stored_spec(folder)
-    plan, result = RunFolder(folder).read_json(PLAN, PUBLIC), _result(folder)
+    plan = RunFolder(folder).read_json(PLAN, PUBLIC)
+    seen = owner or (isinstance(plan, dict) and bool(plan.get("public_data")))
+    result = _result(folder, seen)
     whole = _records(folder, result)
     low, high = _range(rounds, max((r.round for r in whole), default=0))
-    seen = owner or bool(plan.get("public_data"))
     records = _merged([r for r in whole if low <= r.round <= high], _owners(folder) if seen else {})
     method, where = wanted.method_object(), locate(folder, PUBLIC, PLAN)
     head = _read(where, lambda: _promise(wanted.method, plan, result))
@@ -102,14 +103,17 @@ def _read(path: Path, make: Callable[[], list[str]]) -> list[str]:
         raise RunError(f"{path} is damaged, or of another version: {type(error).__name__}: {error}.") from error
 
 
-def _result(folder: Path) -> dict[str, Any] | None:
-    """Return what a finished run ended with; None: it is not finished."""
+def _result(folder: Path, seen: bool) -> dict[str, Any] | None:
+    """Return what a finished run ended with, for its owner by the draws that happened; None: it is not finished."""
     path = locate(folder, PUBLIC, RESULT)
     if not path.is_file():
         return None
     found = RunFolder(folder).read_json(RESULT, PUBLIC)
     try:
-        spent = found["guarantee"] | {"sentence": str(found["guarantee"]["sentence"])}
+        spent = found["guarantee"]
+        if seen and (folder / PRIVATE / RESULT).is_file():
+            spent = RunFolder(folder).read_json(RESULT)["guarantees"][spent["viewer"]]
+        spent = spent | {"sentence": str(spent["sentence"])}
         return {"guarantee": spent, "rounds": int(found["rounds"])}
     except LACKING as error:
         raise RunError(f"{path} is damaged: it lacks its guarantee or its rounds.") from error

@@ -22,7 +22,7 @@ from sordino.experiments import feng, feng_times, li, xue
 from sordino.experiments.base import Experiment, Outcome, Trial
 from sordino.runs import compare, spec
 from sordino.runs.compare import Cell, News, Tell
-from sordino.runs.folder import RunFolder
+from sordino.runs.folder import RECORDS, RunFolder
 
 EXPERIMENTS: dict[str, Experiment] = {e.name: e for m in (xue, feng, feng_times, li) for e in m.EXPERIMENTS}
 PAPERS = {
@@ -137,7 +137,11 @@ def _before(folder: RunFolder, started: set[str]) -> tuple[Any, dict[str, Any]]:
         trials = {name: spec.completed(dict(keys)) for name, keys in old["trials"].items() if name in started}
         return old["scale"], trials
     except (RunError, KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = str(error) if isinstance(error, RunError) else f"{folder.path / EXPERIMENT} is damaged: {error!r}"
+        reason = (
+            str(error)
+            if isinstance(error, RunError)
+            else f"{locate(folder.path, PRIVATE, EXPERIMENT)} is damaged: {error!r}"
+        )
         raise RunError(f"{reason}. Choose another --out, or move {folder.path} away.") from error
 
 
@@ -160,18 +164,19 @@ def outcomes(folder: Path, found: Trials) -> list[Outcome]:
     return [_outcome(trial, at) for trial, at in places if locate(at, PUBLIC, "result.json").is_file()]
 
 
+def _rounds(file: Path) -> list[dict[str, Any]]:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if v is not None} for line in lines]
+
+
 def _outcome(trial: Trial, at: Path) -> Outcome:
-    records: list[dict[str, Any]] = []
-    file = at
+    file = locate(at, PRIVATE, RECORDS)
     try:
-        for part in (PRIVATE, PUBLIC):  # benchmarks are public, so seconds and bytes may be shown
-            file = locate(at, part, "records.jsonl")
-            rounds = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-            records = [
-                r | {k: v for k, v in o.items() if v is not None}
-                for r, o in zip(records or rounds, rounds, strict=True)
-            ]
-        _ = [(int(r["round"]), float(r["seconds"]), int(r["bytes_up"])) for r in records]
+        owners = _rounds(file)  # benchmarks are public, so seconds and bytes may be shown
+        _ = [(float(o["seconds"]), int(o["bytes_up"])) for o in owners]
+        file = locate(at, PUBLIC, RECORDS)
+        records = [o | r for o, r in zip(owners, _rounds(file), strict=True)]
+        _ = [int(r["round"]) for r in records]
         file = locate(at, PUBLIC, "result.json")
         made = Outcome(trial, json.loads(file.read_text(encoding="utf-8")), records, at)
         _ = made.score, made.honest, made.whom, int(made.result["rounds"]), dict(made.result.get("claim") or {})

@@ -198,11 +198,12 @@ def theorem3(scale: float) -> list[Trial]:
 
 
 def _model(folder: Path) -> dict[str, torch.Tensor]:
+    path = locate(folder, PUBLIC, "model.safetensors")
     try:
-        return load_file(locate(folder, PUBLIC, "model.safetensors"))
+        return load_file(path)
     except (OSError, SafetensorError) as error:
         again = f"Remove {folder}, and the same command runs it anew."
-        raise RunError(f"{folder}: the model is missing or damaged. {again}") from error
+        raise RunError(f"{path} is missing or damaged. {again}") from error
 
 
 def _moved(found: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]:

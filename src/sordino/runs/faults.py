@@ -5,7 +5,7 @@ from collections.abc import Callable
 POINTS = (
     "planning",
     "planned",
-    "statistics",
+    "beginning",
     "drawn",
     "paying",
     "paid",

@@ -19,6 +19,7 @@ What is in `private/` (mode 0700) is the owner's:
     clients.sqlite          what clients keep for themselves, where they keep anything
     result.json             epsilon by the draws that happened
     notes.txt               what the owner was told
+    statistics.key          of the noise of private statistics, until these are in the first checkpoint
     error.json              why the run stopped, where it did
 """
 
@@ -151,6 +152,10 @@ class RunFolder:
             return json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise RunError(f"{path} is missing or damaged: {error}") from error
+
+    def remove(self, name: str) -> None:
+        """Remove a file of the private part, if it is there."""
+        (self.private / name).unlink(missing_ok=True)
 
     def tell_owner(self, text: str) -> None:
         """Keep what only the owner may know; a terminal shows it as well."""

@@ -51,7 +51,7 @@ def run(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -
         with contextlib.suppress(RunError):  # it may be the folder that cannot be written
             folder.write_json(FAILED, {"error": f"{type(error).__name__}: {error}"})
         raise
-    (folder.private / FAILED).unlink(missing_ok=True)
+    folder.remove(FAILED)
 
 
 def _rounds(

@@ -18,6 +18,7 @@ from sordino.core import plugin
 from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import OwnerRecord, RoundRecord
+from sordino.core.rng import Stream
 from sordino.core.types import SampleLoss
 from sordino.data.clients import adopt
 from sordino.privacy.guarantee import Guarantee
@@ -31,6 +32,7 @@ from sordino.runs.ledger import Charge, Ledger
 from sordino.runs.prepare import with_tags, with_users
 
 Watch = Callable[[Job, RoundRecord], None]  # called after every round
+STATISTICS_KEY = "statistics.key"
 
 
 @dataclass(frozen=True)
@@ -182,15 +184,17 @@ def execute(
             )
         notes = job.notes
         secure = job.spec.mode == "secure"
-        if job.spec.standardise:  # paid for with the plan; if it died before they were on disk, nothing was released
-            statistics.release(job, None if found is None else found[0])
-            faults.point("statistics")
+        if job.spec.standardise:  # paid for with the plan
+            drawn = replace(job, rng=_statistics_stream(job, folder))
+            statistics.release(drawn, None if found is None else found[0])
             job = build.again(job)
         state, done = loop.begin(job), 0
         if job.spec.standardise:
             state = statistics.noted(job, state)
+        faults.point("beginning")
         if found is None:
             folder.save_state(state, 0)  # a resumed run goes on from these statistics and weights, not from new ones
+        folder.remove(STATISTICS_KEY)
         if loop.remembers(job, state):
             store.open(folder.private / "clients.sqlite", 0 if found is None else found[1])
             if found is not None and secure and ledger.charged > found[1]:
@@ -217,6 +221,19 @@ def execute(
         if book is not None:
             book.close()
         folder.close()
+
+
+def _statistics_stream(job: Job, folder: RunFolder) -> Stream:
+    """Return the stream below which the noise of private statistics is drawn.
+
+    In secure mode its key is on disk until the statistics are: a run that dies in between draws the same ones again,
+    which is the same release, so that nothing is charged anew."""
+    if job.spec.mode == "research":
+        return job.rng
+    path = folder.private / STATISTICS_KEY
+    if not path.is_file():
+        folder.write(STATISTICS_KEY, os.urandom(32))
+    return Stream(path.read_bytes(), secure=True)
 
 
 # --- the ledger
