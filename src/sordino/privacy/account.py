@@ -55,6 +55,7 @@ def explain(event: Event, delta: float) -> list[Answer]:
     check.below_one(delta=delta)
     if (reason := non_private(event)) is not None:
         return [Answer("none", math.inf, True, reason)]
+    relations(event)  # refuses what no theorem covers
     dearest = _dearest(event, delta)
     answers, off = [], distance(dearest)
     for name, theory in _theories(dearest).items():

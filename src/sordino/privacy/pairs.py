@@ -258,8 +258,8 @@ class TwoSided:
 class Worst:
     """The pair whose hockey stick is the largest of several: one of them holds, and nobody knows which.
 
-    A maximum of convex functions is convex, so it is the hockey stick of some pair (Zhu, Dong, Wang 2022, Proposition
-    8); where it is that of one of the pairs, so are the masses above and below.
+    A maximum of convex functions is convex, so it is the hockey stick of some pair: P(L > ln g) and Q(L > ln g) follow
+    from its value and slope at g. Where it is that of one of the pairs, so are the masses above and below.
     """
 
     def __init__(self, each: Sequence[Pair]) -> None:

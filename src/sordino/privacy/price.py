@@ -15,7 +15,7 @@ from sordino.core.errors import SpecError, UnsupportedEvent
 from sordino.privacy import trust
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
-from sordino.privacy.algebra import grouped, non_private, replaced
+from sordino.privacy.algebra import grouped, non_private, relations, replaced
 from sordino.privacy.events import Composed, Cost, Event, Parallel, Repeated, Visible, to_json
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Sampler, of_records_inside
@@ -52,6 +52,8 @@ def total(
     `costs` is what each round costs who takes part in it: one for all rounds, or one a round. `once` is released beside
     the rounds, of all data; `apart` too, of data that no round touches: see `beside`."""
     by_round = [costs] * rounds if isinstance(costs, Cost) else list(costs)
+    for cost, _ in groupby(by_round):
+        _check(cost)
     if not by_round:
         return (beside(Composed(()), once, apart, [costs] if isinstance(costs, Cost) else ()),)
     looks = trust.viewer(viewer)
@@ -61,6 +63,16 @@ def total(
     drawn = looks.drawn_from(population)
     hidden = beside(_sum(by_run(lambda c: _hidden(c, sampler, drawn), by_round)), once, apart, by_round)
     return (hidden,) if participations >= rounds else (hidden, every_time)
+
+
+def _check(cost: Cost) -> None:
+    """Refuse a cost whose event is no statement about units that are added and removed, or replaced, as it says."""
+    if cost.draw != "changed" and non_private(cost.event) is None and cost.relation not in relations(cost.event):
+        (other,) = relations(cost.event)
+        raise UnsupportedEvent(
+            f"a cost says {cost.relation}, and its event is about the relation {other} alone: say {other}, "
+            "or charge what adding or removing a unit does."
+        )
 
 
 def beside(rounds: Event, once: Sequence[Event], apart: Sequence[Event], costs: Sequence[Cost]) -> Event:

@@ -65,7 +65,7 @@ def asked(spec: Spec, method: Method, clients: Any, has_test: bool, own_file: bo
     chosen = spec.evaluate_on is not None or spec.release_noise is not None
     every = spec.evaluate_every or (spec.rounds if on in HELD else 1)
     found = Evaluation(on, every, math.ceil(spec.rounds / every), share, chosen=chosen)
-    if on not in HELD or chosen:
+    if on not in HELD or chosen or spec.validation is not None:
         return found
     reason = _impossible(spec, method, clients)
     return found if reason is None else refused(found, reason)

@@ -72,7 +72,8 @@ def split(spec: Spec, method: Method, clients: Any, wanted: Evaluation) -> tuple
         if not many or not sum(map(len, kept)):
             if wanted.on == kind and not wanted.chosen and spec.validation is None:
                 return clients, None, everyone  # too few to hold any out unasked
-            raise SpecError(f"{kind} = {share} holds out {'every' if many else 'no'} record. Use another share.")
+            which, other = ("every", "smaller") if many else ("no", "larger")
+            raise SpecError(f"{kind} = {share} holds out {which} record at all. Use a {other} share.")
         if wanted.on == kind:
             found = _held(kind, clients, out, unit, method)
         left = np.flatnonzero([len(part) for part in kept])
