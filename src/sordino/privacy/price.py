@@ -79,12 +79,16 @@ def beside(rounds: Event, once: Sequence[Event], apart: Sequence[Event], costs: 
     """Compose the rounds with what is released beside them.
 
     A unit pays for `once` and either for the rounds or for `apart`, where it lies on one side: a record, or its label,
-    whose side goes by its place and a public seed. Other units may lie on both sides and pay for all.
+    whose side goes by its place and a public seed; a user that comes or goes, of whom all records are on the side that
+    its own number and a public seed say. Other units may lie on both sides and pay for all.
     """
     if not apart:
         return Composed((rounds, *once)) if once else rounds
-    if all(cost.unit in ONE_PLACE and cost.copies == 1 for cost, _ in groupby(costs)):
-        return Composed((Parallel((rounds, Composed(tuple(apart))), by_place=True), *once))
+    kinds = [cost for cost, _ in groupby(costs)]
+    by_place = all(cost.unit in ONE_PLACE and cost.copies == 1 for cost in kinds)
+    if by_place or all(cost.unit == "user" and cost.relation == "add/remove" for cost in kinds):
+        stays = by_place or all(cost.draw == "changed" for cost in kinds)  # a user's coming changes clients in place
+        return Composed((Parallel((rounds, Composed(tuple(apart))), by_place=stays), *once))
     return Composed((rounds, *once, *apart))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch import Tensor
@@ -19,6 +19,7 @@ from sordino.privacy.accountants import pld
 from sordino.privacy.events import Composed, Cost, Event
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Poisson, Sampler
+from sordino.runs.evaluation import Evaluation
 from sordino.runs.held_out import HeldOut
 from sordino.runs.spec import Spec
 
@@ -45,29 +46,33 @@ class Job:
     held_out: HeldOut | None = None  # records of clients that are evaluated on, with noise
     budgets: personal.Budgets | None = None  # of the clients, where they have their own
     caps: Ints | None = None  # [clients]: in how many rounds each may take part for its own budget
+    evaluation: Evaluation = field(default_factory=Evaluation)  # on what, how often, with how much noise
+    public: tuple[str, ...] = ()  # what was taken as public, in words
     public_data: bool = False  # whether the records are public already, as those of a shipped benchmark
 
-    def guarantee(self, viewer: str, rounds: int, participations: int, rough: bool = False) -> Guarantee:
-        """What so many rounds cost; `rough` is quicker and still an upper bound.
+    def guarantee(
+        self, viewer: str, rounds: int, participations: int, rough: bool = False, evaluated: bool = True
+    ) -> Guarantee:
+        """What so many rounds cost; `rough` is quicker and still an upper bound. `evaluated` False leaves out an
+        evaluation apart from the rounds that has not been made yet.
 
         A method that ends by what it released, with no cost of the whole run to keep to, pays for all rounds of the
         plan from the first on: when it stopped is an answer too. Who does not see the draw is told what one client can
         pay at most, not what some client did, which is a function of the draw.
         """
         plan = self.plan
-        if rounds and self._may_end and self.method.whole(plan) is None:
+        if rounds and self.may_end and self.method.whole(plan) is None:
             rounds, participations = plan.rounds, plan.participations
         elif not trust.viewer(viewer).sees_draw:
             participations = min(rounds, plan.participations)
-        cost, events = totals(
-            self.method, plan, viewer, rounds, participations, self.once, self.apart, known=self._by_round
-        )
+        apart = self.apart if evaluated else ()
+        cost, events = totals(self.method, plan, viewer, rounds, participations, self.once, apart, known=self._by_round)
         cells = pld.ROUGH if rough else pld.FINE
         found = price.of(events, cost, viewer, rounds, self.spec.delta, self.spec.mode, cells)
-        return replace(found, channel=plan.channel)
+        return replace(found, channel=plan.channel, public=self.public)
 
     @property
-    def _may_end(self) -> bool:
+    def may_end(self) -> bool:
         """Whether the method has a say in when it ends."""
         return getattr(self.method.over, "__func__", None) is not Method.over
 
