@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sordino.core.errors import DataError, RunError, SordinoError
 from sordino.core.types import SampleLoss
-from sordino.data.clients import ArrayClients, adopt, checked
+from sordino.data.clients import ArrayClients, adopt, checked, units
 from sordino.data.load import Dataset
 from sordino.methods.base import Method, Plan
 from sordino.methods.dp_sgd import DpSgd
@@ -24,6 +24,7 @@ from sordino.privacy.samplers import FixedSize, Poisson
 from sordino.runs import build, planner, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
+from sordino.runs.mode import settled
 from sordino.runs.prepare import prepare
 from sordino.runs.spec import Spec
 
@@ -41,6 +42,7 @@ class Case:
     data: Dataset | None = None
     clients: int | None = None
     records: int | None = None  # of all clients
+    users: int | None = None  # of all clients, where they are what is protected
     ledger: Path = Path("runs") / "ledger.sqlite"
     problem: SordinoError | None = None  # why there is no job
 
@@ -78,7 +80,8 @@ class Case:
 
     def units(self) -> int | None:
         """How many are protected."""
-        return self.clients if self.cost().unit == "client" else self.records
+        unit = self.cost().unit
+        return self.clients if unit == "client" else self.users if unit == "user" else self.records
 
     def nsr(self) -> float | None:
         """Noise-to-signal ratio of the whole run: see runs/planner.py."""
@@ -115,7 +118,7 @@ def of_parts(
         pair = (first.x[:0], first.y[:0]) if test is None else checked("the test data", *test)
         data = Dataset("the clients' data", held.x, held.y, *pair, client_train=np.zeros(len(held.y), dtype=np.int64))
     sample = first.x[:3] if len(first.x) > 1 else first.x.expand(2, *first.x.shape[1:])
-    return _case(wanted, module, held, sample, data, loss)
+    return _case(settled(wanted, public=False), module, held, sample, data, loss)
 
 
 def _case(
@@ -127,8 +130,8 @@ def _case(
     except SordinoError as error:
         problem = error
     path = Path(wanted.ledger) if wanted.ledger else Path(wanted.out) / "ledger.sqlite"
-    records = round(held.count * held.mean_size())
-    return Case(wanted, job, module, sample, data, held.count, records, path, problem)
+    records, users = units(held, "record"), units(held, "user") if wanted.unit == "user" else None
+    return Case(wanted, job, module, sample, data, held.count, records, users, path, problem)
 
 
 def of_run(folder: Path) -> Case:

@@ -49,8 +49,13 @@ class Job:
         """What so many rounds cost; `rough` is quicker and still an upper bound."""
         cost, events = totals(self.method, self.plan, viewer, rounds, participations, self.once, self._by_round)
         cells = pld.ROUGH if rough else pld.FINE
-        found = price.of(events, cost, viewer, rounds, self.spec.delta, self.spec.mode, cells)
+        found = price.of(events, cost, viewer, rounds, self.spec.delta, self.mode, cells)
         return replace(found, channel=self.plan.channel)
+
+    @property
+    def mode(self) -> str:
+        """Where the noise comes from: research (a seed) or secure (the operating system)."""
+        return self.spec.mode or "secure"
 
     @property
     def viewers(self) -> tuple[str, ...]:
