@@ -337,7 +337,7 @@ def test_the_plan_of_a_file_is_that_of_the_run(small_npz):
 
 
 def test_a_finished_run_is_checked_by_its_folder(small_npz, monkeypatch):
-    keys = {"dataset": "small.npz", "features": "none", "clients": 8, "rounds": 2, "device": "cpu"}
+    keys = {"dataset": "small.npz", "features": "none", "clients": 8, "rounds": 2, "device": "cpu", "mode": "research"}
     monkeypatch.chdir(small_npz.parent)
     from sordino.runs import build
     from sordino.runs.run import execute

@@ -201,6 +201,7 @@ BIG = [np.iinfo(np.int64).max - 40 + u for u in USERS]
 )
 def test_users_may_have_any_whole_numbers(numbers, tmp_path: Path):
     keys = {"rounds": 1, "device": "cpu", "out": str(tmp_path), "unit": "user", "epsilon": 8.0, "release_noise": 5.0}
+    keys |= {"seed": 0}
     held = {"validation": 0.4, "evaluate_on": "validation"}
     found = [
         sordino.train(mlp(), federation(SIZES), users=u, name=n, **keys, **held)

@@ -24,7 +24,7 @@ PRIVATE = ("dp-sgd", "dp-fedavg")
 
 
 def train(tmp_path, module=None, clients=None, **keys):
-    keys = {"rounds": 3, "learning_rate": 0.5, "out": str(tmp_path), "device": "cpu"} | keys
+    keys = {"mode": "research", "rounds": 3, "learning_rate": 0.5, "out": str(tmp_path), "device": "cpu"} | keys
     return sordino.train(module or mlp(), federation() if clients is None else clients, test=held_out(), **keys)
 
 
@@ -132,7 +132,7 @@ def test_a_client_of_one_record_trains(tmp_path):
 
 def test_regression_and_ones_own_loss(tmp_path):
     clients = [(x, x[:, :1].clone()) for x, _ in federation()]
-    keys = {"rounds": 2, "out": str(tmp_path), "device": "cpu"}
+    keys = {"rounds": 2, "out": str(tmp_path), "device": "cpu", "seed": 0}
     test = clients[0]
     model = torch.nn.Linear(20, 1)
     named = sordino.train(model, clients, loss="squared_error", test=test, **keys)
