@@ -206,6 +206,7 @@ def test_as_many_evaluations_as_are_charged(rounds, every, times, tmp_path, monk
     seen, real = [], held_out.evaluate
     monkeypatch.setattr(held_out, "evaluate", lambda *a: seen.append(a) or real(*a))
     keys = {"rounds": rounds, "evaluate_every": every, "epsilon": 8.0, "device": "cpu", "out": str(tmp_path)} | KEYS
+    keys |= {"seed": 0}
     result = sordino.train(mlp(), federation(SIZES), **keys)
     assert len(seen) == times == held_out.evaluations(spec.from_dict(keys))
     assert sum(r.accuracy is not None for r in result.history) == times
@@ -221,6 +222,7 @@ def delta(mu, epsilon):
 def test_promise_guarantee_and_ledger_hold_the_evaluations(method, tmp_path):
     """Four rounds and four evaluations by hand: mu^2 = 4 / z^2 + 4 / 20^2."""
     keys = {"method": method, "rounds": 4, "epsilon": 2.0, "device": "cpu", "out": str(tmp_path), "name": "it"} | KEYS
+    keys |= {"seed": 0}
     result = sordino.train(mlp(), federation(SIZES), **keys)
     made = job(clients=federation(SIZES), **keys)
     mu = math.sqrt(4 / made.plan.z**2 + 4 / 20.0**2)

@@ -40,7 +40,7 @@ def with_users():
 
 def built(method, algorithm, **keys):
     steps = {} if algorithm == "fedsgd" else {"local_steps": 2}
-    keys = {"rounds": 2, "device": "cpu", "learning_rate": 0.1} | steps | keys
+    keys = {"rounds": 2, "device": "cpu", "learning_rate": 0.1, "seed": 0} | steps | keys
     return build.build(spec.from_dict({"method": method, "algorithm": algorithm} | keys), mlp(), with_users())
 
 

@@ -168,6 +168,7 @@ client_rate = 0.6
 rounds = 40
 checkpoint_seconds = 0.01
 device = "cpu"
+seed = 0
 """
 
 

@@ -230,7 +230,7 @@ def make(i):
 def run(count, rate):
     clients = sordino.LazyClients(count, 50, make)
     return sordino.train(torch.nn.Linear(20, 3), clients, method="dp-sgd", viewer="server", rounds=3, epsilon=4.0,
-                         client_rate=rate, out=tempfile.mkdtemp(), device="cpu", max_participations=1)
+                         client_rate=rate, out=tempfile.mkdtemp(), device="cpu", max_participations=1, seed=0)
 run(100, 0.1)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 result = run(1_000_000, 1e-5)

@@ -107,11 +107,8 @@ def seeds(case: Case) -> Iterator[Finding]:
     if case.spec.mode != "research" or not case.method.private:
         return
     seed = case.spec.seed
-    way = (
-        "use mode = secure and no seed"
-        if case.public_data
-        else "drop mode and seed: secure is the default on your data"
-    )
+    default = "drop mode and seed: on one's own data the default is mode = secure"
+    way = "use mode = secure and no seed" if case.public_data else default
     if seed is None or seed < GUESSED:
         text = "mode = research with the default seed 0" if seed is None else f"mode = research with seed = {seed}"
         yield Finding(
