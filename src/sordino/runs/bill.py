@@ -52,10 +52,11 @@ class Bill:
         parts = [t.words() for t in self.totals]
         if self.without:
             parts.append(f"{len(self.without)} without any guarantee ({', '.join(dict.fromkeys(self.without))})")
-        before = f" ({self.begun} of them were begun before)" if self.begun else ""
+        before = f" ({self.begun} begun before)" if self.begun else ""
+        runs = "1 run is" if self.runs == 1 else f"{self.runs} runs are"
         return (
-            f"These are your own data: each of {self.runs} runs{before} is charged to {self.ledger}: "
-            f"{'; '.join(parts)}. Their noise comes from seeds: experiments, void against anyone who knows the seeds."
+            f"These are your own data: {runs} charged to {self.ledger}{before}: {'; '.join(parts)}. "
+            "The noise comes from seeds: experiments, void against anyone who knows the seeds."
         )
 
     def to_json(self) -> dict[str, Any]:
