@@ -135,10 +135,14 @@ def test_benchmarks_stay_research(data_file):
 @pytest.mark.parametrize(
     ("keys", "public", "mode"),
     [
-        ({}, False, "secure"), ({}, True, "research"), ({"seed": 1}, False, "research"),
-        ({"seed": 1}, True, "research"), ({"mode": "secure"}, True, "secure"), ({"mode": "research"}, False, "research"),
+        ({}, False, "secure"),
+        ({}, True, "research"),
+        ({"seed": 1}, False, "research"),
+        ({"seed": 1}, True, "research"),
+        ({"mode": "secure"}, True, "secure"),
+        ({"mode": "research"}, False, "research"),
     ],
-)  # fmt: skip
+)
 def test_what_was_said_wins_over_the_default(keys, public, mode):
     assert settled(spec.from_dict(keys), public).mode == mode
 
