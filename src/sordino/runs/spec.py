@@ -63,7 +63,7 @@ class Spec:
         "privacy",
     )
     seed: int | None = _f(
-        None, "makes it a research run, of which 0 is the default seed; secure accepts none", "privacy"
+        None, "of a research run (default 0): giving one says research; a secure run accepts none", "privacy"
     )
     dataset: str = _f("mnist", "a name (`sordino datasets`), or a path: .npz, .csv, .parquet, picture folder", "data")
     data_dir: str | None = _f(None, "folder in which data are looked for first (or SORDINO_DATA)", "data")
