@@ -105,7 +105,7 @@ def same_weights(a: nn.Module, b: nn.Module) -> bool:
 
 def charges(folder: Path) -> list[int]:
     """The rounds of a run folder in its ledger, in the order in which they were paid."""
-    kept = json.loads((folder / "ledger.json").read_text())
+    kept = json.loads((folder / "private" / "ledger.json").read_text())
     path = folder / kept["path"]
     if not path.exists():
         return []

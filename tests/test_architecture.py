@@ -47,6 +47,7 @@ CORE = {
     "rng": ("errors",),
     "plugin": ("errors",),
     "record": (),
+    "parts": (),
     "rounding": (),
     "vector": (),
     "types": ("vector",),

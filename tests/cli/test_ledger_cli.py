@@ -90,7 +90,7 @@ def test_other_seeds_deal_the_same_data(two_runs):
 
 
 def test_a_budget_for_the_data_of_a_run(two_runs, here):
-    kept = json.loads((here / "runs" / "one" / "ledger.json").read_text())
+    kept = json.loads((here / "runs" / "one" / "private" / "ledger.json").read_text())
     by_run = ("ledger", "budget", "--epsilon", 3, "--delta", 1e-4, "--run", "runs/one", "--theory", "gdp", "--json")
     done = two_runs(*by_run)
     assert done.returncode == 0, done.stderr
@@ -110,9 +110,9 @@ def test_a_budget_for_the_data_of_a_run(two_runs, here):
 def test_a_whole_ledger_verifies(two_runs):
     done = two_runs("ledger", "verify")
     assert done.returncode == 0 and "8 entries are whole" in done.stdout
-    done = two_runs("ledger", "verify", "--against", "runs/one", "--against", "runs/two/result.json", "--json")
+    done = two_runs("ledger", "verify", "--against", "runs/one", "--against", "runs/two", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["problems"] == []
-    elsewhere = two_runs("ledger", "verify", "runs/ledger.sqlite", "--against", "runs/one/ledger.json")
+    elsewhere = two_runs("ledger", "verify", "runs/ledger.sqlite", "--against", "runs/one/private/ledger.json")
     assert elsewhere.returncode == 0 and "hold what 1 run(s) saw" in elsewhere.stdout
 
 

@@ -177,7 +177,7 @@ def test_a_run_that_died_never_spends_more_than_there_is(mode, tmp_path):
         sordino.train(linear(), federation(), checkpoint_seconds=1e6, out=str(tmp_path), name="it", **keys)
     faults.set_hook(None)
     result = sordino.train(linear(), federation(), resume=tmp_path / "it")
-    used = result.history[-1].decided["budget_used"]
+    used = result.private.history[-1].decided["budget_used"]
     assert used <= 1 and result.guarantee.epsilon <= 2.0
     if mode == "secure":
         method, made = AdapDpFl(patience=1, noise_step=0.9), plan(rounds=12)

@@ -374,7 +374,7 @@ def test_a_run_from_the_shell_prints_the_claim_and_explains_itself(sordino_comma
     assert done.returncode == 0, done.stderr
     text = done.stdout + done.stderr
     assert "Claimed by Li et al. (2025)" in text and "for a single round" in text
-    records = [json.loads(line) for line in (tmp_path / "runs/a/records.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "runs/a/public/records.jsonl").read_text().splitlines()]
     chosen = records[0]["decided"]
     assert set(chosen["clients"]) == {"0", "1", "2", "3"}
     assert chosen["clients"]["3"]["ratio"] == 0 and chosen["ratio_min"] == 0 and chosen["clients"]["3"]["std"] > 0

@@ -263,7 +263,7 @@ def test_a_run_from_the_shell_with_clients_that_come_and_go(sordino_command, sma
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["guarantee"]["epsilon"] <= 8
-    records = [json.loads(line) for line in (tmp_path / "runs/a/records.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "runs/a/public/records.jsonl").read_text().splitlines()]
     spent = {}
     for record in records:
         for client, own in record["decided"]["clients"].items():

@@ -298,10 +298,10 @@ def test_held_out_records_are_the_same_data_in_the_ledger(keys, tmp_path):
     common = {"rounds": 1, "device": "cpu", "out": str(tmp_path), "epsilon": 2.0}
     first = sordino.train(mlp(), federation(SIZES), name="first", **common)
     book = Ledger(tmp_path / "ledger.sqlite")
-    data = json.loads((first.folder / "ledger.json").read_text())["data"]
+    data = json.loads((first.folder / "private" / "ledger.json").read_text())["data"]
     book.close()
     second = sordino.train(mlp(), federation(SIZES), name="second", **common | keys)
-    assert json.loads((second.folder / "ledger.json").read_text())["data"] == data
+    assert json.loads((second.folder / "private" / "ledger.json").read_text())["data"] == data
 
 
 def test_a_run_is_not_resumed_with_other_held_out_records(tmp_path):

@@ -42,9 +42,10 @@ from sordino.runs.spec import Spec
 def from_spec(spec: Spec, keep: Kept | None = None) -> Job:
     """A job on a named dataset and model; `keep` holds what runs of one process share."""
     found = prepare(spec, keep=keep)
-    return build(
+    job = build(
         found.spec, found.module, found.clients, None, found.test, found.test_clients, found.data.notes, found.brought
     )
+    return replace(job, public_data=found.data.public)
 
 
 def build(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.core.errors import DataError, RunError, SordinoError
+from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.types import SampleLoss
 from sordino.data.clients import ArrayClients, adopt, checked, units
 from sordino.data.load import Dataset
@@ -139,12 +140,12 @@ def of_run(folder: Path) -> Case:
     if not folder.is_dir():
         raise RunError(f"there is no run folder {folder}.")
     kept = RunFolder(folder)
-    plan, ledger = kept.read_json("plan.json"), kept.read_json("ledger.json")
-    wanted = spec.from_dict(spec.read(folder / "spec.toml"))
+    plan, ledger = kept.read_json("plan.json", PUBLIC), kept.read_json("ledger.json")
+    wanted = spec.from_dict(spec.read(locate(folder, PRIVATE, "spec.toml")))
     try:
         path = folder / ledger["path"]
         bare = Case(wanted, clients=int(plan["clients"]), ledger=path)
-        own = bool(plan.get("own"))
+        own = bool((plan if kept.flat else kept.read_json("job.json")).get("own"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{folder} is damaged: {error!r} in plan.json or ledger.json.") from error
     if own:  # its model and clients came from Python

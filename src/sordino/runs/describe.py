@@ -1,4 +1,4 @@
-"""What was derived from a spec, for people and programs: plan.json."""
+"""What was derived from a spec, for people and programs: plan.json, which is public."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def describe(job: Job) -> dict[str, Any]:
         "claim": None if (claim := job.method.claim(plan)) is None else claim.to_json(),
         "channel": plan.channel,
         "mode": job.spec.mode,
+        "public_data": job.public_data,
         "clients": plan.population,
         "expected_cohort": plan.expected_cohort,
         "local_steps": plan.local.count(plan.smallest_client),

@@ -44,6 +44,7 @@ class Job:
     held_out: HeldOut | None = None  # records of clients that are evaluated on, with noise
     budgets: personal.Budgets | None = None  # of the clients, where they have their own
     caps: Ints | None = None  # [clients]: in how many rounds each may take part for its own budget
+    public_data: bool = False  # whether the records are public already, as those of a shipped benchmark
 
     def guarantee(self, viewer: str, rounds: int, participations: int, rough: bool = False) -> Guarantee:
         """What so many rounds cost; `rough` is quicker and still an upper bound."""
@@ -51,6 +52,10 @@ class Job:
         cells = pld.ROUGH if rough else pld.FINE
         found = price.of(events, cost, viewer, rounds, self.spec.delta, self.mode, cells)
         return replace(found, channel=self.plan.channel)
+
+    def planned(self, rounds: int) -> int:
+        """Return in how many of the first rounds one client may have been; in how many it was is the draw's secret."""
+        return min(rounds, self.plan.participations)
 
     @property
     def mode(self) -> str:
