@@ -71,7 +71,7 @@ class Tied(nn.Module):
 
 
 def train(module, tmp_path, clients=None, **keys):
-    keys = {"rounds": 3, "learning_rate": 0.3, "out": str(tmp_path), "device": "cpu"} | keys
+    keys = {"mode": "research", "rounds": 3, "learning_rate": 0.3, "out": str(tmp_path), "device": "cpu"} | keys
     return sordino.train(module, clients or federation(), test=held_out(), **keys)
 
 
