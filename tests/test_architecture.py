@@ -48,6 +48,7 @@ CORE = {
     "plugin": ("errors",),
     "record": (),
     "rounding": (),
+    "state": ("errors",),
     "vector": (),
     "types": ("vector",),
 }

@@ -127,7 +127,7 @@ class _Look:
 
     def _watched(self, weights: Tensor, *rows: int) -> Tensor:
         """Losses, with an eye on what the model does meanwhile, which takes its time."""
-        asked, twin = Asked(), self._book.twin(self._x.device)[0]
+        asked, twin = Asked(), self._book.twin(self._x.device).module
         handles = (
             twin.register_forward_pre_hook(lambda _, args: asked.mark(args)),
             twin.register_forward_hook(lambda *_: asked.stop()),  # the loss may ask: checks of targets do
@@ -149,8 +149,8 @@ class _Look:
         x, y, size = self._x[list(rows)], self._y[list(rows)], len(rows)
         draw = Draw((0,) * size)
         tape = Tape(self._layout, weights, Split((1,) * size), None, draw, weights.new_zeros(1, self._layout.dim))
-        with torch.no_grad():
-            losses = self._book.forward(tape, channels_last(x) if self._last else x, y)
+        with self._book.twin(x.device).guard, torch.no_grad():
+            losses = self._book.forward(tape, channels_last(x) if self._last else x, y, together=True)
         self._random, self._numbers = self._random or draw.used, tape.numbers // size
         return losses
 
