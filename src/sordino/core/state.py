@@ -38,8 +38,11 @@ class Snapshot:
     """The state that roots can reach at this moment. beside: what is held there already is left out."""
 
     def __init__(self, *roots: object, beside: Snapshot | None = None) -> None:
-        walk = _Walk(roots, {} if beside is None else beside._seen)
-        self._holders, self._seen, self.classes = walk.holders, walk.seen, walk.classes
+        known: dict[int, object] = {} if beside is None else beside._seen
+        walk = _Walk(roots, known)
+        self._holders: list[_Holder] = walk.holders
+        self._seen: dict[int, object] = walk.seen
+        self.classes: list[type] = walk.classes
         self.changed: set[str] = set()  # what was ever put back
 
     def restore(self) -> None:

@@ -19,8 +19,8 @@ HERE = "sordino"  # our own models, layers and losses
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 ELEMENTWISE = (
     nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
-    nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign, nn.Softshrink, nn.Hardshrink, nn.Tanhshrink, nn.Hardtanh,
-    nn.Hardsigmoid, nn.Hardswish, nn.Threshold,
+    nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign, nn.Softshrink, nn.Hardshrink, nn.Tanhshrink,
+    nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.Threshold,
 )  # fmt: skip
 POOLING = (
     nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d,
