@@ -40,13 +40,18 @@ class Snapshot:
     def __init__(self, *roots: object, beside: Snapshot | None = None) -> None:
         known: dict[int, object] = {} if beside is None else beside._seen
         walk = _Walk(roots, known)
-        self._holders: list[_Holder] = walk.holders
+        empty = [holder for holder in walk.holders if isinstance(holder, _Dict) and holder.empty]
+        self._holders: list[_Holder] = [
+            holder for holder in walk.holders if not (isinstance(holder, _Dict) and holder.empty)
+        ]
+        self._empty, self._dicts = empty, [holder.held for holder in empty]  # hooks of modules, most of them
         self._seen: dict[int, object] = walk.seen
         self.classes: list[type] = walk.classes
         self.changed: set[str] = set()  # what was ever put back
 
     def restore(self) -> None:
-        for holder in self._holders:
+        filled = [holder for holder in self._empty if holder.held] if any(self._dicts) else []
+        for holder in (*self._holders, *filled):
             if holder.restore():
                 self.changed.add(holder.name)
 
@@ -81,12 +86,13 @@ class _Dict(_Holder):
 
     def __init__(self, name: str, held: dict[Any, Any], names: set[str] | None = None) -> None:
         super().__init__(name)
-        self._held, self._names = held, names
+        self.held, self._names = held, names
         self._saved = dict(held) if names is None else {key: held[key] for key in names if key in held}
         self._ids = list(map(id, self._saved.values()))
+        self.empty = names is None and not held
 
     def restore(self) -> bool:
-        held, saved, names = self._held, self._saved, self._names
+        held, saved, names = self.held, self._saved, self._names
         if names is None:
             if list(map(id, held.values())) == self._ids and held.keys() == saved.keys():
                 return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from sordino.gradients.layers import Layer
 from sordino.gradients.scale import pick
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape
+from sordino.gradients.watch import Asked
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,34 @@ class BookKeeping:
             twins[device] = Twin(module, layers, self._code.guard(module))
         return twins[device]
 
-    def forward(self, tape: Tape, x: Tensor, y: Tensor, together: bool = False) -> Tensor:
-        """One loss a sample [records], with the book open. together: of code that is not known as well, for a look."""
-        twin, code = self.twin(x.device), self._code
+    def forward(self, tape: Tape, x: Tensor, y: Tensor) -> Tensor:
+        """One loss a sample [records], with the book open."""
+        return self._forward(tape, x, lambda twin: self._predict(twin, x), lambda made: self._code.losses(made, y))
+
+    def together(self, tape: Tape, x: Tensor, y: Tensor, asked: Asked | None = None) -> Tensor:
+        """The same with code that is not known given the whole batch, for a look; asked watches the model."""
+
+        def predict(twin: nn.Module) -> Tensor:
+            if asked is None:
+                return twin(x)  # type: ignore[no-any-return]
+            asked.mark(x)
+            made: Tensor = twin(x)
+            asked.stop()  # the loss may ask: checks of targets do
+            return made
+
+        return self._forward(tape, x, predict, lambda made: self._code.loss(made, y))
+
+    def _predict(self, twin: nn.Module, x: Tensor) -> Tensor:
+        return twin(x) if self._code.known_module else alone(twin, "the model", x)
+
+    def _forward(
+        self, tape: Tape, x: Tensor, predict: Callable[[nn.Module], Tensor], loss: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        twin = self.twin(x.device)
         for layer in twin.layers:
             layer.open(tape)
         try:
-            whole = together or code.known_module
-            predictions = twin.module(x) if whole else alone(twin.module, "the model", x)
-            losses = code.loss(predictions, y) if together else code.losses(predictions, y)
+            losses = loss(predict(twin.module))
         finally:
             for layer in twin.layers:
                 layer.open(None)

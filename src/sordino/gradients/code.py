@@ -20,6 +20,8 @@ from sordino.gradients.alone import alone, single
 from sordino.gradients.clone import pristine
 from sordino.gradients.known import hooked, known_loss, known_module
 
+NAMED = 3  # things kept that are told
+
 
 class Code:
     """Made once from a model and a loss, before either has seen a record."""
@@ -42,7 +44,7 @@ class Code:
             return ""
         whose = "the model's and the loss's" if not (self.known_module or self.known_loss) else "the model's"
         text = f"; {'the loss' if self.known_module else f'{whose} own code'} is given one record at a time"
-        changed = [] if self._shared is None else sorted(self._shared.changed)
+        changed = [] if self._shared is None else sorted(self._shared.changed)[:NAMED]
         return text + (f", and what it keeps is forgotten after every call ({', '.join(changed)})" if changed else "")
 
     def unfit(self) -> str:

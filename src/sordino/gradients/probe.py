@@ -127,30 +127,22 @@ class _Look:
 
     def _watched(self, weights: Tensor, *rows: int) -> Tensor:
         """Losses, with an eye on what the model does meanwhile, which takes its time."""
-        asked, twin = Asked(), self._book.twin(self._x.device).module
-        handles = (
-            twin.register_forward_pre_hook(lambda _, args: asked.mark(args)),
-            twin.register_forward_hook(lambda *_: asked.stop()),  # the loss may ask: checks of targets do
-        )
-        try:
-            with asked, Calls(asked), Draws(weights.device) as draws:
-                losses = self._losses(weights, *rows)
-        finally:
-            for handle in handles:
-                handle.remove()
+        asked = Asked()
+        with asked, Calls(asked), Draws(weights.device) as draws:
+            losses = self._losses(weights, *rows, asked=asked)
         if draws.seen:
             raise Unsupported("the model draws random numbers outside of dropout layers")
         if asked.reason:
             raise Unsupported(asked.reason)
         return losses
 
-    def _losses(self, weights: Tensor, *rows: int) -> Tensor:
+    def _losses(self, weights: Tensor, *rows: int, asked: Asked | None = None) -> Tensor:
         """Of these records, each a client of its own, so that each draws what it draws alone."""
         x, y, size = self._x[list(rows)], self._y[list(rows)], len(rows)
         draw = Draw((0,) * size)
         tape = Tape(self._layout, weights, Split((1,) * size), None, draw, weights.new_zeros(1, self._layout.dim))
         with self._book.twin(x.device).guard, torch.no_grad():
-            losses = self._book.forward(tape, channels_last(x) if self._last else x, y, together=True)
+            losses = self._book.together(tape, channels_last(x) if self._last else x, y, asked)
         self._random, self._numbers = self._random or draw.used, tape.numbers // size
         return losses
 
