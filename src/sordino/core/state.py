@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import sys
 import threading
 import types
@@ -55,9 +56,16 @@ class Snapshot:
             if holder.restore():
                 self.changed.add(holder.name)
 
+    def begin(self) -> None:
+        """Take parameters as they are now: whoever trains them moves them between calls."""
+        for holder in self._holders:
+            if isinstance(holder, _Parameter):
+                holder.begin()
+
     def __enter__(self) -> Self:
         _turn.acquire()
         try:
+            self.begin()
             self.restore()
         except BaseException:
             _turn.release()
@@ -179,6 +187,9 @@ class _Parameter(_Holder):
         super().__init__(name)
         self._held, self._version = held, _version(held)
 
+    def begin(self) -> None:
+        self._version = _version(self._held)
+
     def restore(self) -> bool:
         if _version(self._held) == self._version:
             return False
@@ -245,8 +256,7 @@ class _Walk:
         for kinds, visit in _KINDS:
             if isinstance(value, kinds):
                 return visit(self, name, value)
-        if hasattr(value, "__wrapped__"):
-            self._push(name, [value.__wrapped__])
+        self._push(name, [inspect.getattr_static(value, "__wrapped__", None)])
         if isinstance(value, nn.Module | types.SimpleNamespace) or not _other(type(value)):
             self._object(type(value).__qualname__, value)
 

@@ -87,6 +87,8 @@ class Guard:
 
     def __enter__(self) -> None:
         self._shared.__enter__()
+        if self._own is not None:
+            self._own.begin()
 
     def __exit__(self, *error: object) -> None:
         try:
