@@ -323,6 +323,18 @@ def test_a_model_that_overwrites_its_weights_is_refused():
         Gradients.of(module, squared, layout).sums(layout.read(module), Batch(x, y, (20,)), CLIP)
 
 
+def test_parameters_may_move_between_rounds():
+    module = Between(lambda m, h: h)
+    layout = Layout.of(module)
+    x, y = data(20)
+    gradients, sums = Gradients.of(module, squared, layout), []
+    for _ in range(2):
+        sums.append(gradients.sums(layout.read(module), Batch(x, y, (20,)), CLIP))
+        with torch.no_grad():
+            module.a.weight.add_(0.1)
+    assert not torch.equal(*sums)
+
+
 class Attending(nn.Module):
     """Self-attention over a short sequence, with a mask that depends on the record."""
 

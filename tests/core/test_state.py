@@ -71,9 +71,7 @@ def step(keeper, default=[0]):  # noqa: B006
     return default[0]
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda f, k: functools.partial(f, k), lambda f, k: lambda: f(k)], ids=["partial", "cell"]
-)
+@pytest.mark.parametrize("wrap", [functools.partial, lambda f, k: lambda: f(k)], ids=["partial", "cell"])
 def test_everything_is_as_it_was(wrap):
     keeper = Keeper()
     before, call = keeper.value(), wrap(step, keeper)
@@ -150,6 +148,15 @@ def test_parameters_must_not_be_written():
     net = Net()
     with pytest.raises(ModelError, match=r"overwrites a parameter of shape \[2, 2\]"), Snapshot(net), torch.no_grad():
         net.linear.weight.add_(1)
+
+
+def test_whoever_trains_may_move_them_between_calls():
+    net = Net()
+    snapshot = Snapshot(net)
+    with torch.no_grad():
+        net.linear.weight.add_(1)
+    with snapshot:
+        net(torch.ones(1, 2))
 
 
 def test_a_second_snapshot_leaves_out_what_the_first_one_holds():

@@ -6,6 +6,7 @@ Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, for many clients at once; |.
 parameters, or, for noise that is made for it, the L1 norm. Whoever adds noise to sums[k] protects each sample of client
 k, with sensitivity C in that norm; with groups (see `groups`) g_i is the mean gradient of a group, and each group is
 protected. What has a norm that is not finite adds exactly zero; without a clip there is no norm and no such protection.
+That g_i depends on sample i alone is not left to the model: see `code`.
 
 Two other balls to clip to. With a scale s, which each client may have of its own, |g_i / s| is bounded by C, and
 sums[k] / s has sensitivity C (see `scale`). With one bound a layer each layer's part of g_i is bounded by its own, and

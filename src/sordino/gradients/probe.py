@@ -4,10 +4,11 @@ Two sizes tell what a single one cannot. A layer that is handed 1 row for one sa
 in its first dimension; a sequence-first model does not, whatever its length. The look also notices random numbers
 drawn from the global generator and code that cannot live with channels-last images.
 
-A clipped sum has its sensitivity only if the loss of a record is its own, so the look tells a record's loss beside
-others from the same record's alone. Among others as many the kernels are the same, and so are the numbers; between one
+A clipped sum has its sensitivity only if the loss of a record is its own. Code that is not known is given every record
+alone (see `code`), so that this holds whatever the look finds; the look tells whether it is what the model expects: a
+record's loss beside others is compared with the same record's alone. Among others as many the kernels are the same, and so are the numbers; between one
 and three records they differ by rounding. At weights a little off the given ones: where a last layer starts from zero,
-every loss is the same. A model that branches on numbers it computed may be fine in a look and not later, so that it
+every loss is the same. A model that branches on numbers it computed cannot be given all records at once, so that it
 must not ask for any.
 """
 
