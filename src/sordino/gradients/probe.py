@@ -6,10 +6,10 @@ drawn from the global generator and code that cannot live with channels-last ima
 
 A clipped sum has its sensitivity only if the loss of a record is its own. Code that is not known is given every record
 alone (see `code`), so that this holds whatever the look finds; the look tells whether it is what the model expects: a
-record's loss beside others is compared with the same record's alone. Among others as many the kernels are the same, and so are the numbers; between one
-and three records they differ by rounding. At weights a little off the given ones: where a last layer starts from zero,
-every loss is the same. A model that branches on numbers it computed cannot be given all records at once, so that it
-must not ask for any.
+record's loss beside others is compared with the same record's alone. Among others as many the kernels are the same, and
+so are the numbers; between one and three records they differ by rounding. At weights a little off the given ones: where
+a last layer starts from zero, every loss is the same. A model that branches on numbers it computed cannot be given all
+records at once, so that it must not ask for any.
 """
 
 from __future__ import annotations
