@@ -124,7 +124,7 @@ def public_fields(channels: int, height: int, width: int, decay: float = DECAY, 
 @lru_cache
 def public_whitening(channels: int, height: int, width: int) -> tuple[Tensor, Tensor]:
     """The mean of the public fields' features, and a matrix that whitens them.  [dim], [dim, dim]"""
-    chunks = public_fields(channels, height, width).split(CHUNK)
+    chunks = public_fields(channels, height, width, DECAY, CHROMA).split(CHUNK)
     rows = torch.cat([histograms(chunk) for chunk in chunks]).double()
     covariance = rows.T.cov()
     covariance.diagonal().add_(RIDGE * covariance.diagonal().mean())
