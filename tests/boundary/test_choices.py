@@ -55,7 +55,7 @@ def small(script, monkeypatch):
     monkeypatch.setattr(script, "ROUNDS", 8)
     for name, case in script.CASES.items():
         monkeypatch.setattr(case.module, "FIELDS", 40)
-        axes = {constant: values[:2] for constant, values in list(case.axes.items())[-3:]}
+        axes = {constant: values[:2] for constant, values in list(case.axes.items())[:3]}
         monkeypatch.setitem(script.CASES, name, dataclasses.replace(case, axes=axes, noise=0.0))
     yield script
     for case in script.CASES.values():

@@ -9,7 +9,8 @@ Differs from the papers: colours as one brightness and two opponent channels; sc
 wavelets (a cascade); a third scale, of first order only; square roots tame strong edges; and channels are decorrelated
 under a public model of pictures, Gaussian fields with a power-law spectrum (Field 1987), as in `oriented_gradients`.
 Mean and covariance are those of the fields, never those of the data; every step acts on one record alone, so that none
-costs privacy."""
+costs privacy. The constants were chosen on training records of CIFAR-10 by benchmarks/feature_constants.py; the table
+is in docs/results/features.md."""
 
 from functools import lru_cache
 
