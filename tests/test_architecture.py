@@ -63,7 +63,7 @@ PRIVACY = {
     "quantise": ("clip",),
     "exact": (),
     "mechanisms": ("events", "pairs", "clip", "quantise", "exact"),
-    "samplers": ("events",),
+    "samplers": ("algebra", "events"),
     "shuffle": ("events", "pairs"),
     "claims": ("pairs", "accountants"),
     "allocation": ("accountants",),

@@ -92,7 +92,7 @@ def test_a_printed_form_stands_unranked_with_claim_and_accounted_epsilon(call, s
 
 
 def test_a_failing_cell_is_told_and_the_exit_code_is_one(call, small_npz):
-    charged = ("--validation", 0.25, "--evaluate-on", "validation")
+    charged = ("--validation", 0.25, "--evaluate-on", "validation", "--release-noise", 20, "--evaluate-every", 1)
     done = call("--methods", "dp-sgd", "--epsilon", "0.01,8", "--seeds", 1, "--rounds", 2, "--json", *charged)
     assert done.returncode == 1, done.err
     found = json.loads(done.out)

@@ -85,7 +85,7 @@ def test_a_run_from_the_shell_and_its_explanation(sordino_command, small_npz, tm
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["claim"] is None and told["guarantee"]["epsilon"] <= 8
-    records = [json.loads(line) for line in (tmp_path / "runs/a/public/records.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "runs/a/private/records.jsonl").read_text().splitlines()]
     assert [r["decided"]["mechanism"] for r in records] == ["gaussian"] * 3
     assert "profile medical" in UdpFl(reselect=2).explain(records)[0]
     assert epsilon(Repeated(LaplaceL2Event(records[0]["decided"]["noise_multiplier"]), 3), 1e-5) <= 8
@@ -98,7 +98,7 @@ def in_two(tmp_path, **keys):
     made = sordino.train(
         linear(), federation((6,) * 4), users=users, clients_per_user=2, method="udp-fl", out=str(tmp_path), **keys
     )
-    return [record.decided for record in made.history]
+    return [record.decided for record in made.private.history]
 
 
 def test_what_is_told_of_users_counts_every_client_that_they_are_in(tmp_path):

@@ -21,7 +21,8 @@ from sordino.runs import build, compare, faults, spec
 from sordino.runs.run import absolute
 
 EASY = {"features": "none", "clients": 8, "rounds": 4, "learning_rate": 0.5, "device": "cpu", "checkpoint_seconds": 0.0}
-CHARGED = {"validation": 0.25, "evaluate_on": "validation"}  # has a price of its own, which a small epsilon cannot pay
+# has a price of its own, which a small epsilon cannot pay
+CHARGED = {"validation": 0.25, "evaluate_on": "validation", "evaluate_every": 1, "release_noise": 20.0}
 
 
 class Killed(BaseException):
@@ -233,7 +234,8 @@ class Seen:
 
 
 def test_cells_share_one_ledger_and_all_that_the_seed_draws(made, tmp_path, monkeypatch):
-    keys = {"model": "mlp", "partition": "dirichlet:0.5", "client_rate": 0.5, "batch_rate": 0.5, "local_steps": 3}
+    keys = {"model": "mlp", "partition": "dirichlet:0.5", "public_data": True}
+    keys |= {"client_rate": 0.5, "batch_rate": 0.5, "local_steps": 3}
     found, seen = made("none,dp-sgd,dp-fedavg,geodp", (4.0,), 2, **keys), Seen(monkeypatch)
     folder, failures, news = run(tmp_path, "it", found)
     assert not failures and [n.cell for n in news if n.kind == "done"] == names(found)

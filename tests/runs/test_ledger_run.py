@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -265,7 +266,9 @@ def test_budgets_change_nobodys_noise_and_a_rich_table_changes_nothing(tmp_path)
     file = tmp_path / "rich.csv"
     file.write_text("client,epsilon\n" + "".join(f"{i},9\n" for i in range(8)))
     plain, rich = train(tmp_path, seed=5), train(tmp_path, seed=5, budgets=str(file))
-    assert same_weights(plain.model, rich.model) and plain.guarantee == rich.guarantee
+    assert same_weights(plain.model, rich.model)
+    assert replace(rich.guarantee, public=plain.guarantee.public) == plain.guarantee
+    assert set(rich.guarantee.public) - set(plain.guarantee.public) == {"the clients' own budgets"}
     poor = train(tmp_path, seed=5, budgets="0.6:0.5,1:0.5")
     plans = [json.loads((r.folder / "public" / "plan.json").read_text()) for r in (plain, poor)]
     assert plans[0]["noise_multiplier"] == plans[1]["noise_multiplier"] and plans[0]["budgets"] is None

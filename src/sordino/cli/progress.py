@@ -58,6 +58,8 @@ class RunProgress:
                 f"noise multiplier {plan.z:.4g} {noise}, {spec.mode} mode"
             )
 
+        if text := job.evaluation.text:
+            self.say(text[0].upper() + text[1:])
         if job.once and (released := describe(job)["evaluation"]) is not None:
             alone = released["epsilon"]
             what = [f"evaluation on {job.held_out.kind} records"] if job.held_out is not None else []

@@ -137,7 +137,7 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
             label = "Accuracy, as printed"
         say(f"{label}: {100 * result.accuracy:.2f} %{_where(result)}")
     for name, value in result.metrics.items():
-        say(f"{name.replace('_', ' ')}: {value:.4g}")
+        say(f"{name.replace('_', ' ')}: {value:.4g}{_where(result) if name == 'mae' else ''}")
     if plain is not None and plain.accuracy is not None:
         say(f"Accuracy without privacy: {100 * plain.accuracy:.2f} %")
     say(f"Run folder: {result.folder} (to hand out: {result.folder / PUBLIC}, the rest is yours alone)")

@@ -47,12 +47,15 @@ class Dataset:
     client_train: Ids | None = None  # natural client of every record
     client_test: Ids | None = None
     user_train: Ids | None = None
+    user_test: Ids | None = None
     task: str = "classification"
     classes: int | None = None  # declared: classes, or vocabulary of next-token; None for regression
     names: tuple[str, ...] = ()  # of the classes
     public: bool = False  # a benchmark that is public already, not one's own file
     prepare: Callable[[Tensor], Tensor] = as_is  # raw -> model input, with public constants, a record at a time
     notes: tuple[str, ...] = ()  # what a user should know of how it was read
+    test_from: str = ""  # the test records in words: how many, and who says that they are public
+    assumed: tuple[str, ...] = ()  # what else of one's own data was taken as public, in words
 
 
 def class_count(what: str, labels: NDArray[np.int64], classes: int | None) -> tuple[int, tuple[str, ...]]:

@@ -46,7 +46,8 @@ TABLE: dict[str, dict[str, str]] = {
     "spec.toml": _of(
         INPUT,
         "method algorithm epsilon delta unit viewer max_participations records_per_user clients_per_user budgets mode "
-        "dataset label_column client_column user_column split_column partition clients features standardise "
+        "dataset label_column client_column user_column split_column test public_share public_data partition clients "
+        "features standardise "
         "feature_bound private_data without_private validation tuning server_data evaluate_on release_noise model "
         "fix_model rounds client_sampling client_rate channel dropout late slow joining local_steps local_epochs "
         "batch_size batch_rate optimizer learning_rate momentum weight_decay schedule warmup augment views precision "
@@ -58,9 +59,9 @@ TABLE: dict[str, dict[str, str]] = {
         "method algorithm channel mode parameters gradient_path gradient_reason device public_data "
         + _below("environment", "python torch numpy machine threads"),
     )
-    | _of(ASSUMED, "clients expected_cohort local_steps")
+    | _of(ASSUMED, "clients expected_cohort local_steps public")
     | _of(PLANNED, f"noise_multiplier {_below('promise', GUARANTEE)} claim.*")
-    | _of(DERIVED, f"evaluated_on {_below('evaluation', 'releases epsilon delta')}")
+    | _of(DERIVED, f"evaluated_on {_below('evaluation', 'releases epsilon delta deviation apart text')}")
     | _of(INPUT, _below("budgets", "epsilon delta clients participations noise_multiplier")),
     "records.jsonl": _of(DERIVED, "round")
     | _of(PLANNED, "epsilon.* noise")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from sordino.runs import build, planner, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
 from sordino.runs.mode import settled
-from sordino.runs.prepare import prepare
+from sordino.runs.prepare import PrivateLabelError, prepare
 from sordino.runs.spec import Spec
 
 FITTED = 1e-5  # means nearer to 0 than this, and deviations within ten times this of 1, do not come about by chance
@@ -100,8 +101,14 @@ class Case:
 
 def of_spec(wanted: Spec) -> Case:
     """A named dataset and model. Features are made of a few records only; the others stand in by number."""
-    found = prepare(wanted, sketch=True)
-    return _case(found.spec, found.module, found.clients, found.sample, found.data, None)
+    try:
+        found = prepare(wanted, sketch=True)
+    except PrivateLabelError as error:  # all else can still be looked at
+        found = prepare(replace(wanted, partition="iid"), sketch=True)
+        job, problem = None, error  # type: tuple[Job | None, SordinoError | None]
+    else:
+        job, problem = _tried(lambda: build.from_prepared(found, "cpu"))
+    return _case(found.spec, found.module, found.clients, found.sample, found.data, job, problem)
 
 
 def of_parts(
@@ -119,17 +126,28 @@ def of_parts(
         pair = (first.x[:0], first.y[:0]) if test is None else checked("the test data", *test)
         data = Dataset("the clients' data", held.x, held.y, *pair, client_train=np.zeros(len(held.y), dtype=np.int64))
     sample = first.x[:3] if len(first.x) > 1 else first.x.expand(2, *first.x.shape[1:])
-    return _case(settled(wanted, public=False), module, held, sample, data, loss)
+    wanted = settled(wanted, public=False)
+    job, problem = _tried(lambda: build.build(replace(wanted, device="cpu"), module, held, loss, test))
+    return _case(wanted, module, held, sample, data, job, problem)
+
+
+def _tried(make: Callable[[], Job]) -> tuple[Job | None, SordinoError | None]:
+    """The job, or why there is none."""
+    try:
+        return make(), None
+    except SordinoError as error:
+        return None, error
 
 
 def _case(
-    wanted: Spec, module: nn.Module, held: Any, sample: Tensor, data: Dataset | None, loss: str | SampleLoss | None
+    wanted: Spec,
+    module: nn.Module,
+    held: Any,
+    sample: Tensor,
+    data: Dataset | None,
+    job: Job | None,
+    problem: SordinoError | None,
 ) -> Case:
-    job, problem = None, None
-    try:
-        job = build.build(replace(wanted, device="cpu"), module, held, loss)
-    except SordinoError as error:
-        problem = error
     path = Path(wanted.ledger) if wanted.ledger else Path(wanted.out) / "ledger.sqlite"
     records, users = units(held, "record"), units(held, "user") if wanted.unit == "user" else None
     return Case(wanted, job, module, sample, data, held.count, records, users, path, problem)

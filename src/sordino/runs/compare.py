@@ -41,8 +41,8 @@ COMPARISON, RESULT = "comparison.json", "result.json"
 CHOSEN = ("method", "epsilon", "seed", "name", "out")  # by the comparison itself
 SHARED = (  # one method's own value would make another problem of it
     *CHOSEN, "delta", "budgets", "mode", "dataset", "data_dir", "label_column", "client_column", "user_column",
-    "split_column", "schema", "partition", "clients", "without_private", "server_data", "validation", "tuning",
-    "evaluate_on", "baseline", "ledger",
+    "split_column", "schema", "test", "public_share", "public_data", "partition", "clients", "without_private",
+    "server_data", "validation", "tuning", "evaluate_on", "baseline", "ledger",
 )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def canonical(found: Sequence[Cell]) -> dict[str, Any]:
     """What makes a comparison this one: the settings of every method, and the cells."""
     methods = {c.method: {k: v for k, v in c.spec.to_dict().items() if k not in CHOSEN} for c in found}
     listed = [{"name": c.name, "method": c.method, "epsilon": c.epsilon, "seed": c.seed} for c in found]
-    named = {(c.spec.dataset, c.spec.schema, c.spec.budgets, c.spec.private_data) for c in found}
+    named = {(c.spec.dataset, c.spec.test, c.spec.schema, c.spec.budgets, c.spec.private_data) for c in found}
     texts = sorted({text.removeprefix("file:") for each in named for text in each if text})
     files = [Path(text) for text in texts if os.path.isfile(text)]  # noqa: PTH113 (any text, also one too long for a name)
     return {"methods": methods, "cells": listed, "files": {str(p): _digest(p) for p in files}}

@@ -60,7 +60,7 @@ def _rounds(
     saved, kept = time.monotonic(), done
     method = returned.checked(job)
     uneven = method.whole(job.plan) is not None or not job.alike
-    while done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None):
+    while _goes_on(job, ledger, done):
         if method.over(state, job.plan):
             break
         if uneven and not ledger.repeatable and ledger.has_paid(done):
@@ -76,7 +76,7 @@ def _rounds(
             cost = price.cost_to(job.viewer, method.now_costs(state, job.plan))  # of one participation
             ledger.spend(done, cohort, cost)  # durably, or stop here
         faults.point("paid")
-        epsilon = beside.submit(spent, job, ledger.charged, done + 1 == job.plan.rounds)
+        epsilon = beside.submit(spent, job, ledger.charged, not _goes_on(job, ledger, done + 1))
         ids = cohort.tolist()
         rows = job.engine.clients(method, state, ids, job.clients, job.model, job.plan, rng.at("clients"))
         faults.point("trained")
@@ -86,7 +86,8 @@ def _rounds(
         faults.point("merged")
         done += 1
         state = replace(state, round=done)
-        due = _due(job, done) or (_can_evaluate(job) and method.over(state, job.plan))
+        last = not _goes_on(job, ledger, done) or method.over(state, job.plan)
+        due = _due(job, done) or (_can_evaluate(job) and last)
         if due and job.held_out is not None:  # so that no held-out record is evaluated on twice after a crash
             _save(job, folder, ledger, state, done)
             saved, kept = time.monotonic(), done
@@ -140,7 +141,7 @@ def _lost_record(job: Job, ledger: Account, state: State, done: int) -> RoundRec
 
     No held-out record is evaluated on again with fresh noise."""
     scores = evaluate(job, model_vector(state), done) if _due(job, done) and job.spec.mode == "research" else {}
-    return RoundRecord(done, spent(job, ledger.charged, done == job.plan.rounds), **scores)
+    return RoundRecord(done, spent(job, ledger.charged, not _goes_on(job, ledger, done)), **scores)
 
 
 def _save(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> None:
@@ -185,14 +186,21 @@ def model_vector(state: State) -> Vector:
 
 
 def spent(job: Job, rounds: int, last: bool) -> dict[str, float]:
-    """Return epsilon so far, against every viewer, by the plan; on the way by a coarser (still sound) grid."""
-    out = {}
+    """Return epsilon so far, against every viewer, by the plan; on the way by a coarser (still sound) grid.
+
+    An evaluation that is made once, after the last round, counts from then on."""
+    out, evaluated = {}, last or job.evaluation.times != 1 or job.may_end
     for viewer in job.viewers:
-        now = job.guarantee(viewer, rounds, job.planned(rounds), rough=not last)
+        now = job.guarantee(viewer, rounds, job.planned(rounds), rough=not last, evaluated=evaluated)
         out[viewer] = now.epsilon
         if not last and viewer == job.viewer:  # less has happened than was planned
             out[viewer] = min(now.epsilon, job.promise.epsilon)
     return out
+
+
+def _goes_on(job: Job, ledger: Account, done: int) -> bool:
+    """Whether there is another round, and the budget for it."""
+    return done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None)
 
 
 def _can_evaluate(job: Job) -> bool:
@@ -200,14 +208,14 @@ def _can_evaluate(job: Job) -> bool:
 
 
 def _due(job: Job, done: int) -> bool:
-    return _can_evaluate(job) and (done % job.spec.evaluate_every == 0 or done == job.plan.rounds)
+    return _can_evaluate(job) and (done % job.evaluation.every == 0 or done == job.plan.rounds)
 
 
 def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
     """Loss and figures on the test data, which is taken as public; or, noisy and charged, on held-out records."""
     module = trained(job, params).eval()
     if job.held_out is not None:
-        z = job.spec.release_noise if job.method.private else None
+        z = job.evaluation.noise if job.method.private else None
         regression = job.held_out.y.is_floating_point()
         found = held_out.evaluate(job.held_out, module, regression, z, job.rng.at("evaluation", done))
         name = "mae" if regression else "accuracy"

@@ -82,7 +82,9 @@ def train(
     model    an nn.Module, or a function that makes one
     clients  a list of (x, y) pairs, one a client: tensors, numpy arrays, pandas objects; or map-style Datasets
     loss     "cross_entropy", "squared_error" or a function (predictions, targets) -> one loss a record
-    test     an (x, y) pair to evaluate on after every round; taken as public
+    test     an (x, y) pair to evaluate on after every round. Its records are taken as public: what is shown of them is
+             exact and not charged, and the guarantee says so. Without it nothing is held out unasked; validation = 0.1
+             holds out a tenth of each client's records (of the users) for one noisy, charged figure at the end
     test_clients  for each test record the number of its client, to see how unequal clients fare
     users    for unit = "user": one array a client, with the number of each record's user
     private_data  one array a client: the group of private attributes each record belongs to, 0 for none (fedsdp)
@@ -139,7 +141,7 @@ def without_privacy(job: Job) -> Job:
     plan = replace(job.plan, noise_multiplier=None)
     if job.spec.standardise:
         job = build.again(replace(job, model=replace(job.model, module=statistics.reset(job.model.module))))
-    plain = replace(job, spec=wanted, method=wanted.method_object(), plan=plan, viewer="server", once=())
+    plain = replace(job, spec=wanted, method=wanted.method_object(), plan=plan, viewer="server", once=(), apart=())
     return replace(plain, budgets=None, caps=None)
 
 
@@ -357,6 +359,7 @@ def absolute(wanted: spec.Spec) -> spec.Spec:
         wanted,
         dataset=wanted.dataset if named else str((Path(wanted.data_dir or ".") / wanted.dataset).absolute()),
         data_dir=None if wanted.data_dir is None else str(Path(wanted.data_dir).absolute()),
+        test=None if wanted.test is None else str((Path(wanted.data_dir or ".") / wanted.test).absolute()),
         schema=_found(wanted.schema),
         budgets=_found(wanted.budgets),
         private_data=_found(wanted.private_data, "file:"),
