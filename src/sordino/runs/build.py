@@ -16,6 +16,7 @@ from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
 from sordino.core.errors import BudgetError, DataError, SpecError
 from sordino.core.rng import Ints, Stream
+from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
 from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked, units
@@ -245,7 +246,7 @@ def _sample(x: Tensor) -> Tensor:
 
 
 def _check_classes(module: nn.Module, held: Any, x: Tensor, test: tuple[Tensor, Tensor] | None) -> Any:
-    with torch.no_grad():
+    with Snapshot(module), torch.no_grad():
         shape = module(x[:1]).shape
     outputs, wanted = int(shape[-1]), tuple(shape[1:-1])
     for what, y in (
