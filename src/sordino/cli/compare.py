@@ -169,7 +169,7 @@ def _about(found: Sequence[Cell], charged: Bill | None) -> str:
         f"{Path(first.dataset).name}, delta = {first.delta:g}, seeds 0 to {max(c.seed for c in found)}; all settings "
         f"are in {comparing.COMPARISON}. Accuracy (or error): mean ± standard deviation over n seeds. Accounted "
         "epsilon: in total, the largest over the seeds. All noise came from seeds: these are experiments."
-        + ("" if charged is None else f" {charged.sentence()}")
+        + ("" if charged is None else f" {charged.sentence(where=False)}")
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from sordino.core.parts import PUBLIC, locate
 from sordino.core.rounding import up
 from sordino.privacy.guarantee import RELATIONS, UNITS, Guarantee
 from sordino.runs import case
@@ -48,15 +49,16 @@ class Bill:
     totals: tuple[Total, ...]
     without: tuple[str, ...]  # a method a run, of those whose epsilon is infinite
 
-    def sentence(self) -> str:
+    def sentence(self, where: bool = True) -> str:
+        """Say it in words; without `where`, which ledger it is stays with the owner of the data."""
         parts = [t.words() for t in self.totals]
         if self.without:
             parts.append(f"{len(self.without)} without any guarantee ({', '.join(dict.fromkeys(self.without))})")
-        before = f" ({self.begun} begun before)" if self.begun else ""
+        before = f" ({self.begun} begun before)" if self.begun and where else ""
         runs = "1 run is" if self.runs == 1 else f"{self.runs} runs are"
         return (
-            f"These are your own data: {runs} charged to {self.ledger}{before}: {'; '.join(parts)}. "
-            "The noise comes from seeds: experiments, void against anyone who knows the seeds."
+            f"These are your own data: {runs} charged to {self.ledger if where else 'them'}{before}: "
+            f"{'; '.join(parts)}. The noise comes from seeds: experiments, void against anyone who knows the seeds."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def bill(folder: RunFolder, found: Sequence[Cell], sketched: Mapping[str, Case])
         Total(*view, len(each), math.fsum(e for e, _ in each), math.fsum(d for _, d in each))
         for view, each in sums.items()
     )
-    begun = sum((folder.path / "cells" / cell.name / "plan.json").is_file() for cell in found)
+    begun = sum(locate(folder.path / "cells" / cell.name, PUBLIC, "plan.json").is_file() for cell in found)
     ledger = found[0].spec.ledger or str(folder.path / "ledger.sqlite")
     return Bill(ledger, len(found), begun, totals, tuple(without))
 
