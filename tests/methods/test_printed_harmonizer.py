@@ -372,10 +372,10 @@ def test_it_learns_by_whatever_noise():
 
 def test_the_choice_is_explained(tmp_path):
     keys = {"epsilon": 1.0, "rounds": 3, "resources": "limited", "learning_rate": 0.1, "mechanism": "auto"}
-    run = sordino.train(linear(), mixed(), method="udp-fl-paper", out=str(tmp_path), name="a", **keys)
+    run = sordino.train(linear(), mixed(), method="udp-fl-paper", out=str(tmp_path), name="a", seed=0, **keys)
 
     def told(*args):
-        found = CliRunner().invoke(explain, [str(run.folder), *args], catch_exceptions=False)
+        found = CliRunner().invoke(explain, [str(run.folder), "--owner", *args], catch_exceptions=False)
         assert found.exit_code == 0
         return found.output
 
@@ -386,5 +386,5 @@ def test_the_choice_is_explained(tmp_path):
     one = told("--client", "3")
     assert "Client 3 (dense: " in one and "chose gaussian in round 1: score " in one and "Client 0" not in one
     assert "noise of the clients" not in one  # said of all of them
-    records = [json.loads(line) for line in (run.folder / "public" / "records.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (run.folder / "private" / "records.jsonl").read_text().splitlines()]
     assert [r["decided"]["mechanisms"]["laplace"] for r in records] == [2, 2, 2]

@@ -52,7 +52,7 @@ def cells(experiment: Experiment, scale: float, overrides: Mapping[str, Any]) ->
         raise SpecError(f"--set {fixed[0]}: an experiment has its own.")
     out, used = [], set[str]()
     for trial in experiment.trials(scale):
-        keys = dict(trial.keys) | {"seed": trial.seed}
+        keys = {"mode": "research"} | dict(trial.keys) | {"seed": trial.seed}
         for key, value in overrides.items():
             if _has(keys, key):
                 keys[key] = value
