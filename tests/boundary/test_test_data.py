@@ -140,6 +140,7 @@ SAID = [
     ({"server_data": 0.2}, r"how many records each client has; the \d+ records that the server holds; the number"),
     ({"budgets": "1:0.5,2:0.5"}, "how many records each client has; the clients' own budgets; the number of classes."),
     ({"unit": "user"}, "how many users each client has; the number of classes."),
+    ({"unit": "user", "evaluate_on": "validation"}, "each client has; how many users are held out; the number of classes."),
 ]
 
 

@@ -170,7 +170,7 @@ def build(
         budgets=budgets,
         caps=caps,
         evaluation=found,
-        public=(*assumptions.of_run(spec, method, shown), *public),
+        public=(*assumptions.of_run(spec, method, shown, found), *public),
     )
 
 
