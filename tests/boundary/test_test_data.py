@@ -17,8 +17,9 @@ from PIL import Image
 import sordino
 from problems import federation, held_out, linear
 from sordino.cli.main import main
-from sordino.core.errors import DataError, SpecError
-from sordino.runs import build, spec
+from sordino.core.errors import DataError, RunError, SpecError
+from sordino.runs import build, run, spec
+from sordino.runs.fingerprint import fingerprints
 from sordino.runs.prepare import prepare
 
 KEYS = {"rounds": 3, "seed": 3, "device": "cpu", "learning_rate": 0.5, "features": "none"}
@@ -140,6 +141,10 @@ SAID = [
     ({"server_data": 0.2}, r"how many records each client has; the \d+ records that the server holds; the number"),
     ({"budgets": "1:0.5,2:0.5"}, "how many records each client has; the clients' own budgets; the number of classes."),
     ({"unit": "user"}, "how many users each client has; the number of classes."),
+    (
+        {"unit": "user", "evaluate_on": "validation"},
+        "each client has; how many users are held out; the number of classes.",
+    ),
 ]
 
 
@@ -164,6 +169,28 @@ def test_declared_people_are_wholly_public_and_the_others_wholly_private(tmp_pat
         prepare(spec.from_dict(keys | {"public_share": 1e-6, "method": "dp-fedavg"}))
     dealt = prepare(spec.from_dict(keys | {"public_share": 0.3, "method": "dp-fedavg", "partition": "iid"}))
     assert dealt.clients.count == 50  # made of the private records alone
+
+
+def test_a_declared_share_does_not_make_other_data_of_a_table(tmp_path):
+    """A budget on the data holds whatever share of them is declared public."""
+    keys = table(tmp_path, 40, 500, 8)
+    names = [fingerprints(build.from_spec(spec.from_dict(keys | more)).brought)[1]
+             for more in ({}, {"public_share": 0.1}, {"public_share": 0.3, "unit": "user"})]  # fmt: skip
+    assert len(set(names)) == 1
+
+
+def test_a_run_with_a_test_file_goes_on_from_another_folder(tmp_path, monkeypatch):
+    keys = table(tmp_path, 40, 500, 8) | {"test": "more.csv", "out": str(tmp_path / "runs"), "name": "it"}
+    table(tmp_path, 40, 30, 8, name="more.csv")
+    monkeypatch.chdir(tmp_path)
+    done = run.execute(build.from_spec(spec.from_dict(keys | {"data_dir": "."})), own=False)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    again = run.execute(run.resume_spec(done.folder.absolute()), own=False, at=done.folder.absolute())
+    assert again.accuracy == done.accuracy is not None
+    table(tmp_path, 40, 31, 8, name="more.csv")
+    with pytest.raises(RunError, match="must be the same"):
+        run.execute(run.resume_spec(done.folder.absolute()), own=False, at=done.folder.absolute())
 
 
 def test_from_python_the_test_records_are_said_and_nothing_is_held_out_unasked():

@@ -142,7 +142,7 @@ def prepared(small_npz, **keys):
 
 
 def test_the_rule_marks_the_training_records_whatever_client_they_come_to(small_npz):
-    found = prepared(small_npz, private_data="label:1;0", partition="dirichlet:0.5").clients
+    found = prepared(small_npz, private_data="label:1;0", partition="quantity:0.5").clients
     assert found.count == 4 and found.tags.tolist() == [{1: 1, 0: 2}.get(v, 0) for v in found.y.tolist()]
     assert prepared(small_npz).clients.tags is None
 

@@ -119,9 +119,26 @@ def test_the_draw_of_clients_does_not_hide_what_is_released_apart():
         assert [algebra.parts(e) for e in algebra.alternatives(event)] == [rounds, {Gaussian(4.0): 1}]
 
 
-@pytest.mark.parametrize(("unit", "copies"), [("client", 1), ("user", 1), ("user", 3), ("record", 2)])
-def test_who_may_lie_on_both_sides_pays_for_both(unit, copies):
-    cost = Cost(unit, "add/remove", "server", Gaussian(4.0), draw="inside", copies=copies)
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_user_that_comes_or_goes_lies_on_one_side(copies):
+    """All records of a user are held out or none, in whatever client they are: its own number decides."""
+    cost = Cost("user", "add/remove", "server", Gaussian(4.0), copies=copies)
+    (event,) = price.total(cost, "server", Poisson(1.0), 8, 6, 6, (), (Gaussian(3.0),))
+    sides = [algebra.gdp_mu_squared(e) for e in algebra.alternatives(event)]
+    assert sides == [pytest.approx(6 * copies / 16), pytest.approx(1 / 9)]
+    assert "replace" not in algebra.relations(event)  # another user may be on the other side
+    cost = Cost("user", "add/remove", "public", Gaussian(4.0), draw="changed", copies=copies)
+    (event,) = price.total(cost, "public", Poisson(0.5), 8, 6, 6, (), (Gaussian(3.0),))
+    alone = price.total(cost, "public", Poisson(0.5), 8, 6, 6)[0]
+    assert account.epsilon(event, DELTA) == max(account.epsilon(e, DELTA) for e in (alone, Gaussian(3.0)))
+
+
+BOTH = [("client", 1, "add/remove"), ("user", 1, "replace"), ("user", 3, "replace"), ("record", 2, "add/remove")]
+
+
+@pytest.mark.parametrize(("unit", "copies", "relation"), BOTH)
+def test_who_may_lie_on_both_sides_pays_for_both(unit, copies, relation):
+    cost = Cost(unit, relation, "server", Gaussian(4.0), draw="inside", copies=copies)
     (event,) = price.total(cost, "server", Poisson(1.0), 8, 6, 6, (), (Gaussian(3.0),))
     assert algebra.gdp_mu_squared(event) == pytest.approx(6 * copies / 16 + 1 / 9)
 

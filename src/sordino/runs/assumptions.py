@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from sordino.core.types import Batch
 from sordino.data.dataset import Dataset
 from sordino.methods.base import Method
+from sordino.runs.evaluation import Evaluation
 from sordino.runs.spec import Spec
 
 
@@ -27,10 +28,12 @@ def _of_data(data: Dataset, spec: Spec) -> Iterator[str]:
         yield f"the {len(data.y_test):,} test records"
 
 
-def of_run(spec: Spec, method: Method, server: Batch | None) -> tuple[str, ...]:
+def of_run(spec: Spec, method: Method, server: Batch | None, evaluation: Evaluation) -> tuple[str, ...]:
     """What the rounds use of the clients without charge: the noise follows how much data each has."""
     by_user = spec.unit == "user" and method.viewer == "server"
     found = [f"how many {'users' if by_user else 'records'} each client has"]
+    if spec.unit == "user" and evaluation.held_out:  # of records it follows from the sizes and the seed
+        found.append("how many users are held out")
     if server is not None:
         found.append(f"the {len(server.y):,} records that the server holds")
     if spec.budgets is not None:

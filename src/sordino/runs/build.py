@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sordino.algorithms.base import Algorithm
 from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
-from sordino.core.errors import BudgetError, DataError, SpecError
+from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
@@ -27,15 +27,12 @@ from sordino.methods.base import Local, Method, Plan, Public
 from sordino.methods.dp_sgd import DpSgd
 from sordino.models import losses
 from sordino.models.validate import fix, validate
-from sordino.privacy import personal, price, trust
-from sordino.privacy.account import epsilon
-from sordino.privacy.calibrate import noise_multiplier
-from sordino.privacy.events import Composed, Event
+from sordino.privacy import price, trust
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
-from sordino.runs import assumptions, evaluation, held_out, legal, returned, statistics
+from sordino.runs import assumptions, evaluation, held_out, legal, noise, returned, statistics
 from sordino.runs.evaluation import Evaluation
 from sordino.runs.held_out import HeldOut
-from sordino.runs.job import Job, totals
+from sordino.runs.job import Job
 from sordino.runs.mode import settled
 from sordino.runs.prepare import Kept, Prepared, device_of, prepare
 from sordino.runs.spec import Spec
@@ -138,8 +135,8 @@ def build(
         plan = replace(plan, public=Public(model, on))
         notes = (*notes, f"{len(shown.y)} records are held by the server and count as public")
     if method.private:
-        plan = replace(plan, noise_multiplier=_calibrate(method, plan, viewer, spec, once, apart))
-    plan, budgets, caps, more = _personal(spec, method, plan, viewer, bool(once or apart))
+        plan = replace(plan, noise_multiplier=noise.calibrated(method, plan, viewer, spec, once, apart))
+    plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))
     state = State(model.layout.read(module))
     returned.Checked(method, spec.method).begin(state, model.layout, plan)  # refuses what cannot start
     if isinstance(held, ArrayClients) and device.type != "cpu":
@@ -170,7 +167,7 @@ def build(
         budgets=budgets,
         caps=caps,
         evaluation=found,
-        public=(*assumptions.of_run(spec, method, shown), *public),
+        public=(*assumptions.of_run(spec, method, shown, found), *public),
     )
 
 
@@ -357,76 +354,3 @@ def _local(spec: Spec) -> Local:
         views=spec.views,
     )
     return replace(local, steps=1) if local.steps is None and local.epochs is None else local
-
-
-def _personal(
-    spec: Spec, method: Method, plan: Plan, viewer: str, charged: bool
-) -> tuple[Plan, personal.Budgets | None, Ints | None, tuple[str, ...]]:
-    """The clients' own budgets and what they pay for: noise of their own, or fewer rounds with the noise of the run."""
-    if spec.budgets is None:
-        return plan, None, None, ()
-    if not method.private and not (method.own_noise and isinstance(method, DpSgd)):
-        raise SpecError(f"budgets of clients go with methods whose epsilon is accounted, not with {spec.method}.")
-    dealer = Stream.research(spec.seed or 0).at("budgets")  # public, also in secure mode
-    budgets = personal.read(spec.budgets, plan.population, spec.delta, dealer)
-    if spec.unit == "user" or charged:
-        raise SpecError("budgets of clients go with unit = record or client, and with evaluation on test data only.")
-    above = any(e > spec.epsilon for e, _ in budgets.kinds)
-    cut = (f"budgets above the run's epsilon = {spec.epsilon:g} count as that",) * above
-
-    def noise(e: float, d: float) -> float:
-        e, d = min(e, spec.epsilon), min(d, spec.delta)
-        if not method.private and isinstance(method, DpSgd):  # as printed: the noise with which (e, d) is claimed
-            return method.multiplier(replace(plan, epsilon=e, delta=d), 0)
-        return _calibrate(method, plan, viewer, replace(spec, epsilon=e, delta=d), ())
-
-    if method.own_noise:
-        each = [noise(e, d) for e, d in budgets.kinds]
-        kinds = zip(budgets.kinds, each, np.bincount(budgets.of, minlength=len(each)).tolist(), strict=True)
-        told = tuple(f"{n} clients have a budget of epsilon {e:g}: noise multiplier {z:.4g}" for (e, _), z, n in kinds)
-        own = tuple(each[i] for i in budgets.of.tolist())
-        return replace(plan, multipliers=own), budgets, None, cut + told
-    first = method.costs(plan)
-    if any(method.costs(plan, t) != first for t in range(1, plan.rounds)):
-        raise SpecError(f"budgets of clients go with rounds that cost the same; those of {spec.method} do not.")
-    event = price.cost_to(viewer, method.costs(plan)).event
-    rich = np.array([e >= spec.epsilon and d >= spec.delta for e, d in budgets.kinds])[budgets.of]
-    caps = np.where(rich, plan.participations, personal.participations(event, budgets, plan.participations))
-    out = np.flatnonzero(caps == 0)
-    if len(out) == plan.population:
-        raise BudgetError(
-            f"no client's own budget pays for one participation at noise multiplier {plan.z:.4g}. "
-            "Lower the run's epsilon (more noise), or raise the budgets."
-        )
-    if not len(out):
-        return plan, budgets, caps, cut
-    names = ", ".join(map(str, out[:10])) + (", ..." if len(out) > 10 else "")
-    return plan, budgets, caps, (f"{len(out)} clients never take part, their budgets pay for no round: {names}",)
-
-
-def _calibrate(
-    method: Method, plan: Plan, viewer: str, spec: Spec, once: tuple[Event, ...], apart: tuple[Event, ...] = ()
-) -> float:
-    """The least noise with which the whole plan stays within the budget, against the viewer."""
-
-    def alternatives(z: float) -> tuple[Any, ...]:
-        tried = replace(plan, noise_multiplier=z)
-        return totals(method, tried, viewer, plan.rounds, plan.participations, once, apart)[1]
-
-    alone = epsilon(Composed((*once, *apart)), spec.delta) if once or apart else 0.0
-    if alone >= spec.epsilon:
-        raise BudgetError(
-            f"evaluations and statistics alone cost epsilon = {alone:.3g} of {spec.epsilon:g}. Raise release_noise or "
-            "evaluate_every, or drop standardise."
-        )
-    try:
-        found = [
-            noise_multiplier(lambda z, i=i: alternatives(z)[i], spec.epsilon, spec.delta)  # type: ignore[misc]
-            for i in range(len(alternatives(1.0)))
-        ]
-    except BudgetError as error:
-        if viewer == "server" and method.viewer != "server":
-            hint = f"{spec.method} trusts the server: use viewer = {method.viewer}, or --method dp-sgd."
-            raise BudgetError(f"{error} {hint}") from error
-        raise
-    return min(found)

@@ -13,7 +13,7 @@ from sordino.core.types import Clients
 from sordino.data.clients import ArrayClients
 from sordino.runs.job import Job
 
-PLACES = ("name", "out", "ledger", "dataset", "data_dir", "schema")  # where things lie; what they hold counts
+PLACES = ("name", "out", "ledger", "dataset", "data_dir", "schema", "test")  # where things lie; what they hold counts
 
 
 def of_job(job: Job, ordered: str) -> str:
@@ -35,7 +35,7 @@ def of_job(job: Job, ordered: str) -> str:
     if job.caps is not None:  # the file they came from may have changed
         parts.append(hashlib.blake2b(job.caps.tobytes(), digest_size=16).hexdigest())
     # the same noise at another scale would give it away
-    parts.append(str((job.plan.noise_multiplier, job.plan.multipliers)))
+    parts.append(str((job.plan.noise_multiplier, job.plan.multipliers, job.evaluation.noise)))
     if isinstance(job.clients, ArrayClients) and job.clients.tags is not None:
         parts.append(_digest(job.clients.tags))
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()

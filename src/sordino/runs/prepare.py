@@ -95,6 +95,9 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         module: nn.Module = make(tuple(sample.shape[1:]), _outputs(data))
     left_out = who is not None or spec.without_private or sum(map(len, parts)) < len(x_train)
     brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if left_out else clients
+    if spec.public_share is not None:  # a ledger knows the table by all its rows, whatever share is declared
+        whole = torch.cat([x_train, x_test]), torch.cat([data.y_train, data.y_test])
+        brought = ArrayClients(*whole, [len(whole[1])])
     y_test, owners = data.y_test, _test_clients(spec, data, parts, setup)
     if owners is not None and _law(spec) == partition.Partition("natural", len(parts)):  # of those who are there
         if len(owners) and not (owners >= 0).any():
