@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.core.errors import DataError
+from sordino.data import canonical
 
 Ids = NDArray[np.int64]
 TASKS = ("classification", "regression", "next-token")
@@ -53,6 +54,15 @@ class Dataset:
     public: bool = False  # a benchmark that is public already, not one's own file
     prepare: Callable[[Tensor], Tensor] = as_is  # raw -> model input, with public constants, a record at a time
     notes: tuple[str, ...] = ()  # what a user should know of how it was read
+    raw: canonical.Raw | None = None  # a table's rows before they were encoded
+
+    def private_rows(self) -> canonical.Raw:
+        """All rows that count in a ledger, training and test records alike, as they were before any encoding."""
+        if self.raw is not None:
+            return self.raw
+        both = (self.client_train, self.client_test)
+        clients = None if self.client_train is None else np.concatenate([c for c in both if c is not None])
+        return canonical.of_arrays(self.x_train, self.x_test, users=self.user_train, clients=clients)
 
 
 def class_count(what: str, labels: NDArray[np.int64], classes: int | None) -> tuple[int, tuple[str, ...]]:

@@ -19,8 +19,8 @@ from torch import Tensor
 from sordino.core import check
 from sordino.core.errors import DataError
 from sordino.core.rng import Stream
+from sordino.data import canonical, splits
 from sordino.data import schema as schemas
-from sordino.data import splits
 from sordino.data.dataset import Dataset, Ids, class_count
 from sordino.data.schema import Category, Classes, Column, Number
 
@@ -69,6 +69,7 @@ def table(path: Path, columns: Columns) -> Dataset:
         client_test=None if client is None else client[test],
         user_train=None if user is None else user[~test],
         task=task, classes=classes, names=names, notes=(*notes, *more),
+        raw=canonical.of_table(cells, columns.label, columns.split, columns.user, columns.client),
     )  # fmt: skip
 
 

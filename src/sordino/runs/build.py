@@ -41,9 +41,14 @@ from sordino.runs.spec import Spec
 def from_spec(spec: Spec, keep: Kept | None = None) -> Job:
     """A job on a named dataset and model; `keep` holds what runs of one process share."""
     found = prepare(spec, keep=keep)
-    return build(
+    job = build(
         found.spec, found.module, found.clients, None, found.test, found.test_clients, found.data.notes, found.brought
     )
+    if found.data.public:
+        return replace(job, benchmark=spec.dataset)
+    rows = found.data.private_rows()
+    dealt = not str(found.spec.partition).startswith("natural")  # made-up clients have no ids that mean anything
+    return replace(job, raw=replace(rows, clients=None) if dealt else rows)
 
 
 def build(

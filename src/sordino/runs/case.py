@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy import price
 from sordino.privacy.events import Cost
 from sordino.privacy.samplers import FixedSize, Poisson
-from sordino.runs import build, planner, spec
+from sordino.runs import build, home, planner, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
 from sordino.runs.prepare import prepare
@@ -41,7 +41,7 @@ class Case:
     data: Dataset | None = None
     clients: int | None = None
     records: int | None = None  # of all clients
-    ledger: Path = Path("runs") / "ledger.sqlite"
+    ledger: Path = field(default_factory=home.registry)
     problem: SordinoError | None = None  # why there is no job
 
     @property
@@ -126,7 +126,7 @@ def _case(
         job = build.build(replace(wanted, device="cpu"), module, held, loss)
     except SordinoError as error:
         problem = error
-    path = Path(wanted.ledger) if wanted.ledger else Path(wanted.out) / "ledger.sqlite"
+    path = Path(wanted.ledger) if wanted.ledger else home.registry()
     records = round(held.count * held.mean_size())
     return Case(wanted, job, module, sample, data, held.count, records, path, problem)
 
@@ -139,7 +139,7 @@ def of_run(folder: Path) -> Case:
     plan, ledger = kept.read_json("plan.json"), kept.read_json("ledger.json")
     wanted = spec.from_dict(spec.read(folder / "spec.toml"))
     try:
-        path = folder / ledger["path"]
+        path = home.registry() if ledger["path"] is None else folder / ledger["path"]
         bare = Case(wanted, clients=int(plan["clients"]), ledger=path)
         own = bool(plan.get("own"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -1,7 +1,7 @@
 """Many runs that differ in method, epsilon and seed alone: one cell a run, in one folder, in one ledger.
 
     OUT/NAME/comparison.json   what is compared; the same command goes on, another one is refused
-    OUT/NAME/ledger.sqlite     what all cells together were charged
+    OUT/NAME/ledger.sqlite     what all cells together were charged, on a public benchmark; else the user's registry
     OUT/NAME/cells/CELL        a run folder each: METHOD-epsE-seedS; a method without privacy runs once a seed
 
 Cells of one seed share partition and first model, and data order where batches are of one kind: all of them are drawn
@@ -39,8 +39,8 @@ COMPARISON, RESULT = "comparison.json", "result.json"
 CHOSEN = ("method", "epsilon", "seed", "name", "out")  # by the comparison itself
 SHARED = (  # one method's own value would make another problem of it
     *CHOSEN, "delta", "budgets", "mode", "dataset", "data_dir", "label_column", "client_column", "user_column",
-    "split_column", "schema", "partition", "clients", "without_private", "server_data", "validation", "tuning",
-    "evaluate_on", "baseline", "ledger",
+    "split_column", "schema", "data_name", "partition", "clients", "without_private", "server_data", "validation",
+    "tuning", "evaluate_on", "baseline", "ledger",
 )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ class News:
     """What happened in a cell."""
 
     cell: str
-    kind: str  # began, round, done, failed
+    kind: str  # began, round, done, failed, owner (for whoever the data belong to)
     round: int = 0
     rounds: int = 0
     accuracy: float | None = None
@@ -233,18 +233,22 @@ def execute(folder: RunFolder, found: Sequence[Cell], jobs: int, tell: Tell) -> 
     failures: dict[str, str] = {}
 
     def heard(news: News) -> None:
+        if news.kind == "owner":  # later cells would tell of the earlier ones
+            if news.cell == left[0].name:
+                run.to_owner(news.reason)
+            return
         if news.kind == "failed":
             failures[news.cell] = news.reason
         tell(news)
 
-    left = []
+    left: list[Cell] = []
     for cell in found:
         place = folder.path / "cells"
         at = place / cell.name
         if (at / RESULT).is_file():
             heard(_finished(at))
         else:
-            ledger = cell.spec.ledger or str(folder.path / "ledger.sqlite")
+            ledger = cell.spec.ledger or (str(folder.path / "ledger.sqlite") if _shipped(cell.spec) else None)
             left.append(replace(cell, spec=replace(cell.spec, out=str(place), name=cell.name, ledger=ledger)))
     if jobs == 1 or len(left) < 2:
         for cell in left:
@@ -252,6 +256,11 @@ def execute(folder: RunFolder, found: Sequence[Cell], jobs: int, tell: Tell) -> 
     else:
         _in_processes(left, jobs, heard)
     return failures
+
+
+def _shipped(wanted: Spec) -> bool:
+    """Whether the data are a public benchmark; what is done with one's own is charged to one's registry."""
+    return wanted.dataset in plugin.available("data.sets")
 
 
 def _finished(at: Path) -> News:
@@ -275,7 +284,13 @@ def _run(cell: Cell, tell: Tell) -> None:
     try:
         resumed = at.is_dir()
         job = run.resume_spec(at) if resumed else build.from_spec(cell.spec, KEPT)
-        result = run.execute(job, own=False, at=at if resumed else None, watch=watch)
+        result = run.execute(
+            job,
+            own=False,
+            at=at if resumed else None,
+            watch=watch,
+            owner=lambda text: tell(News(cell.name, "owner", reason=text)),
+        )
     except (SordinoError, torch.OutOfMemoryError) as error:
         reason = (str(error) or "no reason").splitlines()[0]
         tell(News(cell.name, "failed", reason=f"{type(error).__name__}: {reason}"))

@@ -12,6 +12,7 @@ from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Clients, Model
+from sordino.data.canonical import Raw
 from sordino.engines.base import Engine
 from sordino.methods.base import Method, Plan
 from sordino.privacy import account, personal, price
@@ -44,6 +45,8 @@ class Job:
     held_out: HeldOut | None = None  # records of clients that are evaluated on, with noise
     budgets: personal.Budgets | None = None  # of the clients, where they have their own
     caps: Ints | None = None  # [clients]: in how many rounds each may take part for its own budget
+    raw: Raw | None = None  # the rows as they came, before any encoding; None: the records of `brought` are
+    benchmark: str | None = None  # the name of a shipped dataset, by which alone it counts in a ledger
 
     def guarantee(self, viewer: str, rounds: int, participations: int, rough: bool = False) -> Guarantee:
         """What so many rounds cost; `rough` is quicker and still an upper bound."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,23 @@ from sordino.core import plugin
 from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.core.record import RoundRecord
 from sordino.core.types import SampleLoss
-from sordino.data.clients import adopt
+from sordino.data import canonical
+from sordino.data.clients import ArrayClients, adopt
 from sordino.privacy.guarantee import Guarantee
-from sordino.runs import build, faults, loop, returned, spec, statistics
+from sordino.runs import build, faults, home, identity, loop, returned, spec, statistics
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.folder import RunFolder, pack_model
+from sordino.runs.identity import Whose
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
 from sordino.runs.ledger import Charge, Ledger
+from sordino.runs.named import ledger_path, named_ledger, opened
 from sordino.runs.prepare import with_tags, with_users
+from sordino.runs.transfer import old_ledger
 
 Watch = Callable[[Job, RoundRecord], None]  # called after every round
+Tell = Callable[[str], None]  # called with what the owner of the data must know, and nobody else
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Result:
     metrics: dict[str, float] = field(
         default_factory=dict
     )  # of the last round; personal models' where clients have them
+    together: str | None = None  # what all runs under the name of these data promise, up to this one
 
     @property
     def accuracy(self) -> float | None:
@@ -96,6 +103,10 @@ def train(
         job = build.build(wanted, model, held, loss, test, test_clients, (), brought)
     else:
         job = build.build(wanted, model, brought, loss, test, test_clients)
+    if isinstance(brought, ArrayClients):
+        names = list(clients) if isinstance(clients, Mapping) else np.arange(brought.count)
+        who = None if users is None else np.concatenate([np.asarray(u) for u in users])
+        job = replace(job, raw=canonical.of_arrays(brought.x, users=who, clients=names))
     return execute(job, own=True, at=None if resume is None else Path(resume), watch=watch)
 
 
@@ -137,23 +148,31 @@ def execute(
     at: Path | None = None,
     watch: Watch | None = None,
     began: Callable[[Path], None] | None = None,
+    owner: Tell | None = None,
 ) -> Result:
-    """Run a job to its end, in a fresh folder or in the one it was interrupted in (`began` is told which)."""
-    ordered, data = fingerprints(job.brought)
+    """Run a job to its end, in a fresh folder or in the one it was interrupted in (`began` is told which).
+
+    `owner` is told what the owner of the data must know and nobody else, such as data that overlap with others; by
+    default it goes to standard error.
+    """
+    ordered, exact = fingerprints(job.brought)
+    whose = _whose(job, exact, at)
     if at is None:
-        _afford(job, data)
+        _afford(job, whose)
         returned.rehearse(job)
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
     folder.lock()
     book, ledger, store = None, None, job.engine.store
     try:
         if at is None:
-            _write_head(folder, job, own, ordered, data)
+            _write_head(folder, job, own, ordered, whose)
         else:
             _check_same(folder, job, ordered)
         faults.point("planning")
-        book = _book(folder)
-        ledger = _account(book, folder, job, data)
+        book = opened(folder)
+        ledger = _account(book, folder, job, whose)
+        for text in (*ledger.owner_notes, *old_ledger(Path(job.spec.out) / "ledger.sqlite", book)):
+            (owner or to_owner)(text)
         faults.point("planned")
         if began is not None:
             began(folder.path)
@@ -202,7 +221,7 @@ def execute(
             history.append(record)
             if watch is not None:
                 watch(job, record)
-        return _finish(job, folder, ledger, history, notes)
+        return _finish(job, folder, ledger, history, notes, book.together(ledger.job))
     except BudgetError:
         if at is None and ledger is None:  # refused at the last moment: as if it had never been there
             shutil.rmtree(folder.path, ignore_errors=True)
@@ -221,54 +240,38 @@ def plan_charge(job: Job) -> Charge:
     return Charge(job.whole(), job.promise.epsilon, job.spec.delta)
 
 
-def _afford(job: Job, data: str) -> None:
-    """Refuse what the budget of the data cannot pay before there is a run folder."""
-    path = _ledger_path(job, Path(job.spec.out))
+def _whose(job: Job, exact: str, at: Path | None) -> Whose:
+    """Whose data these are, for the ledger that the job is or was charged to."""
+    path = ledger_path(job) if at is None else named_ledger(RunFolder(at))[0]
+    return identity.of_job(job, home.units_beside(path), exact)
+
+
+def _afford(job: Job, whose: Whose) -> None:
+    """Refuse what the budgets of the data cannot pay before there is a run folder."""
+    path = ledger_path(job)
     if not path.is_file():
         return
     book = Ledger(path)
     try:
-        book.check(data, plan_charge(job))
-        if job.spec.baseline and job.method.private and book.budget(data) is not None:
+        book.check(whose.name, plan_charge(job), units=whose.units)
+        if job.spec.baseline and job.method.private and book.budgets(whose.name, whose.units):
             raise BudgetError(f"{path}: these data have a budget, so no baseline without privacy. Drop baseline.")
     finally:
         book.close()
 
 
-def _ledger_path(job: Job, out: Path) -> Path:
-    return Path(job.spec.ledger) if job.spec.ledger is not None else out / "ledger.sqlite"
-
-
-def _book(folder: RunFolder) -> Ledger:
-    """The ledger that a run folder names; with the entry that the run saw last."""
-    kept = folder.read_json("ledger.json")
-    try:
-        path, entries, head = folder.path / kept["path"], int(kept["entries"]), str(kept["head"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{folder.path / 'ledger.json'} is damaged.") from error
-    path = Path(os.path.normpath(path.absolute()))
-    if entries and not path.is_file():
-        raise RunError(f"the ledger {path} of this run is gone; it had {entries} entries. Put it back.")
-    book = Ledger(path)
-    try:
-        book.chain.expect(entries, head)
-    except RunError:
-        book.close()
-        raise
-    return book
-
-
-def _account(book: Ledger, folder: RunFolder, job: Job, data: str) -> Account:
+def _account(book: Ledger, folder: RunFolder, job: Job, whose: Whose) -> Account:
     """The pages of this run in the ledger; the first time, its whole plan is charged."""
     plan, mode = job.plan, job.spec.mode
     account = book.open_job(
         str(folder.read_json("ledger.json")["job"]),
-        data,
+        whose.name,
         plan_charge(job),
         plan.rounds,
         plan.participations,
         repeatable=mode == "research",
         caps=job.caps,
+        units=whose.units,
         purpose=job.spec.method,
         run=folder.path.name,
         mode=mode,
@@ -277,7 +280,19 @@ def _account(book: Ledger, folder: RunFolder, job: Job, data: str) -> Account:
     return account
 
 
-def _finish(job: Job, folder: RunFolder, ledger: Account, history: list[RoundRecord], notes: tuple[str, ...]) -> Result:
+def to_owner(text: str) -> None:
+    """Tell the owner of the data what is not for the public."""
+    print(f"sordino: {text}", file=sys.stderr, flush=True)
+
+
+def _finish(
+    job: Job,
+    folder: RunFolder,
+    ledger: Account,
+    history: list[RoundRecord],
+    notes: tuple[str, ...],
+    together: str | None,
+) -> Result:
     found = folder.load_state()
     state = found[0] if found is not None else loop.begin(job)
     if not bool(torch.isfinite(loop.model_vector(state)).all()):
@@ -288,7 +303,7 @@ def _finish(job: Job, folder: RunFolder, ledger: Account, history: list[RoundRec
     folder.write("model.safetensors", pack_model(module))
     last = (history[-1].metrics if history else None) or {}
     figures = last | loop.evaluate_own(job, state)
-    result = Result(module.cpu(), guarantees[job.viewer], guarantees, history, folder.path, notes, figures)
+    result = Result(module.cpu(), guarantees[job.viewer], guarantees, history, folder.path, notes, figures, together)
     folder.note_ledger(ledger.head())
     folder.write_json(
         "result.json",
@@ -300,6 +315,7 @@ def _finish(job: Job, folder: RunFolder, ledger: Account, history: list[RoundRec
             "accuracy": result.accuracy,
             "metrics": {k: v if math.isfinite(v) else None for k, v in figures.items()},
             "notes": list(notes),
+            "together": together,
             "ledger": folder.read_json("ledger.json"),
         },
     )
@@ -309,9 +325,10 @@ def _finish(job: Job, folder: RunFolder, ledger: Account, history: list[RoundRec
 # --- the head of a run folder
 
 
-def _write_head(folder: RunFolder, job: Job, own: bool, ordered: str, data: str) -> None:
-    path = os.path.relpath(_ledger_path(job, folder.path.parent).absolute(), folder.path.absolute())
-    fresh = {"path": path, "job": os.urandom(8).hex(), "data": data, "entries": 0, "head": ""}
+def _write_head(folder: RunFolder, job: Job, own: bool, ordered: str, whose: Whose) -> None:
+    named = job.spec.ledger
+    path = None if named is None else os.path.relpath(ledger_path(job), folder.path.absolute())
+    fresh = {"path": path, "job": os.urandom(8).hex(), "data": whose.public_name, "entries": 0, "head": ""}
     folder.write_json("ledger.json", fresh)
     kept = {k: v for k, v in absolute(job.spec).to_dict().items() if not (own and k in spec.NAMED)}
     lines = [f"{k} = {spec.to_toml(v)}" for k, v in kept.items()]
