@@ -56,7 +56,6 @@ def test_one_command_leaves_tables_and_figures(call, small_npz):
         "summary.csv",
         "table.md",
         "accuracy.png",
-        "ledger.sqlite",
     }
     assert len(list((folder / "cells").iterdir())) == len(rows(folder / "results.csv")) == 5
     assert "5/5 cells" in done.out and "s left" in done.out

@@ -177,7 +177,8 @@ def name(text: str) -> str:
     """A name that an owner may give data."""
     if not spec.NAME.match(text):
         raise SpecError(
-            f"a data name must be 1 to 64 letters, digits, '.', '_' or '-' and start with a letter or digit, not {text!r}."
+            f"a data name must be 1 to 64 letters, digits, '.', '_' or '-' and start with a letter or digit, "
+            f"not {text!r}."
         )
     return text
 

@@ -29,7 +29,7 @@ from sordino.core import check, plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.record import RoundRecord
 from sordino.methods.base import Method
-from sordino.runs import build, case, prepare, returned, run, spec
+from sordino.runs import build, case, home, prepare, returned, run, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
 from sordino.runs.prepare import Kept
@@ -305,7 +305,8 @@ class Worker:
         context = get_context("forkserver")  # torch is imported once for all of them, CUDA started in none
         context.set_forkserver_preload([__name__])
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, threads), daemon=True)
+        place = str(home.folder())  # the process that they are forked from may be older than this setting
+        self.process = context.Process(target=_serve, args=(theirs, threads, place), daemon=True)
         self.process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
         self.cell: Cell | None = None
@@ -360,8 +361,9 @@ def _in_processes(waiting: Sequence[Cell], jobs: int, tell: Tell) -> None:
             worker.process.join()
 
 
-def _serve(pipe: connection.Connection, threads: int) -> None:
+def _serve(pipe: connection.Connection, threads: int, place: str) -> None:
     """A process of a comparison: cells come in, news go out, None ends it."""
+    os.environ["SORDINO_HOME"] = place
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who started it says when to stop
     torch.set_num_threads(threads)
     try:

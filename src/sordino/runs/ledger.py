@@ -269,8 +269,8 @@ class Ledger:
         if other:
             epsilon = up(total(charge_of(e).epsilon for e in other))
             yield (
-                f"{len(other)} imported charges of an earlier version (epsilon {epsilon} in all) are on data that can be "
-                "compared by their exact content alone; these data differ, so they are not counted here."
+                f"{len(other)} imported charges of an earlier version (epsilon {epsilon} in all) are on data that can "
+                "be compared by their exact content alone; these data differ, so they are not counted here."
             )
 
     def note(self, what: dict[str, Any], data: str = "", job: str = "") -> Entry:
