@@ -69,7 +69,8 @@ def table(path: Path, columns: Columns) -> Dataset:
         client_test=None if client is None else client[test],
         user_train=None if user is None else user[~test],
         task=task, classes=classes, names=names, notes=(*notes, *more),
-        raw=canonical.of_table(cells, columns.label, columns.split, columns.user, columns.client),
+        raw=canonical.of_table(cells, columns.label, columns.split, columns.user, columns.client,
+                               [c for c in declared if c not in roles]),
     )  # fmt: skip
 
 

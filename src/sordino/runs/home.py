@@ -85,7 +85,8 @@ def read_key(path: Path | None = None) -> Key | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RunError(f"cannot read the key {path}: {error.strerror}.") from error
+        way = " Set SORDINO_HOME to a folder that can be used." if path == key_file() else ""
+        raise RunError(f"cannot read the key {path}: {error.strerror}.{way}") from error
     if len(secret) != LENGTH:
         raise RunError(f"{path} is no key of Sordino: it has {len(secret)} bytes, not {LENGTH}.")
     return Key(secret)
