@@ -120,7 +120,7 @@ def telling(names: Sequence[str]) -> bool:
     """Whether ids name people anywhere, not only within one table: "1", "2", "P03" or "site-b" do not.
 
     What varies between them must hold as many bits as rows must (see Form.tells_apart): a digit counts log2(10), any
-    other letter log2(26), over the median length of what remains without a common beginning.
+    other letter 2, as in words and names, over the median length of what remains without a common beginning.
     """
     distinct = sorted(set(names))
     if len(distinct) < 2:
@@ -128,7 +128,7 @@ def telling(names: Sequence[str]) -> bool:
     first, last = distinct[0], distinct[-1]
     common = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     rest = [name[common:] for name in distinct]
-    each = sorted(sum(math.log2(10) if c.isdigit() else math.log2(26) for c in text) for text in rest)
+    each = sorted(sum(math.log2(10) if c.isdigit() else 2.0 for c in text) for text in rest)
     return each[len(each) // 2] >= 2 * math.log2(len(distinct)) + MARGIN
 
 
@@ -187,8 +187,8 @@ def _by_size(block: Callable[[int, int], Words], rows: int, width: int) -> Form 
     step = max(1, rows // SAMPLE)
     sample = np.concatenate([block(a, a + 1) for a in range(0, rows, step)]) if step > 1 else block(0, rows)
     bits = math.fsum(_bits(c) for c in sample.T)
-    distinct = len(np.unique(sample))  # so many values make no more than so many rows, without an order
-    most = math.lgamma(width + distinct) - math.lgamma(width + 1) - math.lgamma(max(1, distinct))
+    values = max(len(np.unique(sample)), 2 ** _bits(sample.reshape(-1)))  # which, without an order, make so many rows:
+    most = math.lgamma(width + values) - math.lgamma(width + 1) - math.lgamma(values)
     return Form(f"values {width}", rows, lambda a, b: _sorted(block(a, b)), min(bits, most / math.log(2)))
 
 
