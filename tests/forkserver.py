@@ -1,7 +1,8 @@
 """Runs `sordino` commands in forked children: real processes and exit codes for one import of torch.
 
-One JSON object a line in: args, cwd, home (the SORDINO_HOME of the caller), and perhaps fsize (a limit on file sizes in bytes, as a full disk) or kill
-(SIGKILL as soon as `file` has that many lines, `delay` seconds later). One line out: rc, stdout, stderr.
+One JSON object a line in: args, cwd, home (the SORDINO_HOME of the caller), and perhaps fsize (a limit on file sizes in
+bytes, as a full disk) or kill (SIGKILL as soon as `file` has that many lines, `delay` seconds later). One line out: rc,
+stdout, stderr.
 """
 
 import json

@@ -160,7 +160,9 @@ def cohorts(folder):
     """Who was charged for a run, round by round."""
     kept = sqlite3.connect(registry())
     job = json.loads((folder / "ledger.json").read_text())["job"]
-    rows = kept.execute("SELECT what, owners FROM entry WHERE kind = 'round' AND job = ? ORDER BY id", (job,)).fetchall()
+    rows = kept.execute(
+        "SELECT what, owners FROM entry WHERE kind = 'round' AND job = ? ORDER BY id", (job,)
+    ).fetchall()
     kept.close()
     return {json.loads(what)["round"]: ids(owners).tolist() for what, owners in rows}
 

@@ -53,12 +53,8 @@ def restore(source: Path) -> None:
 @ledger_option
 def merge(source: Path, file: Path | None) -> None:
     """Take over what another registry (its ledger, its folder or a backup) has charged; jobs of both count once."""
-    book = Ledger(chosen(file))
-    try:
-        number, notes = transfer.merge(book, source)
-    finally:
-        book.close()
-    click.echo(f"{book.path}: {number} charges are new.")
+    number, notes = transfer.merge(chosen(file), source)
+    click.echo(f"{chosen(file)}: {number} charges are new.")
     for note in notes:
         click.echo(f"sordino: {note}", err=True)
 
@@ -71,12 +67,8 @@ def import_(source: Path, data_name: str | None, file: Path | None) -> None:
     """Take over the charges of a ledger.sqlite of an earlier version, once."""
     if data_name is not None:
         name(data_name)
-    book = Ledger(chosen(file))
-    try:
-        number, notes = transfer.import_old(book, source, data_name)
-    finally:
-        book.close()
-    click.echo(f"{book.path}: {number} charges of {source} are new.")
+    number, notes = transfer.import_old(chosen(file), source, data_name)
+    click.echo(f"{chosen(file)}: {number} charges of {source} are new.")
     for note in notes:
         click.echo(f"sordino: {note}", err=True)
 

@@ -31,10 +31,10 @@ KEPT = ("owners", "unit", "relation", "viewer", "event", "epsilon", "delta")
 # --- ledgers of version 2, one beside every folder of runs
 
 
-def import_old(book: Ledger, path: Path, name: str | None = None) -> tuple[int, list[str]]:
+def import_old(target: Path, path: Path, name: str | None = None) -> tuple[int, list[str]]:
     """Copy the charges of an old ledger, each once; how many were new, and what the owner should know."""
     rows = _old_rows(path)
-    with book.chain.writing():
+    with contextlib.closing(Ledger(target)) as book, book.chain.writing():
         known = {e.details().get("origin") for e in book.chain.select("kind IN (?, ?, ?, ?)", CHARGED)}
         fresh = [r for r in rows if r["kind"] in CHARGED and r["hash"] not in known]
         for row in fresh:
@@ -95,17 +95,17 @@ def _old_rows(path: Path) -> list[dict[str, Any]]:
 # --- another registry
 
 
-def merge(book: Ledger, path: Path) -> tuple[int, list[str]]:
+def merge(target: Path, path: Path) -> tuple[int, list[str]]:
     """Take over the charges and units of another registry (its ledger, its folder or a backup), each once."""
-    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
-        source = _opened(path, Path(place))
-        if source.absolute() == book.path.absolute():
-            raise RunError(f"{path} is this ledger itself.")
-        other = Ledger(source, "read")
-        stack.callback(other.close)
+    if path.is_dir():
+        path = next((p for p in (path / NAMES[0], path / "registry" / NAMES[0]) if p.is_file()), path / NAMES[0])
+    if path.absolute() == target.absolute():
+        raise RunError(f"{path} is this ledger itself.")
+    with tempfile.TemporaryDirectory() as place, contextlib.closing(_opened(path, Path(place))) as other:
         if problems := other.chain.verify():
             raise RunError(f"{path}: {problems[0]}; nothing was merged.")
-        return _merge(book, other)
+        with contextlib.closing(Ledger(target)) as book:
+            return _merge(book, other)
 
 
 def _merge(book: Ledger, other: Ledger) -> tuple[int, list[str]]:
@@ -197,14 +197,12 @@ def restore(source: Path) -> Path:
     return target
 
 
-def _opened(path: Path, place: Path) -> Path:
-    """The ledger of another registry, whichever way it is named."""
-    if path.is_dir():
-        path = next((p for p in (path / NAMES[0], path / "registry" / NAMES[0]) if p.is_file()), path / NAMES[0])
+def _opened(path: Path, place: Path) -> Ledger:
+    """A copy of another registry, whichever way it is named."""
     if not path.is_file():
         raise RunError(f"there is no ledger {path}.")
     if zipfile.is_zipfile(path):
-        return _unpacked(path, place)
+        return Ledger(_unpacked(path, place), "read")
     beside = path.with_name(NAMES[1]) if path.name == NAMES[0] else home.units_beside(path)
     copy = place / NAMES[0]
     try:
@@ -213,7 +211,7 @@ def _opened(path: Path, place: Path) -> Path:
             _copy(beside, home.units_beside(copy))
     except sqlite3.Error as error:
         raise RunError(f"cannot open the ledger {path}: {error}") from error
-    return copy
+    return Ledger(copy, "read")
 
 
 def _unpacked(source: Path, place: Path) -> Path:
