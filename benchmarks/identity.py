@@ -51,8 +51,8 @@ def main() -> None:
             known = 0 if mask is None else int(mask.sum())
             forms = "+".join(other.rows)
             print(
-                f"{asked.rows} x {asked.columns} ({forms}), {what}: form and hash {hashed:.2f} s, look-up {looked:.2f} s,"
-                f" together {hashed + looked:.2f} s; {known} known (stored once in {stored:.2f} s)"
+                f"{asked.rows} x {asked.columns} ({forms}), {what}: form and hash {hashed:.2f} s, "
+                f"look-up {looked:.2f} s, together {hashed + looked:.2f} s; {known} known (stored once in {stored:.2f} s)"
             )
         store.close()
 

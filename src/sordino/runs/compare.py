@@ -61,7 +61,7 @@ class News:
     """What happened in a cell."""
 
     cell: str
-    kind: str  # began, round, done, failed, owner (for whoever the data belong to)
+    kind: str  # began, round, done, failed; owner, refused: for whoever the data belong to
     round: int = 0
     rounds: int = 0
     accuracy: float | None = None
@@ -233,8 +233,8 @@ def execute(folder: RunFolder, found: Sequence[Cell], jobs: int, tell: Tell) -> 
     failures: dict[str, str] = {}
 
     def heard(news: News) -> None:
-        if news.kind == "owner":  # later cells would tell of the earlier ones
-            if news.cell == left[0].name:
+        if news.kind in ("owner", "refused"):  # not for the tables
+            if news.kind == "refused" or news.cell == left[0].name:  # later cells would tell of the earlier ones
                 run.to_owner(news.reason)
             return
         if news.kind == "failed":
@@ -293,6 +293,9 @@ def _run(cell: Cell, tell: Tell) -> None:
         )
     except (SordinoError, torch.OutOfMemoryError) as error:
         reason = (str(error) or "no reason").splitlines()[0]
+        if (public := getattr(error, "public", None)) is not None:
+            tell(News(cell.name, "refused", reason=f"{cell.name}: {reason}"))
+            reason = public
         tell(News(cell.name, "failed", reason=f"{type(error).__name__}: {reason}"))
     else:
         tell(News(cell.name, "done", accuracy=result.accuracy, rmse=result.metrics.get("rmse")))

@@ -136,8 +136,9 @@ class Ledger:
                     if budget is not None:
                         self._paid(budget, found, history, asked)
         except BudgetError as error:
-            told = look_alikes(found, units)
-            raise BudgetError(" ".join([str(error), *told])) from error
+            refusal = BudgetError(" ".join([str(error), *look_alikes(found, units)]))
+            refusal.public = "a budget in the ledger does not pay for it, its owner was told why"
+            raise refusal from error
         return found
 
     def _spent(self, budget: Budget, data: str) -> Filter:
