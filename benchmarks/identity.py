@@ -52,7 +52,7 @@ def main() -> None:
             forms = "+".join(other.rows)
             print(
                 f"{asked.rows} x {asked.columns} ({forms}), {what}: form and hash {hashed:.2f} s, "
-                f"look-up {looked:.2f} s, together {hashed + looked:.2f} s; {known} known (stored once in {stored:.2f} s)"
+                f"look-up {looked:.2f} s, together {hashed + looked:.2f} s; {known} known (stored once: {stored:.2f} s)"
             )
         store.close()
 

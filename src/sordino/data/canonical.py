@@ -1,7 +1,8 @@
 """Rows as their owner wrote them, in forms that no encoding, order or last digit changes.
 
-A row is written as 64-bit words, one a cell: a number to six significant digits, anything else as a hash of its
-stripped text, so that 1, "1" and "1.0" are one word. A table's rows have up to three forms: their cells by column name
+A row is written as 64-bit words, one a cell: a number to six significant digits (in rows of more than 32 cells to
+four, since among many numbers one is always about to be rounded the other way), anything else as a hash of its stripped
+text, so that 1, "1" and "1.0" are one word. A table's rows have up to three forms: their cells by column name
 without the label (labels may be renamed), the same with it (another column may be the label next time), and, where
 all of a model's columns are numbers, their values in order of size, which is all that arrays and pictures have (columns
 may be flipped, and a table may come back as arrays). Forms are compared with forms of one kind; see runs/units.py.
@@ -23,6 +24,7 @@ Words = NDArray[np.uint64]
 DIGITS = 6
 SAMPLE = 4096  # rows from which it is judged whether rows can be told apart
 MARGIN = 10.0  # bits beyond those that two tables of this size need for not a single pair to agree by chance
+WIDE = 32  # cells of a row beyond which four digits are kept
 NETWORK = 64  # rows up to this wide are sorted by comparing whole columns
 TEXT = np.uint64(1) << np.uint64(63)
 ZERO = 1 << 62
@@ -84,6 +86,17 @@ def numbers(values: NDArray[Any]) -> Words:
         word += ZERO
         out[start : start + (1 << 14)] = word
     return out.view(np.uint64).reshape(values.shape)
+
+
+def coarse(words: Words) -> Words:
+    """The same words with four significant digits of a number; texts as they are."""
+    value = words.view(np.int64) - ZERO
+    size = np.abs(value)
+    digits, place = ((size & (2**20 - 1)) + 50) // 100, size >> 20
+    over = digits == 10**4
+    digits, place = np.where(over, 10**3, digits), place + over
+    found = (ZERO + np.sign(value) * ((place << 20) | digits)).view(np.uint64)
+    return np.where(words >= TEXT, words, found)
 
 
 def texts(values: Sequence[str]) -> Words:
@@ -175,7 +188,7 @@ def _part(flat: list[NDArray[Any]], a: int, b: int) -> Words:
 def _by_name(names: list[str], found: dict[str, tuple[Words, bool]], rows: int) -> Form | None:
     if not names:
         return None
-    chosen = [found[c][0] for c in sorted(names)]
+    chosen = [found[c][0] if len(names) <= WIDE else coarse(found[c][0]) for c in sorted(names)]
     listed = hashlib.blake2b("\0".join(sorted(names)).encode(), digest_size=8).hexdigest()
     bits = math.fsum(_bits(c[_some(rows)]) for c in chosen)
     return Form(f"columns {listed}", rows, lambda a, b: np.stack([c[a:b] for c in chosen], 1), bits)
@@ -185,11 +198,12 @@ def _by_size(block: Callable[[int, int], Words], rows: int, width: int) -> Form 
     if not rows or not width:
         return None
     step = max(1, rows // SAMPLE)
-    sample = np.concatenate([block(a, a + 1) for a in range(0, rows, step)]) if step > 1 else block(0, rows)
+    words = block if width <= WIDE else lambda a, b: coarse(block(a, b))
+    sample = np.concatenate([words(a, a + 1) for a in range(0, rows, step)]) if step > 1 else words(0, rows)
     bits = math.fsum(_bits(c) for c in sample.T)
     values = max(len(np.unique(sample)), 2 ** _bits(sample.reshape(-1)))  # which, without an order, make so many rows:
     most = math.lgamma(width + values) - math.lgamma(width + 1) - math.lgamma(values)
-    return Form(f"values {width}", rows, lambda a, b: _sorted(block(a, b)), min(bits, most / math.log(2)))
+    return Form(f"values {width}", rows, lambda a, b: _sorted(words(a, b)), min(bits, most / math.log(2)))
 
 
 def _some(rows: int) -> NDArray[np.int64]:
