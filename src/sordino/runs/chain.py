@@ -34,7 +34,7 @@ SCHEMA = (
     unit TEXT NOT NULL, relation TEXT NOT NULL, viewer TEXT NOT NULL, event TEXT NOT NULL, epsilon REAL, delta REAL,
     nonce TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)""",
     "CREATE INDEX by_job ON entry (job, kind)",
-    "CREATE INDEX by_kind ON entry (kind)",
+    "CREATE INDEX by_kind ON entry (kind) WHERE kind <> 'round'",
     "CREATE INDEX by_data ON entry (data, kind)",
     """CREATE TRIGGER no_update BEFORE UPDATE ON entry
     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",

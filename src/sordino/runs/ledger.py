@@ -38,7 +38,7 @@ __all__ = ["CHARGED", "RELATIONS", "UNITS", "Budget", "Charge", "Ledger", "View"
 
 CHARGED = ("plan", "evaluation", "trial", "audit")  # the kinds that a budget pays for
 UNITS, RELATIONS = ("record", "client"), ("add/remove", "replace")
-_CHARGED = f"kind IN ({', '.join('?' * len(CHARGED))})"
+_CHARGED = f"kind <> 'round' AND kind IN ({', '.join('?' * len(CHARGED))})"  # by an index that rounds are not in
 
 
 class Ledger:
@@ -162,7 +162,7 @@ class Ledger:
         """The charges that someone in these data has paid for."""
         count = 1 if units is None else units.count
         everyone = np.ones(count, np.bool_)
-        apart = apart_by_name(data, self.chain.select("kind = 'distinct'"))
+        apart = apart_by_name(data, self.chain.select("kind <> 'round' AND kind = 'distinct'"))
         store = None if units is None else self.store()
         members = {} if store is None else store.members()
         entries, masks, seen = [], [], {}

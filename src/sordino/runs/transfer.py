@@ -35,7 +35,9 @@ def import_old(target: Path, path: Path, name: str | None = None) -> tuple[int, 
     """Copy the charges of an old ledger, each once; how many were new, and what the owner should know."""
     rows = _old_rows(path)
     with contextlib.closing(Ledger(target)) as book, book.chain.writing():
-        known = {e.details().get("origin") for e in book.chain.select("kind IN (?, ?, ?, ?)", CHARGED)}
+        known = {
+            e.details().get("origin") for e in book.chain.select("kind <> 'round' AND kind IN (?, ?, ?, ?)", CHARGED)
+        }
         fresh = [r for r in rows if r["kind"] in CHARGED and r["hash"] not in known]
         for row in fresh:
             what = json.loads(row["what"]) | {"fingerprint": row["data"], "origin": row["hash"], "time": row["time"]}
@@ -65,7 +67,7 @@ def old_ledger(path: Path, book: Ledger) -> Iterator[str]:
 
 
 def _taken(book: Ledger, head: str) -> bool:
-    return any(e.details().get("imported") == head for e in book.chain.select("kind = 'note'"))
+    return any(e.details().get("imported") == head for e in book.chain.select("kind <> 'round' AND kind = 'note'"))
 
 
 def _old_rows(path: Path) -> list[dict[str, Any]]:
