@@ -44,9 +44,9 @@ def measure(algorithm: str, method: str, population: int, memory_gb: float) -> N
             algorithm=algorithm, method=method, device="cpu", out=out, checkpoint_seconds=0.0, epsilon=8.0, **keys,
         )  # fmt: skip
         seconds = time.perf_counter() - start
-        path = result.folder / "clients.sqlite"
+        path = result.folder / "private" / "clients.sqlite"
         rows, size = _rows(path), path.stat().st_size if path.exists() else 0
-    drawn = sum(r.clients for r in result.history)
+    drawn = sum(r.clients for r in result.private.history)
     found = {"algorithm": algorithm, "method": method, "clients": population, "memory_gb": memory_gb, "drawn": drawn}
     answer(**found, rows=rows, file_kb=size >> 10, s_per_round=round(seconds / ROUNDS, 4), peak_mb=memory.peak_mb())
 
@@ -72,7 +72,7 @@ def touched() -> None:
     for count in (1_000, 10_000, 100_000, 300_000):
         with tempfile.TemporaryDirectory() as out:
             store, rows = Store(0.001), torch.randn(1000, 60)
-            store.open(Path(out) / "clients.sqlite", 0)
+            store.open(Path(out) / "private" / "clients.sqlite", 0)
             for first in range(0, count, 1000):
                 store.write("own", range(first, first + 1000), rows)
             store.save(1)

@@ -107,7 +107,7 @@ def registry() -> Path:
 
 def charges(folder: Path) -> list[int]:
     """The rounds of a run folder in its ledger, in the order in which they were paid."""
-    kept = json.loads((folder / "ledger.json").read_text())
+    kept = json.loads((folder / "private" / "ledger.json").read_text())
     path = registry() if kept["path"] is None else folder / kept["path"]
     if not path.exists():
         return []

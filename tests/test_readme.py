@@ -43,6 +43,15 @@ def test_every_shown_command_and_flag_exists():
         assert {w.split("=")[0] for w in words if w.startswith("--")} <= flags, (name, words)
 
 
+def test_the_shown_sentence_is_what_a_run_promises():
+    from sordino.runs import case, spec
+
+    promise = case.of_spec(spec.from_dict({"device": "cpu"})).job.promise.sentence()
+    shown = " ".join(re.search(r"^    (In total over.*?test records\.)$", README, re.DOTALL | re.MULTILINE)[1].split())
+    quoted = " ".join(re.search(r"^(> In total.*?test records\.)$", README, re.DOTALL | re.MULTILINE)[1].split())
+    assert shown == promise == quoted.replace("> ", "")
+
+
 def test_every_linked_file_exists():
     root = Path(__file__).parent.parent
     for name in re.findall(r"\]\(([^)#]+)\)|(docs/[\w/.-]+|[A-Z]+\.md|NOTICE)", README):

@@ -130,16 +130,18 @@ def test_the_owner_alone_is_told_how_many_are_known_and_from_where(spent, tmp_pa
     result = spent(part, "part.csv", epsilon=0.001, data_name="other", name="third")
     assert any(t.startswith("7 of 67 records are known from data study (second)") for t in spent.told), spent.told
     assert any("data_name = study" in t and "sordino ledger distinct other study" in t for t in spent.told)
-    seen = "".join(p.read_text() for p in result.folder.iterdir() if p.suffix in (".json", ".jsonl", ".toml"))
+    seen = "".join(
+        p.read_text() for p in (result.folder / "public").iterdir() if p.suffix in (".json", ".jsonl", ".toml")
+    )
     assert not any(word in seen for word in ("known from", "unnamed", "study", "distinct"))
     with monkeypatch.context() as patch:  # elsewhere, where nothing is known, the public files are the same
         patch.setenv("SORDINO_HOME", str(tmp_path / "elsewhere"))
         alone = spent(part, "part.csv", epsilon=0.001, data_name="other", name="third", out="apart")
         assert spent.told == []
     for name in ("plan.json", "result.json"):
-        one, other = (json.loads((r.folder / name).read_text()) for r in (result, alone))
-        assert {k: v for k, v in one.items() if k != "ledger"} == {k: v for k, v in other.items() if k != "ledger"}
-    one, other = (json.loads((r.folder / "ledger.json").read_text()) for r in (result, alone))
+        one, other = (json.loads((r.folder / "public" / name).read_text()) for r in (result, alone))
+        assert one == other
+    one, other = (json.loads((r.folder / "private" / "ledger.json").read_text()) for r in (result, alone))
     assert one.keys() == other.keys() and {one["data"], other["data"]} == {"other"}
     assert not any("known" in note for note in result.notes)
     assert capfd.readouterr() == ("", "")  # the callback has them all
@@ -324,7 +326,7 @@ def test_a_home_that_cannot_be_written_is_one_clear_error(tmp_path, monkeypatch)
 def test_a_name_adds_up_in_public_and_nothing_else_does(study):
     first = study(people(), data_name="study")
     second = study(people(1), data_name="study", epsilon=2.0)  # the sum is over plans, whoever was in them
-    told = json.loads((second.folder / "result.json").read_text())["together"]
+    told = json.loads((second.folder / "public" / "result.json").read_text())["together"]
     assert told == second.together
     assert told.startswith("run 2 on these data (study), together epsilon 3, delta 2e-05 for a record"), told
     assert first.together.startswith("run 1 on these data (study), together epsilon 1, delta 1e-05")

@@ -49,15 +49,10 @@ def test_run_prints_one_json_object(call, here):
     assert found["guarantee"]["epsilon"] <= 4.0 and found["guarantee"]["viewer"] == "server"
     assert found["rounds"] == 3 and 0 <= found["accuracy"] <= 1 and found["plan"]["noise_multiplier"] > 0
     folder = here / found["folder"]
-    assert {p.name for p in folder.iterdir()} >= {
-        "spec.toml",
-        "plan.json",
-        "ledger.json",
-        "records.jsonl",
-        "model.safetensors",
-        "result.json",
-    }
-    assert json.loads((folder / "result.json").read_text())["guarantee"] == found["guarantee"]
+    public, private = ({p.name for p in (folder / part).iterdir()} for part in ("public", "private"))
+    assert public == {"spec.toml", "plan.json", "records.jsonl", "model.safetensors", "result.json"}
+    assert private >= {"spec.toml", "job.json", "ledger.json", "records.jsonl", "checkpoint.safetensors"}
+    assert json.loads((folder / "public" / "result.json").read_text())["guarantee"] == found["guarantee"]
 
 
 def test_run_tells_a_person_the_guarantee(call):
@@ -74,7 +69,7 @@ def test_flags_win_over_the_file_and_the_folder_keeps_both(call, here):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["rounds"] == 2 and found["guarantee"]["epsilon"] <= 1.5 and found["plan"]["method"] == "dp-fedavg"
-    stored = tomllib.loads((here / "runs" / "mine" / "spec.toml").read_text())
+    stored = tomllib.loads((here / "runs" / "mine" / "private" / "spec.toml").read_text())
     assert (stored["clip"], stored["adaptive_clip"], stored["learning_rate"]) == (0.25, True, 0.5)
     assert spec.from_dict(stored).epsilon == 1.5
 
@@ -83,7 +78,7 @@ def test_a_seed_repeats_a_run_and_another_does_not(call, here):
     models = []
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         assert call("run", "small.toml", "--name", name, "--seed", seed, "--json").returncode == 0
-        models.append((here / "runs" / name / "model.safetensors").read_bytes())
+        models.append((here / "runs" / name / "public" / "model.safetensors").read_bytes())
     assert models[0] == models[1] != models[2]
 
 
@@ -181,7 +176,7 @@ def test_completion_is_one_line(shell, call):
 def test_resume_wants_a_run(call, here):
     one_line(call("resume", "runs/none"), "RunError", "there is no run folder")
     (here / "empty").mkdir()
-    one_line(call("resume", "empty"), "RunError", "plan.json is missing")
+    one_line(call("resume", "empty"), "RunError", "job.json is missing")
     assert call("resume").returncode == 2
 
 

@@ -51,19 +51,19 @@ def test_one_command_leaves_tables_and_figures(call, small_npz):
     done = call(*args, "--set", "dp-sgd.clip=0.5")
     assert done.returncode == 0, done.out + done.err
     folder = small_npz.parent / "runs" / "it"
-    assert {p.name for p in folder.iterdir()} >= {
+    assert {p.name for p in (folder / "public").iterdir()} >= {
         "results.csv",
         "summary.csv",
         "table.md",
         "accuracy.png",
     }
-    assert len(list((folder / "cells").iterdir())) == len(rows(folder / "results.csv")) == 5
+    assert len(list((folder / "cells").iterdir())) == len(rows(folder / "public" / "results.csv")) == 5
     assert "5/5 cells" in done.out and "s left" in done.out
     assert "Unit record (add/remove), against the server" in done.out
     assert "must not be ranked against each other" in done.out.replace("\n", " ")
-    spec = (folder / "cells" / "dp-sgd-eps2-seed0" / "spec.toml").read_text()
+    spec = (folder / "cells" / "dp-sgd-eps2-seed0" / "private" / "spec.toml").read_text()
     assert "clip = 0.5" in spec and "seed = 0" in spec and "epsilon = 2.0" in spec
-    assert "clip = 0.5" not in (folder / "cells" / "dp-fedavg-eps2-seed0" / "spec.toml").read_text()
+    assert "clip = 0.5" not in (folder / "cells" / "dp-fedavg-eps2-seed0" / "private" / "spec.toml").read_text()
 
 
 def test_a_printed_form_stands_unranked_with_claim_and_accounted_epsilon(call, small_npz):
@@ -71,10 +71,10 @@ def test_a_printed_form_stands_unranked_with_claim_and_accounted_epsilon(call, s
     done = call("--methods", "nbafl-paper,dp-sgd", *args)
     assert done.returncode == 0, done.out + done.err
     folder = small_npz.parent / "runs" / "p"
-    result = json.loads((folder / "cells" / "nbafl-paper-eps4-seed0" / "result.json").read_text())
+    result = json.loads((folder / "cells" / "nbafl-paper-eps4-seed0" / "public" / "result.json").read_text())
     accounted, claim = up(result["guarantee"]["epsilon"]), result["claim"]
     assert result["guarantee"]["epsilon"] > 10 * 4 and claim["epsilon"] == 4  # the claim does not hold
-    ranked, printed = (folder / "table.md").read_text().split(f"## {PRINTED}")
+    ranked, printed = (folder / "public" / "table.md").read_text().split(f"## {PRINTED}")
     assert "| dp-sgd |" in ranked and "nbafl-paper" not in ranked and "dp-sgd" not in printed
     head, row = (
         [c.strip() for c in line.strip("|").split("|")]
@@ -86,13 +86,13 @@ def test_a_printed_form_stands_unranked_with_claim_and_accounted_epsilon(call, s
     assert told["claimed for"] == f"{claim['unit']} against the {claim['viewer']}" == "record against the server"
     assert (told["unit"], told["viewer"]) == (result["guarantee"]["unit"], "server")
     assert "rank" not in head and claim["why_not"] in printed and accounted in done.out
-    summed = {r["method"]: r for r in csv.DictReader(io.StringIO((folder / "summary.csv").read_text()))}
+    summed = {r["method"]: r for r in csv.DictReader(io.StringIO((folder / "public" / "summary.csv").read_text()))}
     assert (summed["nbafl-paper"]["kind"], summed["nbafl-paper"]["rank"]) == ("printed", "")
     assert (summed["dp-sgd"]["kind"], summed["dp-sgd"]["rank"]) == ("sound", "1")
 
 
 def test_a_failing_cell_is_told_and_the_exit_code_is_one(call, small_npz):
-    charged = ("--validation", 0.25, "--evaluate-on", "validation")
+    charged = ("--validation", 0.25, "--evaluate-on", "validation", "--release-noise", 20, "--evaluate-every", 1)
     done = call("--methods", "dp-sgd", "--epsilon", "0.01,8", "--seeds", 1, "--rounds", 2, "--json", *charged)
     assert done.returncode == 1, done.err
     found = json.loads(done.out)
@@ -100,7 +100,7 @@ def test_a_failing_cell_is_told_and_the_exit_code_is_one(call, small_npz):
     kinds = {row["epsilon"]: (row["kind"], row["n"], row["accounted_epsilon"]) for row in found["results"]}
     assert kinds[0.01] == ("failed", 0, None) and kinds[8.0][:2] == ("sound", 1)
     assert "table.md" in found["files"]
-    text = (small_npz.parent / found["folder"] / "table.md").read_text()
+    text = (small_npz.parent / found["folder"] / "public" / "table.md").read_text()
     assert "Cells that failed" in text and "BudgetError: evaluations" in text
 
 
@@ -133,13 +133,13 @@ def test_a_comparison_that_is_really_killed_goes_on(sordino_command, small_npz):
     args = ("--methods", "dp-sgd,dp-fedavg", "--epsilon", 4, "--seeds", 1, "--rounds", 30, "--checkpoint-seconds", 0.01)
     runs = small_npz.parent / "runs"
     assert call(*args, "--name", "whole", "--json").returncode == 0
-    at = {"file": str(runs / "it" / "cells" / "dp-fedavg-eps4-seed0" / "records.jsonl"), "kill": 8}
+    at = {"file": str(runs / "it" / "cells" / "dp-fedavg-eps4-seed0" / "public" / "records.jsonl"), "kill": 8}
     assert call(*args, "--name", "it", "--json", **at).returncode == -9
-    assert not (runs / "it" / "results.csv").exists()
+    assert not (runs / "it" / "public" / "results.csv").exists()
     done = call(*args, "--name", "it")
     assert done.returncode == 0, done.stderr
     assert "1 of 2 cells were finished before" in done.stdout
-    assert rows(runs / "it" / "results.csv") == rows(runs / "whole" / "results.csv")
+    assert rows(runs / "it" / "public" / "results.csv") == rows(runs / "whole" / "public" / "results.csv")
 
 
 # --- what is parsed and shown
@@ -228,8 +228,8 @@ def test_a_regression_has_its_errors_in_table_and_picture(call, small_npz):
     done = call("--methods", "none,dp-sgd", "--epsilon", "4", "--seeds", 2, "--rounds", 2, "--name", "r")
     assert done.returncode == 0, done.out + done.err
     folder = small_npz.parent / "runs" / "r"
-    assert (folder / "rmse.png").is_file() and not (folder / "accuracy.png").exists()
-    told = [r for r in rows(folder / "results.csv") if r["method"] == "dp-sgd"]
-    results = [json.loads((folder / "cells" / r["cell"] / "result.json").read_text()) for r in told]
+    assert (folder / "public" / "rmse.png").is_file() and not (folder / "public" / "accuracy.png").exists()
+    told = [r for r in rows(folder / "public" / "results.csv") if r["method"] == "dp-sgd"]
+    results = [json.loads((folder / "cells" / r["cell"] / "public" / "result.json").read_text()) for r in told]
     assert [float(r["rmse"]) for r in told] == [r["metrics"]["rmse"] for r in results]
-    assert "| rmse | mae |" in (folder / "table.md").read_text() and ": none-seed0 rmse " in done.out
+    assert "| rmse | mae |" in (folder / "public" / "table.md").read_text() and ": none-seed0 rmse " in done.out

@@ -29,7 +29,7 @@ def run(tmp_path, method, **keys):
 
 
 def told(folder, *args):
-    found = CliRunner().invoke(explain, [str(folder), *args], catch_exceptions=False)
+    found = CliRunner().invoke(explain, [str(folder), "--owner", *args], catch_exceptions=False)
     assert found.exit_code == 0
     return found.output
 
@@ -97,7 +97,7 @@ def test_records_of_earlier_versions_are_read(tmp_path):
     new = ("shares_used", "learnt_in", "clients")
     for method, keys in (("fedsdp", {"refresh": 2}), ("fedsdp-paper", {"local_steps": 2})):
         folder = run(tmp_path, method, **keys)
-        path = folder / "records.jsonl"
+        path = folder / "private" / "records.jsonl"
         records = [json.loads(line) for line in path.read_text().splitlines()]
         for record in records:
             record["noise"] = 0.125
@@ -106,7 +106,7 @@ def test_records_of_earlier_versions_are_read(tmp_path):
         path.write_text("".join(json.dumps(r) + "\n" for r in records))
         text = told(folder)
         assert "Round 4: " in text and "standard deviation 0.125 a coordinate in rounds 1 to 4" in text
-    found = CliRunner().invoke(explain, [str(tmp_path / "fedsdp"), "--client", "2"])
+    found = CliRunner().invoke(explain, [str(tmp_path / "fedsdp"), "--client", "2", "--owner"])
     assert isinstance(found.exception, SpecError) and "or none was recorded" in str(found.exception)
 
 
@@ -162,13 +162,13 @@ def test_noise_of_own_budgets_is_that_of_each_kind(tmp_path):
 
 def test_why_a_claim_does_not_hold_is_said_once(tmp_path):
     text = told(run(tmp_path, "adaptive-noise-paper", local_steps=2))
-    why = json.loads((tmp_path / "adaptive-noise-paper" / "plan.json").read_text())["claim"]["why_not"]
+    why = json.loads((tmp_path / "adaptive-noise-paper" / "public" / "plan.json").read_text())["claim"]["why_not"]
     assert text.count(why) == 1 and "No guarantee (epsilon is infinite)" in text
 
 
 def test_a_run_that_failed_says_why(tmp_path):
     folder = run(tmp_path, "dp-sgd")
-    (folder / "error.json").write_text(json.dumps({"error": "RunError: boxed.merge fails"}))
+    (folder / "private" / "error.json").write_text(json.dumps({"error": "RunError: boxed.merge fails"}))
     assert "The run stopped after round 4: RunError: boxed.merge fails" in told(folder)
     assert json.loads(told(folder, "--json"))["error"] == "RunError: boxed.merge fails"
 
@@ -189,7 +189,7 @@ def test_noise_of_clients_with_budgets_is_split_only_where_it_is_in_proportion(t
 
 
 def refused(folder, *args):
-    found = CliRunner().invoke(explain, [str(folder), *args])
+    found = CliRunner().invoke(explain, [str(folder), "--owner", *args])
     assert isinstance(found.exception, RunError), found.exception
     assert "\n" not in str(found.exception)
     return str(found.exception)
@@ -197,14 +197,15 @@ def refused(folder, *args):
 
 def test_a_finished_run_says_what_was_promised_and_what_was_spent(tmp_path):
     folder = run(tmp_path, "dp-sgd", client_rate=0.3, rounds=6, seed=3)
-    plan, result = (json.loads((folder / name).read_text()) for name in ("plan.json", "result.json"))
-    promised, spent = plan["promise"]["sentence"], result["guarantee"]["sentence"]
+    plan, result = (json.loads((folder / name).read_text()) for name in ("public/plan.json", "private/result.json"))
+    promised, drawn = plan["promise"]["sentence"], result["guarantees"]["server"]
+    spent = drawn["sentence"]
     assert promised != spent
     text = told(folder).splitlines()
     assert f"Accounted, as promised before the first round: {promised}" in text
     assert f"Accounted, as spent when the run had ended: {spent}" in text
-    assert json.loads(told(folder, "--json"))["guarantee"] == result["guarantee"]
-    (folder / "result.json").unlink()
+    assert json.loads(told(folder, "--json"))["guarantee"] == drawn
+    (folder / "public" / "result.json").unlink()
     text = told(folder)
     assert f"Accounted (promised; the run is not finished): {promised}" in text and spent not in text
     assert json.loads(told(folder, "--json"))["guarantee"] is None
@@ -214,16 +215,17 @@ def test_a_finished_run_says_what_was_promised_and_what_was_spent(tmp_path):
 @pytest.mark.parametrize(
     ("name", "holds"),
     [
-        ("plan.json", "{}"),
-        ("plan.json", "[]"),
-        ("plan.json", '{"promise": {}, "algorithm": "fedavg", "clients": 8}'),
-        ("plan.json", '{"promise": 3, "algorithm": "fedavg", "clients": 8}'),
-        ("result.json", "{}"),
-        ("result.json", "[1]"),
-        ("error.json", "[]"),
-        ("records.jsonl", "{}"),
-        ("records.jsonl", "[]"),
-        ("records.jsonl", ""),
+        ("public/plan.json", "{}"),
+        ("public/plan.json", "[]"),
+        ("public/plan.json", '{"promise": {}, "algorithm": "fedavg", "clients": 8}'),
+        ("public/plan.json", '{"promise": 3, "algorithm": "fedavg", "clients": 8}'),
+        ("public/result.json", "{}"),
+        ("public/result.json", "[1]"),
+        ("private/error.json", "[]"),
+        ("public/records.jsonl", "{}"),
+        ("public/records.jsonl", "[]"),
+        ("public/records.jsonl", ""),
+        ("private/records.jsonl", "{}"),
     ],
 )
 def test_a_damaged_file_is_one_line_that_names_it(tmp_path, name, holds):
@@ -235,15 +237,15 @@ def test_a_damaged_file_is_one_line_that_names_it(tmp_path, name, holds):
 @pytest.mark.parametrize("bad", ["{}", "[]", "null", "x", '{"epsilon": []}', '{"round": 3, "epsi'])
 def test_a_line_that_is_no_round_is_damage_unless_a_crash_tore_the_last(tmp_path, bad):
     folder = run(tmp_path, "dp-sgd")
-    path = folder / "records.jsonl"
+    path = folder / "public" / "records.jsonl"
     whole = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*whole[:2], bad + "\n", *whole[3:]]))
     assert refused(folder) == f"{path} is damaged: line 3 is no record of a round."
     path.write_text("".join([*whole[:2], bad]))
-    (folder / "result.json").rename(tmp_path / "result.json")
+    (folder / "public" / "result.json").rename(tmp_path / "result.json")
     if bad.startswith('{"round'):  # torn
         assert "in rounds 1 to 2." in told(folder)
-        (tmp_path / "result.json").rename(folder / "result.json")
+        (tmp_path / "result.json").rename(folder / "public" / "result.json")
         assert "2 of the run's 4 rounds" in refused(folder)  # but this one had ended
     else:
         assert "line 3" in refused(folder)
@@ -252,7 +254,7 @@ def test_a_line_that_is_no_round_is_damage_unless_a_crash_tore_the_last(tmp_path
 @pytest.mark.parametrize(("key", "value"), [("round", "3"), ("decided", [1]), ("noise", "much")])
 def test_a_record_whose_parts_are_of_another_kind_is_damage(tmp_path, key, value):
     folder = run(tmp_path, "dp-sgd")
-    path = folder / "records.jsonl"
+    path = folder / ("private" if key == "decided" else "public") / "records.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()]
     records[2][key] = value
     path.write_text("".join(json.dumps(r) + "\n" for r in records))
@@ -261,7 +263,7 @@ def test_a_record_whose_parts_are_of_another_kind_is_damage(tmp_path, key, value
 
 def test_a_decision_that_lacks_what_the_method_records_is_damage(tmp_path):
     folder = run(tmp_path, "fedsdp", refresh=2)
-    path = folder / "records.jsonl"
+    path = folder / "private" / "records.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()]
     del records[1]["decided"]["rho"]
     path.write_text("".join(json.dumps(r) + "\n" for r in records))
@@ -282,7 +284,7 @@ def test_noise_that_differs_between_clients_is_said_to_be_a_mean(tmp_path):
 def test_a_claim_that_holds_is_nowhere_said_to_fail(tmp_path):
     folder = run(tmp_path, "fed-cdp-paper")
     assert "not hold" not in told(folder) and "epsilon = 4, delta" in told(folder)
-    result = json.loads((folder / "result.json").read_text())
+    result = json.loads((folder / "public" / "result.json").read_text())
     assert result["claim"] is None and "its claim holds" in result["notes"][-1]
 
 

@@ -113,9 +113,9 @@ def test_a_budget_for_the_data_of_a_run(two_runs, here):
 def test_a_whole_ledger_verifies(two_runs):
     done = two_runs("ledger", "verify")
     assert done.returncode == 0 and "8 entries are whole" in done.stdout
-    done = two_runs("ledger", "verify", "--against", "runs/one", "--against", "runs/two/result.json", "--json")
+    done = two_runs("ledger", "verify", "--against", "runs/one", "--against", "runs/two", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["problems"] == []
-    elsewhere = two_runs("ledger", "verify", registry(), "--against", "runs/one/ledger.json")
+    elsewhere = two_runs("ledger", "verify", registry(), "--against", "runs/one/private/ledger.json")
     assert elsewhere.returncode == 0 and "hold what 1 run(s) saw" in elsewhere.stdout
 
 

@@ -176,7 +176,7 @@ def test_a_client_without_decisions_of_its_own_is_one_line(known, small_npz, mon
     common = ("--dataset", "small.npz", "--clients", "8", "--rounds", "1", "--epsilon", "8", "--device", "cpu")
     monkeypatch.setattr("sys.argv", ["sordino", "run", "--method", "boxed", *common, "--name", "it"])
     main()
-    records = Path("runs/it/records.jsonl")
+    records = Path("runs/it/public/records.jsonl")
     records.write_text(records.read_text().replace('{"a": 1}', '{"clients": 5}'))
     assert '"clients": 5' in records.read_text()
     capsys.readouterr()

@@ -16,7 +16,8 @@ from sordino.experiments import run as running
 
 PROMISED = {"epsilon": 0.5, "unit": "record", "viewer": "server"}
 RESULT = {"accuracy": 0.9, "rounds": 2, "guarantee": PROMISED, "claim": None, "metrics": {}}
-RECORD = {"round": 1, "accuracy": 0.9, "seconds": 1.0, "bytes_up": 5, "loss": 0.1, "evaluated_on": "test"}
+RECORD = {"round": 1, "accuracy": 0.9, "loss": 0.1, "evaluated_on": "test"}
+OWNERS = {"round": 1, "seconds": 1.0, "bytes_up": 5}
 
 
 def finish(out, name, count=None, scale=1.0, accuracy=0.9):
@@ -26,10 +27,12 @@ def finish(out, name, count=None, scale=1.0, accuracy=0.9):
     running.open_folder(Path(out), experiment, scale, trials).close()
     cells = [running.place(Path(out), experiment) / "cells" / c.name for _, c in trials[:count]]
     for at in cells:
-        at.mkdir(parents=True, exist_ok=True)
-        (at / "plan.json").write_text("{}")
-        (at / "result.json").write_text(json.dumps(RESULT | {"accuracy": accuracy}))
-        (at / "records.jsonl").write_text(json.dumps(RECORD) + "\n")
+        for part in ("public", "private"):
+            (at / part).mkdir(parents=True, exist_ok=True)
+        (at / "public" / "plan.json").write_text("{}")
+        (at / "public" / "result.json").write_text(json.dumps(RESULT | {"accuracy": accuracy}))
+        (at / "public" / "records.jsonl").write_text(json.dumps(RECORD) + "\n")
+        (at / "private" / "records.jsonl").write_text(json.dumps(OWNERS) + "\n")
     return cells
 
 
@@ -104,16 +107,16 @@ def test_a_page_at_another_scale_never_replaces_one_at_full_scale(here):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("cells/FedSDP-0.3-sound-seed0/result.json", "{"),
-        ("cells/FedSDP-0.3-sound-seed0/result.json", "{}"),
-        ("cells/FedSDP-0.3-sound-seed0/result.json", "[]"),
-        ("cells/FedSDP-0.3-sound-seed0/records.jsonl", "garbage\n"),
-        ("cells/FedSDP-0.3-sound-seed0/records.jsonl", "{}\n"),
-        ("cells/FedSDP-0.3-sound-seed0/records.jsonl", None),
-        ("experiment.json", "[]"),
-        ("experiment.json", "{"),
-        ("experiment.json", "{}"),
-        ("experiment.json", '{"scale": 1.0, "trials": {"FedSDP-0.3-sound-seed0": 3}}'),
+        ("cells/FedSDP-0.3-sound-seed0/public/result.json", "{"),
+        ("cells/FedSDP-0.3-sound-seed0/public/result.json", "{}"),
+        ("cells/FedSDP-0.3-sound-seed0/public/result.json", "[]"),
+        ("cells/FedSDP-0.3-sound-seed0/private/records.jsonl", "garbage\n"),
+        ("cells/FedSDP-0.3-sound-seed0/private/records.jsonl", "{}\n"),
+        ("cells/FedSDP-0.3-sound-seed0/private/records.jsonl", None),
+        ("private/experiment.json", "[]"),
+        ("private/experiment.json", "{"),
+        ("private/experiment.json", "{}"),
+        ("private/experiment.json", '{"scale": 1.0, "trials": {"FedSDP-0.3-sound-seed0": 3}}'),
     ],
 )
 def test_a_damaged_file_is_one_line_and_changes_nothing(here, name, text):

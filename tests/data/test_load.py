@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sordino.core.errors import DataError
-from sordino.data.load import load
+from sordino.data.load import Declared, load
 
 
 class Touch:
@@ -83,6 +83,27 @@ def test_an_npz_file_is_read(tmp_path):
 def test_a_file_with_the_wrong_arrays_is_refused(changed, match, tmp_path):
     with pytest.raises(DataError, match=match):
         saved(tmp_path, **changed)
+
+
+def test_an_npz_file_without_test_records_has_none_and_a_second_one_may_bring_them(tmp_path):
+    bare = {k: v for k, v in arrays().items() if "test" not in k}
+    np.savez(tmp_path / "bare.npz", **bare, classes=np.array(3))
+    data = load("bare.npz", str(tmp_path))
+    assert len(data.x_train) == 30 and data.x_test.shape == (0, 4) and data.y_test.shape == (0,) and not data.test_from
+    assert data.classes == 3 and data.user_test is None
+    shown = {"x": arrays()["x_test"], "y": arrays()["y_test"]}
+    np.savez(tmp_path / "shown.npz", **shown, user_test=np.arange(10))
+    data = load("bare.npz", str(tmp_path), declared=Declared(test="shown.npz"))
+    assert torch.equal(data.x_test, saved(tmp_path).x_test) and data.test_from == "the 10 records of the test file"
+    assert data.user_test.tolist() == list(range(10))
+    assert saved(tmp_path).test_from == "the 10 records of x_test"
+    with pytest.raises(DataError, match="has test records of its own"):
+        load("it.npz", str(tmp_path), declared=Declared(test="shown.npz"))
+    np.savez(tmp_path / "half.npz", x=shown["x"])
+    with pytest.raises(DataError, match=r"half.npz lacks y_test \(or x and y\)"):
+        load("bare.npz", str(tmp_path), declared=Declared(test="half.npz"))
+    with pytest.raises(DataError, match=r"test must be the path of an \.npz file"):
+        load("bare.npz", str(tmp_path), declared=Declared(test="shown.csv"))
 
 
 def test_what_an_npz_file_declares_is_used_and_what_it_does_not_is_told(tmp_path):

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from sordino.core.errors import DataError
-from sordino.data.load import Columns, load
+from sordino.data.load import Columns, Declared, load
 
 
 def put(root, part, name, value, size=(6, 4), mode="L", suffix="png"):
@@ -52,12 +52,28 @@ def test_pictures_of_several_sizes_need_a_stated_one(tmp_path):
     assert load("pets", str(tmp_path), columns=Columns(image_size=5)).x_train.shape == (2, 5, 5)
 
 
-def test_without_a_test_folder_some_are_held_out_each_for_itself(tmp_path):
+def test_without_a_test_folder_no_picture_is_public_unless_declared(tmp_path):
     for i in range(40):
         put(tmp_path, "train", "ab"[i % 2], i)
     data = load("pets", str(tmp_path))
-    assert len(data.x_train) + len(data.x_test) == 40 and 0 < len(data.x_test) < 15
-    assert torch.equal(load("pets", str(tmp_path)).x_test, data.x_test)
+    assert len(data.x_train) == 40 and data.x_test.shape == (0, 4, 6) and not data.test_from
+    shared = load("pets", str(tmp_path), declared=Declared(share=0.2))
+    assert len(shared.x_train) + len(shared.x_test) == 40 and 0 < len(shared.x_test) < 20
+    assert torch.equal(load("pets", str(tmp_path), declared=Declared(share=0.2)).x_test, shared.x_test)
+    assert "public_share = 0.2" in shared.test_from
+
+
+def test_another_folder_may_bring_the_public_pictures(tmp_path):
+    put(tmp_path, "train", "cat", 1)
+    put(tmp_path, "train", "dog", 2)
+    for name, value in (("dog", 3), ("eel", 4)):
+        put(tmp_path, "../shown", name, value)
+    data = load("pets", str(tmp_path), declared=Declared(test="shown"))
+    assert data.names == ("cat", "dog", "eel") and data.y_test.tolist() == [1, 2]
+    assert data.x_test[:, 0, 0].tolist() == [3, 4] and data.test_from == "the 2 pictures of the test folder"
+    put(tmp_path, "test", "cat", 1)
+    with pytest.raises(DataError, match="has a folder test/ of its own"):
+        load("pets", str(tmp_path), declared=Declared(test="shown"))
 
 
 def test_bad_folders_are_refused(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sordino.core.errors import DataError, SpecError
-from sordino.data.load import Columns, load
+from sordino.data.load import Columns, Declared, load
 from sordino.data.schema import Category, Number
 from sordino.data.tables import table
 
@@ -95,13 +95,9 @@ def numeric(rows=200, label=lambda i: i % 3):
 def test_without_a_schema_numbers_go_in_as_they_are_and_the_classes_are_a_note(tmp_path):
     data = read(tmp_path, numeric(), None, label="y")
     assert data.classes == 3 and any("3) was read from the labels" in n for n in data.notes)
-    both = torch.cat([data.x_train, data.x_test])
-    assert both[:, 1].max() == 199**2 and len(both) == 200
-    assert 8 <= len(data.x_test) <= 36  # about a tenth
-    again = read(tmp_path, numeric(), None, label="y")
-    assert torch.equal(again.x_test, data.x_test)
-    longer = read(tmp_path, numeric(260), None, label="y")
-    assert torch.equal(longer.x_test[: len(data.x_test)], data.x_test)  # each row is drawn for itself
+    assert data.x_train[:, 1].max() == 199**2 and len(data.x_train) == 200
+    assert not len(data.x_test) and not data.test_from  # nobody said that any row is public
+    assert data.assumed == ("the number of classes",)
     declared = read(tmp_path, numeric(), "[a]\nmin = 0\nmax = 9\n[y]\nclasses = 5", label="y")
     assert declared.classes == 5 and declared.notes == ("columns not in the schema are left out: b",)
     assert declared.x_train.shape[1] == 1
@@ -157,7 +153,6 @@ def test_a_byte_order_mark_is_fine(tmp_path):
         (numeric().replace("16,1", "sixteen,1"), r"column 'b', row 5: 'sixteen' is not a finite number. Declare its"),
         (numeric().replace("16,1", "1e300,1"), "too large for a 32-bit float"),
         ("y\n0\n1\n", "no column left for the model"),
-        ("a,y\n0,1\n", "has one record"),
     ],
 )
 def test_bad_numbers_without_a_schema_are_refused(text, match, tmp_path):
@@ -201,8 +196,6 @@ def test_bad_roles_are_refused(tmp_path):
     refused("no column 'nobody'", tmp_path, client="nobody", label="income")
     with pytest.raises(DataError, match="is the label and cannot be the client"):
         Columns(label="a", client="a")
-    with pytest.raises(SpecError):
-        Columns(label="a", test_share=1.0)
     with pytest.raises(DataError, match="cannot read the schema"):
         load("it.csv", str(tmp_path), columns=Columns(label="income", schema=str(tmp_path / "none.toml")))
 
@@ -249,3 +242,96 @@ def test_a_slip_in_the_split_column_is_named(tmp_path):
     (tmp_path / "t.csv").write_text("x,y,part\n1,0,train\n2,1,tset\n3,1,test\n")
     with pytest.raises(DataError, match="'part', row 2: 'tset' is neither 'train' nor 'test'"):
         table(tmp_path / "t.csv", Columns(label="y", split="part"))
+
+
+# --- which rows are public
+
+
+def saved(folder, name, text):
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_a_second_table_brings_the_public_rows(tmp_path):
+    text = TABLE.replace(",part", "").replace(",train", "").replace(",test", "")
+    first = saved(tmp_path, "it.csv", text)
+    (tmp_path / "it.toml").write_text(SCHEMA)
+    roles = {k: v for k, v in ROLES.items() if k != "split"} | {"schema": str(tmp_path / "it.toml")}
+    header = text.splitlines()[0].split(",")
+    frame = pd.read_csv(first, dtype=str)[header[::-1]].iloc[[3, 0]]  # other order of columns, rows of its own
+    frame.assign(hospital=["north", "aaa"]).to_csv(tmp_path / "shown.csv", index=False)
+    data = load("it.csv", str(tmp_path), columns=Columns(**roles), declared=Declared(test="shown.csv"))
+    assert len(data.x_train) == 4 and torch.equal(data.x_test, data.x_train[[3, 0]])
+    assert data.y_test.tolist() == data.y_train[[3, 0]].tolist() and data.test_from == "the 2 rows of the test table"
+    names = pd.read_csv(first)["hospital"].tolist()
+    assert data.client_test[0] == data.client_train[names.index("north")] and data.client_test[1] == 0  # aaa is first
+    assert data.user_test.tolist() == data.user_train[[3, 0]].tolist()
+    frame.drop(columns=["hospital", "patient"]).to_csv(tmp_path / "bare.csv", index=False)
+    bare = load("it.csv", str(tmp_path), columns=Columns(**roles), declared=Declared(test="bare.csv"))
+    assert bare.client_test is None and bare.user_test is None and len(bare.user_train) == 4
+    frame.drop(columns=["age"]).to_csv(tmp_path / "short.csv", index=False)
+    for test, match in (("short.csv", "short.csv has no column 'age', which it.csv has"), ("no.csv", "found no such")):
+        with pytest.raises(DataError, match=match):
+            load("it.csv", str(tmp_path), columns=Columns(**roles), declared=Declared(test=test))
+    saved(tmp_path, "split.csv", TABLE)
+    with pytest.raises(DataError, match="drop split_column or test"):
+        load("split.csv", str(tmp_path), columns=Columns(**ROLES), declared=Declared(test="shown.csv"))
+
+
+def test_whole_numbers_of_a_second_table_are_a_regression_where_the_first_has_one(tmp_path):
+    saved(tmp_path, "r.csv", numeric(label=lambda i: i / 10))
+    saved(tmp_path, "t.csv", numeric(5))
+    data = load("r.csv", str(tmp_path), columns=Columns(label="y"), declared=Declared(test="t.csv"))
+    assert data.task == "regression" and data.y_test.tolist() == [0, 1, 2, 0, 1] and data.y_test.dtype == torch.float32
+    with pytest.raises(DataError, match="labels are decimal numbers"):
+        load("t.csv", str(tmp_path), columns=Columns(label="y"), declared=Declared(test="r.csv"))
+
+
+def people(rows=300, users=40, clients=6):
+    who = [(7 * i) % users for i in range(rows)]
+    return "a,y,who,site\n" + "".join(f"{i},{i % 3},u{u},s{u % clients}\n" for i, u in enumerate(who))
+
+
+@pytest.mark.parametrize("by", ["record", "user", "client"])
+def test_a_declared_share_is_drawn_by_whole_units_each_for_itself(by, tmp_path):
+    roles = Columns(label="y", user="who", client="site")
+
+    def shared(text, share=0.3):
+        saved(tmp_path, "p.csv", text)
+        return load("p.csv", str(tmp_path), columns=roles, declared=Declared(share=share, by=by))
+
+    data = shared(people())
+    assert len(data.x_train) + len(data.x_test) == 300 and 30 < len(data.x_test) < 180 and not data.public
+    assert data.test_from.startswith(f"{len(data.x_test)} of 300 records (public_share = 0.3")
+    both = set(data.user_train.tolist()) & set(data.user_test.tolist())
+    assert bool(both) == (by == "record")  # here all records of a user lie in one client
+    rows = set(data.x_test[:, 0].tolist())
+    lines = people().splitlines()
+    changed = shared("\n".join([*lines[:6], lines[6].replace(",2,", ",0,"), *lines[7:]]))
+    assert set(changed.x_test[:, 0].tolist()) == rows  # no label moves anything
+    gone = shared("\n".join(line for line in lines if ",u3," not in line)) if by == "user" else shared(people(301))
+    left = {float(line.split(",")[0]) for line in lines[1:] if by != "user" or ",u3," not in line}
+    assert rows & left == set(gone.x_test[:, 0].tolist()) & left  # nobody else moves when one comes or goes
+    with pytest.raises(DataError, match="takes none of them"):
+        shared(people(), 1e-9)
+    with pytest.raises(SpecError):
+        Declared(share=1.0)
+    with pytest.raises(DataError, match="not both"):
+        Declared(share=0.1, test="x.csv")
+
+
+def test_data_that_are_public_altogether_get_a_test_part(tmp_path):
+    saved(tmp_path, "p.csv", numeric(300))
+    data = load("p.csv", str(tmp_path), columns=Columns(label="y"), declared=Declared(everything=True))
+    assert data.public and 10 < len(data.x_test) < 60 and "all records (public_data)" in data.assumed
+
+
+def test_a_share_of_users_needs_users_and_of_a_benchmark_there_is_none(tmp_path):
+    saved(tmp_path, "p.csv", numeric())
+    with pytest.raises(DataError, match="does not say which user a record belongs to"):
+        load("p.csv", str(tmp_path), columns=Columns(label="y"), declared=Declared(share=0.3, by="user"))
+    with pytest.raises(DataError, match="has public test records of its own"):
+        load("mnist", declared=Declared(share=0.3))
+    saved(tmp_path, "s.csv", "x,y,part\n1,0,train\n2,1,train\n3,1,test\n")
+    with pytest.raises(DataError, match="comes with 1 test records"):
+        load("s.csv", str(tmp_path), columns=Columns(label="y", split="part"), declared=Declared(share=0.3))

@@ -107,15 +107,17 @@ def test_only_those_who_were_drawn_have_rows(keys, tmp_path):
     import sqlite3
 
     result = million(tmp_path, "it", 1_000_000, **keys)
-    drawn = sum(r.clients for r in result.history)
+    drawn = sum(r.clients for r in result.private.history)
     assert 100 < drawn < 320  # 200 expected
-    file = sqlite3.connect(result.folder / "clients.sqlite")
+    file = sqlite3.connect(result.folder / "private" / "clients.sqlite")
     try:
         clients = file.execute("SELECT COUNT(DISTINCT client) FROM kept").fetchone()[0]
     finally:
         file.close()
     assert clients <= drawn and (clients > drawn - 5 or "late" in keys)
-    assert (result.folder / "clients.sqlite").stat().st_size < 3 * 1000 * drawn + 65536  # rows of 252 or so bytes
+    assert (
+        result.folder / "private" / "clients.sqlite"
+    ).stat().st_size < 3 * 1000 * drawn + 65536  # rows of 252 or so bytes
 
 
 def test_what_the_clients_cost_in_memory_does_not_follow_their_number():
@@ -155,5 +157,5 @@ def test_on_a_gpu_a_seed_repeats_a_run_bit_for_bit(method, tmp_path):
         keys = {"method": method, "rounds": 6, "local_steps": 4, "batch_rate": 0.5, "device": "cuda", "seed": 3}
         keys |= {"epsilon": 4.0} if method == "dp-sgd" else {}
         sordino.train(model, clients, out=str(tmp_path), name=turn, **keys)
-        found.append((tmp_path / turn / "model.safetensors").read_bytes())
+        found.append((tmp_path / turn / "public" / "model.safetensors").read_bytes())
     assert found[0] == found[1]

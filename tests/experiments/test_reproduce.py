@@ -107,9 +107,9 @@ def test_every_setting_of_the_papers_is_one_that_a_run_accepts(name):
 def test_a_folder_of_an_earlier_version_goes_on_unless_a_setting_differs(data, tmp_path):
     experiment, trials = cells_of(running.find("003/path"), data)
     running.open_folder(tmp_path, experiment, 0.01, trials).close()
-    path = tmp_path / "003-path" / "experiment.json"
+    path = tmp_path / "003-path" / "private" / "experiment.json"
     held = json.loads(path.read_text())
-    begun = path.parent / "cells" / trials[0][1].name
+    begun = tmp_path / "003-path" / "cells" / trials[0][1].name
     begun.mkdir(parents=True)
     (begun / "plan.json").write_text("{}")
     for keys in held["trials"].values():
@@ -170,7 +170,7 @@ def test_jobs_stop_in_time_and_go_on(data, tmp_path, monkeypatch):
     assert "sordino reproduce 002/fig2 --scale 0.01" in text and "infinite" in text and "002/fig2.png" in text
     assert (tmp_path / "docs" / "002" / "fig2.csv").read_text().count("\n") == 5
     damaged = next((tmp_path / "o" / "002-fig2" / "cells").iterdir())
-    (damaged / "result.json").write_text("{}")
+    (damaged / "public" / "result.json").write_text("{}")
     found = runner.invoke(reproduce, args)
     assert isinstance(found.exception, RunError) and f"Remove {damaged}, and" in str(found.exception)
     shutil.rmtree(damaged)

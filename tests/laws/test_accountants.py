@@ -229,9 +229,12 @@ def test_groups_of_gaussians_and_pure_releases():
 
 def test_parallel_is_the_worst_of_its_parts():
     one, two = Gaussian(2.0), Sampled(KINDS["LaplaceEvent"](0.5), 0.3)
-    for count in (1, 4):
+    for count in (1, 4):  # again on the same parts; or split anew each time, where a unit may be in both
         parts = [account.epsilon(Repeated(e, count), DELTA) for e in (one, two)]
-        assert account.epsilon(Repeated(Parallel((one, two)), count), DELTA) == max(parts)
+        ways = [Composed((Repeated(one, k), Repeated(two, count - k))) for k in range(count + 1)]
+        assert account.epsilon(Parallel((Repeated(one, count), Repeated(two, count))), DELTA) == max(parts)
+        anew = account.epsilon(Repeated(Parallel((one, two)), count), DELTA)
+        assert anew == max(account.epsilon(way, DELTA) for way in ways) and (anew > max(parts) or count == 1)
     assert account.delta(Parallel((one, two)), 0.5) == max(account.delta(e, 0.5) for e in (one, two))
     assert np.all(rdp.rdp(Parallel((one, two))) == np.maximum(rdp.rdp(one), rdp.rdp(two)))
     assert account.epsilon(Parallel(()), DELTA) == 0.0

@@ -177,7 +177,7 @@ def test_a_run_that_died_never_spends_more_than_there_is(mode, tmp_path):
         sordino.train(linear(), federation(), checkpoint_seconds=1e6, out=str(tmp_path), name="it", **keys)
     faults.set_hook(None)
     result = sordino.train(linear(), federation(), resume=tmp_path / "it")
-    used = result.history[-1].decided["budget_used"]
+    used = result.private.history[-1].decided["budget_used"]
     assert used <= 1 and result.guarantee.epsilon <= 2.0
     if mode == "secure":
         method, made = AdapDpFl(patience=1, noise_step=0.9), plan(rounds=12)
@@ -217,9 +217,9 @@ def test_a_round_in_which_nobody_came_is_paid_and_changes_nothing():
 def test_a_whole_run_keeps_its_promise_and_explains_itself(tmp_path):
     made = job(method="adap-dp-fl", rounds=8, epsilon=3.0, noise_step=0.7, patience=1, out=str(tmp_path))
     result = run.execute(made, own=True)
-    used = [r.decided["budget_used"] for r in result.history]
+    used = [r.decided["budget_used"] for r in result.private.history]
     assert used[-1] <= 1 and result.guarantee.epsilon <= 3.0
-    said = made.method.explain([{"round": r.round, "decided": r.decided} for r in result.history])
+    said = made.method.explain([{"round": r.round, "decided": r.decided} for r in result.private.history])
     assert len(said) == 3 and "the loss has fallen 1 times in a row" in said[0]
     assert "clipped at 1 in round 1" in said[1]  # the first clip is the one that was asked for
 
@@ -227,13 +227,14 @@ def test_a_whole_run_keeps_its_promise_and_explains_itself(tmp_path):
 def test_a_record_has_what_its_round_used(tmp_path):
     """Clip and noise of a round, not those that were made of it for the next one."""
     made = job(method="adap-dp-fl", rounds=5, epsilon=3.0, noise_step=0.7, patience=1, clip=0.8, out=str(tmp_path))
-    history = run.execute(made, own=True).history
-    assert history[0].clip == history[0].decided["clip"] == pytest.approx(0.8)
+    result = run.execute(made, own=True)
+    history, owners = result.history, result.private.history
+    assert history[0].clip == owners[0].decided["clip"] == pytest.approx(0.8)
     batch = made.plan.local.expected_batch(round(made.plan.mean_client))
-    for record in history:
-        used = made.plan.local.learning_rate * record.decided["noise"] * record.decided["clip"] / batch
-        assert record.noise == pytest.approx(used) and record.clip == pytest.approx(record.decided["clip"])
-    for before, after in pairwise(history):
+    for record, own in zip(history, owners, strict=True):
+        used = made.plan.local.learning_rate * own.decided["noise"] * own.decided["clip"] / batch
+        assert record.noise == pytest.approx(used) and record.clip == pytest.approx(own.decided["clip"])
+    for before, after in pairwise(owners):
         assert after.decided["clip"] == pytest.approx(before.decided["next_clip"])
     assert len({r.clip for r in history}) > 1  # else there was nothing to be off by
 

@@ -168,10 +168,10 @@ def test_claimed_and_accounted_stand_side_by_side(tmp_path):
                            local_steps=2, out=str(tmp_path))  # fmt: skip
     assert math.isinf(result.guarantee.epsilon) and "own records" in str(result.guarantee.reason)
     assert len(result.history) == 7  # the budget ended it, by its own count
-    last = result.history[-1].decided
+    last = result.private.history[-1].decided
     assert last["delta_algorithm_4"] == pytest.approx(7.3377e-6, rel=1e-3)  # THEORY 3.5
     assert last["delta_exact_if_public"] == pytest.approx(1.1053e-8, rel=1e-3)
-    head = (tmp_path / result.folder.name / "result.json").read_text()
+    head = (tmp_path / result.folder.name / "public" / "result.json").read_text()
     assert '"claim"' in head and "It does not hold" in head
 
 

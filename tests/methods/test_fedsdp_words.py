@@ -24,7 +24,7 @@ def test_a_run_from_the_shell_and_its_explanation(sordino_command, small_npz, tm
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["claim"] is None and told["guarantee"]["epsilon"] <= 20
-    records = [json.loads(line) for line in (tmp_path / "runs/a/records.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "runs/a/private/records.jsonl").read_text().splitlines()]
     chosen = [r["decided"] for r in records]
     assert [c["learnt"] for c in chosen] == [True, False, True, False]
     assert [c["sums"] for c in chosen] == [3, 1, 3, 1]

@@ -263,7 +263,7 @@ def test_a_run_from_the_shell_with_clients_that_come_and_go(sordino_command, sma
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["guarantee"]["epsilon"] <= 8
-    records = [json.loads(line) for line in (tmp_path / "runs/a/records.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "runs/a/private/records.jsonl").read_text().splitlines()]
     spent = {}
     for record in records:
         for client, own in record["decided"]["clients"].items():
@@ -272,5 +272,5 @@ def test_a_run_from_the_shell_with_clients_that_come_and_go(sordino_command, sma
     assert max(spent.values()) <= 1 + 1e-6
     lowest = min(r["decided"]["multiplier"][0] for r in records if r["decided"]["heard"])
     assert lowest < 0.9 * records[0]["decided"]["even_multiplier"]  # less noise than a constant multiplier
-    told = sordino_command("explain", str(tmp_path / "runs/a"), "--client", "0", cwd=tmp_path)
+    told = sordino_command("explain", str(tmp_path / "runs/a"), "--client", "0", "--owner", cwd=tmp_path)
     assert told.returncode == 0 and "noise multiplier" in told.stdout

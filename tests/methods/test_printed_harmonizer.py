@@ -375,7 +375,7 @@ def test_the_choice_is_explained(tmp_path):
     run = sordino.train(linear(), mixed(), method="udp-fl-paper", out=str(tmp_path), name="a", **keys)
 
     def told(*args):
-        found = CliRunner().invoke(explain, [str(run.folder), *args], catch_exceptions=False)
+        found = CliRunner().invoke(explain, [str(run.folder), "--owner", *args], catch_exceptions=False)
         assert found.exit_code == 0
         return found.output
 
@@ -386,5 +386,5 @@ def test_the_choice_is_explained(tmp_path):
     one = told("--client", "3")
     assert "Client 3 (dense: " in one and "chose gaussian in round 1: score " in one and "Client 0" not in one
     assert "noise of the clients" not in one  # said of all of them
-    records = [json.loads(line) for line in (run.folder / "records.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (run.folder / "private" / "records.jsonl").read_text().splitlines()]
     assert [r["decided"]["mechanisms"]["laplace"] for r in records] == [2, 2, 2]

@@ -320,8 +320,8 @@ def test_everyone_who_is_drawn_pays_heard_or_not(tmp_path):
         for what, _ in rows
     ]
     assert charged == drawn and len(drawn) == 8
-    assert [r.clients for r in result.history] == [len(d) for d in drawn]
-    answers = [r.answers for r in result.history]
+    assert [r.clients for r in result.private.history] == [len(d) for d in drawn]
+    answers = [r.answers for r in result.private.history]
     assert sum(answers) < sum(map(len, drawn))
 
 
@@ -336,7 +336,7 @@ def test_late_answers_survive_a_kill(point, number, whole, tmp_path):
     killed(point, number, mlp(), federation(), **keys(tmp_path / "cut", algorithm="ditto"))
     again = sordino.train(mlp(), federation(), resume=tmp_path / "cut" / "it")
     assert same_weights(whole.model, again.model)
-    assert [r.answers for r in whole.history] == [r.answers for r in again.history]
+    assert [r.answers for r in whole.private.history] == [r.answers for r in again.private.history]
 
 
 def test_in_secure_mode_a_late_answer_is_not_heard_again_after_a_kill(tmp_path, monkeypatch):

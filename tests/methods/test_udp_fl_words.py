@@ -85,7 +85,7 @@ def test_a_run_from_the_shell_and_its_explanation(sordino_command, small_npz, tm
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["claim"] is None and told["guarantee"]["epsilon"] <= 8
-    records = [json.loads(line) for line in (tmp_path / "runs/a/records.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "runs/a/private/records.jsonl").read_text().splitlines()]
     assert [r["decided"]["mechanism"] for r in records] == ["gaussian"] * 3
     assert "profile medical" in UdpFl(reselect=2).explain(records)[0]
     assert epsilon(Repeated(LaplaceL2Event(records[0]["decided"]["noise_multiplier"]), 3), 1e-5) <= 8
@@ -98,7 +98,7 @@ def in_two(tmp_path, **keys):
     made = sordino.train(
         linear(), federation((6,) * 4), users=users, clients_per_user=2, method="udp-fl", out=str(tmp_path), **keys
     )
-    return [record.decided for record in made.history]
+    return [record.decided for record in made.private.history]
 
 
 def test_what_is_told_of_users_counts_every_client_that_they_are_in(tmp_path):
@@ -112,6 +112,6 @@ def test_what_is_told_of_users_counts_every_client_that_they_are_in(tmp_path):
 def test_a_round_that_nobody_came_to_says_nothing_of_what_was_spent(tmp_path):
     made = sordino.train(linear(), federation(), method="udp-fl", managed=True, max_participations=1, rounds=3,
                          epsilon=4.0, learning_rate=0.1, device="cpu", out=str(tmp_path))  # fmt: skip
-    told = [r.decided for r in made.history]
+    told = [r.decided for r in made.private.history]
     assert told[0]["renyi"] == pytest.approx(told[0]["renyi_total"])
     assert all("renyi" not in d and "rho" not in d for d in told[1:])

@@ -192,7 +192,7 @@ def test_the_stored_model_of_tied_weights_can_be_loaded(tmp_path):
 
     result = train(Tied(), tmp_path)
     fresh = Tied()
-    fresh.load_state_dict(load_file(result.folder / "model.safetensors"))
+    fresh.load_state_dict(load_file(result.folder / "public" / "model.safetensors"))
     assert torch.equal(fresh.a.weight, result.model.a.weight) and fresh.b.weight is fresh.a.weight
 
 

@@ -88,8 +88,9 @@ def test_an_epsilon_is_a_number_of_at_least_zero(epsilon):
 
 
 @pytest.mark.parametrize("event", [
-    Sampled(FixedSize(Gaussian(1.0), 1, 10), 0.5), Sampled(Parallel((Gaussian(1.0), Pure(1.0))), 0.5),
-    FixedSize(Sampled(Gaussian(1.0), 0.5), 1, 10),
+    Sampled(FixedSize(Gaussian(1.0), 1, 10), 0.5), FixedSize(Sampled(Gaussian(1.0), 0.5), 1, 10),
+    FixedSize(Parallel((Gaussian(1.0), Pure(1.0)), by_place=True), 1, 10),
+    Composed((Sampled(Gaussian(1.0), 0.5), FixedSize(Gaussian(1.0), 1, 10))),
 ])  # fmt: skip
 def test_what_no_theory_covers_is_refused(event):
     for ask in (

@@ -12,6 +12,7 @@ import sordino
 from problems import FEATURES, federation, held_out, linear
 from sordino.core.errors import DataError, RunError
 from sordino.runs import case, checks, spec
+from sordino.runs.finding import SEVERITIES
 from sordino.runs.ledger import Budget, Ledger
 
 SECURE = {"mode": "secure", "rounds": 3, "learning_rate": 0.5}
@@ -36,7 +37,7 @@ def found(rule, one):
     """What one rule says, and that the whole list has it too."""
     alone = list(rule(one))
     assert [replace(f, rule=rule.__name__) for f in alone] == [f for f in checks.check(one) if f.rule == rule.__name__]
-    assert all(f.severity in checks.SEVERITIES and f.found and f.why and f.fix for f in alone)
+    assert all(f.severity in SEVERITIES and f.found and f.why and f.fix for f in alone)
     return alone
 
 
@@ -231,6 +232,61 @@ def test_own_clients_and_test_data_are_compared_too():
     assert not found(checks.metrics_in_clear, parts())  # nothing to publish
 
 
+def visits(folder, users, part=None, rows=240):
+    """A table of people and sites; `part` says which rows are test records."""
+    i = np.arange(rows)
+    columns = {"a": i, "y": i % 2, "who": i % users, "site": i % users % 4}
+    columns |= {} if part is None else {"part": np.where(part(i), "test", "train")}
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    (folder / "visits.csv").write_text("\n".join(lines) + "\n")
+    roles = {"label_column": "y", "user_column": "who", "client_column": "site"}
+    return roles | {"dataset": "visits.csv"} | ({} if part is None else {"split_column": "part"})
+
+
+def test_people_with_public_and_private_records(tmp_path):
+    keys = visits(tmp_path, 40, lambda i: i % 7 == 0)
+    mixed = files(tmp_path, **keys, unit="user")
+    only(checks.partly_public, mixed, "broken", "35 of 40 users have test records", "split by whole users")
+    fed = files(tmp_path, **keys, method="dp-fedavg")
+    only(checks.partly_public, fed, "broken", "4 of 4 clients have test records")
+    assert not found(checks.partly_public, files(tmp_path, **keys))  # the unit is a record
+    assert not found(checks.partly_public, files(tmp_path, **keys, method="dp-fedavg", partition="iid"))  # made up
+    assert not found(checks.partly_public, files(tmp_path, **keys, unit="user", public_data=True))
+    keys = visits(tmp_path, 40, lambda i: i % 40 < 4)  # four people, with all that they have
+    assert not found(checks.partly_public, files(tmp_path, **keys, unit="user"))
+    keys = visits(tmp_path, 40)
+    shared = files(tmp_path, **keys, unit="user", public_share=0.3)
+    assert not found(checks.partly_public, shared) and len(shared.data.y_test)
+    (tmp_path / "shown.csv").write_text("a,y\n1,0\n2,1\n")
+    only(checks.partly_public, files(tmp_path, **keys, unit="user", test="shown.csv"), "weak", "do not say which user")
+
+
+def test_what_is_declared_public(tmp_path):
+    keys = visits(tmp_path, 40)
+    shared = files(tmp_path, **keys, unit="user", public_share=0.3)
+    only(checks.declared_public, shared, "note", "all those of some users", "nobody is charged")
+    only(checks.declared_public, files(tmp_path, **keys, public_data=True), "note", "public_data = true")
+    assert not found(checks.declared_public, files(tmp_path, **keys))
+
+
+def test_private_records_dealt_by_label(tmp_path):
+    keys = visits(tmp_path, 40)
+    for law in ("dirichlet:0.5", "shards:2"):
+        dealt = files(tmp_path, **keys, partition=law)
+        only(checks.dealt_by_label, dealt, "broken", "which are private here", "public_data = true")
+        assert dealt.job is None and not found(checks.cannot_start, dealt)  # said once
+        assert not found(checks.dealt_by_label, files(tmp_path, **keys, partition=law, public_data=True))
+    assert not found(checks.dealt_by_label, files(tmp_path, **keys, partition="quantity:2"))
+
+
+def test_a_run_that_can_show_no_figure(tmp_path):
+    keys = visits(tmp_path, 40)
+    only(checks.no_evaluation, files(tmp_path, **keys, unit="user"), "note", "a deviation of", "test = PATH", "users")
+    assert not found(checks.no_evaluation, files(tmp_path, **keys, public_share=0.2))
+    assert not found(checks.no_evaluation, files(tmp_path, **keys, epsilon=9.0, validation=0.5))
+    assert not found(checks.no_evaluation, parts())  # from Python nothing is held out unasked
+
+
 def test_baseline(small_npz):
     only(checks.baseline, files(small_npz.parent, baseline=True), "broken", "without any noise", "drop baseline")
     assert not found(checks.baseline, files(small_npz.parent))
@@ -323,7 +379,7 @@ def test_a_sound_configuration_has_notes_only():
 
 def test_the_worst_comes_first():
     found = [f.severity for f in checks.check(parts(method="dp-fedavg", viewer="server", epsilon=50.0))]
-    assert found == sorted(found, key=checks.SEVERITIES.index) and found[0] == "broken" and "weak" in found
+    assert found == sorted(found, key=SEVERITIES.index) and found[0] == "broken" and "weak" in found
 
 
 def test_the_plan_of_a_file_is_that_of_the_run(small_npz):

@@ -22,7 +22,8 @@ from sordino.runs.ledger import Budget, Ledger
 from sordino.runs.run import absolute
 
 EASY = {"features": "none", "clients": 8, "rounds": 4, "learning_rate": 0.5, "device": "cpu", "checkpoint_seconds": 0.0}
-CHARGED = {"validation": 0.25, "evaluate_on": "validation"}  # has a price of its own, which a small epsilon cannot pay
+# has a price of its own, which a small epsilon cannot pay
+CHARGED = {"validation": 0.25, "evaluate_on": "validation", "evaluate_every": 1, "release_noise": 20.0}
 
 
 class Killed(BaseException):
@@ -179,7 +180,7 @@ def test_a_file_that_changed_makes_another_comparison_and_a_key_that_is_new_does
     budgets.write_text("client,epsilon\n" + "".join(f"{k},{1 + k}\n" for k in range(8)))
     found = made("dp-sgd", (8.0,), 1, budgets=str(budgets))
     compare.open_folder(str(tmp_path), "it", found).close()
-    path = tmp_path / "it" / "comparison.json"
+    path = tmp_path / "it" / "private" / "comparison.json"
     held = json.loads(path.read_text())
     del held["methods"]["dp-sgd"]["compile"], held["files"]  # as an earlier version wrote it
     path.write_text(json.dumps(held))
@@ -234,7 +235,8 @@ class Seen:
 
 
 def test_cells_share_one_ledger_and_all_that_the_seed_draws(made, tmp_path, monkeypatch):
-    keys = {"model": "mlp", "partition": "dirichlet:0.5", "client_rate": 0.5, "batch_rate": 0.5, "local_steps": 3}
+    keys = {"model": "mlp", "partition": "dirichlet:0.5", "public_data": True}
+    keys |= {"client_rate": 0.5, "batch_rate": 0.5, "local_steps": 3}
     found, seen = made("none,dp-sgd,dp-fedavg,geodp", (4.0,), 2, **keys), Seen(monkeypatch)
     folder, failures, news = run(tmp_path, "it", found)
     assert not failures and [n.cell for n in news if n.kind == "done"] == names(found)
@@ -242,7 +244,8 @@ def test_cells_share_one_ledger_and_all_that_the_seed_draws(made, tmp_path, monk
         (r, 4) for r in (1, 2, 3, 4)
     ]
     at = {c.name: folder.path / "cells" / c.name for c in found}
-    assert {json.loads((at[n] / "ledger.json").read_text())["path"] for n in at} == {None}  # these data are one's own
+    found_at = {json.loads((at[n] / "private" / "ledger.json").read_text())["path"] for n in at}
+    assert found_at == {None}  # these data are one's own
     assert registry().is_file() and not (folder.path / "ledger.sqlite").exists()
     assert all(charges(path) == [0, 1, 2, 3] for path in at.values())
     parts = [(c.x.tolist(), c.all_sizes().tolist()) for c in (build.from_spec(c.spec).clients for c in found)]
@@ -310,7 +313,7 @@ def test_resumed_after_kills_it_is_the_same_comparison(made, tmp_path):
         with pytest.raises(Killed):
             run(tmp_path, "it", found)
     faults.set_hook(None)
-    before = [p.parent.name for p in (tmp_path / "it").glob("cells/*/result.json")]
+    before = [p.parent.parent.name for p in (tmp_path / "it").glob("cells/*/public/result.json")]
     assert sorted(before) == ["dp-sgd-eps4-seed0", "none-seed0"]
     again, more, news = run(tmp_path, "it", found)
     assert {n.cell for n in news if n.kind == "began"} == set(names(found)) - set(before)  # finished ones are skipped
@@ -320,9 +323,10 @@ def test_resumed_after_kills_it_is_the_same_comparison(made, tmp_path):
 
 def test_a_cell_that_died_before_its_plan_starts_anew(made, tmp_path):
     found = made("none")
-    (tmp_path / "it" / "cells" / "none-seed0").mkdir(parents=True)
-    (tmp_path / "it" / "comparison.json").write_text(json.dumps(compare.canonical(found)))
-    (tmp_path / "it" / "cells" / "none-seed0" / "ledger.json").write_text("{")
+    (tmp_path / "it" / "cells" / "none-seed0" / "private").mkdir(parents=True)
+    (tmp_path / "it" / "private").mkdir()
+    (tmp_path / "it" / "private" / "comparison.json").write_text(json.dumps(compare.canonical(found)))
+    (tmp_path / "it" / "cells" / "none-seed0" / "private" / "ledger.json").write_text("{")
     assert run(tmp_path, "it", found)[1] == {}
 
 

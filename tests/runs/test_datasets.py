@@ -34,7 +34,9 @@ def test_a_dataset_by_its_name(file, keys, clients, tmp_path, data_file):
     result = trained(tmp_path, data_dir=str(folder), epsilon=8.0, **keys)
     assert np.isfinite(result.history[-1].loss) and result.guarantee.epsilon <= 8.0
     assert ("rmse" in result.metrics) == (keys["dataset"] == "gefcom-wind")
-    assert (result.history[0].clients == clients and "worst_client" in result.metrics) or keys["dataset"] == "omniglot"
+    assert (result.private.history[0].clients == clients and "worst_client" in result.metrics) or keys[
+        "dataset"
+    ] == "omniglot"
 
 
 def test_text_by_speaker(tmp_path, data_file):

@@ -41,7 +41,7 @@ def test_a_real_full_disk(small_npz, sordino_command):
     assert state is not None and state[1] > 5 and state[2] is None  # sound, and some way into the run
     resumed = sordino_command("resume", "runs/it", "--json", cwd=here)
     assert resumed.returncode == 0, resumed.stderr
-    one, other = ((here / "runs" / n / "model.safetensors").read_bytes() for n in ("whole", "it"))
+    one, other = ((here / "runs" / n / "public" / "model.safetensors").read_bytes() for n in ("whole", "it"))
     assert one == other
 
 
@@ -55,16 +55,18 @@ def test_five_real_kills(small_npz, sordino_command):
     folder = here / "runs" / "it"
     command, killed = ("run", "it.toml", "--name", "it", "--json"), 0
     for i in range(5):
-        at = {"file": str(folder / "records.jsonl"), "kill": 25 * (i + 1), "delay": draw.random() * 0.02}
+        at = {"file": str(folder / "public" / "records.jsonl"), "kill": 25 * (i + 1), "delay": draw.random() * 0.02}
         done = sordino_command(*command, cwd=here, **at)
         killed += done.returncode == -9
         command = ("resume", "runs/it", "--json")
     assert killed == 5
     done = sordino_command(*command, cwd=here)
     assert done.returncode == 0, done.stderr
-    assert (folder / "model.safetensors").read_bytes() == (here / "runs/whole/model.safetensors").read_bytes()
+    assert (folder / "public" / "model.safetensors").read_bytes() == (
+        here / "runs/whole/public/model.safetensors"
+    ).read_bytes()
     assert charges(folder) == list(range(200))
-    result = json.loads((folder / "result.json").read_text())
+    result = json.loads((folder / "public" / "result.json").read_text())
     assert result["rounds"] == 200 and result["guarantee"]["epsilon"] <= 5.0
 
 
@@ -75,11 +77,11 @@ def test_a_secure_run_that_is_really_killed_pays_for_what_it_lost(small_npz, sor
     (here / "it.toml").write_text(TOML.format(rounds=120, every=1000) + 'mode = "secure"\n')
     folder, command = here / "runs" / "it", ("run", "it.toml", "--name", "it", "--json")
     for i in range(2):
-        at = {"file": str(folder / "records.jsonl"), "kill": 20 * (i + 1), "delay": 0.0}
+        at = {"file": str(folder / "public" / "records.jsonl"), "kill": 20 * (i + 1), "delay": 0.0}
         assert sordino_command(*command, cwd=here, **at).returncode == -9
         command = ("resume", "runs/it", "--json")
     done = sordino_command(*command, cwd=here)
     assert done.returncode == 0, done.stderr
-    result = json.loads((folder / "result.json").read_text())
+    result = json.loads((folder / "public" / "result.json").read_text())
     assert len(charges(folder)) == 120  # never one more than was planned
     assert result["rounds"] < 120 and 0 < result["guarantee"]["epsilon"] <= 5.0

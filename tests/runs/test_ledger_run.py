@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,8 +82,8 @@ def test_every_run_has_its_ledger_head_and_they_all_verify(tmp_path):
     try:
         heads = []
         for result in results:
-            kept = json.loads((result.folder / "ledger.json").read_text())
-            assert kept == json.loads((result.folder / "result.json").read_text())["ledger"]
+            kept = json.loads((result.folder / "private" / "ledger.json").read_text())
+            assert kept["head"] not in "".join(p.read_text() for p in (result.folder / "public").glob("*.json"))
             assert kept["path"] is None and kept["data"] is None
             heads.append((str(result.folder), kept["entries"], kept["head"]))
         assert [h[1] for h in heads] == [4, 8]  # a plan and three rounds each
@@ -140,7 +141,7 @@ def test_a_refusal_at_the_last_moment_leaves_no_folder(tmp_path, monkeypatch):
     set_budget(registry(), 1.5)
     train(tmp_path, name="one")
     with monkeypatch.context() as patch:
-        patch.setattr(run, "_afford", lambda job, data: None)
+        patch.setattr(run, "afford", lambda job, data: None)
         with pytest.raises(BudgetError, match="left: epsilon"):
             train(tmp_path, name="two")
     assert folders(tmp_path) == ["one"]
@@ -222,11 +223,11 @@ def test_clients_made_when_asked_for_are_told_apart_by_the_first_and_their_numbe
 def test_evaluation_on_public_data_is_said_to_be_so(tmp_path):
     result = train(tmp_path, evaluate_every=2)
     assert [r.evaluated_on for r in result.history] == [None, "public test data", "public test data"]
-    assert json.loads((result.folder / "plan.json").read_text())["evaluated_on"] == "public test data"
+    assert json.loads((result.folder / "public" / "plan.json").read_text())["evaluated_on"] == "public test data"
     assert [k for k, *_ in entries(registry())] == ["plan", "round", "round", "round"]
     blind = sordino.train(mlp(), federation(), rounds=1, out=str(tmp_path), device="cpu")
     assert blind.history[0].evaluated_on is None
-    assert json.loads((blind.folder / "plan.json").read_text())["evaluated_on"] is None
+    assert json.loads((blind.folder / "public" / "plan.json").read_text())["evaluated_on"] is None
 
 
 # --- personal budgets
@@ -236,7 +237,7 @@ def test_evaluation_on_public_data_is_said_to_be_so(tmp_path):
 def test_a_client_takes_part_only_while_its_own_budget_pays(method, tmp_path):
     keys = {"method": method, "rounds": 12, "epsilon": 2.0, "budgets": "0.8:0.25,1.4:0.25,2:0.25,50:0.25"}
     result = train(tmp_path, **keys)
-    stored = json.loads((result.folder / "plan.json").read_text())
+    stored = json.loads((result.folder / "public" / "plan.json").read_text())
     found = {b["epsilon"]: b for b in stored["budgets"]}
     assert all(b["clients"] == 2 and b["delta"] == 1e-5 for b in found.values())
     made = job(module=mlp(), out=str(tmp_path), **keys)
@@ -259,9 +260,11 @@ def test_budgets_change_nobodys_noise_and_a_rich_table_changes_nothing(tmp_path)
     file = tmp_path / "rich.csv"
     file.write_text("client,epsilon\n" + "".join(f"{i},9\n" for i in range(8)))
     plain, rich = train(tmp_path, seed=5), train(tmp_path, seed=5, budgets=str(file))
-    assert same_weights(plain.model, rich.model) and plain.guarantee == rich.guarantee
+    assert same_weights(plain.model, rich.model)
+    assert replace(rich.guarantee, public=plain.guarantee.public) == plain.guarantee
+    assert set(rich.guarantee.public) - set(plain.guarantee.public) == {"the clients' own budgets"}
     poor = train(tmp_path, seed=5, budgets="0.6:0.5,1:0.5")
-    plans = [json.loads((r.folder / "plan.json").read_text()) for r in (plain, poor)]
+    plans = [json.loads((r.folder / "public" / "plan.json").read_text()) for r in (plain, poor)]
     assert plans[0]["noise_multiplier"] == plans[1]["noise_multiplier"] and plans[0]["budgets"] is None
     assert not same_weights(plain.model, poor.model)
 
@@ -271,7 +274,7 @@ def test_clients_that_cannot_pay_for_one_round_are_named_and_stay_out(tmp_path):
     file.write_text("client,epsilon\n" + "".join(f"{i},{0.01 if i in (2, 5) else 1}\n" for i in range(8)))
     result = train(tmp_path, budgets=str(file))
     assert result.notes == ("2 clients never take part, their budgets pay for no round: 2, 5",)
-    assert [r.clients for r in result.history] == [6, 6, 6]
+    assert [r.clients for r in result.private.history] == [6, 6, 6]
     with pytest.raises(BudgetError, match="no client's own budget pays"):
         train(tmp_path, budgets="0.001:1")
     with pytest.raises(SpecError, match="budgets of clients go with methods whose epsilon is accounted, not with none"):

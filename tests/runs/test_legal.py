@@ -131,7 +131,7 @@ BAD = [
     ({"records_per_user": 2}, "unit = user"),
     ({"clients_per_user": 2}, "unit = user"),
     ({"clients_per_user": 0, "unit": "user"}, "at least 1"),
-    ({"evaluate_on": "validation"}, "needs validation"),
+    ({"evaluate_on": "validation", "validation": 0.0}, "needs validation"),
     ({"evaluate_on": "tuning", "validation": 0.2}, "needs tuning"),
     ({"evaluate_on": "tset"}, "test, validation, tuning"),
     ({"validation": 1.0}, "validation"),

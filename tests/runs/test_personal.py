@@ -39,7 +39,7 @@ def test_personal_figures_are_those_of_the_clients_own_models(algorithm, tmp_pat
     assert found["personal_accuracy"] > 0.85 > 0.6 > result.accuracy
     assert found["personal_worst_client"] <= found["personal_accuracy"] <= 1
     assert found["personal_client_gap"] >= 0 and found["personal_client_std"] >= 0
-    stored = json.loads((result.folder / "result.json").read_text())
+    stored = json.loads((result.folder / "public" / "result.json").read_text())
     assert stored["metrics"] == pytest.approx(found)
     again = sordino.train(mlp(), CLIENTS, test=TEST, test_clients=OWNERS, resume=result.folder)
     assert again.metrics == found and same_weights(again.model, result.model)
@@ -57,8 +57,8 @@ def test_dittos_shared_model_and_figures_are_fedavgs(tmp_path):
 def test_a_private_run_shows_no_personal_figure(algorithm, method, tmp_path):
     result = train(tmp_path, algorithm=algorithm, method=method, epsilon=8.0, rounds=2)
     assert not [k for k in result.metrics if "personal" in k]
-    assert "personal" not in (result.folder / "result.json").read_text().replace("personal_layers", "")
-    assert "personal" not in (result.folder / "records.jsonl").read_text()
+    assert "personal" not in (result.folder / "public" / "result.json").read_text().replace("personal_layers", "")
+    assert "personal" not in (result.folder / "public" / "records.jsonl").read_text()
     assert "worst_client" in result.metrics  # of the shared model, on public test data
 
 
@@ -82,13 +82,13 @@ def test_how_unequal_clients_fare_counted_by_hand(tmp_path):
 def test_personal_figures_cover_the_clients_that_took_part(tmp_path):
     """A client that was never drawn has no model of its own."""
     result = train(tmp_path, algorithm="ditto", rounds=1, client_rate=0.3, seed=4)
-    assert 0 < result.history[0].clients < COUNT
+    assert 0 < result.private.history[0].clients < COUNT
     assert 0 <= result.metrics["personal_accuracy"] <= 1
 
 
 def test_a_run_in_which_nobody_came_has_no_personal_figure(tmp_path):
     result = train(tmp_path, algorithm="ditto", rounds=1, client_rate=1e-6)
-    assert result.history[0].clients == 0 and not [k for k in result.metrics if "personal" in k]
+    assert result.private.history[0].clients == 0 and not [k for k in result.metrics if "personal" in k]
 
 
 @pytest.mark.parametrize("owners", [np.zeros(3, dtype=int), np.zeros(len(OWNERS)), OWNERS[:, None], "abc"])
@@ -143,8 +143,8 @@ def test_what_travels_is_counted(algorithm, share, tmp_path):
     """Down: the model, for SCAFFOLD its control variate too, for FedRep the body (126 of 147 parameters) alone."""
     keys = {"method": "none", "rounds": 1, "local_steps": 2, "device": "cpu", "out": str(tmp_path)}
     result = sordino.train(mlp(), federation(), algorithm=algorithm, **keys)
-    assert result.history[0].bytes_down == pytest.approx(8 * 4 * 147 * share)
-    assert result.history[0].bytes_up == pytest.approx(8 * 4 * (147 * share + 1))  # and the weight
+    assert result.private.history[0].bytes_down == pytest.approx(8 * 4 * 147 * share)
+    assert result.private.history[0].bytes_up == pytest.approx(8 * 4 * (147 * share + 1))  # and the weight
 
 
 def test_owners_that_are_no_clients_are_refused(tmp_path):
@@ -177,4 +177,4 @@ def test_a_run_that_diverged_is_shown_and_resumed(tmp_path):
     made = sordino.train(nn.Linear(20, 1), clients, test=clients[0], **keys)
     again = sordino.train(nn.Linear(20, 1), clients, test=clients[0], resume=tmp_path / "it")
     assert len(again.history) == 3 and not np.isfinite(list(made.metrics.values())).any()
-    json.loads((tmp_path / "it" / "result.json").read_text(), parse_constant=lambda c: pytest.fail(c))
+    json.loads((tmp_path / "it" / "public" / "result.json").read_text(), parse_constant=lambda c: pytest.fail(c))

@@ -98,7 +98,9 @@ def test_a_research_run_killed_anywhere_ends_as_if_it_had_not_been(point, every,
         assert [r.round for r in result.history] == [1, 2, 3, 4, 5]
         assert result.guarantee == unkilled.guarantee and result.guarantee.epsilon <= TARGET
         assert [r.loss for r in result.history] == [r.loss for r in unkilled.history]
-        assert (folder / "model.safetensors").read_bytes() == (unkilled.folder / "model.safetensors").read_bytes()
+        assert (folder / "public" / "model.safetensors").read_bytes() == (
+            unkilled.folder / "public" / "model.safetensors"
+        ).read_bytes()
     assert died >= 1
 
 
@@ -163,7 +165,7 @@ def test_a_capped_sampled_run_resumes_with_the_same_cohorts(point, tmp_path):
     assert run_killed(point, 3, **capped, **start, out=str(tmp_path))
     result = train(resume=tmp_path / "it")
     assert same_weights(result.model, whole.model)
-    assert [r.clients for r in result.history] == [r.clients for r in whole.history]
+    assert [r.clients for r in result.private.history] == [r.clients for r in whole.private.history]
 
 
 # --- damage
@@ -194,7 +196,7 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(damage, tmp_path, unkilled):
     folder = stopped(tmp_path)
-    DAMAGES[damage](folder / CHECKPOINT)
+    DAMAGES[damage](folder / "private" / CHECKPOINT)
     result = train(resume=folder)
     assert same_weights(result.model, unkilled.model)
     assert any(CHECKPOINT in note and "damaged" in note for note in result.notes)
@@ -202,29 +204,29 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(damage, tmp_path, unk
 
 def test_two_damaged_checkpoints_are_an_error_and_nothing_is_trained(tmp_path):
     folder = stopped(tmp_path)
-    spoil(folder / CHECKPOINT)
-    spoil(folder / PREVIOUS)
+    spoil(folder / "private" / CHECKPOINT)
+    spoil(folder / "private" / PREVIOUS)
     before = charges(folder)
     with pytest.raises(RunError, match=r"cannot resume .*damaged.*Start the run anew"):
         train(resume=folder)
-    assert charges(folder) == before and not (folder / "model.safetensors").exists()
+    assert charges(folder) == before and not (folder / "public" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("tail", [b'{"round": 4, "cli', b"\x00\x00\x00", b"\xff\xfe{", b"{}\n", b"[1]\n"])
 def test_a_torn_last_record_is_dropped(tail, tmp_path, unkilled):
     folder = stopped(tmp_path)
-    with (folder / "records.jsonl").open("ab") as file:
+    with (folder / "public" / "records.jsonl").open("ab") as file:
         file.write(tail)
     result = train(resume=folder)
     assert [r.round for r in result.history] == [1, 2, 3, 4, 5]
-    assert len((folder / "records.jsonl").read_text().splitlines()) == ROUNDS
+    assert len((folder / "public" / "records.jsonl").read_text().splitlines()) == ROUNDS
     assert same_weights(result.model, unkilled.model)
 
 
 def test_a_lost_or_damaged_ledger_is_an_error(tmp_path):
     """What was spent is no longer known: going on would report less than was spent."""
     folder = stopped(tmp_path)
-    ledger, note = registry(), folder / "ledger.json"
+    ledger, note = registry(), folder / "private" / "ledger.json"
     kept, kept_note = ledger.read_bytes(), note.read_text()
     ledger.write_bytes(b"no database at all" * 100)
     with pytest.raises(RunError, match="cannot open the ledger"):
@@ -335,11 +337,11 @@ def test_another_spec_or_model_or_client_count_is_refused(tmp_path):
         sordino.train(torch.nn.Linear(20, 3), CLIENTS, test=TEST, resume=folder)
     with pytest.raises(RunError, match="must be the same"):
         sordino.train(mlp(), CLIENTS[:-1], test=TEST, resume=folder)
-    text = (folder / "spec.toml").read_text()
-    (folder / "spec.toml").write_text(text.replace("epsilon = 3.0", "epsilon = 30.0"))
+    text = (folder / "private" / "spec.toml").read_text()
+    (folder / "private" / "spec.toml").write_text(text.replace("epsilon = 3.0", "epsilon = 30.0"))
     with pytest.raises(RunError, match="another spec"):
         train(resume=folder)
-    (folder / "spec.toml").write_text(text)
+    (folder / "private" / "spec.toml").write_text(text)
     with pytest.raises(RunError, match="without rounds"):
         train(resume=folder, rounds=7)
     train(resume=folder)
@@ -375,17 +377,19 @@ def test_another_frozen_parameter_is_refused(tmp_path):
     sordino.train(module(0), CLIENTS, test=TEST, resume=tmp_path / "it")
 
 
-@pytest.mark.parametrize("name", ["plan.json", "spec.toml"])
+@pytest.mark.parametrize("name", ["job.json", "spec.toml"])
 def test_a_folder_without_its_head_is_an_error(name, tmp_path):
     folder = stopped(tmp_path)
-    (folder / name).unlink()
+    path = folder / "private" / name
+    path.unlink()
+    (folder / "public" / "spec.toml").unlink()
     with pytest.raises(sordino.SordinoError, match=name):
         train(resume=folder)
     with pytest.raises(RunError, match="no run folder"):
         train(resume=tmp_path / "nowhere")
-    if name == "plan.json":
+    if name == "job.json":
         for text in ("[1, 2]", "{", ""):
-            (folder / name).write_text(text)
+            path.write_text(text)
             with pytest.raises(RunError, match="damaged"):
                 train(resume=folder)
 
@@ -408,13 +412,13 @@ def full_disk(monkeypatch, names):
 
 def test_a_full_disk_at_a_checkpoint_is_one_clear_line_and_the_old_one_stays(tmp_path, monkeypatch, unkilled):
     folder = stopped(tmp_path, 2)
-    before = (folder / CHECKPOINT).read_bytes()
+    before = (folder / "private" / CHECKPOINT).read_bytes()
     with monkeypatch.context() as patch:
         full_disk(patch, ["checkpoint"])
         with pytest.raises(RunError, match=r"cannot write .*checkpoint.*No space left on device") as error:
             train(resume=folder)
     assert "\n" not in str(error.value)
-    assert (folder / CHECKPOINT).read_bytes() == before and not list(folder.glob("*.tmp"))
+    assert (folder / "private" / CHECKPOINT).read_bytes() == before and not list(folder.rglob("*.tmp"))
     assert same_weights(train(resume=folder).model, unkilled.model)
 
 

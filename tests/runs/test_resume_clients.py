@@ -68,7 +68,7 @@ def killed(point, number, **keys):
 
 def rows(folder):
     """What every client keeps at the end, read from the file by other means."""
-    file = sqlite3.connect(folder / "clients.sqlite")
+    file = sqlite3.connect(folder / "private" / "clients.sqlite")
     try:
         found = file.execute("SELECT kind, client, row FROM kept ORDER BY kind, client, done").fetchall()
     finally:
@@ -93,7 +93,7 @@ def whole(tmp_path_factory):
 def check_same(result, whole):
     assert same_weights(result.model, whole.model)
     assert rows(result.folder) == rows(whole.folder)
-    assert [r.answers for r in result.history] == [r.answers for r in whole.history]
+    assert [r.answers for r in result.private.history] == [r.answers for r in whole.private.history]
 
 
 NAMES = list(KINDS)
@@ -141,7 +141,7 @@ def test_resuming_a_finished_run_changes_no_row(tmp_path):
 
 def test_runs_whose_clients_keep_nothing_have_no_file(tmp_path):
     result = train(**keys("scaffold", tmp_path, algorithm="fedprox"))
-    assert not (result.folder / "clients.sqlite").exists()
+    assert not (result.folder / "private" / "clients.sqlite").exists()
 
 
 def test_a_job_that_is_run_again_and_its_baseline_start_with_clients_that_keep_nothing(tmp_path):
@@ -178,14 +178,16 @@ def test_really_killed_with_rows_in_the_write_ahead_log(small_npz, sordino_comma
     assert done.returncode == 0, done.stderr
     folder, command = here / "runs" / "it", ("run", "it.toml", "--name", "it", "--json")
     for i, delay in enumerate((0.0, 0.007)):
-        at = {"file": str(folder / "records.jsonl"), "kill": 14 * (i + 1), "delay": delay}
+        at = {"file": str(folder / "public" / "records.jsonl"), "kill": 14 * (i + 1), "delay": delay}
         assert sordino_command(*command, cwd=here, **at).returncode == -9
-        assert (folder / "clients.sqlite-wal").stat().st_size > 0
+        assert (folder / "private" / "clients.sqlite-wal").stat().st_size > 0
         command = ("resume", "runs/it", "--json")
     done = sordino_command(*command, cwd=here)
     assert done.returncode == 0, done.stderr
     whole = here / "runs" / "whole"
-    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert (folder / "public" / "model.safetensors").read_bytes() == (
+        whole / "public" / "model.safetensors"
+    ).read_bytes()
     assert rows(folder) == rows(whole)
 
 
@@ -195,7 +197,7 @@ def test_really_killed_with_rows_in_the_write_ahead_log(small_npz, sordino_comma
 def stopped(tmp_path, kind="scaffold", point="paid", number=3, **more):
     assert killed(point, number, **keys(kind, tmp_path, **more))
     folder = tmp_path / "it"
-    return folder, folder / "clients.sqlite"
+    return folder, folder / "private" / "clients.sqlite"
 
 
 @pytest.mark.parametrize("trouble", ["missing", "empty", "older"])
@@ -235,7 +237,7 @@ def test_a_run_that_kept_nothing_yet_may_be_without_a_file(tmp_path, whole):
 @pytest.mark.parametrize(("kind", "point"), [("scaffold", "paid"), ("late", "recorded"), ("late", "saved")])
 def test_the_checkpoint_before_still_has_its_rows(kind, point, tmp_path, whole):
     folder, _ = stopped(tmp_path, kind, point)
-    (folder / CHECKPOINT).write_bytes(b"")
+    (folder / "private" / CHECKPOINT).write_bytes(b"")
     result = train(resume=folder)
     assert any("damaged" in note for note in result.notes)
     check_same(result, whole(kind))
@@ -244,7 +246,7 @@ def test_the_checkpoint_before_still_has_its_rows(kind, point, tmp_path, whole):
 @pytest.mark.parametrize("point", ["stored", "saving"])
 def test_the_checkpoint_before_still_has_its_rows_while_one_is_written(point, tmp_path, whole):
     folder, _ = stopped(tmp_path, "scaffold", point)
-    (folder / CHECKPOINT).write_bytes(b"")
+    (folder / "private" / CHECKPOINT).write_bytes(b"")
     check_same(train(resume=folder), whole("scaffold"))
 
 

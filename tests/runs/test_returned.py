@@ -181,7 +181,7 @@ def test_what_a_later_round_costs_is_looked_at_before_it_is_charged(odd, tmp_pat
     keys = {"method": "odd", "rounds": 2, "out": str(tmp_path), "name": "it", "device": "cpu"}
     with pytest.raises(RunError, match=r"odd\.now_costs: unit 'house'"):
         sordino.train(linear(), federation(), **keys)
-    assert len((tmp_path / "it" / "records.jsonl").read_text().splitlines()) == 1
+    assert len((tmp_path / "it" / "public" / "records.jsonl").read_text().splitlines()) == 1
 
 
 def test_a_rehearsal_changes_nothing_and_what_is_right_passes(odd):
@@ -231,8 +231,8 @@ def test_a_failure_on_the_way_is_written_into_the_folder(odd, tmp_path):
     keys = {"method": "odd", "rounds": 3, "out": str(tmp_path), "name": "it", "device": "cpu"}
     with pytest.raises(SordinoError, match=r"odd\.merge fails: ValueError: late"):
         sordino.train(linear(), federation(), **keys)
-    told = json.loads((tmp_path / "it" / FAILED).read_text())
+    told = json.loads((tmp_path / "it" / "private" / FAILED).read_text())
     assert told["error"] == "RunError: odd.merge fails: ValueError: late"
     odd.classes["odd"] = Odd  # repaired: the same run goes on, and nothing is said of it any more
     done = sordino.train(linear(), federation(), resume=tmp_path / "it")
-    assert len(done.history) == 3 and not (tmp_path / "it" / FAILED).exists()
+    assert len(done.history) == 3 and not (tmp_path / "it" / "private" / FAILED).exists()

@@ -169,7 +169,7 @@ def test_drawn_once_and_part_of_the_promise(tmp_path, released):
         1e-5, rel=1e-2
     )
     assert found.plan.z > job(**keys(tmp_path, standardise=False)).plan.z
-    written = json.loads((result.folder / "plan.json").read_text())
+    written = json.loads((result.folder / "public" / "plan.json").read_text())
     assert written["evaluation"]["releases"] == 1 and written["promise"]["epsilon"] == pytest.approx(epsilon)
 
 
@@ -180,7 +180,7 @@ def test_the_model_brings_its_layer(tmp_path, released):
     assert isinstance(layer, Standardise) and torch.equal(layer.shift, shift) and torch.equal(layer.scale, scale)
     x = torch.randn(5, FEATURES)
     assert torch.equal(result.model(x), result.model[1]((x - shift) / scale))
-    on_file = load_file(result.folder / "model.safetensors")
+    on_file = load_file(result.folder / "public" / "model.safetensors")
     assert torch.equal(on_file["0.shift"], shift) and torch.equal(on_file["0.scale"], scale)
     assert not any(p is layer.shift or p is layer.scale for p in result.model.parameters())
 
@@ -197,12 +197,19 @@ def test_a_resumed_run_keeps_shift_and_scale_bit_for_bit(mode, point, tmp_path, 
         assert same_weights(whole.model, result.model)
 
 
-def test_statistics_are_never_drawn_twice_in_secure_mode(tmp_path, released):
-    """The server saw the first ones; a second draw is a second release, and one is paid for."""
-    killed("saving", mlp(), federation(), **keys(tmp_path, mode="secure"))
-    with pytest.raises(run.RunError):
-        sordino.train(mlp(), federation(), resume=tmp_path / "it")
-    assert len(released) == 1
+@pytest.mark.parametrize("point", ["beginning", "saving"])
+def test_a_secure_run_that_died_before_its_statistics_were_on_disk_draws_the_same(point, tmp_path, released):
+    """The server may have seen the first ones: a second draw with other noise would be a release nobody paid for."""
+    killed(point, mlp(), federation(), **keys(tmp_path, mode="secure"))
+    before = json.loads((tmp_path / "it" / "private" / "ledger.json").read_text())["entries"]
+    result = sordino.train(mlp(), federation(), resume=tmp_path / "it")
+    assert len(released) == 2 and all(torch.equal(*pair) for pair in zip(*released, strict=True))
+    assert torch.equal(result.model[0].shift, released[0][0]) and len(result.history) == 4
+    after = json.loads((tmp_path / "it" / "private" / "ledger.json").read_text())["entries"]
+    assert after - before == 4  # its rounds; the plan was charged once
+    assert not (tmp_path / "it" / "private" / "statistics.key").exists()
+    sordino.train(mlp(), federation(), **keys(tmp_path, mode="secure", name="other"))
+    assert not torch.equal(released[2][0], released[0][0])
 
 
 def test_a_baseline_can_be_resumed(tmp_path):

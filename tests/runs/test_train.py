@@ -60,7 +60,7 @@ def test_a_secure_run_is_never_the_same_twice(method, tmp_path):
     assert not same_weights(one.model, two.model)
     assert one.guarantee.mode == "secure" and one.guarantee.epsilon <= 2.0
     assert "seed" not in one.guarantee.sentence()
-    assert "key" not in (one.folder / "plan.json").read_text().lower()
+    assert "key" not in (one.folder / "public" / "plan.json").read_text().lower()
 
 
 def test_training_learns_and_the_module_one_brought_stays(tmp_path):
@@ -87,7 +87,7 @@ def test_epsilon_grows_by_the_round_under_sampling_too(tmp_path):
     result = train(tmp_path, **keys)
     spent = [r.epsilon["public"] for r in result.history]
     assert all(a < b for a, b in itertools.pairwise(spent)) and spent[-1] <= 2.0
-    assert all(math.isinf(r.epsilon["server"]) for r in result.history if r.clients)
+    assert all(math.isinf(r.epsilon["server"]) for r in result.history)
 
 
 def test_fedavg_is_infinite(tmp_path):
@@ -108,20 +108,20 @@ def test_the_cap_on_participations_is_kept_and_paid_for(tmp_path):
     """Against the server a cap of two costs two participations, however many rounds there are."""
     keys = {"method": "dp-sgd", "max_participations": 2, "epsilon": 2.0}
     result = train(tmp_path, rounds=5, **keys)
-    assert [r.clients for r in result.history] == [8, 8, 0, 0, 0]
+    assert [r.clients for r in result.private.history] == [8, 8, 0, 0, 0]
     assert result.guarantee.epsilon <= 2.0
     two = train(tmp_path, rounds=2, method="dp-sgd", epsilon=2.0)
-    plans = [json.loads((r.folder / "plan.json").read_text()) for r in (result, two)]
+    plans = [json.loads((r.folder / "public" / "plan.json").read_text()) for r in (result, two)]
     assert plans[0]["noise_multiplier"] == pytest.approx(plans[1]["noise_multiplier"], rel=1e-6)
 
 
 @pytest.mark.slow
 def test_rounds_in_which_nobody_comes_are_rounds(tmp_path):
     result = train(tmp_path, method="dp-fedavg", clients=federation((12,) * 3), client_rate=0.2, rounds=6)
-    assert 0 in [r.clients for r in result.history] and len(result.history) == 6
+    assert 0 in [r.clients for r in result.private.history] and len(result.history) == 6
     assert all(np.isfinite(r.loss) for r in result.history)
     quiet = train(tmp_path, method="none", clients=federation((12,) * 3), client_rate=0.05, rounds=6)
-    assert 0 in [r.clients for r in quiet.history]
+    assert 0 in [r.clients for r in quiet.private.history]
 
 
 def test_a_client_of_one_record_trains(tmp_path):
@@ -188,9 +188,9 @@ def test_results_are_on_file(tmp_path):
     result = train(tmp_path, name="it")
     assert result.folder == tmp_path / "it"
     fresh = mlp(seed=9)
-    fresh.load_state_dict(load_file(result.folder / "model.safetensors"))
+    fresh.load_state_dict(load_file(result.folder / "public" / "model.safetensors"))
     assert same_weights(fresh, result.model)
-    stored = json.loads((result.folder / "result.json").read_text())
+    stored = json.loads((result.folder / "public" / "result.json").read_text())
     assert stored["guarantee"]["epsilon"] == result.guarantee.epsilon and stored["accuracy"] == result.accuracy
 
 
@@ -235,8 +235,8 @@ run(100, 0.1)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 result = run(1_000_000, 1e-5)
 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-print([r.clients for r in result.history], grown, result.guarantee.epsilon)
-assert 0 < sum(r.clients for r in result.history) < 100
+print([r.clients for r in result.private.history], grown, result.guarantee.epsilon)
+assert 0 < sum(r.clients for r in result.private.history) < 100
 assert grown < 300, grown
 assert result.guarantee.epsilon <= 4.0
 """

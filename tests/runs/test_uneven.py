@@ -75,7 +75,7 @@ def test_a_run_that_ends_by_itself_says_what_it_cost_and_is_evaluated(tmp_path):
     result = train(tmp_path, **keys)
     assert len(result.history) == 7 and result.accuracy is not None
     assert [r.accuracy is None for r in result.history] == [True] * 6 + [False]
-    assert RunFolder(tmp_path / "it").read_json("result.json")["rounds"] == 7
+    assert RunFolder(tmp_path / "it").read_json("result.json", "public")["rounds"] == 7
     again = sordino.train(linear(), CLIENTS, test=TEST, resume=tmp_path / "it")
     assert len(again.history) == 7
 

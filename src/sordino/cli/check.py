@@ -11,6 +11,7 @@ import click
 
 from sordino.core.errors import SpecError
 from sordino.runs import case, checks, spec
+from sordino.runs.finding import SEVERITIES, Finding
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -39,8 +40,8 @@ def check(file: Path | None, folder: Path | None, as_json: bool) -> None:
     sys.exit(1 if broken else 0)
 
 
-def _tell(name: str, found: list[checks.Finding], unseen: list[str]) -> None:
-    counts = {s: sum(f.severity == s for f in found) for s in checks.SEVERITIES}
+def _tell(name: str, found: list[Finding], unseen: list[str]) -> None:
+    counts = {s: sum(f.severity == s for f in found) for s in SEVERITIES}
     click.echo(f"{name}: {counts['broken']} broken, {counts['weak']} weak, {counts['note']} notes")
     for f in found:
         click.echo(f"\n{f.severity}: {f.found}\n  why: {f.why}\n  fix: {f.fix}")

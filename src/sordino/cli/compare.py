@@ -89,7 +89,7 @@ def compare(
         click.echo(jsonlib.dumps(told, indent=2, allow_nan=False))
     else:
         board.results(results)
-        board.say(f"Written to {folder.path}: {', '.join(written)}")
+        board.say(f"Written to {folder.public}: {', '.join(written)}")
         if not figures.ready():
             board.say(
                 'No figures: matplotlib is not installed; try: pip install "sordino[plot]", then the same command.'
@@ -149,8 +149,8 @@ def _write(
         "table.md": tables.markdown(f"Comparison {folder.path.name}", _about(found), results),
     }
     for name, text in texts.items():
-        folder.write(name, text.encode())
-    drawn = figures.draw(folder.path, results) if figures.ready() else []
+        folder.publish(name, text.encode())
+    drawn = figures.draw(folder.public, results) if figures.ready() else []
     return [*texts, *(path.name for path in drawn)]
 
 

@@ -92,16 +92,17 @@ class Block:
         chosen = self.rate is not None or self.fixed_size is not None
         return self.client_rate is not None or (chosen and (self.local or unit in CLIENTS))
 
-    def event(self, unit: str, relation: str, hidden: bool) -> Event:
-        """All its steps; `hidden`: whether the viewer cannot see which clients take part."""
-        leaf = self.one()
+    def event(self, unit: str, relation: str, looks: trust.Viewer) -> Event:
+        """All its steps, against a viewer who may or may not see which clients take part."""
+        leaf, hidden = self.one(), not looks.sees_draw
         if self.shuffle is not None:
             level = leaf if self.local else replaced(leaf)
             return Repeated(shuffle.shuffled(level, self.shuffle, self.randomizer), self.steps)
-        own = hidden or not replace(self, client_rate=None).draws_clients(unit)
+        chosen = replace(self, client_rate=None).draws_clients(unit)
+        own = hidden or not chosen
         late = relation == "replace" and self.client_rate is not None and hidden and unit in CLIENTS
         early = "add/remove" if late and not self.local else relation  # a client's draw makes the replacing itself
-        step = self._step(leaf, early, own)
+        step = self._step(leaf, early, own, looks if chosen else trust.Viewer("public"))
         a_round = step if self.local_steps == 1 else Repeated(step, self.local_steps)
         if self.client_rate is not None and hidden:
             if self.local or unit not in CLIENTS:
@@ -110,10 +111,11 @@ class Block:
                 a_round = Sampled(a_round, self.client_rate, relation)
         return a_round if self.steps == 1 else Repeated(a_round, self.steps)
 
-    def _step(self, leaf: Event, relation: str, amplified: bool) -> Event:
+    def _step(self, leaf: Event, relation: str, amplified: bool, looks: trust.Viewer) -> Event:
         here = leaf if self.local or relation == "add/remove" else replaced(leaf)
         if self.fixed_size is not None and self.population is not None:
-            return FixedSize(here, self.fixed_size, self.population) if amplified else here
+            drawn = looks.drawn_from(self.population)
+            return FixedSize(here, min(self.fixed_size, drawn), drawn) if amplified else here
         if self.rate is None or not amplified:
             return here
         return Visible(leaf, self.rate) if self.local else Sampled(leaf, self.rate, relation)
@@ -154,9 +156,9 @@ class Question:
     group: int = 1
 
     def event(self, viewer: str | None = None) -> Event:
-        hidden = not trust.viewer(viewer or self.viewer).sees_draw
+        looks = trust.viewer(viewer or self.viewer)
         spare = self.delta / (2 * sum(block.steps * block.local_steps for block in self.blocks))
-        events = [block.priced_at(spare).event(self.unit, self.relation, hidden) for block in self.blocks]
+        events = [block.priced_at(spare).event(self.unit, self.relation, looks) for block in self.blocks]
         whole = events[0] if len(events) == 1 else Composed(tuple(events))
         return grouped(whole, self.group)
 

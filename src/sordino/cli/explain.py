@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from sordino.cli.run import accounted
 from sordino.core.errors import RunError, SpecError
-from sordino.core.record import RoundRecord, plain
+from sordino.core.parts import PRIVATE, PUBLIC, locate, runs_below
+from sordino.core.record import OwnerRecord, RoundRecord, plain
 from sordino.core.rounding import up
 from sordino.runs.folder import RunFolder
 from sordino.runs.loop import FAILED
@@ -21,7 +22,8 @@ from sordino.runs.returned import Checked
 from sordino.runs.run import stored_spec
 
 NAMED = 8  # runs that a message lists
-RECORDS, RESULT = "records.jsonl", "result.json"
+RECORDS, RESULT, PLAN = "records.jsonl", "result.json", "plan.json"
+R = TypeVar("R", RoundRecord, OwnerRecord)
 LACKING = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # what damaged files lead to
 
 
@@ -29,29 +31,38 @@ LACKING = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivi
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--client", type=int, default=None, help="Only what concerns this client, where the method says it.")
 @click.option("--rounds", default=None, metavar="A-B", help="Only these rounds, such as 1-10.")
+@click.option(
+    "--owner",
+    is_flag=True,
+    help="Also what only the owner may know: who was drawn, what was decided. Do not hand it on.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def explain(folder: Path, client: int | None, rounds: str | None, as_json: bool) -> None:
+def explain(folder: Path, client: int | None, rounds: str | None, owner: bool, as_json: bool) -> None:
     """Explain a run: its guarantee, its claim, and what its method chose in every round and why."""
     _check_folder(folder)
     wanted = stored_spec(folder)
-    plan, result = RunFolder(folder).read_json("plan.json"), _result(folder)
+    plan = RunFolder(folder).read_json(PLAN, PUBLIC)
+    seen = owner or (isinstance(plan, dict) and bool(plan.get("public_data")))
+    result = _result(folder, seen)
     whole = _records(folder, result)
     low, high = _range(rounds, max((r.round for r in whole), default=0))
-    records = [r for r in whole if low <= r.round <= high]
-    method = wanted.method_object()
-    head = _read(folder / "plan.json", lambda: _promise(wanted.method, plan, result))
+    records = _merged([r for r in whole if low <= r.round <= high], _owners(folder) if seen else {})
+    method, where = wanted.method_object(), locate(folder, PUBLIC, PLAN)
+    head = _read(where, lambda: _promise(wanted.method, plan, result))
     if client is not None and not 0 <= client < plan["clients"]:
         raise SpecError(f"there is no client {client}; clients are numbered 0 to {plan['clients'] - 1}.")
-    chose = [r for r in records if r.decided is not None]
-    if client is not None and not any(isinstance((r.decided or {}).get("clients"), dict) for r in chose):
-        raise SpecError(f"{wanted.method} decides nothing for single clients, or none was recorded. Drop --client.")
-    where = "a client's message" if method.viewer == "server" else "the sum, as if every client had brought its part"
-    text = [*head, *_read(folder / "plan.json", lambda: _noise(records, where, plan.get("budgets") or []))]
+    chose = [r for r in records if r["decided"] is not None]
+    if client is not None and not any(isinstance(r["decided"].get("clients"), dict) for r in chose):
+        way = "Drop --client." if seen else "What it decided is the owner's: add --owner, or drop --client."
+        raise SpecError(f"{wanted.method} decides nothing for single clients, or none was recorded. {way}")
+    noisy = "a client's message" if method.viewer == "server" else "the sum, as if every client had brought its part"
+    text = [*head, *_read(where, lambda: _noise(records, noisy, plan.get("budgets") or []))]
     checked = Checked(method, wanted.method)
-    told = _read(folder / RECORDS, lambda: checked.explain([_for_client(asdict(r), client) for r in chose]))
-    failed = _failure(folder)
+    private = locate(folder, PRIVATE, RECORDS)
+    told = _read(private, lambda: checked.explain([_for_client(r, client) for r in chose]))
+    failed = _failure(folder) if seen else ""
     if as_json:
-        found = {"method": wanted.method, "plan": plan, "rounds": [asdict(r) for r in records], "text": text + told}
+        found = {"method": wanted.method, "plan": plan, "rounds": records, "text": text + told}
         found |= {"guarantee": result["guarantee"] if result else None} | ({"error": failed} if failed else {})
         click.echo(jsonlib.dumps(plain(found), indent=2, allow_nan=False))
         return
@@ -59,26 +70,29 @@ def explain(folder: Path, client: int | None, rounds: str | None, as_json: bool)
         text.append(f"The run stopped after round {max((r.round for r in whole), default=0)}: {failed}")
     for line in text + told:
         click.echo(line)
-    if not told and records:
+    if not seen and records:
+        click.echo("Who took part and what the method decided in each round is the owner's: add --owner.")
+    elif not told and records:
         click.echo(f"{wanted.method} decides nothing on the way: what it does was set before the first round.")
 
 
 def _check_folder(folder: Path) -> None:
     """Whoever names the folder above is told what lies in it."""
-    if not folder.is_dir() or (folder / "plan.json").is_file():
+    if not folder.is_dir() or locate(folder, PUBLIC, PLAN).is_file():
         return  # what is missing or damaged is told by whoever reads it
-    runs = sorted(str(p.parent) for at in (folder, folder / "cells") for p in at.glob("*/plan.json"))
+    runs = [str(run) for at in (folder, folder / "cells") for run in runs_below(at)]
     if not runs:
-        raise RunError(f"{folder} is no run folder: it has no plan.json.")
+        raise RunError(f"{folder} is no run folder: it has no {PLAN}.")
     more = f" and {len(runs) - NAMED} more" if len(runs) > NAMED else ""
     raise RunError(f"{folder} is no run folder; runs in it: {', '.join(runs[:NAMED])}{more}.")
 
 
 def _failure(folder: Path) -> str:
-    if not (folder / FAILED).is_file():
+    path = locate(folder, PRIVATE, FAILED)
+    if not path.is_file():
         return ""
     found = RunFolder(folder).read_json(FAILED)
-    return _read(folder / FAILED, lambda: [str(found["error"])])[0]
+    return _read(path, lambda: [str(found["error"])])[0]
 
 
 def _read(path: Path, make: Callable[[], list[str]]) -> list[str]:
@@ -89,41 +103,74 @@ def _read(path: Path, make: Callable[[], list[str]]) -> list[str]:
         raise RunError(f"{path} is damaged, or of another version: {type(error).__name__}: {error}.") from error
 
 
-def _result(folder: Path) -> dict[str, Any] | None:
-    """What a finished run ended with; None: it is not finished."""
-    if not (folder / RESULT).is_file():
+def _result(folder: Path, seen: bool) -> dict[str, Any] | None:
+    """Return what a finished run ended with, for its owner by the draws that happened; None: it is not finished."""
+    path = locate(folder, PUBLIC, RESULT)
+    if not path.is_file():
         return None
-    found = RunFolder(folder).read_json(RESULT)
+    found = RunFolder(folder).read_json(RESULT, PUBLIC)
     try:
-        spent = found["guarantee"] | {"sentence": str(found["guarantee"]["sentence"])}
+        spent = found["guarantee"]
+        if seen and (folder / PRIVATE / RESULT).is_file():
+            spent = RunFolder(folder).read_json(RESULT)["guarantees"][spent["viewer"]]
+        spent = spent | {"sentence": str(spent["sentence"])}
         return {"guarantee": spent, "rounds": int(found["rounds"])}
     except LACKING as error:
-        raise RunError(f"{folder / RESULT} is damaged: it lacks its guarantee or its rounds.") from error
+        raise RunError(f"{path} is damaged: it lacks its guarantee or its rounds.") from error
 
 
 def _records(folder: Path, result: dict[str, Any] | None) -> list[RoundRecord]:
-    """All rounds on file. A crash may have torn the last line, the start of a record; all else is damage."""
-    path = folder / RECORDS
+    """Return all rounds on file. A crash may have torn the last line, the start of a record; all else is damage."""
+    path = locate(folder, PUBLIC, RECORDS)
+    good = _lines(path, _record)
+    if result is not None and len(good) < result["rounds"]:
+        raise RunError(f"{path} is damaged: it has {len(good)} of the run's {result['rounds']} rounds.")
+    return good
+
+
+def _owners(folder: Path) -> dict[int, OwnerRecord]:
+    """Return, by round, what only the owner may know; nothing where the folder is a public part alone."""
+    return {r.round: r for r in _lines(locate(folder, PRIVATE, RECORDS), _owner)}
+
+
+def _lines(path: Path, read: Callable[[str], R | None]) -> list[R]:
     try:
         text = path.read_text(errors="replace") if path.is_file() else ""
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}.") from error
     lines = text.splitlines()
-    found = [_record(line) for line in lines]
+    found = [read(line) for line in lines]
     if found and found[-1] is None and lines[-1].startswith("{") and not _whole(lines[-1]) and not text.endswith("\n"):
         found.pop()
     good = [r for r in found if r is not None]
     if len(good) < len(found):
         raise RunError(f"{path} is damaged: line {found.index(None) + 1} is no record of a round.")
-    if result is not None and len(good) < result["rounds"]:
-        raise RunError(f"{path} is damaged: it has {len(good)} of the run's {result['rounds']} rounds.")
     return good
+
+
+def _merged(records: list[RoundRecord], owners: dict[int, OwnerRecord]) -> list[dict[str, Any]]:
+    """Return one mapping a round, as methods explain it; without the owner's part nothing was decided."""
+    out = []
+    for record in records:
+        merged = asdict(record) | {"decided": None}
+        if (own := owners.get(record.round)) is not None:
+            merged |= {k: v for k, v in asdict(own).items() if k != "noise" or v is not None}
+        out.append(merged)
+    return out
 
 
 def _record(line: str) -> RoundRecord | None:
     """None: the line is no round."""
     try:
         found = RoundRecord.from_line(line)
+    except LACKING:
+        return None
+    return found if type(found.round) is int and isinstance(found.noise, int | float | None) else None
+
+
+def _owner(line: str) -> OwnerRecord | None:
+    try:
+        found = OwnerRecord.from_line(line)
     except LACKING:
         return None
     kinds = isinstance(found.decided, dict | None) and isinstance(found.noise, int | float | None)
@@ -168,11 +215,11 @@ def _who(kind: dict[str, Any]) -> str:
     return f"{kind['clients']} clients with a budget of epsilon = {up(kind['epsilon'])}"
 
 
-def _noise(records: list[RoundRecord], where: str, budgets: list[dict[str, Any]]) -> list[str]:
-    found = [(r.round, r.noise) for r in records if r.noise is not None and math.isfinite(r.noise)]
+def _noise(records: list[dict[str, Any]], where: str, budgets: list[dict[str, Any]]) -> list[str]:
+    found = [(r["round"], r["noise"]) for r in records if r["noise"] is not None and math.isfinite(r["noise"])]
     if not found:
         return []
-    told = [r.decided or {} for r in records]
+    told = [r["decided"] or {} for r in records]
     own = [k for k in budgets if k.get("noise_multiplier")]  # the record has the mean over clients
     if any("std" in d or (own and d.get("mechanism") == "staircase") for d in told):  # each its own; not in proportion
         return [_level(found, f"{where}, on average over clients")]

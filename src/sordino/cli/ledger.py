@@ -15,6 +15,7 @@ import click
 
 from sordino.cli.registry import COMMANDS, HELP, PATH, chosen, ledger_option, name
 from sordino.core.errors import RunError, SpecError
+from sordino.core.parts import PRIVATE, locate
 from sordino.core.rounding import up
 from sordino.privacy import trust
 from sordino.privacy.filters import THEORIES
@@ -122,7 +123,7 @@ def show(file: Path | None, as_json: bool) -> None:
 
 @ledger.command(context_settings=HELP)
 @_file
-@click.option("--against", multiple=True, type=PATH, help="A run folder, its ledger.json or result.json.")
+@click.option("--against", multiple=True, type=PATH, help="A run folder, or its ledger.json.")
 @_json
 def verify(file: Path | None, against: tuple[Path, ...], as_json: bool) -> None:
     """Recompute the chain; with --against, see whether it still holds what a run saw. Exit code 1 if not."""
@@ -184,8 +185,8 @@ def export(target: Path, kind: str, file: Path | None) -> None:
 
 
 def _kept(path: Path) -> dict[str, Any]:
-    """What a run folder (or its ledger.json, or its result.json) says about its ledger."""
-    file = path / "ledger.json" if path.is_dir() else path
+    """Return what a run folder (or its ledger.json) says about its ledger."""
+    file = locate(path, PRIVATE, "ledger.json") if path.is_dir() else path
     try:
         found = jsonlib.loads(file.read_text())
         found = found.get("ledger", found)
@@ -199,7 +200,8 @@ def _kept(path: Path) -> dict[str, Any]:
 def _home(path: Path, kept: dict[str, Any]) -> Path:
     if kept["path"] is None:
         return home.registry()
-    return Path(os.path.relpath((path if path.is_dir() else path.parent) / kept["path"]))
+    run = path if path.is_dir() else path.parent.parent if path.parent.name == PRIVATE else path.parent
+    return Path(os.path.relpath(run / kept["path"]))
 
 
 def _label(book: Ledger, data: str | None, kept: dict[str, Any] | None) -> str:

@@ -16,6 +16,7 @@ COMMANDS = {  # name -> (module, one line for --help)
     "compare": ("sordino.cli.compare", "Compare methods at one honest budget: every method, epsilon and seed a run."),
     "reproduce": ("sordino.cli.reproduce", "Run a figure or table of a paper: as printed, sound, honest epsilon."),
     "explain": ("sordino.cli.explain", "Say what a run's method decided on the way, and why."),
+    "export": ("sordino.cli.export", "Copy the public part of a run, alone, to a folder or an archive."),
     "plan": ("sordino.cli.plan", "Say before training what would work: unit, trust model, noise, rounds, accuracy."),
     "check": ("sordino.cli.check", "Is a configuration private at all? What is broken, weak or worth knowing."),
     "datasets": (

@@ -1,4 +1,7 @@
-"""What a person sees while a run goes on."""
+"""What a person sees while a run goes on.
+
+Standard output, which may be redirected and handed on, gets what the public part of the run folder holds. The bar with
+its time left goes to standard error, and only if that is a terminal: how long a round takes tells of who was drawn."""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from sordino.runs.job import Job
 class RunProgress:
     def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
         self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True)
+        self.owner = console or Console(quiet=quiet, stderr=True, highlight=False, soft_wrap=True)
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._plain_rounds = 0
@@ -28,18 +32,19 @@ class RunProgress:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        with self.console.status("Preparing data, model and noise ..."):
+        with self.owner.status("Preparing data, model and noise ..."):
             yield
 
     def start(self, job: Job) -> None:
         """The plan in a few lines, before the first round."""
         plan, spec = job.plan, job.spec
         how = spec.method if spec.algorithm == "fedavg" else f"{spec.method} with {spec.algorithm}"
+        dataset = spec.dataset if job.public_data else Path(spec.dataset).name
         who = f"{plan.expected_cohort:g} of {plan.population} clients a round"
         if later := plan.stragglers.joiners(plan.population):
             who += f" ({later} of them join after round {plan.stragglers.joining[1]})"
         self.say(
-            f"{how}: {spec.model} ({job.model.layout.dim:,} parameters) on {spec.dataset}, {who}, "
+            f"{how}: {spec.model} ({job.model.layout.dim:,} parameters) on {dataset}, {who}, "
             f"{plan.rounds} rounds, on {job.engine.device}; gradients by {job.model.gradients.path}"
         )
         if job.method.private:
@@ -53,6 +58,8 @@ class RunProgress:
                 f"noise multiplier {plan.z:.4g} {noise}, {spec.mode} mode"
             )
 
+        if text := job.evaluation.text:
+            self.say(text[0].upper() + text[1:])
         if job.once and (released := describe(job)["evaluation"]) is not None:
             alone = released["epsilon"]
             what = [f"evaluation on {job.held_out.kind} records"] if job.held_out is not None else []
@@ -64,7 +71,7 @@ class RunProgress:
 
     @contextmanager
     def rounds(self, job: Job) -> Iterator[None]:
-        if not self.console.is_terminal:  # a log file gets ten lines, not a bar
+        if not self.owner.is_terminal:  # a log file gets ten lines, not a bar
             yield
             return
         columns = (
@@ -75,9 +82,10 @@ class RunProgress:
             TimeRemainingColumn(),
             TextColumn("left"),
         )
-        with Progress(*columns, console=self.console, refresh_per_second=5) as self._bar:
+        with Progress(*columns, console=self.owner, refresh_per_second=5) as self._bar:
             self._task = self._bar.add_task("round", total=job.plan.rounds, state="")
             yield
+        self._bar = None
 
     def after_round(self, job: Job, record: RoundRecord) -> None:
         spent = record.epsilon[job.viewer]
@@ -99,7 +107,7 @@ class RunProgress:
             parts.append(f"epsilon {up(spent)} spent, {left:.3f} left")
         if self._bar is not None:
             self._bar.update(self._task, completed=record.round, state=", ".join(parts))
-        if not self.console.is_terminal and record.round * 10 // job.plan.rounds > self._plain_rounds:
+        if self._bar is None and record.round * 10 // job.plan.rounds > self._plain_rounds:
             self._plain_rounds = record.round * 10 // job.plan.rounds
             self.say(f"round {record.round}/{job.plan.rounds}: {', '.join(parts)}")
         if record.round == job.plan.rounds:

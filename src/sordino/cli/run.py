@@ -13,13 +13,14 @@ import click
 
 from sordino.cli.progress import RunProgress
 from sordino.core import plugin
+from sordino.core.parts import PUBLIC
 from sordino.core.record import plain as finite
 from sordino.core.rounding import up
-from sordino.runs import spec
+from sordino.runs import boundary, spec
 from sordino.runs.build import from_spec
 from sordino.runs.describe import describe
 from sordino.runs.job import Job
-from sordino.runs.run import Result, execute, resume_spec, without_privacy
+from sordino.runs.run import Result, execute, resume_spec, summary, without_privacy
 
 
 def all_flags() -> dict[str, tuple[Any, str]]:
@@ -98,7 +99,9 @@ def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
         progress.say("The same model and features without privacy:")
         plain = _train(without_privacy(job), None, progress)
     if as_json:
-        click.echo(jsonlib.dumps(finite(_as_json(job, result, plain)), indent=2, allow_nan=False))
+        told = finite(_as_json(job, result, plain))
+        boundary.check_output(told)
+        click.echo(jsonlib.dumps(told, indent=2, allow_nan=False))
     else:
         _tell(job, result, plain, progress)
 
@@ -110,17 +113,7 @@ def _train(job: Job, at: Path | None, progress: RunProgress) -> Result:
 
 
 def _as_json(job: Job, result: Result, plain: Result | None) -> dict[str, Any]:
-    out = {
-        "folder": str(result.folder),
-        "guarantee": result.guarantee.to_json(),
-        "guarantees": {v: g.to_json() for v, g in result.guarantees.items()},
-        "claim": None if (claim := job.method.claim(job.plan)) is None else claim.to_json(),
-        "rounds": len(result.history),
-        "accuracy": result.accuracy,
-        "metrics": result.metrics,
-        "plan": describe(job),
-        "notes": list(result.notes),
-    }
+    out = {"folder": str(result.folder)} | summary(job, result) | {"plan": describe(job)}
     return out | ({"accuracy_without_privacy": plain.accuracy} if plain is not None else {})
 
 
@@ -144,10 +137,10 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
             label = "Accuracy, as printed"
         say(f"{label}: {100 * result.accuracy:.2f} %{_where(result)}")
     for name, value in result.metrics.items():
-        say(f"{name.replace('_', ' ')}: {value:.4g}")
+        say(f"{name.replace('_', ' ')}: {value:.4g}{_where(result) if name == 'mae' else ''}")
     if plain is not None and plain.accuracy is not None:
         say(f"Accuracy without privacy: {100 * plain.accuracy:.2f} %")
-    say(f"Run folder: {result.folder}")
+    say(f"Run folder: {result.folder} (to hand out: {result.folder / PUBLIC}, the rest is yours alone)")
 
 
 def accounted(sentence: str, reason: str | None, claimed: bool) -> str:

@@ -7,6 +7,7 @@
       BudgetError     a release the privacy budget cannot pay for
       UnsupportedEvent  an accountant was handed an event it has no theory for
       RunError        a run folder that cannot be written, read or resumed
+      BoundaryError   something that nobody has listed as public was about to leave a run
 
 A message says what was asked, what was found and what to try, in one line.
 """
@@ -40,3 +41,7 @@ class UnsupportedEvent(SordinoError):  # noqa: N818 (the name reads better witho
 
 class RunError(SordinoError):
     """A run folder that cannot be written, read or resumed."""
+
+
+class BoundaryError(SordinoError):
+    """Something that nobody has listed as public was about to leave a run."""

@@ -48,21 +48,22 @@ class Dataset:
     client_train: Ids | None = None  # natural client of every record
     client_test: Ids | None = None
     user_train: Ids | None = None
+    user_test: Ids | None = None
     task: str = "classification"
     classes: int | None = None  # declared: classes, or vocabulary of next-token; None for regression
     names: tuple[str, ...] = ()  # of the classes
     public: bool = False  # a benchmark that is public already, not one's own file
     prepare: Callable[[Tensor], Tensor] = as_is  # raw -> model input, with public constants, a record at a time
     notes: tuple[str, ...] = ()  # what a user should know of how it was read
-    raw: canonical.Raw | None = None  # a table's rows before they were encoded
+    test_from: str = ""  # the test records in words: how many, and who says that they are public
+    assumed: tuple[str, ...] = ()  # what else of one's own data was taken as public, in words
+    raw: canonical.Raw | None = None  # a table's rows before they were encoded, without those that are public
 
     def private_rows(self) -> canonical.Raw:
-        """All rows that count in a ledger, training and test records alike, as they were before any encoding."""
+        """All rows that count in a ledger, as they were before any encoding; test records are public."""
         if self.raw is not None:
             return self.raw
-        both = (self.client_train, self.client_test)
-        clients = None if self.client_train is None else np.concatenate([c for c in both if c is not None])
-        return canonical.of_arrays(self.x_train, self.x_test, users=self.user_train, clients=clients)
+        return canonical.of_arrays(self.x_train, users=self.user_train, clients=self.client_train)
 
 
 def class_count(what: str, labels: NDArray[np.int64], classes: int | None) -> tuple[int, tuple[str, ...]]:

@@ -14,38 +14,63 @@ from sordino.core import plugin
 from sordino.core.errors import DataError
 from sordino.data import npz
 from sordino.data.dataset import Dataset
+from sordino.data.public import Declared, declare
 from sordino.data.tables import SUFFIXES, Columns, table
 
-__all__ = ["Columns", "Dataset", "load"]
+__all__ = ["Columns", "Dataset", "Declared", "load"]
 
 
-def load(name: str, data_dir: str | None = None, *, columns: Columns | None = None) -> Dataset:
+def load(
+    name: str, data_dir: str | None = None, *, columns: Columns | None = None, declared: Declared | None = None
+) -> Dataset:
+    """`declared` says which records of one's own data are public; those of a benchmark all are."""
+    says = declared or Declared()
     if name in plugin.available("data.sets"):
         if columns is not None and columns != Columns():
             raise DataError(
                 f"{name} has columns of its own; label, client, user, split and schema are for one's own file."
             )
+        if says.test is not None or says.share is not None:
+            raise DataError(f"{name} has public test records of its own; test and public_share are for one's own file.")
         from sordino.data.find import obtain
 
         return obtain(plugin.load("data.sets", name), data_dir)
-    path = Path(data_dir or ".") / name
-    if _is(path, Path.is_dir) and _is(path / "train", Path.is_dir):
-        from sordino.data.pictures import pictures
-
-        return pictures(path, columns or Columns())
-    if _is(path, Path.is_file) and path.name.lower().endswith(SUFFIXES):
-        return table(path, columns or Columns())
-    if path.suffix == ".npz" and _is(path, Path.is_file):
-        if columns is not None and columns != Columns():
-            raise DataError(f"{path.name}: columns are for tables; an .npz file has client_train and user_train.")
-        return npz.read(path)
+    folder = Path(data_dir or ".")
+    found = _own(folder / name, columns or Columns(), None if says.test is None else folder / says.test)
+    if found is not None:
+        return declare(found, says)
     known = plugin.available("data.sets")
     near = get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise DataError(
         f"no dataset {name!r}:{hint} there are {', '.join(known)}, or the path of an .npz, .csv, .csv.gz or .parquet "
-        f"file or of a folder of pictures (tried {path})."
+        f"file or of a folder of pictures (tried {folder / name})."
     )
+
+
+def _own(path: Path, columns: Columns, test: Path | None) -> Dataset | None:
+    """One's own data, if there are any there."""
+    if _is(path, Path.is_dir) and _is(path / "train", Path.is_dir):
+        from sordino.data.pictures import pictures
+
+        return pictures(path, columns, _there(test, Path.is_dir, "the path of a folder with one folder a class"))
+    if _is(path, Path.is_file) and path.name.lower().endswith(SUFFIXES):
+        second = _there(test, Path.is_file, f"the path of a table like {path.name}", SUFFIXES)
+        return table(path, columns, second)
+    if path.suffix == ".npz" and _is(path, Path.is_file):
+        if columns != Columns():
+            raise DataError(f"{path.name}: columns are for tables; an .npz file has client_train and user_train.")
+        return npz.read(path, _there(test, Path.is_file, "the path of an .npz file", (".npz",)))
+    return None
+
+
+def _there(
+    test: Path | None, kind: Callable[[Path], bool], what: str, suffixes: tuple[str, ...] = ("",)
+) -> Path | None:
+    """The second file, if it is of the kind that goes with the first."""
+    if test is not None and not (_is(test, kind) and test.name.lower().endswith(suffixes)):
+        raise DataError(f"test must be {what}; found no such thing at {test}.")
+    return test
 
 
 def _is(path: Path, kind: Callable[[Path], bool]) -> bool:

@@ -1,7 +1,8 @@
 """One's own .npz file -> Dataset.
 
-It holds x_train, y_train, x_test, y_test (plain arrays; pickled objects are never opened), and may hold client_train,
-client_test, user_train (one whole number a record), `classes` (how many there are) and `class_names`."""
+It holds x_train and y_train (plain arrays; pickled objects are never opened), and may hold x_test and y_test (which are
+then public), client_train, client_test, user_train, user_test (one whole number a record), `classes` (how many there
+are) and `class_names`. A second file with x_test and y_test, or x and y, may bring the test records instead."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from sordino.data.clients import checked
 from sordino.data.dataset import MOST_CLASSES, Dataset, Ids, Scaled, as_is, class_count
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
-IDS = {"client_train": "y_train", "client_test": "y_test", "user_train": "y_train"}
+IDS = {"client_train": "y_train", "client_test": "y_test", "user_train": "y_train", "user_test": "y_test"}
 
 
 def arrays(path: Path, wanted: Iterable[str] | None = None) -> dict[str, Any]:
@@ -40,15 +41,26 @@ def arrays(path: Path, wanted: Iterable[str] | None = None) -> dict[str, Any]:
     return found
 
 
-def read(path: Path) -> Dataset:
+def read(path: Path, test: Path | None = None) -> Dataset:
+    """`test` is a second file, whose records are public."""
     found = arrays(path, (*PARTS, *IDS, "classes", "class_names"))
-    missing = [k for k in PARTS if k not in found]
+    name, notes, assumed, words = path.name, [], tuple[str, ...](), ""
+    if test is not None:
+        if "x_test" in found or "y_test" in found:
+            raise DataError(f"{name} has test records of its own: drop x_test and y_test, or test.")
+        found |= _second(test)
+    missing = [k for k in PARTS if k not in found and ("train" in k or "x_test" in found or "y_test" in found)]
     if missing:
         raise DataError(f"{path} lacks {', '.join(missing)}.")
-    name, notes = path.name, []
+    if "y_test" in found:
+        words = f"the {len(found['y_test']):,} records of {'x_test' if test is None else 'the test file'}"
+    else:  # no record is public
+        found |= {"x_test": found["x_train"][:0], "y_test": found["y_train"][:0]}
     ids = {key: _ids(path, key, found.get(key), found[of].shape[:1]) for key, of in IDS.items()}
     x_train, y_train = checked(f"{name}, training part", found["x_train"], found["y_train"])
-    x_test, y_test = checked(f"{name}, test part", found["x_test"], found["y_test"])
+    x_test, y_test = x_train[:0], y_train[:0]
+    if words:
+        x_test, y_test = checked(f"{name}, test part", found["x_test"], found["y_test"])
     if x_train.shape[1:] != x_test.shape[1:] or y_train.shape[1:] != y_test.shape[1:]:
         shapes = [list(t.shape[1:]) for t in (x_train, y_train, x_test, y_test)]
         raise DataError(f"{name}: training and test records differ in shape: x {shapes[0]}, y {shapes[1]}, "
@@ -64,15 +76,25 @@ def read(path: Path) -> Dataset:
     if not y_train.is_floating_point():
         sequences = y_train.ndim == 2 and not x_train.is_floating_point() and x_train.shape == y_train.shape
         task = "next-token" if sequences else "classification"
-        declared, both = _classes(path, found.get("classes")), (("training", y_train), ("test", y_test))
-        classes, more = max(class_count(f"{name}, {part} part", y.numpy(), declared) for part, y in both)
+        declared, both = _classes(path, found.get("classes")), [("training", y_train), ("test", y_test)]
+        classes, more = max(class_count(f"{name}, {part} part", y.numpy(), declared) for part, y in both if len(y))
         notes += more
+        assumed = ("the number of classes",) if more else ()
     names = tuple(str(n) for n in found.get("class_names", ()))
     return Dataset(
         name, x_train, y_train, x_test, y_test, task=task, classes=classes, names=names, prepare=_prepare(x_train),
         client_train=ids["client_train"], client_test=ids["client_test"], user_train=ids["user_train"],
-        notes=tuple(notes),
+        user_test=ids["user_test"], notes=tuple(notes), test_from=words, assumed=assumed,
     )  # fmt: skip
+
+
+def _second(path: Path) -> dict[str, Any]:
+    """The test records of a file of their own, under the names that they have in a whole dataset."""
+    found = arrays(path, ("x", "y", "x_test", "y_test", "client_test", "user_test"))
+    out = {{"x": "x_test", "y": "y_test"}.get(k, k): v for k, v in found.items()}
+    if missing := [k for k in ("x_test", "y_test") if k not in out]:
+        raise DataError(f"{path} lacks {', '.join(missing)} (or x and y).")
+    return out
 
 
 def _prepare(x: Tensor) -> Any:

@@ -1,7 +1,7 @@
 """A folder of pictures -> Dataset: train/<class>/*.png and test/<class>/*.png (or .jpg, .jpeg).
 
-The classes are the folders' names, in alphabetical order; a class may have no picture. Without a test folder a fixed
-draw holds some out."""
+The classes are the folders' names, in alphabetical order; a class may have no picture. Pictures in test/ are public;
+another folder, with one folder a class in it, may bring them instead. Without either no picture is public."""
 
 from __future__ import annotations
 
@@ -16,31 +16,37 @@ from numpy.typing import NDArray
 
 from sordino.core.errors import DataError
 from sordino.data.dataset import Dataset, Scaled
-from sordino.data.tables import Columns, test_rows
+from sordino.data.tables import Columns
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 GREY = ("1", "L", "LA")
 COLOUR = ("RGB", "RGBA", "P", "CMYK", "YCbCr")
 
 
-def pictures(root: Path, columns: Columns) -> Dataset:
+def pictures(root: Path, columns: Columns, test: Path | None = None) -> Dataset:
+    """`test` is a folder of public pictures, one folder a class."""
     if importlib.util.find_spec("PIL") is None:
         raise DataError(f'{root} needs pillow, which is not installed; try: pip install "sordino[files]".')
     if any((columns.label, columns.client, columns.user, columns.split, columns.schema)):
         raise DataError(f"{root} is a folder of pictures: label, client, user, split and schema are for tables.")
-    folders = [d for part in ("train", "test") if (root / part).is_dir() for d in (root / part).iterdir() if d.is_dir()]
+    if test is not None and (root / "test").is_dir():
+        raise DataError(f"{root} has a folder test/ of its own: remove it, or drop test.")
+    shown = root / "test" if test is None else test
+    folders = [d for part in (root / "train", shown) if part.is_dir() for d in part.iterdir() if d.is_dir()]
     names = tuple(sorted({d.name for d in folders if not d.name.startswith(".")}))
     if len(names) < 2:
         raise DataError(f"{root}/train needs one folder a class with pictures in it; found {len(names)}.")
-    train, test = _list(root / "train", names), _list(root / "test", names)
+    train, public = _list(root / "train", names), _list(shown, names)
     if not train:
         raise DataError(f"{root}/train has no picture ({', '.join(SUFFIXES)}).")
-    if (root / "test").is_dir() and not test:
-        raise DataError(f"{root}/test has no picture ({', '.join(SUFFIXES)}). Remove the folder to have some held out.")
-    x, y = _read([p for p, _ in train + test], columns.image_size), np.array([c for _, c in train + test])
-    held = np.arange(len(y)) >= len(train) if test else test_rows(str(root), len(y), None, columns.test_share)
-    train_part, test_part = ((torch.from_numpy(x[rows]), torch.from_numpy(y[rows])) for rows in (~held, held))
-    return Dataset(root.name, *train_part, *test_part, classes=len(names), names=names, prepare=Scaled())
+    if shown.is_dir() and not public:
+        raise DataError(f"{shown} has no picture ({', '.join(SUFFIXES)}). Remove the folder: then none is public.")
+    x, y = _read([p for p, _ in train + public], columns.image_size), np.array([c for _, c in train + public])
+    halves = ((torch.from_numpy(x[a:b]), torch.from_numpy(y[a:b])) for a, b in ((0, len(train)), (len(train), len(y))))
+    words = f"the {len(public):,} pictures of the test folder" if public else ""
+    return Dataset(
+        root.name, *next(halves), *next(halves), classes=len(names), names=names, prepare=Scaled(), test_from=words
+    )
 
 
 def _list(folder: Path, names: tuple[str, ...]) -> list[tuple[Path, int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sordino.core import check
 from sordino.core.rng import Ints, Stream
@@ -33,3 +34,20 @@ def tuning(records: int, share: float, rng: Stream) -> tuple[Ints, Ints]:
     check.below_one(share=share)
     held = rng.at("tuning").uniform(records) < share
     return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def owners(numbers: Ints, share: float, rng: Stream) -> NDArray[np.bool_]:
+    """Which records are held out, all of an owner's or none: `numbers` has the number of each record's owner.
+
+    An owner is drawn by its own number and the seed, so nobody else's records move when one comes or goes."""
+    check.below_one(share=share)
+    values, of = np.unique(numbers, return_inverse=True)
+    return (rng.at("owners").rows(values).uniform(1)[:, 0] < share)[of]
+
+
+def whole_users(parts: Sequence[Ints], users: Ints, share: float, rng: Stream) -> tuple[list[Ints], list[Ints]]:
+    """Of all users about `share` for validation, with all their records in all clients; the others for training.
+
+    A client may be left without training records."""
+    held = owners(users, share, rng.at("validation"))
+    return [part[~held[part]] for part in parts], [part[held[part]] for part in parts]

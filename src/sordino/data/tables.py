@@ -1,4 +1,6 @@
-"""One's own table (.csv, .csv.gz, .parquet) -> Dataset.  See schema.py for how columns are declared."""
+"""One's own table (.csv, .csv.gz, .parquet) -> Dataset.  See schema.py for how columns are declared.
+
+Rows are test records only where the owner says so, by a split column or by a second table: see public.py."""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import hashlib
 import importlib.util
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,7 @@ from torch import Tensor
 
 from sordino.core import check
 from sordino.core.errors import DataError
-from sordino.core.rng import Stream
-from sordino.data import canonical, splits
+from sordino.data import canonical
 from sordino.data import schema as schemas
 from sordino.data.dataset import Dataset, Ids, class_count
 from sordino.data.schema import Category, Classes, Column, Number
@@ -29,18 +30,16 @@ SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of one's own table are, and how its test part is found."""
+    """What the columns of one's own table are."""
 
     label: str | None = None
     client: str | None = None  # whose value is the client
     user: str | None = None
     split: str | None = None  # whose value "test" marks the test records
     schema: str | None = None  # path of a TOML file
-    test_share: float = 0.1  # held out by a fixed draw, a record at a time, where there is no split
     image_size: int | None = None  # side in pixels that a folder's pictures are scaled to
 
     def __post_init__(self) -> None:
-        check.below_one(test_share=self.test_share)
         if self.image_size is not None:
             check.count(image_size=self.image_size)
         named = [c for c in (self.label, self.client, self.user, self.split) if c is not None]
@@ -48,7 +47,23 @@ class Columns:
             raise DataError(f"column {self.label!r} is the label and cannot be the client, user or split as well.")
 
 
-def table(path: Path, columns: Columns) -> Dataset:
+@dataclass(frozen=True)
+class Parsed:
+    """The rows of one table."""
+
+    x: Tensor
+    y: Tensor
+    task: str
+    classes: int | None
+    names: tuple[str, ...]
+    counted: tuple[str, ...]  # a note, where the number of classes was read from the labels
+    notes: tuple[str, ...]
+    clients: list[str] | None
+    users: Ids | None
+
+
+def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
+    """`test` is a second table with the same columns, whose rows are public."""
     cells = read(path)
     if columns.label is None:
         raise DataError(f"{path.name}: say which column is the label; there are {_some(cells.columns)}.")
@@ -57,21 +72,65 @@ def table(path: Path, columns: Columns) -> Dataset:
     for name in (*roles, *declared):
         if name not in cells.columns:
             raise DataError(f"{path.name} has no column {name!r}; there are {_some(cells.columns)}.")
-    test = test_rows(path.name, len(cells), None if columns.split is None else cells[columns.split], columns.test_share)
-    y, task, classes, names, notes = _target(path.name, columns.label, cells[columns.label], declared)
-    x, more = _inputs(path.name, cells, declared, roles)
-    client = None if columns.client is None else numbered(columns.client, cells[columns.client])
-    user = None if columns.user is None else fixed_ids(columns.user, cells[columns.user])
-    keep, out = torch.from_numpy(~test), torch.from_numpy(test)
+    if columns.split is not None and test is not None:
+        raise DataError(f"{path.name} has test rows by its column {columns.split!r}: drop split_column or test.")
+    parts, out, words = [_parsed(path.name, cells, columns, declared, roles)], np.zeros(len(cells), np.bool_), ""
+    if columns.split is not None:
+        out = marked_rows(path.name, cells[columns.split])
+        words = f"the {out.sum():,} rows with {columns.split} = test"
+    if test is not None:
+        more = _same_columns(path.name, test.name, cells, read(test), declared, roles)
+        parts.append(_like(parts[0], _parsed(test.name, more, columns, declared, roles), test.name))
+        out = np.concatenate([out, np.ones(len(more), np.bool_)])
+        words = f"the {len(more):,} rows of the test table"
+    x, y = torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts])
+    keep, shown = torch.from_numpy(~out), torch.from_numpy(out)
+    named = [p.clients for p in parts if p.clients is not None]  # a table of test rows may do without
+    client = np.full(len(out), -1) if named else None
+    if client is not None:
+        client[: sum(map(len, named))] = numbered([name for each in named for name in each])
+    user = None if any(p.users is None for p in parts) else np.concatenate([p.users for p in parts])
+    first = parts[0]
+    counted = ("the number of classes",) if first.counted else ()
     return Dataset(
-        path.name, x[keep], y[keep], x[out], y[out],
-        client_train=None if client is None else client[~test],
-        client_test=None if client is None else client[test],
-        user_train=None if user is None else user[~test],
-        task=task, classes=classes, names=names, notes=(*notes, *more),
-        raw=canonical.of_table(cells, columns.label, columns.split, columns.user, columns.client,
+        path.name, x[keep], y[keep], x[shown], y[shown],
+        client_train=None if client is None else client[~out],
+        client_test=None if client is None or len(named) < len(parts) else client[out],
+        user_train=first.users if user is None or first.users is None else user[~out],
+        user_test=None if user is None else user[out],
+        task=first.task, classes=None if first.classes is None else max(p.classes or 0 for p in parts),
+        names=first.names, notes=(*first.counted, *first.notes), test_from=words,
+        assumed=(*(("the bounds and categories of the schema",) if declared else ()), *counted),
+        raw=canonical.of_table(cells[~out[: len(cells)]], columns.label, columns.split, columns.user, columns.client,
                                [c for c in declared if c not in roles]),
     )  # fmt: skip
+
+
+def _parsed(what: str, cells: Any, columns: Columns, declared: dict[str, Column], roles: list[str]) -> Parsed:
+    y, task, classes, names, counted = _target(what, str(columns.label), cells[columns.label], declared)
+    x, notes = _inputs(what, cells, declared, roles)
+    clients, users = (c if c in cells.columns else None for c in (columns.client, columns.user))
+    return Parsed(
+        x, y, task, classes, names, counted, notes,
+        None if clients is None else schemas.words(clients, cells[clients]),
+        None if users is None else fixed_ids(users, cells[users]),
+    )  # fmt: skip
+
+
+def _same_columns(what: str, test: str, cells: Any, more: Any, declared: dict[str, Column], roles: list[str]) -> Any:
+    """The rows of the second table with the columns of the first; it may do without clients and users."""
+    used = [c for c in cells.columns if c == roles[0] or c in declared or (not declared and c not in roles)]
+    missing = [str(c) for c in used if c not in more.columns]
+    if missing:
+        raise DataError(f"{test} has no column {missing[0]!r}, which {what} has; there are {_some(more.columns)}.")
+    return more[[c for c in cells.columns if c in more.columns and (c in used or c in roles)]]
+
+
+def _like(first: Parsed, other: Parsed, what: str) -> Parsed:
+    """The other rows with the same kind of label: whole numbers pass for decimal ones."""
+    if first.task == "classification" and other.task != first.task:
+        raise DataError(f"{what}: its labels are decimal numbers, those of the dataset are classes; make them alike.")
+    return replace(other, y=other.y.to(first.y.dtype), task=first.task)
 
 
 def _beside(path: Path, schema: str) -> Path:
@@ -123,28 +182,18 @@ def _parquet(path: Path) -> Any:
     return found.to_pandas(ignore_metadata=True)
 
 
-def test_rows(what: str, rows: int, split: Any, share: float) -> NDArray[np.bool_]:
-    """Which rows are test records: those marked, or a fixed draw in which each row stands for itself alone."""
-    if split is not None:
-        found = schemas.words(str(split.name), split)
-        odd = next((i for i, word in enumerate(found) if word not in ("train", "test")), None)
-        if odd is not None:
-            raise DataError(
-                f"{what}: column {str(split.name)!r}, row {odd + 1}: {found[odd]!r} is neither 'train' nor 'test'."
-            )
-        test = np.array([word == "test" for word in found])
-        if not test.any() or test.all():
-            rows_with = "every" if test.all() else "no"
-            raise DataError(
-                f"{what}: {rows_with} row has 'test' in column {str(split.name)!r}; both parts need records."
-            )
-        return test
-    if rows < 2:
-        raise DataError(f"{what} has one record; training and testing need one each.")
-    test = np.zeros(rows, dtype=np.bool_)
-    test[splits.tuning(rows, share, Stream.research(0).at("test"))[1]] = True
+def marked_rows(what: str, split: Any) -> NDArray[np.bool_]:
+    """Which rows the split column marks as test records."""
+    found = schemas.words(str(split.name), split)
+    odd = next((i for i, word in enumerate(found) if word not in ("train", "test")), None)
+    if odd is not None:
+        raise DataError(
+            f"{what}: column {str(split.name)!r}, row {odd + 1}: {found[odd]!r} is neither 'train' nor 'test'."
+        )
+    test = np.array([word == "test" for word in found])
     if not test.any() or test.all():
-        test[-1] = not test[-1]
+        rows_with = "every" if test.all() else "no"
+        raise DataError(f"{what}: {rows_with} row has 'test' in column {str(split.name)!r}; both parts need records.")
     return test
 
 
@@ -206,9 +255,8 @@ def _inputs(what: str, cells: Any, declared: dict[str, Column], roles: list[str]
     return schemas.encode(cells, used), (f"columns not in the schema are left out: {_some(left)}",) if left else ()
 
 
-def numbered(name: str, cells: Any) -> Ids:
+def numbered(found: list[str]) -> Ids:
     """Clients by name -> 0, 1, 2, ... in the order of their names (numbers in their own order)."""
-    found = schemas.words(name, cells)
     whole = all(re.fullmatch(r"-?[0-9]{1,18}", v) for v in found)
     values = np.array(found, dtype=np.int64 if whole else np.str_)
     return np.unique(values, return_inverse=True)[1].astype(np.int64)

@@ -17,11 +17,12 @@ from typing import Any
 
 from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
+from sordino.core.parts import PRIVATE, PUBLIC, locate, runs_below
 from sordino.experiments import feng, feng_times, li, xue
 from sordino.experiments.base import Experiment, Outcome, Trial
 from sordino.runs import compare, spec
 from sordino.runs.compare import Cell, News, Tell
-from sordino.runs.folder import RunFolder
+from sordino.runs.folder import RECORDS, RunFolder
 
 EXPERIMENTS: dict[str, Experiment] = {e.name: e for m in (xue, feng, feng_times, li) for e in m.EXPERIMENTS}
 PAPERS = {
@@ -104,7 +105,7 @@ def place(out: Path, experiment: Experiment) -> Path:
 
 def begun(path: Path) -> set[str]:
     """The trials that were charged anything, or are finished."""
-    return {file.parent.name for name in ("plan.json", "result.json") for file in path.glob(f"cells/*/{name}")}
+    return {run.name for run in runs_below(path / "cells")}
 
 
 def open_folder(out: Path, experiment: Experiment, scale: float, found: Trials) -> RunFolder:
@@ -113,7 +114,7 @@ def open_folder(out: Path, experiment: Experiment, scale: float, found: Trials) 
     trials = json.loads(json.dumps({c.name: c.spec.to_dict() for _, c in found}))
     before: dict[str, Any] = {}
     started = begun(path)
-    if (path / EXPERIMENT).is_file():
+    if locate(path, PRIVATE, EXPERIMENT).is_file():
         folder = RunFolder(path)
         old_scale, before = _before(folder, started)
         both = before.keys() & trials.keys()
@@ -136,7 +137,11 @@ def _before(folder: RunFolder, started: set[str]) -> tuple[Any, dict[str, Any]]:
         trials = {name: spec.completed(dict(keys)) for name, keys in old["trials"].items() if name in started}
         return old["scale"], trials
     except (RunError, KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = str(error) if isinstance(error, RunError) else f"{folder.path / EXPERIMENT} is damaged: {error!r}"
+        reason = (
+            str(error)
+            if isinstance(error, RunError)
+            else f"{locate(folder.path, PRIVATE, EXPERIMENT)} is damaged: {error!r}"
+        )
         raise RunError(f"{reason}. Choose another --out, or move {folder.path} away.") from error
 
 
@@ -156,15 +161,23 @@ def execute(folder: RunFolder, found: Trials, jobs: int, tell: Tell, minutes: fl
 def outcomes(folder: Path, found: Trials) -> list[Outcome]:
     """Of the trials that are finished."""
     places = [(trial, folder / "cells" / cell.name) for trial, cell in found]
-    return [_outcome(trial, at) for trial, at in places if (at / "result.json").is_file()]
+    return [_outcome(trial, at) for trial, at in places if locate(at, PUBLIC, "result.json").is_file()]
+
+
+def _rounds(file: Path) -> list[dict[str, Any]]:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if v is not None} for line in lines]
 
 
 def _outcome(trial: Trial, at: Path) -> Outcome:
-    file = at / "records.jsonl"
+    file = locate(at, PRIVATE, RECORDS)
     try:
-        records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        _ = [(int(r["round"]), float(r["seconds"]), int(r["bytes_up"])) for r in records]
-        file = at / "result.json"
+        owners = _rounds(file)  # benchmarks are public, so seconds and bytes may be shown
+        _ = [(float(o["seconds"]), int(o["bytes_up"])) for o in owners]
+        file = locate(at, PUBLIC, RECORDS)
+        records = [o | r for o, r in zip(owners, _rounds(file), strict=True)]
+        _ = [int(r["round"]) for r in records]
+        file = locate(at, PUBLIC, "result.json")
         made = Outcome(trial, json.loads(file.read_text(encoding="utf-8")), records, at)
         _ = made.score, made.honest, made.whom, int(made.result["rounds"]), dict(made.result.get("claim") or {})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from sordino.core.errors import RunError
+from sordino.core.parts import PUBLIC, locate
 from sordino.experiments.base import Experiment, Outcome, Trial, on_features, scaled, seeds, spread
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -197,11 +198,12 @@ def theorem3(scale: float) -> list[Trial]:
 
 
 def _model(folder: Path) -> dict[str, torch.Tensor]:
+    path = locate(folder, PUBLIC, "model.safetensors")
     try:
-        return load_file(folder / "model.safetensors")
+        return load_file(path)
     except (OSError, SafetensorError) as error:
         again = f"Remove {folder}, and the same command runs it anew."
-        raise RunError(f"{folder / 'model.safetensors'} is missing or damaged. {again}") from error
+        raise RunError(f"{path} is missing or damaged. {again}") from error
 
 
 def _moved(found: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]:

@@ -56,7 +56,7 @@ class DpFedAvg(Method):
         moves = 1 if relation == "add/remove" else 2
         seen = NonPrivate("the server receives the clipped updates and adds the noise itself")
         if plan.unit == "user":  # the messages of up to `copies` clients change
-            event, draw = GaussianEvent(plan.z / moves), "changed"
+            event, draw = GaussianEvent(plan.z), "changed"
             shown = Cost("user", "add/remove", "public", event, draw=draw, copies=plan.clients_per_user)
             return Cost("user", "add/remove", "server", seen), shown
         return (

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sordino.core import check
 from sordino.core.errors import SpecError, UnsupportedEvent
 from sordino.privacy.accountants import advanced, basic, gdp, kov, pld, rdp, zcdp
-from sordino.privacy.algebra import distance, gdp_mu_squared, non_private, parts
-from sordino.privacy.events import Event, FixedSize, Gaussian, Parallel, Repeated, Sampled, Visible
+from sordino.privacy.algebra import alternatives, distance, gdp_mu_squared, non_private, parts, relations
+from sordino.privacy.events import Event, FixedSize, Gaussian, Sampled, Visible
 from sordino.privacy.pairs import Floats
 
 __all__ = ["Answer", "by_accountant", "delta", "epsilon", "explain", "trade_off"]
@@ -55,8 +55,10 @@ def explain(event: Event, delta: float) -> list[Answer]:
     check.below_one(delta=delta)
     if (reason := non_private(event)) is not None:
         return [Answer("none", math.inf, True, reason)]
-    answers, off = [], distance(event)
-    for name, theory in _theories(_worst(event, delta)).items():
+    relations(event)  # refuses what no theorem covers
+    dearest = _dearest(event, delta)
+    answers, off = [], distance(dearest)
+    for name, theory in _theories(dearest).items():
         try:
             found = theory(delta * (1 - SPARE)) if off else theory(delta)
             found = _of_inexact_samplers(found, delta * SPARE, off) if off else found
@@ -70,13 +72,10 @@ def explain(event: Event, delta: float) -> list[Answer]:
     return answers
 
 
-def _worst(event: Event, delta: float) -> Event:
-    """Of parallel releases the one that costs most."""
-    found = parts(event)
-    if len(found) == 1 and isinstance(only := next(iter(found)), Parallel) and only.events:
-        each = [Repeated(e, found[only]) for e in only.events]
-        return _worst(max(each, key=lambda e: epsilon(e, delta, pld.ROUGH)), delta)
-    return event
+def _dearest(event: Event, delta: float) -> Event:
+    """Of the parts of the data that a unit may lie in, what it pays in the dearest."""
+    each = alternatives(event)
+    return each[0] if len(each) == 1 else max(each, key=lambda e: epsilon(e, delta, pld.ROUGH))
 
 
 def _theories(event: Event) -> dict[str, Callable[[float], float]]:
@@ -93,6 +92,9 @@ def epsilon(event: Event, delta: float, cells: float = pld.FINE) -> float:
     check.below_one(delta=delta)
     if non_private(event) is not None:
         return math.inf
+    relations(event)  # refuses what no theorem covers
+    if (each := alternatives(event)) != (event,):
+        return max(epsilon(one, delta, cells) for one in each)
     if (off := distance(event)) > 0:
         return _of_inexact_samplers(_epsilon(event, delta * (1 - SPARE), cells), delta * SPARE, off)
     return _epsilon(event, delta, cells)
@@ -105,8 +107,6 @@ def _of_inexact_samplers(found: float, spare: float, distance: float) -> float:
 
 def _epsilon(event: Event, delta: float, cells: float) -> float:
     found = parts(event)
-    if len(found) == 1 and isinstance(only := next(iter(found)), Parallel):
-        return max((epsilon(Repeated(e, found[only]), delta, cells) for e in only.events), default=0.0)
     if gdp_mu_squared(event) is not None:
         return gdp.epsilon(event, delta)
     if cells == pld.FINE and len(found) > MANY:
@@ -144,9 +144,9 @@ def delta(event: Event, epsilon: float) -> float:
     check.non_negative(epsilon=epsilon)
     if non_private(event) is not None:
         return 1.0
-    found = parts(event)
-    if len(found) == 1 and isinstance(only := next(iter(found)), Parallel):
-        return max((delta(Repeated(e, found[only]), epsilon) for e in only.events), default=0.0)
+    relations(event)  # refuses what no theorem covers
+    if (each := alternatives(event)) != (event,):
+        return max(delta(one, epsilon) for one in each)
     if gdp_mu_squared(event) is not None:
         return gdp.delta(event, epsilon)
     theories = [partial(theory, event, epsilon) for theory in (pld.delta, rdp.delta, zcdp.delta)]

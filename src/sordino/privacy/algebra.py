@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from itertools import chain, combinations_with_replacement, product
 
 from sordino.core import check
+from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.events import (
     Composed,
     Event,
@@ -15,9 +19,13 @@ from sordino.privacy.events import (
     Parallel,
     Repeated,
     Sampled,
+    SampledGroup,
     Visible,
     sampled_group,
 )
+
+RELATIONS = frozenset(("add/remove", "replace"))
+MOST = 64  # alternatives that are priced one by one
 
 
 def parts(event: Event) -> dict[Event, int]:
@@ -83,6 +91,8 @@ def replaced(event: Event) -> Event:
             return Sampled(inner, rate, "replace")
         case Visible(inner, rate):
             return Visible(replaced(inner), rate)
+        case Parallel(events, True):
+            return Parallel(tuple(replaced(e) for e in events), by_place=True)
         case NonPrivate() | FixedSize() | Sampled():
             return event
         case _:
@@ -90,14 +100,120 @@ def replaced(event: Event) -> Event:
 
 
 def of_replaced_units(event: Event) -> bool:
-    """Whether some part is a statement about replaced units only, and so none about added or removed ones."""
-    for part in parts(event):
-        inner = getattr(part, "event", None)
-        if part.replaces or isinstance(part, FixedSize) or getattr(part, "relation", None) == "replace":
-            return True
-        if isinstance(inner, Event) and of_replaced_units(inner):
-            return True
-    return False
+    """Whether an event is a statement about replaced units only, and so none about added or removed ones."""
+    return "add/remove" not in relations(event)
+
+
+@lru_cache(maxsize=4096)
+def relations(event: Event) -> frozenset[str]:
+    """Return the neighbouring relations under which an event bounds a cost; refuse an event that bounds none.
+
+    A leaf is measured in the sensitivity that the code enforces, under either relation, unless it is a report that is
+    always sent. A sampler has theorems for one relation each, and releases together hold where all of them do.
+    """
+    match event:
+        case Repeated(inner, count):
+            return relations(inner) if count else RELATIONS
+        case Composed(events):
+            return _common(events)
+        case Parallel(events, by_place):
+            found = _common(events)
+            if not by_place and found == {"replace"}:
+                raise UnsupportedEvent(
+                    "a replaced unit may leave one part of the data for another: "
+                    "say by_place where the parts go by places and a public seed."
+                )
+            return found if by_place else found - {"replace"}
+        case Visible(inner):
+            return relations(inner)
+        case Sampled(inner, 1.0, "add/remove"):
+            return relations(inner)
+        case Sampled(inner, _, relation):
+            if of_replaced_units(inner):
+                raise UnsupportedEvent(
+                    "what replaced units cost cannot be Poisson-sampled: whether a report came shows; use Visible."
+                )
+            return frozenset((relation,))
+        case FixedSize(inner):
+            if "replace" not in relations(inner):
+                raise UnsupportedEvent(
+                    "a sample of a fixed size hides replaced units only; this release is about added or removed ones."
+                )
+            if _splits(inner):
+                raise UnsupportedEvent("no theorem covers parts of the data inside a sample of a fixed size.")
+            return frozenset(("replace",))
+        case SampledGroup():
+            return frozenset(("add/remove",))
+        case _:
+            return frozenset(("replace",)) if event.replaces else RELATIONS
+
+
+def _common(events: Iterable[Event]) -> frozenset[str]:
+    found = RELATIONS.intersection(*map(relations, events))
+    if not found:
+        raise UnsupportedEvent(
+            "a release about added or removed units and one about replaced units have no cost in common: "
+            "price both under one relation."
+        )
+    return found
+
+
+def worst(theory: Callable[[Event], float], event: Event) -> float:
+    """What a theory says of the dearest alternative of an event; an event without a theorem is refused."""
+    relations(event)
+    return max(theory(one) for one in alternatives(event))
+
+
+def alternatives(event: Event) -> tuple[Event, ...]:
+    """Return what an event may be to one unit, by the parts of the data that it can lie in; free of `Parallel`.
+
+    The dearest of them is the cost of the event. Every Parallel may split the data in its own way, so a unit in two
+    of them has all pairs of parts. More than MOST are not told apart: the event comes back as it is, and accountants
+    take the worst part of every Parallel by itself, which is an upper bound.
+    """
+    if not _splits(event):
+        return (event,)
+    places = [(_places(part), count) for part, count in parts(event).items()]
+    if math.prod(math.comb(count + len(each) - 1, count) for each, count in places) > MOST:
+        return (event,)
+    ways = product(*(_shared(each, count) for each, count in places))
+    return tuple(dict.fromkeys(_joined(way) for way in ways))
+
+
+def _places(part: Event) -> tuple[Event, ...]:
+    """The alternatives of one elementary release."""
+    match part:
+        case Parallel(events):
+            found: Iterable[Event] = chain.from_iterable(alternatives(e) for e in events)
+            return tuple(dict.fromkeys(found)) or (Composed(()),)
+        case Sampled(inner, rate, "add/remove"):
+            return tuple(Sampled(e, rate) for e in alternatives(inner))
+        case Sampled(inner, rate, "replace") if "replace" in relations(inner):  # the unit stays in its part
+            return tuple(Sampled(e, rate, "replace") for e in alternatives(inner))
+        case Visible(inner, rate):
+            return tuple(Visible(e, rate) for e in alternatives(inner))
+        case _:
+            return (part,)
+
+
+def _shared(each: tuple[Event, ...], count: int) -> list[dict[Event, int]]:
+    """All ways to do `count` things, each in one of several ways."""
+    if len(each) == 1:
+        return [{each[0]: count}]
+    return [dict(Counter(way)) for way in combinations_with_replacement(each, count)]
+
+
+def _joined(way: tuple[dict[Event, int], ...]) -> Event:
+    found = tuple(e if n == 1 else Repeated(e, n) for each in way for e, n in each.items())
+    return found[0] if len(found) == 1 else Composed(found)
+
+
+@lru_cache(maxsize=4096)
+def _splits(event: Event) -> bool:
+    """Whether some release inside is one of several on parts of the data."""
+    found = parts(event)
+    inner = (getattr(part, "event", None) for part in found)
+    return any(isinstance(p, Parallel) for p in found) or any(isinstance(e, Event) and _splits(e) for e in inner)
 
 
 def non_private(event: Event) -> str | None:
@@ -114,10 +230,17 @@ def non_private(event: Event) -> str | None:
 
 def gdp_mu_squared(event: Event) -> float | None:
     """mu^2 of an event made of plain Gaussians only (exactly mu-GDP), else None."""
-    found = [(part.gdp(), count) for part, count in parts(event).items()]
-    if any(mu is None for mu, _ in found):
+    found = [(_mu_squared(part), count) for part, count in parts(event).items()]
+    if any(squared is None for squared, _ in found):
         return None
-    return math.fsum(count * mu * mu for mu, count in found if mu is not None)
+    return math.fsum(count * squared for squared, count in found if squared is not None)
+
+
+def _mu_squared(part: Event) -> float | None:
+    if not isinstance(part, Parallel):
+        return None if (mu := part.gdp()) is None else mu * mu
+    each = [gdp_mu_squared(e) for e in part.events]  # of which the largest is the worst at every delta
+    return None if None in each else max((squared for squared in each if squared is not None), default=0.0)
 
 
 def distance(event: Event) -> float:

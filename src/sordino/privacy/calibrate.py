@@ -14,7 +14,7 @@ from sordino.core import check
 from sordino.core.errors import BudgetError, SpecError
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
-from sordino.privacy.algebra import gdp_mu_squared, non_private
+from sordino.privacy.algebra import alternatives, gdp_mu_squared, non_private
 from sordino.privacy.events import Event, NonPrivate
 
 LARGEST, SMALLEST = 1e6, 1e-4  # noise beyond which nothing is learnt, and below which nothing is hidden
@@ -29,7 +29,8 @@ def noise_multiplier(make: Callable[[float], Event], target: float, delta: float
 
     `make` builds the event of the whole run from z; epsilon must not grow with z. Sizes that it refuses with a
     SpecError count as infinite, so that a mechanism with limits of its own ends at them. Few looks, as one may be slow:
-    a secant of ln epsilon over ln z, first on the sloppiest grid.
+    a secant of ln epsilon over ln z, first on the sloppiest grid. Where a unit may lie in one of several parts of the
+    data, noise is found for each part in which it counts.
     """
     check.positive(epsilon=target)
     check.below_one(delta=delta)
@@ -44,12 +45,30 @@ def noise_multiplier(make: Callable[[float], Event], target: float, delta: float
     if start is None:
         make(1.0)  # says what is wrong
         raise BudgetError(f"no noise reaches epsilon={target:g} here: {non_private(make(1.0))}.")
+    each = alternatives(tried(start))
+    if len(each) == 1:
+        return _noise(tried, start, target, delta)
+    found = []
+    for i, one in enumerate(each):
+        if one != _alternative(tried(2 * start), i):
+            found.append(_noise(lambda z, i=i: _alternative(tried(z), i), start, target, delta))  # type: ignore[misc]
+        elif (cost := epsilon(one, delta)) > target:
+            raise BudgetError(
+                f"what is released of one part of the data costs epsilon={cost:.3g} of {target:g} at delta={delta:g}, "
+                "whatever the noise elsewhere: add noise there."
+            )
+    return max(found, default=start)
+
+
+def _alternative(event: Event, i: int) -> Event:
+    return event if non_private(event) is not None else alternatives(event)[i]
+
+
+def _noise(make: Callable[[float], Event], start: float, target: float, delta: float) -> float:
     search = _Secant(target, delta)
-    near = search.find(lambda z: epsilon(tried(z), delta, pld.SLOPPY), start, close=0.03)
-    close = (
-        CLOSE / 100 if gdp_mu_squared(tried(start)) is not None else CLOSE
-    )  # plain Gaussian noise is exact and quick
-    return search.find(lambda z: epsilon(tried(z), delta, pld.ROUGH), near, close)
+    near = search.find(lambda z: epsilon(make(z), delta, pld.SLOPPY), start, close=0.03)
+    close = CLOSE / 100 if gdp_mu_squared(make(start)) is not None else CLOSE  # plain Gaussian noise is exact and quick
+    return search.find(lambda z: epsilon(make(z), delta, pld.ROUGH), near, close)
 
 
 @dataclass

@@ -150,8 +150,9 @@ class Approximate(Event):
 class Sampled(Event):
     """`event`, if the protected unit is drawn (Poisson, probability `rate`); the draw stays secret.
 
-    Not drawn must look exactly like not there. `event` is what one added unit does, also where the relation is
-    "replace": then two units change places, and both may be drawn.
+    Not drawn must look exactly like not there, which no report that is always sent does: that one is `Visible`.
+    `event` is what one added unit does, also where the relation is "replace": then two units change places, and both
+    may be drawn.
     """
 
     event: Event
@@ -231,12 +232,16 @@ class Visible(Event):
 
 @dataclass(frozen=True)
 class Parallel(Event):
-    """One of `events`, on disjoint parts of the data: a unit lives in one part (McSherry 2009).
+    """One of `events` on disjoint parts of the data: a unit lives in one part (McSherry 2009), whichever costs most.
 
-    Add/remove only: a replaced unit may leave one part and enter another.
+    A replaced unit may leave one part and enter another, so this speaks of added or removed units alone, unless
+    `by_place` says that the part of a unit follows from its place and a public seed: then a replaced unit stays where
+    it was. Releases that are repeated on the same parts belong inside, `Parallel((Repeated(a, 3), Repeated(b, 3)))`;
+    of a repeated Parallel every one may split the data anew. The parts of FixedSize must be drawn, so none is inside.
     """
 
     events: tuple[Event, ...]
+    by_place: bool = False
 
 
 @dataclass(frozen=True)

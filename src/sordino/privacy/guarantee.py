@@ -19,7 +19,7 @@ RELATIONS = {"add/remove": "added or removed", "replace": "replaced by other dat
 VIEWERS = {
     "server": "a curious server that sees every message and who takes part",
     "public": "anyone who sees every released model but not who takes part",
-    "client": "any other client, which sees every released model but not who else takes part",
+    "client": "any other client, which sees every released model and when it takes part itself, but not who else does",
 }
 
 
@@ -44,6 +44,7 @@ class Guarantee:
     mode: str  # "research": seeded, for experiments only; "secure"
     reason: str | None = None  # why epsilon is infinite, where it is
     channel: str = "direct"  # what messages travel through
+    public: tuple[str, ...] = ()  # what was taken as public, in words
 
     def sentence(self) -> str:
         against = f"against {who(self.viewer, self.channel)}"
@@ -59,7 +60,7 @@ class Guarantee:
             text += " The noise came from a seed: an experiment, void against anyone who knows the seed."
         elif self.mode == "secure":
             text += " The noise is drawn from the operating system, in floating point, whose rounding no proof covers."
-        return text
+        return text + (f" Taken as public: {'; '.join(self.public)}." if self.public else "")
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)

@@ -7,6 +7,7 @@ Definition 7. A pair says how P and Q weigh the losses above and below any numbe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -252,6 +253,34 @@ class TwoSided:
 
     def reversed(self) -> Pair:
         return TwoSided(self.back, self.forth)
+
+
+class Worst:
+    """The pair whose hockey stick is the largest of several: one of them holds, and nobody knows which.
+
+    A maximum of convex functions is convex, so it is the hockey stick of some pair: P(L > ln g) and Q(L > ln g) follow
+    from its value and slope at g. Where it is that of one of the pairs, so are the masses above and below.
+    """
+
+    def __init__(self, each: Sequence[Pair]) -> None:
+        self.each = tuple(each)
+        self.symmetric = all(pair.symmetric for pair in self.each)
+
+    def _of_largest(self, loss: Floats, masses: Sequence[Masses]) -> Masses:
+        with np.errstate(over="ignore", invalid="ignore"):
+            sticks = [p - np.where(q > 0, np.exp(loss) * q, 0.0) for p, q in (pair.above(loss) for pair in self.each)]
+        which = np.argmax(np.nan_to_num(np.stack(sticks), nan=-np.inf), axis=0)[None]
+        p, q = (np.take_along_axis(np.stack(m), which, axis=0)[0] for m in zip(*masses, strict=True))
+        return p, q
+
+    def above(self, loss: Floats) -> Masses:
+        return self._of_largest(loss, [pair.above(loss) for pair in self.each])
+
+    def below(self, loss: Floats) -> Masses:
+        return self._of_largest(loss, [pair.below(loss) for pair in self.each])
+
+    def reversed(self) -> Pair:
+        return self if self.symmetric else Worst([pair.reversed() for pair in self.each])
 
 
 @dataclass(frozen=True)

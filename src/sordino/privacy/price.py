@@ -2,7 +2,7 @@
 
 A viewer who sees the draw pays for every participation, the others for every round at the sampler's rate; both
 are upper bounds for the latter, so the cheaper one counts. Whoever sees less than the server pays at most what
-the server pays.
+the server pays. Another client knows whether it was drawn itself: see `trust.Viewer.drawn_from`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from sordino.core.errors import SpecError, UnsupportedEvent
 from sordino.privacy import trust
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
-from sordino.privacy.algebra import grouped, non_private, replaced
-from sordino.privacy.events import Composed, Cost, Event, Repeated, Visible, to_json
+from sordino.privacy.algebra import grouped, non_private, relations, replaced
+from sordino.privacy.events import Composed, Cost, Event, Parallel, Repeated, Visible, to_json
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Sampler, of_records_inside
 
 VIEWERS = ("server", "public")  # those every run reports
+ONE_PLACE = ("record", "label")  # units that are used for training, or held out, as a whole
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -44,18 +45,51 @@ def total(
     rounds: int,
     participations: int,
     once: Sequence[Event] = (),
+    apart: Sequence[Event] = (),
 ) -> tuple[Event, ...]:
-    """Events that each bound the whole run, `once` being released beside the rounds; the least epsilon counts.
+    """Events that each bound the whole run; the least epsilon counts.
 
-    `costs` is what each round costs who takes part in it: one for all rounds, or one a round."""
+    `costs` is what each round costs who takes part in it: one for all rounds, or one a round. `once` is released beside
+    the rounds, of all data; `apart` too, of data that no round touches: see `beside`."""
     by_round = [costs] * rounds if isinstance(costs, Cost) else list(costs)
+    for cost, _ in groupby(by_round):
+        _check(cost)
     if not by_round:
-        return (_with(Composed(()), once),)
-    every_time = _with(_sum(_dearest(by_run(_each, by_round), participations)), once)
-    if trust.viewer(viewer).sees_draw or any(non_private(c.event) is not None for c, _ in groupby(by_round)):
+        return (beside(Composed(()), once, apart, [costs] if isinstance(costs, Cost) else ()),)
+    looks = trust.viewer(viewer)
+    every_time = beside(_sum(_dearest(by_run(_each, by_round), participations)), once, apart, by_round)
+    if looks.sees_draw or any(non_private(c.event) is not None for c, _ in groupby(by_round)):
         return (every_time,)
-    hidden = _with(_sum(by_run(lambda c: _hidden(c, sampler, population), by_round)), once)
+    drawn = looks.drawn_from(population)
+    hidden = beside(_sum(by_run(lambda c: _hidden(c, sampler, drawn), by_round)), once, apart, by_round)
     return (hidden,) if participations >= rounds else (hidden, every_time)
+
+
+def _check(cost: Cost) -> None:
+    """Refuse a cost whose event is no statement about units that are added and removed, or replaced, as it says."""
+    if cost.draw != "changed" and non_private(cost.event) is None and cost.relation not in relations(cost.event):
+        (other,) = relations(cost.event)
+        raise UnsupportedEvent(
+            f"a cost says {cost.relation}, and its event is about the relation {other} alone: say {other}, "
+            "or charge what adding or removing a unit does."
+        )
+
+
+def beside(rounds: Event, once: Sequence[Event], apart: Sequence[Event], costs: Sequence[Cost]) -> Event:
+    """Compose the rounds with what is released beside them.
+
+    A unit pays for `once` and either for the rounds or for `apart`, where it lies on one side: a record, or its label,
+    whose side goes by its place and a public seed; a user that comes or goes, of whom all records are on the side that
+    its own number and a public seed say. Other units may lie on both sides and pay for all.
+    """
+    if not apart:
+        return Composed((rounds, *once)) if once else rounds
+    kinds = [cost for cost, _ in groupby(costs)]
+    by_place = all(cost.unit in ONE_PLACE and cost.copies == 1 for cost in kinds)
+    if by_place or all(cost.unit == "user" and cost.relation == "add/remove" for cost in kinds):
+        stays = by_place or all(cost.draw == "changed" for cost in kinds)  # a user's coming changes clients in place
+        return Composed((Parallel((rounds, Composed(tuple(apart))), by_place=stays), *once))
+    return Composed((rounds, *once, *apart))
 
 
 def by_run(make: Callable[[A], B], rounds: Sequence[A]) -> list[B]:
@@ -73,10 +107,18 @@ def _each(cost: Cost) -> Event:
 def _hidden(cost: Cost, sampler: Sampler, population: int) -> Event:
     """Of a round in which that is not known."""
     if cost.draw == "changed":
-        return grouped(replaced(sampler.hidden(cost.event, population)), cost.copies)
+        one = replaced(cost.event) if sampler.relation == "replace" else cost.event
+        return grouped(replaced(sampler.hidden(one, population)), cost.copies)
     if cost.draw == "inside":
         return _copies_inside(cost, sampler, population)
-    return sampler.hidden(cost.event, population)
+    if cost.relation == sampler.relation:
+        return sampler.hidden(cost.event, population)
+    if cost.relation == "replace":  # a client that is not drawn need not look like one whose data were replaced
+        return of_records_inside(sampler, cost.event, population)
+    raise UnsupportedEvent(
+        "a cohort of a fixed size hides replaced clients only: charge relation replace (twice a client's bound), "
+        "or draw clients with client_sampling = poisson."
+    )
 
 
 def _sum(events: Sequence[Event]) -> Event:
@@ -124,10 +166,6 @@ def _times(event: Event, copies: int) -> Event:
     return event if copies == 1 else Repeated(event, copies)
 
 
-def _with(event: Event, once: Sequence[Event]) -> Event:
-    return Composed((event, *once)) if once else event
-
-
 def guarantee(
     costs: Sequence[Cost] | Sequence[Sequence[Cost]],
     viewer: str,
@@ -139,11 +177,12 @@ def guarantee(
     mode: str,
     cells: float = pld.FINE,
     once: Sequence[Event] = (),
+    apart: Sequence[Event] = (),
 ) -> Guarantee:
     """`costs` are those of one round, for all of them, or one list a round."""
     by_round = [cost_to(viewer, c) for c in costs if not isinstance(c, Cost)]
     cost = by_round[0] if by_round else cost_to(viewer, [c for c in costs if isinstance(c, Cost)])
-    events = total(by_round or cost, viewer, sampler, population, rounds, participations, once)
+    events = total(by_round or cost, viewer, sampler, population, rounds, participations, once, apart)
     return of(events, cost, viewer, rounds, delta, mode, cells)
 
 

@@ -9,6 +9,7 @@ from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.privacy import events
+from sordino.privacy.algebra import of_replaced_units
 from sordino.privacy.events import Event, Sampled, Visible
 
 
@@ -46,7 +47,10 @@ class Poisson:
         return self.rate
 
     def hidden(self, event: Event, population: int) -> Event:
-        return event if self.rate == 1 else Sampled(event, self.rate)
+        """Sampled; but whether a report came shows, so of a statement about replaced units the chance alone helps."""
+        if self.rate == 1:
+            return event
+        return Visible(event, self.rate) if of_replaced_units(event) else Sampled(event, self.rate)
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class FixedSize:
         return min(1.0, self.size / population)
 
     def hidden(self, event: Event, population: int) -> Event:
-        return events.FixedSize(event, self.size, population)
+        return events.FixedSize(event, min(self.size, population), population)
 
 
 def of_records_inside(sampler: Sampler, event: Event, population: int) -> Event:

@@ -1,8 +1,8 @@
 """Who looks, and what the channel between clients and server hides from whom.
 
 Viewers: `server` sees every message and who takes part; `public` every released model; `client` is another client,
-which sees the released models and its own messages, so no more of others than the public; `server+2` is the server
-with what two colluding clients know: their own data, messages and noise.
+which sees the released models, its own messages and whether it takes part itself; `server+2` is the server with what
+two colluding clients know: their own data, messages and noise.
 """
 
 from __future__ import annotations
@@ -29,6 +29,14 @@ class Viewer:
     def sees_draw(self) -> bool:
         """Whether it sees who takes part, so that a draw amplifies nothing against it."""
         return self.kind == "server"
+
+    def drawn_from(self, population: int) -> int:
+        """Among how many clients a draw hides one of them.
+
+        Another client knows whether it was drawn itself. If it was not, a cohort of a fixed size comes from the others,
+        and each of them is in it with m / (n - 1) instead of m / n.
+        """
+        return max(1, population - 1) if self.kind == "client" else population
 
     def __str__(self) -> str:
         return f"{self.kind}+{self.colluders}" if self.colluders else self.kind

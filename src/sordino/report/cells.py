@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.core.errors import RunError
+from sordino.core.parts import PRIVATE, PUBLIC, locate
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class Cell:
     viewer: str = ""
     channel: str = ""
     rounds: int = 0
-    bytes_up: int = 0
-    seconds: float = 0.0
+    bytes_up: float = math.nan  # of runs on public data only: elsewhere bytes and seconds tell of the draw
+    seconds: float = math.nan
     claim: Claim | None = None
     notes: tuple[str, ...] = ()  # what the run remarked
     curve: Curve = Curve()
@@ -64,24 +65,35 @@ class Cell:
 
 def read(folder: Path, failures: Mapping[str, str]) -> list[Cell]:
     """Every cell of the comparison in a folder; those that failed or are not finished say so."""
-    comparison = _json(folder / "comparison.json")
+    path = locate(folder, PRIVATE, "comparison.json")
+    comparison = _json(path)
     try:
         listed = [(str(c["name"]), str(c["method"]), c["epsilon"], int(c["seed"])) for c in comparison["cells"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{folder / 'comparison.json'} is damaged: {error!r}.") from error
+        raise RunError(f"{path} is damaged: {error!r}.") from error
     return [_cell(folder / "cells" / name, failures, name, method, e, s) for name, method, e, s in listed]
 
 
 def _cell(at: Path, failures: Mapping[str, str], name: str, method: str, asked: float | None, seed: int) -> Cell:
     if name in failures:
         return Cell(name, method, asked, seed, failures[name])
-    if not (at / "result.json").is_file():
+    path = locate(at, PUBLIC, "result.json")
+    if not path.is_file():
         return Cell(name, method, asked, seed, "not finished")
-    plan, result, records = _json(at / "plan.json"), _json(at / "result.json"), _records(at / "records.jsonl")
+    plan, result = _json(locate(at, PUBLIC, "plan.json")), _json(path)
+    records = _records(locate(at, PUBLIC, "records.jsonl"))
     try:
+        if plan.get("public_data"):
+            records = _with_owners(records, _records(locate(at, PRIVATE, "records.jsonl")))
         return _done(Cell(name, method, asked, seed), plan, result, records)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{at / 'result.json'} is damaged: {error!r}.") from error
+        raise RunError(f"{path} is damaged: {error!r}.") from error
+
+
+def _with_owners(records: list[dict[str, Any]], owners: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rounds of a run on public data with its bytes, its seconds and the noise that was injected."""
+    known = {o["round"]: {k: v for k, v in o.items() if v is not None} for o in owners}
+    return [r | known.get(r["round"], {}) for r in records]
 
 
 def _done(cell: Cell, plan: dict[str, Any], result: dict[str, Any], records: list[dict[str, Any]]) -> Cell:
@@ -104,8 +116,8 @@ def _done(cell: Cell, plan: dict[str, Any], result: dict[str, Any], records: lis
         viewer=str(promised["viewer"]),
         channel=str(plan.get("channel") or "direct"),
         rounds=int(result["rounds"]),
-        bytes_up=sum(int(r.get("bytes_up") or 0) for r in records),
-        seconds=sum(float(r.get("seconds") or 0) for r in records),
+        bytes_up=sum(_number(r.get("bytes_up")) for r in records),
+        seconds=sum(_number(r.get("seconds")) for r in records),
         claim=None if claim is None else _claim(claim),
         notes=tuple(str(note) for note in result.get("notes") or ()),
         curve=curve,

@@ -156,7 +156,8 @@ def _score(found: Spread, measure: str) -> str:
 
 
 def _costs(line: Line) -> tuple[str, ...]:
-    return f"{line.rounds:g}", f"{line.seconds:.3g}", size(line.bytes_up)
+    private = math.isnan(line.seconds)  # of runs on private data
+    return f"{line.rounds:g}", "" if private else f"{line.seconds:.3g}", "" if private else size(line.bytes_up)
 
 
 def claimed(line: Line) -> str:
@@ -277,10 +278,13 @@ def line_rows(found: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def to_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Numbers in full; an infinite epsilon is the word; what is not known is empty; errors of a regression only."""
+    """Write rows as CSV: numbers in full, an infinite epsilon as the word, what is not known empty.
+
+    Errors are there for a regression only, bytes and seconds for public data only."""
     out = io.StringIO()
     texts = [{k: _text(v) for k, v in row.items()} for row in rows]
-    wanted = [k for k in texts[0] if k.partition("_")[0] not in ERRORS or any(text[k] != "" for text in texts)]
+    optional = (*ERRORS, "bytes", "seconds")
+    wanted = [k for k in texts[0] if k.partition("_")[0] not in optional or any(text[k] != "" for text in texts)]
     writer = csv.DictWriter(out, wanted, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(texts)

@@ -31,24 +31,38 @@ from sordino.privacy.account import epsilon
 from sordino.privacy.calibrate import noise_multiplier
 from sordino.privacy.events import Composed, Event
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
-from sordino.runs import held_out, legal, returned, statistics
+from sordino.runs import assumptions, evaluation, held_out, legal, returned, statistics
+from sordino.runs.evaluation import Evaluation
 from sordino.runs.held_out import HeldOut
 from sordino.runs.job import Job, totals
-from sordino.runs.prepare import Kept, device_of, prepare
+from sordino.runs.prepare import Kept, Prepared, device_of, prepare
 from sordino.runs.spec import Spec
 
 
 def from_spec(spec: Spec, keep: Kept | None = None) -> Job:
     """A job on a named dataset and model; `keep` holds what runs of one process share."""
-    found = prepare(spec, keep=keep)
+    return from_prepared(prepare(spec, keep=keep))
+
+
+def from_prepared(found: Prepared, device: str | None = None) -> Job:
+    """A job on prepared data; where no record is public, some are held out to evaluate on."""
     job = build(
-        found.spec, found.module, found.clients, None, found.test, found.test_clients, found.data.notes, found.brought
+        found.spec if device is None else replace(found.spec, device=device),
+        found.module,
+        found.clients,
+        None,
+        found.test,
+        found.test_clients,
+        found.data.notes,
+        found.brought,
+        assumptions.of_data(found.data, found.spec),
+        own_file=True,
     )
     if found.data.public:
-        return replace(job, benchmark=spec.dataset)
+        return replace(job, public_data=True, benchmark=found.spec.dataset)
     rows = found.data.private_rows()
     dealt = not str(found.spec.partition).startswith("natural")  # made-up clients have no ids that mean anything
-    return replace(job, raw=replace(rows, clients=None) if dealt else rows)
+    return replace(job, public_data=False, raw=replace(rows, clients=None) if dealt else rows)
 
 
 def build(
@@ -60,8 +74,13 @@ def build(
     test_clients: Any = None,
     notes: Sequence[str] = (),
     brought: Clients | None = None,
+    public: Sequence[str] | None = None,
+    own_file: bool = False,
 ) -> Job:
-    """A job on one's own module (or a function that makes one) and one's own clients."""
+    """A job on one's own module (or a function that makes one) and one's own clients.
+
+    `public` says in words which test records and facts of the data are taken as public; `own_file` that the records
+    come from a file, of which some are held out to evaluate on where none is public."""
     legal.require(spec.method, spec.algorithm, spec.unit)
     held = adopt(clients)
     brought = brought or held
@@ -78,7 +97,6 @@ def build(
             "use it with unit = record."
         )
     held, shown = held_out.public(spec, held)
-    held, kept_out = held_out.split(spec, method, held)
     if method.tagged and (not isinstance(held, ArrayClients) or held.tags is None):
         raise DataError(
             f"{spec.method} must know which records carry private attributes: set private_data, such as label:3,8."
@@ -89,6 +107,8 @@ def build(
     sample_loss = losses.loss_for(loss, first.y)
     pair = None if test is None else checked("the test data", *test)
     owners = _test_owners(test_clients, pair, held.count)
+    if public is None:  # from Python
+        public = () if pair is None else (f"the {len(pair[1]):,} test records",)
     if spec.standardise:
         if not isinstance(held, ArrayClients):
             raise SpecError("standardise needs clients whose records are in memory.")
@@ -101,15 +121,24 @@ def build(
     one = Batch(first.x[:1].to(device), first.y[:1].to(device), (1,))
     augment(one, spec.augment, spec.views, Stream.research(0).rows([0]))  # refuses what is no picture
     model.gradients.sums(model.layout.read(module), one, 1.0, seeds=[0])  # settles how gradients are clipped
+    whole, wanted = held, evaluation.asked(spec, method, held, pair is not None, own_file)
+    held, kept_out, left = held_out.split(spec, method, whole, wanted)
     plan, viewer = _plan(spec, method, held, model.layout)
+    found, once, apart = held_out.releases(spec, method, plan, wanted, kept_out)
+    if wanted.held_out and not found.held_out:  # its figure would say nothing: all records are trained on
+        held, kept_out, left = held_out.split(spec, method, whole, found)
+        plan, viewer = _plan(spec, method, held, model.layout)
+    if owners is not None and len(left) < whole.count:
+        place = np.full(whole.count, -1, dtype=np.int64)
+        place[left] = np.arange(len(left))
+        owners = np.where(owners >= 0, place[owners], -1)
     if shown is not None:
         on = Batch(shown.x.to(device), shown.y.to(device), shown.sizes)
         plan = replace(plan, public=Public(model, on))
         notes = (*notes, f"{len(shown.y)} records are held by the server and count as public")
-    once = held_out.events(spec, method, plan)
     if method.private:
-        plan = replace(plan, noise_multiplier=_calibrate(method, plan, viewer, spec, once))
-    plan, budgets, caps, more = _personal(spec, method, plan, viewer)
+        plan = replace(plan, noise_multiplier=_calibrate(method, plan, viewer, spec, once, apart))
+    plan, budgets, caps, more = _personal(spec, method, plan, viewer, bool(once or apart))
     state = State(model.layout.read(module))
     returned.Checked(method, spec.method).begin(state, model.layout, plan)  # refuses what cannot start
     if isinstance(held, ArrayClients) and device.type != "cpu":
@@ -128,14 +157,17 @@ def build(
         channel=Direct() if spec.channel == "direct" else SecureSum(),
         rng=Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system(),
         viewer=viewer,
-        notes=(*notes, *fixed, *more, *_remarks(spec, method, plan, kept_out)),
+        notes=(*notes, *fixed, *more, *_remarks(spec, method, plan, kept_out, found)),
         once=once,
+        apart=apart,
         budgets=budgets,
         caps=caps,
+        evaluation=found,
+        public=(*assumptions.of_run(spec, method, shown), *public),
     )
 
 
-def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None) -> Iterator[str]:
+def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown: Evaluation) -> Iterator[str]:
     if plan.algorithm.note:
         yield plan.algorithm.note
     yield from returned.Checked(method, spec.method).remarks(plan)
@@ -145,10 +177,12 @@ def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None) -> It
         yield f"{spec.method} makes no use of the records that server_data takes from the clients for the server"
     if plan.algorithm.needs_steps and max(plan.local.count(n) for n in plan.sizes) == 1:
         yield f"with one local step a round {spec.algorithm} does what fedavg does: raise local_steps"
-    if held is not None and method.private and (noise := held_out.deviation(held, spec.release_noise)) > 0.05:
+    if shown.on is None and shown.text:
+        yield shown.text
+    if held is not None and shown.deviation > evaluation.WORST:
         yield (
-            f"the noise of an evaluation on {held.kind} records has deviation {noise:.2g}: hold out more records, "
-            "or lower release_noise and raise evaluate_every"
+            f"the noise of an evaluation on {held.kind} records has deviation {shown.deviation:.2g}: hold out more "
+            "records, or lower release_noise and raise evaluate_every"
         )
 
 
@@ -305,7 +339,7 @@ def _local(spec: Spec) -> Local:
 
 
 def _personal(
-    spec: Spec, method: Method, plan: Plan, viewer: str
+    spec: Spec, method: Method, plan: Plan, viewer: str, charged: bool
 ) -> tuple[Plan, personal.Budgets | None, Ints | None, tuple[str, ...]]:
     """The clients' own budgets and what they pay for: noise of their own, or fewer rounds with the noise of the run."""
     if spec.budgets is None:
@@ -314,7 +348,7 @@ def _personal(
         raise SpecError(f"budgets of clients go with methods whose epsilon is accounted, not with {spec.method}.")
     dealer = Stream.research(spec.seed or 0).at("budgets")  # public, also in secure mode
     budgets = personal.read(spec.budgets, plan.population, spec.delta, dealer)
-    if spec.unit == "user" or held_out.events(spec, method, plan):
+    if spec.unit == "user" or charged:
         raise SpecError("budgets of clients go with unit = record or client, and with evaluation on test data only.")
     above = any(e > spec.epsilon for e, _ in budgets.kinds)
     cut = (f"budgets above the run's epsilon = {spec.epsilon:g} count as that",) * above
@@ -349,14 +383,16 @@ def _personal(
     return plan, budgets, caps, (f"{len(out)} clients never take part, their budgets pay for no round: {names}",)
 
 
-def _calibrate(method: Method, plan: Plan, viewer: str, spec: Spec, once: tuple[Event, ...]) -> float:
+def _calibrate(
+    method: Method, plan: Plan, viewer: str, spec: Spec, once: tuple[Event, ...], apart: tuple[Event, ...] = ()
+) -> float:
     """The least noise with which the whole plan stays within the budget, against the viewer."""
 
     def alternatives(z: float) -> tuple[Any, ...]:
         tried = replace(plan, noise_multiplier=z)
-        return totals(method, tried, viewer, plan.rounds, plan.participations, once)[1]
+        return totals(method, tried, viewer, plan.rounds, plan.participations, once, apart)[1]
 
-    alone = epsilon(Composed(once), spec.delta) if once else 0.0
+    alone = epsilon(Composed((*once, *apart)), spec.delta) if once or apart else 0.0
     if alone >= spec.epsilon:
         raise BudgetError(
             f"evaluations and statistics alone cost epsilon = {alone:.3g} of {spec.epsilon:g}. Raise release_noise or "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.core.errors import DataError, RunError, SordinoError
+from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.types import SampleLoss
 from sordino.data.clients import ArrayClients, adopt, checked
 from sordino.data.load import Dataset
@@ -24,7 +26,7 @@ from sordino.privacy.samplers import FixedSize, Poisson
 from sordino.runs import build, home, planner, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
-from sordino.runs.prepare import prepare
+from sordino.runs.prepare import PrivateLabelError, prepare
 from sordino.runs.spec import Spec
 
 FITTED = 1e-5  # means nearer to 0 than this, and deviations within ten times this of 1, do not come about by chance
@@ -96,8 +98,14 @@ class Case:
 
 def of_spec(wanted: Spec) -> Case:
     """A named dataset and model. Features are made of a few records only; the others stand in by number."""
-    found = prepare(wanted, sketch=True)
-    return _case(found.spec, found.module, found.clients, found.sample, found.data, None)
+    try:
+        found = prepare(wanted, sketch=True)
+    except PrivateLabelError as error:  # all else can still be looked at
+        found = prepare(replace(wanted, partition="iid"), sketch=True)
+        job, problem = None, error  # type: tuple[Job | None, SordinoError | None]
+    else:
+        job, problem = _tried(lambda: build.from_prepared(found, "cpu"))
+    return _case(found.spec, found.module, found.clients, found.sample, found.data, job, problem)
 
 
 def of_parts(
@@ -115,17 +123,27 @@ def of_parts(
         pair = (first.x[:0], first.y[:0]) if test is None else checked("the test data", *test)
         data = Dataset("the clients' data", held.x, held.y, *pair, client_train=np.zeros(len(held.y), dtype=np.int64))
     sample = first.x[:3] if len(first.x) > 1 else first.x.expand(2, *first.x.shape[1:])
-    return _case(wanted, module, held, sample, data, loss)
+    job, problem = _tried(lambda: build.build(replace(wanted, device="cpu"), module, held, loss, test))
+    return _case(wanted, module, held, sample, data, job, problem)
+
+
+def _tried(make: Callable[[], Job]) -> tuple[Job | None, SordinoError | None]:
+    """The job, or why there is none."""
+    try:
+        return make(), None
+    except SordinoError as error:
+        return None, error
 
 
 def _case(
-    wanted: Spec, module: nn.Module, held: Any, sample: Tensor, data: Dataset | None, loss: str | SampleLoss | None
+    wanted: Spec,
+    module: nn.Module,
+    held: Any,
+    sample: Tensor,
+    data: Dataset | None,
+    job: Job | None,
+    problem: SordinoError | None,
 ) -> Case:
-    job, problem = None, None
-    try:
-        job = build.build(replace(wanted, device="cpu"), module, held, loss)
-    except SordinoError as error:
-        problem = error
     path = Path(wanted.ledger) if wanted.ledger else home.registry()
     records = round(held.count * held.mean_size())
     return Case(wanted, job, module, sample, data, held.count, records, path, problem)
@@ -136,12 +154,12 @@ def of_run(folder: Path) -> Case:
     if not folder.is_dir():
         raise RunError(f"there is no run folder {folder}.")
     kept = RunFolder(folder)
-    plan, ledger = kept.read_json("plan.json"), kept.read_json("ledger.json")
-    wanted = spec.from_dict(spec.read(folder / "spec.toml"))
+    plan, ledger = kept.read_json("plan.json", PUBLIC), kept.read_json("ledger.json")
+    wanted = spec.from_dict(spec.read(locate(folder, PRIVATE, "spec.toml")))
     try:
         path = home.registry() if ledger["path"] is None else folder / ledger["path"]
         bare = Case(wanted, clients=int(plan["clients"]), ledger=path)
-        own = bool(plan.get("own"))
+        own = bool((plan if kept.flat else kept.read_json("job.json")).get("own"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{folder} is damaged: {error!r} in plan.json or ledger.json.") from error
     if own:  # its model and clients came from Python

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sordino.core import plugin
@@ -19,20 +19,12 @@ from sordino.models.validate import fix, validate
 from sordino.privacy.algebra import non_private
 from sordino.runs import home, planner
 from sordino.runs.case import Case, looks_fitted, repeated
+from sordino.runs.finding import SEVERITIES, Finding
 from sordino.runs.ledger import Ledger
+from sordino.runs.public_checks import dealt_by_label, declared_public, no_evaluation, partly_public
 
-SEVERITIES = ("broken", "weak", "note")
 GUESSED = 2**40  # seeds below it can all be tried
 LARGE = 10.0  # an epsilon above which little is promised
-
-
-@dataclass(frozen=True)
-class Finding:
-    severity: str
-    found: str
-    why: str
-    fix: str
-    rule: str = ""
 
 
 # --- what is protected, from whom
@@ -217,6 +209,7 @@ def metrics_in_clear(case: Case) -> Iterator[Finding]:
         return
     both, often = repeated(case.data)
     test = len(case.data.y_test)
+    words = case.data.test_from or f"the {test:,} test records"
     if both:
         chance = ", which may be chance: records repeat within the training data too" if often else ""
         yield Finding(
@@ -228,9 +221,9 @@ def metrics_in_clear(case: Case) -> Iterator[Finding]:
     elif not case.public_data:
         yield Finding(
             "note",
-            f"loss and accuracy on {test} test records are published without noise, nobody is charged",
-            "the test records are taken as public",
-            "leave out test records that are private",
+            f"loss and accuracy on test records are published without noise, nobody is charged: {words}",
+            "they are taken as public, because the run file or the data say so",
+            "where they are private, drop what declares them: some records are then held out and shown with noise",
         )
 
 
@@ -357,7 +350,7 @@ def unseen_choices(case: Case) -> Iterator[Finding]:
 
 def cannot_start(case: Case) -> Iterator[Finding]:
     """whether the run would start"""
-    told = [f for rule in (unprotected_viewer, layers) for f in rule(case) if f.severity == "broken"]
+    told = [f for rule in (unprotected_viewer, layers, dealt_by_label) for f in rule(case) if f.severity == "broken"]
     if case.problem is not None and not told:
         yield Finding(
             "broken", f"the run would not start: {case.problem}", "nothing would be trained", "as the message says"
@@ -367,8 +360,9 @@ def cannot_start(case: Case) -> Iterator[Finding]:
 Rule = Callable[[Case], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
     no_noise, unprotected_viewer, one_record_not_a_person, made_up_clients, seeds, delta_too_large, epsilon_large,
-    float_noise, layers, kept_tensors, fitted_statistics, metrics_in_clear, baseline, public_sizes, single_records,
-    draws, every_round_paid, ledger, usefulness, unseen_choices, cannot_start,
+    float_noise, layers, kept_tensors, fitted_statistics, metrics_in_clear, partly_public, declared_public,
+    dealt_by_label, no_evaluation, baseline, public_sizes, single_records, draws, every_round_paid, ledger, usefulness,
+    unseen_choices, cannot_start,
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Many runs that differ in method, epsilon and seed alone: one cell a run, in one folder, in one ledger.
 
-    OUT/NAME/comparison.json   what is compared; the same command goes on, another one is refused
+    OUT/NAME/private/comparison.json   what is compared; the same command goes on, another one is refused
+    OUT/NAME/public            tables and figures, made of the cells' public parts alone
     OUT/NAME/ledger.sqlite     what all cells together were charged, on a public benchmark; else the user's registry
     OUT/NAME/cells/CELL        a run folder each: METHOD-epsE-seedS; a method without privacy runs once a seed
 
@@ -27,6 +28,7 @@ import torch
 
 from sordino.core import check, plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
+from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.record import RoundRecord
 from sordino.methods.base import Method
 from sordino.runs import build, case, home, prepare, returned, run, spec
@@ -39,8 +41,8 @@ COMPARISON, RESULT = "comparison.json", "result.json"
 CHOSEN = ("method", "epsilon", "seed", "name", "out")  # by the comparison itself
 SHARED = (  # one method's own value would make another problem of it
     *CHOSEN, "delta", "budgets", "mode", "dataset", "data_dir", "label_column", "client_column", "user_column",
-    "split_column", "schema", "data_name", "partition", "clients", "without_private", "server_data", "validation",
-    "tuning", "evaluate_on", "baseline", "ledger",
+    "split_column", "schema", "data_name", "test", "public_share", "public_data", "partition", "clients",
+    "without_private", "server_data", "validation", "tuning", "evaluate_on", "baseline", "ledger",
 )  # fmt: skip
 
 
@@ -168,7 +170,7 @@ def canonical(found: Sequence[Cell]) -> dict[str, Any]:
     """What makes a comparison this one: the settings of every method, and the cells."""
     methods = {c.method: {k: v for k, v in c.spec.to_dict().items() if k not in CHOSEN} for c in found}
     listed = [{"name": c.name, "method": c.method, "epsilon": c.epsilon, "seed": c.seed} for c in found]
-    named = {(c.spec.dataset, c.spec.schema, c.spec.budgets, c.spec.private_data) for c in found}
+    named = {(c.spec.dataset, c.spec.test, c.spec.schema, c.spec.budgets, c.spec.private_data) for c in found}
     texts = sorted({text.removeprefix("file:") for each in named for text in each if text})
     files = [Path(text) for text in texts if os.path.isfile(text)]  # noqa: PTH113 (any text, also one too long for a name)
     return {"methods": methods, "cells": listed, "files": {str(p): _digest(p) for p in files}}
@@ -190,17 +192,23 @@ def open_folder(out: str, name: str | None, found: Sequence[Cell]) -> RunFolder:
     path = Path(out) / name if name is not None else None
     if path is None or not path.exists():
         folder = RunFolder.create(out, name)
-    elif (path / COMPARISON).is_file():
+    elif locate(path, PRIVATE, COMPARISON).is_file():
         folder = RunFolder(path)
         if difference := _difference(folder.read_json(COMPARISON), wanted):
             raise RunError(f"{path} holds another comparison ({difference}). Choose another name.")
-    elif path.is_dir() and {p.name for p in path.iterdir()} <= {"lock", f"{COMPARISON}.tmp"}:  # it died at once
+    elif path.is_dir() and _empty(path):  # it died at once
         folder = RunFolder(path)
     else:
         raise RunError(f"{path} exists and holds no comparison. Choose another name.")
     folder.lock()
     folder.write_json(COMPARISON, wanted)
     return folder
+
+
+def _empty(path: Path) -> bool:
+    """Whether nothing but what a folder starts with is there."""
+    inside = {p.relative_to(path).as_posix() for p in path.rglob("*")}
+    return inside <= {PUBLIC, PRIVATE, f"{PRIVATE}/lock", f"{PRIVATE}/{COMPARISON}.tmp"}
 
 
 def _difference(old: Any, new: dict[str, Any]) -> str:
@@ -245,7 +253,7 @@ def execute(folder: RunFolder, found: Sequence[Cell], jobs: int, tell: Tell) -> 
     for cell in found:
         place = folder.path / "cells"
         at = place / cell.name
-        if (at / RESULT).is_file():
+        if locate(at, PUBLIC, RESULT).is_file():
             heard(_finished(at))
         else:
             ledger = cell.spec.ledger or (str(folder.path / "ledger.sqlite") if _shipped(cell.spec) else None)
@@ -265,7 +273,7 @@ def _shipped(wanted: Spec) -> bool:
 
 def _finished(at: Path) -> News:
     try:
-        result = RunFolder(at).read_json(RESULT)
+        result = RunFolder(at).read_json(RESULT, PUBLIC)
         return News(at.name, "done", accuracy=result["accuracy"], rmse=(result.get("metrics") or {}).get("rmse"))
     except (RunError, KeyError, TypeError) as error:
         return News(at.name, "failed", reason=f"{at / RESULT} cannot be read: {error}")
@@ -274,7 +282,7 @@ def _finished(at: Path) -> News:
 def _run(cell: Cell, tell: Tell) -> None:
     """One cell to its end, from wherever it was left."""
     at = Path(cell.spec.out) / str(cell.spec.name)
-    if at.is_dir() and not (at / "plan.json").is_file():  # it died before it was charged anything
+    if at.is_dir() and not locate(at, PRIVATE, "job.json").is_file():  # it died before it was charged anything
         shutil.rmtree(at)
     tell(News(cell.name, "began", rounds=cell.spec.rounds))
 

@@ -1,4 +1,4 @@
-"""What was derived from a spec, for people and programs: plan.json."""
+"""What was derived from a spec, for people and programs: plan.json, which is public."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def describe(job: Job) -> dict[str, Any]:
         "claim": None if (claim := job.method.claim(plan)) is None else claim.to_json(),
         "channel": plan.channel,
         "mode": job.spec.mode,
+        "public_data": job.public_data,
         "clients": plan.population,
         "expected_cohort": plan.expected_cohort,
         "local_steps": plan.local.count(plan.smallest_client),
@@ -34,6 +35,7 @@ def describe(job: Job) -> dict[str, Any]:
         "gradient_reason": job.model.gradients.reason,
         "evaluated_on": job.held_out.kind if job.held_out else loop.PUBLIC if job.test is not None else None,
         "evaluation": _cost_of_evaluation(job),
+        "public": list(job.public),
         "budgets": _own_budgets(job),
         "device": str(job.engine.device),
         "environment": {
@@ -46,14 +48,20 @@ def describe(job: Job) -> dict[str, Any]:
     }
 
 
-def _cost_of_evaluation(job: Job) -> dict[str, float] | None:
-    """What evaluations and statistics alone would cost; it is part of the promise."""
-    if not job.once or not job.method.private:
+def _cost_of_evaluation(job: Job) -> dict[str, Any] | None:
+    """What evaluations and statistics alone would cost; it is part of the promise.
+
+    Those that are apart are on records that no round touches, so the promise is the larger of both."""
+    released = (*job.once, *job.apart)
+    if not released or not job.method.private:
         return None
     return {
-        "releases": steps(Composed(job.once)),
-        "epsilon": epsilon(Composed(job.once), job.spec.delta),
+        "releases": steps(Composed(released)),
+        "epsilon": epsilon(Composed(released), job.spec.delta),
         "delta": job.spec.delta,
+        "deviation": job.evaluation.deviation if job.evaluation.held_out else None,
+        "apart": job.evaluation.apart,
+        "text": job.evaluation.text,
     }
 
 

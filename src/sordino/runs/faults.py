@@ -5,6 +5,7 @@ from collections.abc import Callable
 POINTS = (
     "planning",
     "planned",
+    "beginning",
     "drawn",
     "paying",
     "paid",

@@ -1,14 +1,26 @@
 """A run folder: everything a run leaves behind, written so that a crash loses no more than a round.
 
-spec.toml               what was asked
-plan.json               what was derived: noise multiplier, guarantees, gradient path, environment
-ledger.json             which job of which ledger it is, and the last entry of the ledger that it saw
-records.jsonl           one line a round
-checkpoint.safetensors  the state after a round (and the one before it, checkpoint.previous.safetensors)
-clients.sqlite          what clients keep for themselves, where they keep anything
-model.safetensors       the final model
-result.json             the guarantee and the accuracies
-error.json              why the run stopped, where it did
+It has two parts (docs/boundary.md names every file with its first reader). What is in `public/` may be handed to anyone
+whom the guarantee names, and every field of it is checked against the table in runs/boundary.py before it is written:
+
+    spec.toml               what was asked, without paths
+    plan.json               what was derived: noise multiplier, guarantees, gradient path, environment
+    records.jsonl           one line a round: epsilon, loss, accuracy
+    model.safetensors       the final model
+    result.json             the guarantee and the figures at the end
+
+What is in `private/` (mode 0700) is the owner's:
+
+    spec.toml               what was asked, with the places of all files
+    job.json                what a resumed run must share with this one
+    ledger.json             which job of which ledger it is, and the last entry of the ledger that it saw
+    records.jsonl           one line a round: who was drawn, bytes, seconds, what the method decided
+    checkpoint.safetensors  the state after a round (and the one before it, checkpoint.previous.safetensors)
+    clients.sqlite          what clients keep for themselves, where they keep anything
+    result.json             epsilon by the draws that happened
+    notes.txt               what the owner was told
+    statistics.key          of the noise of private statistics, until these are in the first checkpoint
+    error.json              why the run stopped, where it did
 """
 
 from __future__ import annotations
@@ -20,7 +32,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -28,18 +40,36 @@ from safetensors.torch import save
 from torch import Tensor
 
 from sordino.core.errors import RunError
-from sordino.core.record import RoundRecord
+from sordino.core.parts import PRIVATE, PUBLIC, locate
+from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.types import State
-from sordino.runs import faults
+from sordino.runs import boundary, faults
 
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+RECORDS = "records.jsonl"
+R = TypeVar("R", RoundRecord, OwnerRecord)
 
 
 class RunFolder:
+    """The two parts of a run (or of a comparison). Whatever is written without `publish` goes to the private part."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: IO[str] | None = None
-        self._records: IO[str] | None = None
+        self._records: dict[str, IO[str]] = {}
+
+    @property
+    def public(self) -> Path:
+        return self.path / PUBLIC
+
+    @property
+    def private(self) -> Path:
+        return self.path / PRIVATE
+
+    @property
+    def flat(self) -> bool:
+        """Whether an earlier version made it, without parts: it can be read and not be continued."""
+        return not self.private.is_dir() and (self.path / "plan.json").is_file()
 
     @staticmethod
     def create(out: str, name: str | None) -> RunFolder:
@@ -51,17 +81,24 @@ class RunFolder:
                 path = root / (chosen if number == 0 else f"{chosen}-{number + 1}")
                 with contextlib.suppress(FileExistsError):
                     path.mkdir()
-                    return RunFolder(path)
+                    return RunFolder(path)._with_parts()
                 if name is not None:
                     raise RunError(f"{path} exists already. Choose another name, or `sordino resume {path}`.")
         except OSError as error:
             raise RunError(f"cannot make a run folder in {root}: {error.strerror}") from error
         raise RunError(f"cannot find a free name for a run folder in {root}.")
 
+    def _with_parts(self) -> RunFolder:
+        self.public.mkdir(exist_ok=True)
+        self.private.mkdir(mode=0o700, exist_ok=True)
+        self.private.chmod(0o700)
+        return self
+
     def lock(self) -> None:
-        """One process a run: two would spend and overwrite side by side."""
+        """Let one process have the run: two would spend and overwrite side by side."""
         try:
-            self._lock = open(self.path / "lock", "w")  # noqa: PTH123, SIM115 (held until the run ends)
+            self._with_parts()
+            self._lock = open(self.private / "lock", "w")  # noqa: PTH123, SIM115 (held until the run ends)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.close()
@@ -70,35 +107,63 @@ class RunFolder:
             raise RunError(f"cannot open the run folder {self.path}: {error.strerror}") from error
 
     def close(self) -> None:
-        for handle in (self._records, self._lock):
+        for handle in (*self._records.values(), self._lock):
             if handle is not None:
                 with contextlib.suppress(OSError):
                     handle.close()
-        self._records = self._lock = None
+        self._records, self._lock = {}, None
 
     def write(self, name: str, data: bytes) -> None:
-        """Whole or not at all: a temporary file, synchronised, then renamed."""
-        target, temporary = self.path / name, self.path / f"{name}.tmp"
+        """Write a file of the private part, whole or not at all."""
+        self._write(PRIVATE, name, data)
+
+    def publish(self, name: str, data: bytes) -> None:
+        """Write a file of the public part, whole or not at all; one that nobody has listed is refused."""
+        boundary.check_file(name)
+        self._write(PUBLIC, name, data)
+
+    def publish_json(self, name: str, data: dict[str, Any]) -> None:
+        """Write a JSON file of the public part, of which every field is listed."""
+        boundary.check_fields(name, data)
+        self._write(PUBLIC, name, _json(data))
+
+    def _write(self, part: str, name: str, data: bytes) -> None:
+        """Write a temporary file, synchronise it, then rename it."""
+        folder = self.path / part
+        target, temporary = folder / name, folder / f"{name}.tmp"
         try:
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(target)
-            _sync_folder(self.path)
+            _sync_folder(folder)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise RunError(f"cannot write {target}: {error.strerror}. Free some space, then resume.") from error
 
     def write_json(self, name: str, data: Any) -> None:
-        self.write(name, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())
+        self.write(name, _json(data))
 
-    def read_json(self, name: str) -> Any:
+    def read_json(self, name: str, part: str = PRIVATE) -> Any:
+        path = locate(self.path, part, name)
         try:
-            return json.loads((self.path / name).read_text())
+            return json.loads(path.read_text())
         except (OSError, ValueError) as error:
-            raise RunError(f"{self.path / name} is missing or damaged: {error}") from error
+            raise RunError(f"{path} is missing or damaged: {error}") from error
+
+    def remove(self, name: str) -> None:
+        """Remove a file of the private part, if it is there."""
+        (self.private / name).unlink(missing_ok=True)
+
+    def tell_owner(self, text: str) -> None:
+        """Keep what only the owner may know; a terminal shows it as well."""
+        try:
+            with (self.private / "notes.txt").open("a", encoding="utf-8") as file:
+                file.write(text.rstrip() + "\n")
+        except OSError as error:
+            raise RunError(f"cannot write {self.private / 'notes.txt'}: {error.strerror}.") from error
 
     def note_ledger(self, head: dict[str, Any]) -> None:
         """The last entry of the ledger that the run has seen, beside what is already known of it."""
@@ -106,28 +171,39 @@ class RunFolder:
 
     # --- records
 
-    def append(self, record: RoundRecord) -> None:
-        try:
-            if self._records is None:
-                self._records = (self.path / "records.jsonl").open("a")
-            self._records.write(record.to_line() + "\n")
-            self._records.flush()
-        except OSError as error:
-            raise RunError(f"cannot write {self.path / 'records.jsonl'}: {error.strerror}.") from error
+    def append(self, record: RoundRecord, owners: OwnerRecord) -> None:
+        """Write a round down: first what is the owner's, then what is public."""
+        boundary.check_fields(RECORDS, json.loads(record.to_line()))
+        for part, line in ((PRIVATE, owners.to_line()), (PUBLIC, record.to_line())):
+            path = self.path / part / RECORDS
+            try:
+                if part not in self._records:
+                    self._records[part] = path.open("a")
+                self._records[part].write(line + "\n")
+                self._records[part].flush()
+            except OSError as error:
+                raise RunError(f"cannot write {path}: {error.strerror}.") from error
 
     def records(self, until: int | None = None) -> list[RoundRecord]:
-        """The rounds on file; with `until`, later ones and a torn last line are dropped from the file too."""
-        path = self.path / "records.jsonl"
-        found = []
+        """Return the rounds on file; with `until`, later ones and a torn last line are dropped from the file too."""
+        return self._rounds(PUBLIC, RoundRecord, until)
+
+    def owner_records(self, until: int | None = None) -> list[OwnerRecord]:
+        """Return what only the owner may know of the rounds on file; `until` as in `records`."""
+        return self._rounds(PRIVATE, OwnerRecord, until)
+
+    def _rounds(self, part: str, kind: type[R], until: int | None) -> list[R]:
+        path = locate(self.path, part, RECORDS)
+        found: list[R] = []
         if path.is_file():
             for line in path.read_text(errors="replace").splitlines():
                 try:
-                    found.append(RoundRecord.from_line(line))
+                    found.append(kind.from_line(line))
                 except (ValueError, TypeError, KeyError):
                     break  # the line a crash tore
         if until is not None:
             found = [r for r in found if r.round <= until]
-            self.write("records.jsonl", "".join(r.to_line() + "\n" for r in found).encode())
+            self._write(part, RECORDS, "".join(r.to_line() + "\n" for r in found).encode())
         return found
 
     # --- checkpoint
@@ -136,10 +212,10 @@ class RunFolder:
         """The state after `done` rounds; the one before is kept beside it."""
         faults.point("saving")
         data = _pack({"params": state.params} | {f"extra.{k}": v for k, v in state.extra.items()}, {"done": str(done)})
-        current = self.path / CHECKPOINT
+        current = self.private / CHECKPOINT
         if current.is_file():
             with contextlib.suppress(OSError):
-                previous = self.path / PREVIOUS
+                previous = self.private / PREVIOUS
                 previous.unlink(missing_ok=True)
                 os.link(current, previous)
         self.write(CHECKPOINT, data)
@@ -149,7 +225,7 @@ class RunFolder:
         """The newest sound checkpoint, the rounds behind it, and a warning if it is not the newest of all."""
         problems: list[str] = []
         for name in (CHECKPOINT, PREVIOUS):
-            path = self.path / name
+            path = self.private / name
             if not path.is_file():
                 continue
             try:
@@ -165,6 +241,10 @@ class RunFolder:
         if problems:
             raise RunError(f"cannot resume {self.path}: {'; '.join(problems)}. Start the run anew.")
         return None
+
+
+def _json(data: Any) -> bytes:
+    return (json.dumps(data, indent=2, allow_nan=False) + "\n").encode()
 
 
 def _sync_folder(path: Path) -> None:

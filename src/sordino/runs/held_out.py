@@ -1,11 +1,12 @@
 """Evaluation on records that clients hold out: what it shows of them is noisy and charged like everything else.
 
-- validation: a share of every client's records. With noise inside the clients each adds it to its own sum; with a
-  trusted server the sum of the clients' means is noised there.
+- validation: a share of every client's records or, with unit = user, of the users, with all records they have anywhere.
+  With noise inside the clients each adds it to its own sum; with a trusted server the sum of all is noised there.
 - tuning: a share of the training data that no client trains on, held by one party, to choose settings on.
 
 A figure is the mean over units of a value in [0, 1] (accuracy; for regression the absolute error, at most 1). One unit
-moves the sum by at most 1, so each evaluation is one Gaussian release with multiplier `release_noise`.
+moves the sum of one party by at most 1, so each evaluation is one Gaussian release; runs/evaluation.py says with how
+much noise, and which units are on one side of the split only.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from sordino.data.clients import ArrayClients
 from sordino.methods.base import Method, Plan
 from sordino.models.losses import accuracy
 from sordino.privacy import price
-from sordino.privacy.events import Event, Gaussian, NonPrivate, Repeated
+from sordino.privacy.algebra import gdp_mu_squared
+from sordino.privacy.events import Composed, Event, Gaussian, NonPrivate, Repeated
+from sordino.runs import evaluation
+from sordino.runs.evaluation import STATISTICS, Evaluation
 from sordino.runs.spec import Spec
 
 RECORDS = 2000  # evaluated at once
@@ -42,34 +46,48 @@ class HeldOut:
     unit: Ints  # [records]: whose value a record is part of; counted from 0
 
 
-def split(spec: Spec, method: Method, clients: Any) -> tuple[Any, HeldOut | None]:
-    """Clients without the records that are held out, and those of them that are evaluated on."""
-    if not spec.validation and not spec.tuning:
-        return clients, None
+def split(spec: Spec, method: Method, clients: Any, wanted: Evaluation) -> tuple[Any, HeldOut | None, Ints]:
+    """Clients without the records that are held out, those of them that are evaluated on, and which clients are left.
+
+    A client whose users are all held out is gone: that depends on the users that are trained on alone."""
+    everyone = np.arange(clients.count)
+    shares = {"tuning": spec.tuning, "validation": wanted.validation}
+    if not any(shares.values()):
+        return clients, None, everyone
     if not isinstance(clients, ArrayClients):
         raise SpecError("validation and tuning need clients whose records are in memory.")
     unit, rng = spec.unit or method.units[0], Stream.research(spec.seed or 0).at("held out")
     if spec.tuning and unit != "record" and method.private:
         raise SpecError(f"tuning holds out single records; with unit = {unit} use validation.")
     found = None
-    for kind in ("tuning", "validation"):
-        share = getattr(spec, kind)
-        if share:
-            parts = [np.arange(a, b) for a, b in pairwise(clients.starts)]
+    for kind, share in shares.items():
+        if not share:
+            continue
+        parts = [np.arange(a, b) for a, b in pairwise(clients.starts)]
+        if unit == "user" and clients.users is not None:
+            kept, out = splits.whole_users(parts, clients.users, share, rng.at(kind))
+        else:
             kept, out = splits.validation(parts, share, rng.at(kind))
-            if not sum(map(len, out)):
-                raise SpecError(f"{kind} = {share} holds out no record at all. Use a larger share.")
-            if spec.evaluate_on == kind:
-                found = _held(kind, clients, out, unit, spec, method)
-            clients = ArrayClients.split(clients.x, clients.y, kept, users=clients.users, tags=clients.tags)
-    return clients, found
+        many = sum(map(len, out))
+        if not many or not sum(map(len, kept)):
+            if wanted.on == kind and not wanted.chosen and spec.validation is None:
+                return clients, None, everyone  # too few to hold any out unasked
+            which, other = ("every", "smaller") if many else ("no", "larger")
+            raise SpecError(f"{kind} = {share} holds out {which} record at all. Use a {other} share.")
+        if wanted.on == kind:
+            found = _held(kind, clients, out, unit, method)
+        left = np.flatnonzero([len(part) for part in kept])
+        everyone = everyone[left]
+        kept = [kept[i] for i in left]
+        clients = ArrayClients.split(clients.x, clients.y, kept, users=clients.users, tags=clients.tags)
+    return clients, found, everyone
 
 
-def _held(kind: str, clients: ArrayClients, out: list[Ints], unit: str, spec: Spec, method: Method) -> HeldOut:
+def _held(kind: str, clients: ArrayClients, out: list[Ints], unit: str, method: Method) -> HeldOut:
     index = np.concatenate(out)
     owner = np.repeat(np.arange(len(out)), [len(o) for o in out])
-    central = method.viewer == "public"  # what is noised is the sum of the clients' means
-    if unit == "client" or (unit == "user" and central):
+    central = method.viewer == "public"  # what is noised is the sum over all clients
+    if unit == "client":
         of = owner
     elif unit == "user" and clients.users is not None:
         pairs = np.stack([owner, clients.users[index]])  # a user in two clients is two
@@ -95,34 +113,44 @@ def public(spec: Spec, clients: Any) -> tuple[Any, Batch | None]:
     return left, Batch(clients.x[index], clients.y[index], (len(index),))
 
 
-def evaluations(spec: Spec) -> int:
-    """How many there are in a run."""
-    return spec.rounds // spec.evaluate_every + (spec.rounds % spec.evaluate_every > 0)
+def releases(
+    spec: Spec, method: Method, plan: Plan, wanted: Evaluation, held: HeldOut | None
+) -> tuple[Evaluation, tuple[Event, ...], tuple[Event, ...]]:
+    """Return the evaluation with its noise, what is released beside the rounds, and what of data that no round touches.
 
-
-def events(spec: Spec, method: Method, plan: Plan) -> tuple[Event, ...]:
-    """What is released beside the rounds, for the unit of the method."""
+    All of it for the unit of the method, against the viewer of the budget."""
     if not method.private:
-        exact = spec.evaluate_on != "test" or spec.standardise
-        return (NonPrivate("statistics and evaluations on clients' records are exact"),) if exact else ()
+        if wanted.held_out and held is None:
+            return evaluation.refused(wanted, "there are too few records to hold any out"), (), ()
+        exact = wanted.held_out or spec.standardise
+        told = replace(wanted, text="evaluation on held-out records, without noise") if wanted.held_out else wanted
+        return told, (NonPrivate("statistics and evaluations on clients' records are exact"),) if exact else (), ()
     cost = price.cost_to(spec.viewer or method.viewer, method.costs(replace(plan, noise_multiplier=1.0)))
-    z = spec.release_noise
-    found: list[Event] = []
     central = method.viewer == "public"
 
     def release(z: float) -> Event:  # one party's noise covers all copies of a unit at once, else each pays
         return Gaussian(z / cost.copies) if central else Repeated(Gaussian(z), cost.copies)
 
-    if spec.evaluate_on != "test":
-        found.append(Repeated(release(z), evaluations(spec)))
+    once: tuple[Event, ...] = ()
     if spec.standardise:  # coordinates in [-1, 1]: replacing a unit moves the sum by twice what adding one does
-        found.append(release(z / 2 if cost.relation == "replace" or cost.draw == "changed" else z))
-    return tuple(found)
+        z = spec.release_noise or STATISTICS
+        once = (release(z / 2 if cost.relation == "replace" or cost.draw == "changed" else z),)
+    found = evaluation.settled(wanted, spec, method, cost, counts(held), gdp_mu_squared(Composed(once)) or 0.0)
+    if not found.held_out or found.noise is None:
+        return found, once, ()
+    event = Repeated(release(found.noise), found.times)
+    return (found, once, (event,)) if found.apart else (found, (*once, event), ())
+
+
+def counts(held: HeldOut | None) -> tuple[int, int]:
+    """How many units are held out, and how many parties add noise."""
+    return (0, 0) if held is None else (int(held.unit.max()) + 1, len(np.unique(held.holder)))
 
 
 def deviation(held: HeldOut, z: float) -> float:
     """Of the noise in a figure."""
-    return z * math.sqrt(len(np.unique(held.holder))) / (int(held.unit.max()) + 1)
+    units, holders = counts(held)
+    return z * math.sqrt(holders) / units
 
 
 def evaluate(held: HeldOut, module: nn.Module, regression: bool, z: float | None, rng: Stream) -> dict[str, Any]:
@@ -147,5 +175,5 @@ def evaluate(held: HeldOut, module: nn.Module, regression: bool, z: float | None
         noise = rng.rows(holders).normal(1, like=torch.zeros((), dtype=torch.float64))
         total += z * float(noise.sum())
     name, where = "mae" if regression else "accuracy", f"{held.kind} records"
-    noisy = "" if z is None else f", with noise of deviation {deviation(held, z):.2g}"
+    noisy = "" if z is None else f", with noise of deviation {deviation(held, z):.2g}, charged"
     return {name: total / units, "evaluated_on": where + noisy}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch import Tensor
@@ -15,11 +15,12 @@ from sordino.core.types import Clients, Model
 from sordino.data.canonical import Raw
 from sordino.engines.base import Engine
 from sordino.methods.base import Method, Plan
-from sordino.privacy import account, personal, price
+from sordino.privacy import account, personal, price, trust
 from sordino.privacy.accountants import pld
 from sordino.privacy.events import Composed, Cost, Event
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Poisson, Sampler
+from sordino.runs.evaluation import Evaluation
 from sordino.runs.held_out import HeldOut
 from sordino.runs.spec import Spec
 
@@ -40,20 +41,47 @@ class Job:
     rng: Stream
     viewer: str
     notes: tuple[str, ...]  # what was changed or chosen on the way
-    once: tuple[Event, ...] = ()  # released beside the rounds: private statistics, noisy evaluations
+    once: tuple[Event, ...] = ()  # released beside the rounds, of the same data: private statistics
+    apart: tuple[Event, ...] = ()  # released of records that no round touches: noisy evaluations on held-out ones
     test_clients: Ints | None = None  # whose part of the test data a record is
     held_out: HeldOut | None = None  # records of clients that are evaluated on, with noise
     budgets: personal.Budgets | None = None  # of the clients, where they have their own
     caps: Ints | None = None  # [clients]: in how many rounds each may take part for its own budget
+    evaluation: Evaluation = field(default_factory=Evaluation)  # on what, how often, with how much noise
+    public: tuple[str, ...] = ()  # what was taken as public, in words
+    public_data: bool = False  # whether the records are public already, as those of a shipped benchmark
     raw: Raw | None = None  # the rows as they came, before any encoding; None: the records of `brought` are
     benchmark: str | None = None  # the name of a shipped dataset, by which alone it counts in a ledger
 
-    def guarantee(self, viewer: str, rounds: int, participations: int, rough: bool = False) -> Guarantee:
-        """What so many rounds cost; `rough` is quicker and still an upper bound."""
-        cost, events = totals(self.method, self.plan, viewer, rounds, participations, self.once, self._by_round)
+    def guarantee(
+        self, viewer: str, rounds: int, participations: int, rough: bool = False, evaluated: bool = True
+    ) -> Guarantee:
+        """What so many rounds cost; `rough` is quicker and still an upper bound. `evaluated` False leaves out an
+        evaluation apart from the rounds that has not been made yet.
+
+        A method that ends by what it released, with no cost of the whole run to keep to, pays for all rounds of the
+        plan from the first on: when it stopped is an answer too. Who does not see the draw is told what one client can
+        pay at most, not what some client did, which is a function of the draw.
+        """
+        plan = self.plan
+        if rounds and self.may_end and self.method.whole(plan) is None:
+            rounds, participations = plan.rounds, plan.participations
+        elif not trust.viewer(viewer).sees_draw:
+            participations = min(rounds, plan.participations)
+        apart = self.apart if evaluated else ()
+        cost, events = totals(self.method, plan, viewer, rounds, participations, self.once, apart, known=self._by_round)
         cells = pld.ROUGH if rough else pld.FINE
         found = price.of(events, cost, viewer, rounds, self.spec.delta, self.spec.mode, cells)
-        return replace(found, channel=self.plan.channel)
+        return replace(found, channel=plan.channel, public=self.public)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the method has a say in when it ends."""
+        return getattr(self.method.over, "__func__", None) is not Method.over
+
+    def planned(self, rounds: int) -> int:
+        """Return in how many of the first rounds one client may have been; in how many it was is the draw's secret."""
+        return min(rounds, self.plan.participations)
 
     @property
     def viewers(self) -> tuple[str, ...]:
@@ -79,7 +107,7 @@ class Job:
         """The whole plan as one event, against the viewer of the budget."""
         plan = self.plan
         rounds, most = plan.rounds, plan.participations
-        cost, found = totals(self.method, plan, self.viewer, rounds, most, self.once, self._by_round)
+        cost, found = totals(self.method, plan, self.viewer, rounds, most, self.once, self.apart, known=self._by_round)
         event = found[0] if len(found) == 1 else min(found, key=lambda e: account.epsilon(e, self.spec.delta))
         return Cost(cost.unit, cost.relation, self.viewer, event)
 
@@ -96,20 +124,21 @@ def totals(
     rounds: int,
     participations: int,
     once: Sequence[Event] = (),
+    apart: Sequence[Event] = (),
     known: Sequence[Costs] | None = None,
 ) -> tuple[Cost, tuple[Event, ...]]:
-    """What so many rounds cost a viewer: whose data in which relation, and events that each bound all of it. `known`:
-    what every round costs, if that has been asked already."""
+    """What so many rounds cost a viewer: whose data in which relation, and events that each bound all of it. `once` and
+    `apart` are released beside the rounds (price.beside). `known`: what every round costs, if asked already."""
     whole = method.whole(plan)
     if whole is not None:  # however little has happened: what is spent on the way is chosen on the way
         cost = price.cost_to(viewer, whole)
-        return cost, (Composed((*((cost.event,) if rounds else ()), *once)),)
+        return cost, (price.beside(cost.event if rounds else Composed(()), once, apart, (cost,)),)
     cost = price.cost_to(viewer, method.costs(plan))
     if known is None or len(known) < rounds:
         known = by_round(method, plan, rounds)
     costs = price.by_run(lambda c: price.cost_to(viewer, c), known[:rounds])
     draw = seen_draw(plan, cost)
-    return cost, price.total(costs, viewer, draw, plan.population, rounds, participations, once)
+    return cost, price.total(costs, viewer, draw, plan.population, rounds, participations, once, apart)
 
 
 def seen_draw(plan: Plan, cost: Cost) -> Sampler:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from sordino.core.errors import RunError, SordinoError
-from sordino.core.record import RoundRecord
+from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Ints
 from sordino.core.types import State, Vector
 from sordino.models.metrics import Meter, task_for
@@ -26,7 +26,7 @@ from sordino.runs.job import Job
 from sordino.runs.jobs import Account
 
 PUBLIC = "public test data"
-FAILED = "error.json"  # in a run folder: why the run stopped
+FAILED = "error.json"  # in the private part of a run folder: why the run stopped
 RECORDS = 2000  # evaluated at once
 
 
@@ -51,7 +51,7 @@ def run(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -
         with contextlib.suppress(RunError):  # it may be the folder that cannot be written
             folder.write_json(FAILED, {"error": f"{type(error).__name__}: {error}"})
         raise
-    (folder.path / FAILED).unlink(missing_ok=True)
+    folder.remove(FAILED)
 
 
 def _rounds(
@@ -60,7 +60,7 @@ def _rounds(
     saved, kept = time.monotonic(), done
     method = returned.checked(job)
     uneven = method.whole(job.plan) is not None or not job.alike
-    while done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None):
+    while _goes_on(job, ledger, done):
         if method.over(state, job.plan):
             break
         if uneven and not ledger.repeatable and ledger.has_paid(done):
@@ -76,7 +76,7 @@ def _rounds(
             cost = price.cost_to(job.viewer, method.now_costs(state, job.plan))  # of one participation
             ledger.spend(done, cohort, cost)  # durably, or stop here
         faults.point("paid")
-        epsilon = beside.submit(spent, job, ledger.charged, ledger.most, done + 1 == job.plan.rounds)
+        epsilon = beside.submit(spent, job, ledger.charged, not _goes_on(job, ledger, done + 1))
         ids = cohort.tolist()
         rows = job.engine.clients(method, state, ids, job.clients, job.model, job.plan, rng.at("clients"))
         faults.point("trained")
@@ -86,25 +86,30 @@ def _rounds(
         faults.point("merged")
         done += 1
         state = replace(state, round=done)
-        due = _due(job, done) or (_can_evaluate(job) and method.over(state, job.plan))
+        last = not _goes_on(job, ledger, done) or method.over(state, job.plan)
+        due = _due(job, done) or (_can_evaluate(job) and last)
         if due and job.held_out is not None:  # so that no held-out record is evaluated on twice after a crash
             _save(job, folder, ledger, state, done)
             saved, kept = time.monotonic(), done
         foreseen, decided = method.noise(before, job.plan), method.decided(state, job.plan)
         record = RoundRecord(
             round=done,
-            clients=len(ids),
             epsilon=epsilon.result(),
+            clip=float(before.extra["clip"]) if "clip" in before.extra else None,
+            noise=foreseen,
+            **(evaluate(job, model_vector(state), done) if due else {}),
+        )
+        owners = OwnerRecord(
+            round=done,
+            clients=len(ids),
             bytes_up=rows.numel() * rows.element_size(),
             bytes_down=len(ids) * job.plan.algorithm.numbers_down(state) * state.params.element_size(),
             seconds=time.monotonic() - start,
-            clip=float(before.extra["clip"]) if "clip" in before.extra else None,
             answers=None if job.plan.stragglers.none else len(rows),
             noise=_injected(decided) if foreseen is None else foreseen,
             decided=decided,
-            **(evaluate(job, model_vector(state), done) if due else {}),
         )
-        folder.append(record)
+        folder.append(record, owners)
         faults.point("recorded")
         if kept < done and (done == job.plan.rounds or time.monotonic() - saved >= job.spec.checkpoint_seconds):
             _save(job, folder, ledger, state, done)
@@ -120,12 +125,23 @@ def _injected(decided: dict[str, Any] | None) -> float | None:
     return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
-def lost_record(job: Job, ledger: Account, state: State, done: int) -> RoundRecord:
-    """Of a round whose checkpoint was written and whose record was not; no held-out record is evaluated on again."""
+def complete(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> None:
+    """Bring the records of a resumed run to where its checkpoint is: a crash may have come between the two."""
+    history, owners = folder.records(until=done), folder.owner_records(until=done)
+    if not done or (history and history[-1].round == done):
+        return
+    known = owners[-1].round == done if owners else False
+    lost = owners.pop() if known else OwnerRecord(done, len(ledger.last_cohort()), 0, 0, 0.0)
+    folder.owner_records(until=done - 1)
+    folder.append(_lost_record(job, ledger, state, done), lost)
+
+
+def _lost_record(job: Job, ledger: Account, state: State, done: int) -> RoundRecord:
+    """Make the record of a round whose checkpoint was written and whose record was not.
+
+    No held-out record is evaluated on again with fresh noise."""
     scores = evaluate(job, model_vector(state), done) if _due(job, done) and job.spec.mode == "research" else {}
-    epsilon = spent(job, ledger.charged, ledger.most, done == job.plan.rounds)
-    clients = len(ledger.last_cohort())
-    return RoundRecord(done, clients, epsilon, bytes_up=0, bytes_down=0, seconds=0.0, **scores)
+    return RoundRecord(done, spent(job, ledger.charged, not _goes_on(job, ledger, done)), **scores)
 
 
 def _save(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> None:
@@ -169,15 +185,22 @@ def model_vector(state: State) -> Vector:
     return state.extra.get("average", state.params)
 
 
-def spent(job: Job, rounds: int, participations: int, last: bool) -> dict[str, float]:
-    """Epsilon so far, against every viewer; on the way by a coarser (still sound) grid."""
-    out = {}
+def spent(job: Job, rounds: int, last: bool) -> dict[str, float]:
+    """Return epsilon so far, against every viewer, by the plan; on the way by a coarser (still sound) grid.
+
+    An evaluation that is made once, after the last round, counts from then on."""
+    out, evaluated = {}, last or job.evaluation.times != 1 or job.may_end
     for viewer in job.viewers:
-        now = job.guarantee(viewer, rounds, participations, rough=not last)
+        now = job.guarantee(viewer, rounds, job.planned(rounds), rough=not last, evaluated=evaluated)
         out[viewer] = now.epsilon
         if not last and viewer == job.viewer:  # less has happened than was planned
             out[viewer] = min(now.epsilon, job.promise.epsilon)
     return out
+
+
+def _goes_on(job: Job, ledger: Account, done: int) -> bool:
+    """Whether there is another round, and the budget for it."""
+    return done < job.plan.rounds and (ledger.charged < ledger.rounds or ledger.repeats(done) is not None)
 
 
 def _can_evaluate(job: Job) -> bool:
@@ -185,14 +208,14 @@ def _can_evaluate(job: Job) -> bool:
 
 
 def _due(job: Job, done: int) -> bool:
-    return _can_evaluate(job) and (done % job.spec.evaluate_every == 0 or done == job.plan.rounds)
+    return _can_evaluate(job) and (done % job.evaluation.every == 0 or done == job.plan.rounds)
 
 
 def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
     """Loss and figures on the test data, which is taken as public; or, noisy and charged, on held-out records."""
     module = trained(job, params).eval()
     if job.held_out is not None:
-        z = job.spec.release_noise if job.method.private else None
+        z = job.evaluation.noise if job.method.private else None
         regression = job.held_out.y.is_floating_point()
         found = held_out.evaluate(job.held_out, module, regression, z, job.rng.at("evaluation", done))
         name = "mae" if regression else "accuracy"

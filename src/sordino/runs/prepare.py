@@ -20,7 +20,7 @@ from sordino.data import partition, users
 from sordino.data import tags as tagging
 from sordino.data.clients import ArrayClients
 from sordino.data.colour_scattering import colour_scattering
-from sordino.data.load import Columns, Dataset, load
+from sordino.data.load import Columns, Dataset, Declared, load
 from sordino.data.oriented_gradients import oriented_gradients
 from sordino.data.scattering import scattering
 from sordino.data.silhouettes import silhouettes
@@ -34,6 +34,12 @@ FEATURES = {
     "colour-scattering": colour_scattering,
 }
 
+BY_LABEL = ("dirichlet", "shards")  # ways of dealing that look at labels
+
+
+class PrivateLabelError(SpecError):
+    """Records of private data would be dealt by their labels."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -43,14 +49,15 @@ class Prepared:
     brought: ArrayClients  # all records, before any was left out
     module: nn.Module
     sample: Tensor  # a few records as the model gets them
-    test: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor] | None  # public records
     test_clients: Ints | None  # whose part of the test data a record is
 
 
 def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepared:
     """`sketch` computes features of a few records only; the others stand in by number, labels and clients are real."""
-    source = (spec.dataset, spec.data_dir, _columns(spec))
-    data = _once(keep, source, lambda: load(spec.dataset, spec.data_dir, columns=_columns(spec)))
+    declared = _declared(spec)
+    source = (spec.dataset, spec.data_dir, _columns(spec), declared)
+    data = _once(keep, source, lambda: load(spec.dataset, spec.data_dir, columns=_columns(spec), declared=declared))
     spec = _decided(spec, data)
     setup = Stream.research(spec.seed or 0)
     parts = _parts(spec, data, setup)
@@ -73,7 +80,9 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         x_train, x_test = (sample[:1].expand(len(x), *sample.shape[1:]) for x in (data.x_train, data.x_test))
     else:
         both = _once(
-            keep, (*source, spec.features), lambda: [_features(spec, data, x) for x in (data.x_train, data.x_test)]
+            keep,
+            (*source, spec.features),
+            lambda: [_features(spec, data, x) if len(x) else sample[:0] for x in (data.x_train, data.x_test)],
         )
         x_train, x_test = both
     clients = ArrayClients.split(x_train, data.y_train, parts, users=who, tags=tags)
@@ -88,7 +97,8 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         if len(owners) and not (owners >= 0).any():
             raise DataError(f"partition {spec.partition}: no test record belongs to one of these clients. Take more.")
         x_test, y_test, owners = x_test[owners >= 0], y_test[owners >= 0], owners[owners >= 0]
-    return Prepared(spec, data, clients, brought, module, sample, (x_test, y_test), owners)
+    test = (x_test, y_test) if len(y_test) else None
+    return Prepared(spec, data, clients, brought, module, sample, test, owners)
 
 
 def _once(keep: Kept | None, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
@@ -158,6 +168,16 @@ def _columns(spec: Spec) -> Columns | None:
     return None if found == Columns() else found
 
 
+def _declared(spec: Spec) -> Declared:
+    """What the owner says is public; with unit = user or client a share is drawn by whole users or clients.
+
+    A person with public and private records would be public in part. Clients that are dealt have no public ones."""
+    unit = spec.unit or spec.method_object().units[0]
+    dealt = unit == "client" and not (spec.partition or "natural").startswith("natural")
+    by = "record" if dealt or unit not in ("user", "client") else unit
+    return Declared(spec.test, spec.public_share, spec.public_data, by)
+
+
 def _decided(spec: Spec, data: Dataset) -> Spec:
     """The model, features, partition and learning rate that were left open."""
     model = spec.model or ("lstm" if data.task == "next-token" else "linear")
@@ -178,6 +198,11 @@ def _law(spec: Spec) -> partition.Partition:
 
 
 def _parts(spec: Spec, data: Dataset, setup: Stream) -> list[Ints]:
+    if _law(spec).kind in BY_LABEL and not data.public:
+        raise PrivateLabelError(
+            f"partition {spec.partition} deals records by their labels, which are private here: one label would move "
+            "other clients' records. Use iid, quantity or natural; or public_data = true, if all records are public."
+        )
     return list(_law(spec).split(data.y_train.numpy(), data.client_train, spec.clients, setup.at("partition")))
 
 
@@ -205,6 +230,8 @@ def _outputs(data: Dataset) -> int:
 
 def _test_clients(spec: Spec, data: Dataset, parts: list[Ints], setup: Stream) -> Ints | None:
     """Whose a test record is: as the data say, else dealt like the clients' training records; -1 is nobody's."""
+    if not len(data.y_test):
+        return None
     if _law(spec).kind == "natural" and data.client_train is not None:
         if data.client_test is None:
             return None
@@ -212,7 +239,7 @@ def _test_clients(spec: Spec, data: Dataset, parts: list[Ints], setup: Stream) -
         order = np.argsort(first)
         place = np.minimum(np.searchsorted(first[order], data.client_test), len(first) - 1)
         return np.where(first[order][place] == data.client_test, order[place], -1)
-    if data.task != "classification" or not len(data.y_test):
+    if data.task != "classification":
         return None
     owner = np.full(len(data.y_test), -1, dtype=np.int64)
     labels = data.y_train.numpy(), data.y_test.numpy()

@@ -17,34 +17,44 @@ from torch import nn
 
 from sordino.core import plugin
 from sordino.core.errors import BudgetError, RunError, SpecError
-from sordino.core.record import RoundRecord
+from sordino.core.parts import PUBLIC, locate
+from sordino.core.record import OwnerRecord, RoundRecord
+from sordino.core.rng import Stream
 from sordino.core.types import SampleLoss
 from sordino.data import canonical
 from sordino.data.clients import ArrayClients, adopt
 from sordino.privacy.guarantee import Guarantee
-from sordino.runs import build, faults, home, identity, loop, returned, spec, statistics
+from sordino.runs import boundary, build, faults, loop, returned, spec, statistics
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.folder import RunFolder, pack_model
 from sordino.runs.identity import Whose
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
-from sordino.runs.ledger import Charge, Ledger
-from sordino.runs.named import ledger_path, named_ledger, opened
+from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
 from sordino.runs.prepare import with_tags, with_users
 from sordino.runs.transfer import old_ledger
 
 Watch = Callable[[Job, RoundRecord], None]  # called after every round
 Tell = Callable[[str], None]  # called with what the owner of the data must know, and nobody else
+STATISTICS_KEY = "statistics.key"
+
+
+@dataclass(frozen=True)
+class OwnersPart:
+    """What only the owner of the data may know of a run: it tells who was drawn. Do not publish it."""
+
+    history: list[OwnerRecord]  # one a round: clients, bytes, seconds, what the method decided
+    guarantees: dict[str, Guarantee]  # by viewer, from the draws that happened
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run leaves: the model, the guarantee against its viewer, and one record a round."""
+    """What a run leaves. All fields but `private` may be handed to anyone whom the guarantee names."""
 
     model: nn.Module
     guarantee: Guarantee
-    guarantees: dict[str, Guarantee]  # by viewer
+    guarantees: dict[str, Guarantee]  # by viewer, as planned: they do not depend on who was drawn
     history: list[RoundRecord]
     folder: Path
     notes: tuple[str, ...] = ()
@@ -52,6 +62,7 @@ class Result:
     metrics: dict[str, float] = field(
         default_factory=dict
     )  # of the last round; personal models' where clients have them
+    private: OwnersPart = field(default_factory=lambda: OwnersPart([], {}), repr=False)
     together: str | None = None  # what all runs under the name of these data promise, up to this one
 
     @property
@@ -77,7 +88,9 @@ def train(
     model    an nn.Module, or a function that makes one
     clients  a list of (x, y) pairs, one a client: tensors, numpy arrays, pandas objects; or map-style Datasets
     loss     "cross_entropy", "squared_error" or a function (predictions, targets) -> one loss a record
-    test     an (x, y) pair to evaluate on after every round; taken as public
+    test     an (x, y) pair to evaluate on after every round. Its records are taken as public: what is shown of them is
+             exact and not charged, and the guarantee says so. Without it nothing is held out unasked; validation = 0.1
+             holds out a tenth of each client's records (of the users) for one noisy, charged figure at the end
     test_clients  for each test record the number of its client, to see how unequal clients fare
     users    for unit = "user": one array a client, with the number of each record's user
     private_data  one array a client: the group of private attributes each record belongs to, 0 for none (fedsdp)
@@ -112,7 +125,7 @@ def train(
 
 def resume_spec(path: Path) -> Job:
     """The job of a stored run; its `execute(..., at=path)` goes on where it stopped."""
-    if _plan_file(path).get("own"):
+    if _job_file(path).get("own"):
         raise RunError(f"{path} was started from Python with its own model; use sordino.train(..., resume='{path}').")
     return build.from_spec(stored_spec(path))
 
@@ -138,7 +151,7 @@ def without_privacy(job: Job) -> Job:
     plan = replace(job.plan, noise_multiplier=None)
     if job.spec.standardise:
         job = build.again(replace(job, model=replace(job.model, module=statistics.reset(job.model.module))))
-    plain = replace(job, spec=wanted, method=wanted.method_object(), plan=plan, viewer="server", once=())
+    plain = replace(job, spec=wanted, method=wanted.method_object(), plan=plan, viewer="server", once=(), apart=())
     return replace(plain, budgets=None, caps=None)
 
 
@@ -156,11 +169,12 @@ def execute(
     default it goes to standard error.
     """
     ordered, exact = fingerprints(job.brought)
-    whose = _whose(job, exact, at)
+    whose = whose_data(job, exact, at)
     if at is None:
-        _afford(job, whose)
+        afford(job, whose)
         returned.rehearse(job)
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
+    _refuse_flat(folder)
     folder.lock()
     book, ledger, store = None, None, job.engine.store
     try:
@@ -170,8 +184,9 @@ def execute(
             _check_same(folder, job, ordered)
         faults.point("planning")
         book = opened(folder)
-        ledger = _account(book, folder, job, whose)
+        ledger = account(book, folder, job, whose)
         for text in (*ledger.owner_notes, *old_ledger(Path(job.spec.out) / "ledger.sqlite", book)):
+            folder.tell_owner(text)
             (owner or to_owner)(text)
         faults.point("planned")
         if began is not None:
@@ -188,24 +203,22 @@ def execute(
             )
         notes = job.notes
         secure = job.spec.mode == "secure"
-        if job.spec.standardise:
-            if found is None and secure and at is not None and (folder.path / "statistics").exists():
-                raise RunError(
-                    f"{folder.path} died while its private statistics were drawn, which is done once. Start anew."
-                )
-            folder.write("statistics", b"")
-            statistics.release(job, None if found is None else found[0])  # paid for with the plan
+        if job.spec.standardise:  # paid for with the plan
+            drawn = replace(job, rng=_statistics_stream(job, folder))
+            statistics.release(drawn, None if found is None else found[0])
             job = build.again(job)
         state, done = loop.begin(job), 0
         if job.spec.standardise:
             state = statistics.noted(job, state)
+        faults.point("beginning")
+        if found is None:
+            folder.save_state(state, 0)  # a resumed run goes on from these statistics and weights, not from new ones
+        folder.remove(STATISTICS_KEY)
         if loop.remembers(job, state):
-            store.open(folder.path / "clients.sqlite", 0 if found is None else found[1])
+            store.open(folder.private / "clients.sqlite", 0 if found is None else found[1])
             if found is not None and secure and ledger.charged > found[1]:
                 store.drop("late", store.clients("late"))  # they may have been in the sum of a round that died
-        if found is None:
-            folder.save_state(state, 0)  # a resumed run goes on from these weights, not from newly drawn ones
-        else:
+        if found is not None:
             state, done, warning = found
             state = replace(
                 state,
@@ -213,15 +226,11 @@ def execute(
                 extra={k: v if k == "clip" else v.to(job.engine.device) for k, v in state.extra.items()},
             )
             notes += (warning,) if warning else ()
-        history = folder.records(until=done)
-        if done and (not history or history[-1].round < done):  # it died between checkpoint and record
-            history.append(loop.lost_record(job, ledger, state, done))
-            folder.append(history[-1])
+        loop.complete(job, folder, ledger, state, done)
         for record in loop.run(job, folder, ledger, state, done):
-            history.append(record)
             if watch is not None:
                 watch(job, record)
-        return _finish(job, folder, ledger, history, notes, book.together(ledger.job))
+        return _finish(job, folder, ledger, notes, book.together(ledger.job))
     except BudgetError:
         if at is None and ledger is None:  # refused at the last moment: as if it had never been there
             shutil.rmtree(folder.path, ignore_errors=True)
@@ -233,51 +242,17 @@ def execute(
         folder.close()
 
 
-# --- the ledger
+def _statistics_stream(job: Job, folder: RunFolder) -> Stream:
+    """Return the stream below which the noise of private statistics is drawn.
 
-
-def plan_charge(job: Job) -> Charge:
-    return Charge(job.whole(), job.promise.epsilon, job.spec.delta)
-
-
-def _whose(job: Job, exact: str, at: Path | None) -> Whose:
-    """Whose data these are, for the ledger that the job is or was charged to."""
-    path = ledger_path(job) if at is None else named_ledger(RunFolder(at))[0]
-    return identity.of_job(job, home.units_beside(path), exact)
-
-
-def _afford(job: Job, whose: Whose) -> None:
-    """Refuse what the budgets of the data cannot pay before there is a run folder."""
-    path = ledger_path(job)
+    In secure mode its key is on disk until the statistics are: a run that dies in between draws the same ones again,
+    which is the same release, so that nothing is charged anew."""
+    if job.spec.mode == "research":
+        return job.rng
+    path = folder.private / STATISTICS_KEY
     if not path.is_file():
-        return
-    book = Ledger(path)
-    try:
-        book.check(whose.name, plan_charge(job), units=whose.units)
-        if job.spec.baseline and job.method.private and book.budgets(whose.name, whose.units):
-            raise BudgetError(f"{path}: these data have a budget, so no baseline without privacy. Drop baseline.")
-    finally:
-        book.close()
-
-
-def _account(book: Ledger, folder: RunFolder, job: Job, whose: Whose) -> Account:
-    """The pages of this run in the ledger; the first time, its whole plan is charged."""
-    plan, mode = job.plan, job.spec.mode
-    account = book.open_job(
-        str(folder.read_json("ledger.json")["job"]),
-        whose.name,
-        plan_charge(job),
-        plan.rounds,
-        plan.participations,
-        repeatable=mode == "research",
-        caps=job.caps,
-        units=whose.units,
-        purpose=job.spec.method,
-        run=folder.path.name,
-        mode=mode,
-    )
-    folder.note_ledger(account.head())
-    return account
+        folder.write(STATISTICS_KEY, os.urandom(32))
+    return Stream(path.read_bytes(), secure=True)
 
 
 def to_owner(text: str) -> None:
@@ -285,41 +260,39 @@ def to_owner(text: str) -> None:
     print(f"sordino: {text}", file=sys.stderr, flush=True)
 
 
-def _finish(
-    job: Job,
-    folder: RunFolder,
-    ledger: Account,
-    history: list[RoundRecord],
-    notes: tuple[str, ...],
-    together: str | None,
-) -> Result:
-    found = folder.load_state()
+def _finish(job: Job, folder: RunFolder, ledger: Account, notes: tuple[str, ...], together: str | None) -> Result:
+    history, found = folder.records(), folder.load_state()
     state = found[0] if found is not None else loop.begin(job)
     if not bool(torch.isfinite(loop.model_vector(state)).all()):
         notes += ("the model's weights are not finite: training has diverged. Lower learning_rate",)
     module = loop.trained(job, loop.model_vector(state).to(job.engine.device))
-    guarantees = {v: job.guarantee(v, ledger.charged, ledger.most) for v in job.viewers}
+    guarantees = {v: job.guarantee(v, ledger.charged, job.planned(ledger.charged)) for v in job.viewers}
+    drawn = {v: job.guarantee(v, ledger.charged, ledger.most) for v in job.viewers}
     faults.point("finishing")
-    folder.write("model.safetensors", pack_model(module))
+    folder.publish("model.safetensors", pack_model(module))
     last = (history[-1].metrics if history else None) or {}
     figures = last | loop.evaluate_own(job, state)
-    result = Result(module.cpu(), guarantees[job.viewer], guarantees, history, folder.path, notes, figures, together)
+    owners = OwnersPart(folder.owner_records(), drawn)
+    outcome = (guarantees[job.viewer], guarantees, history, folder.path, notes, figures, owners, together)
+    result = Result(module.cpu(), *outcome)
     folder.note_ledger(ledger.head())
-    folder.write_json(
-        "result.json",
-        {
-            "guarantee": result.guarantee.to_json(),
-            "guarantees": {v: g.to_json() for v, g in guarantees.items()},
-            "claim": None if (claim := job.method.claim(job.plan)) is None else claim.to_json(),
-            "rounds": len(history),
-            "accuracy": result.accuracy,
-            "metrics": {k: v if math.isfinite(v) else None for k, v in figures.items()},
-            "notes": list(notes),
-            "together": together,
-            "ledger": folder.read_json("ledger.json"),
-        },
-    )
+    folder.write_json("result.json", {"guarantees": {v: g.to_json() for v, g in drawn.items()}})
+    folder.publish_json("result.json", summary(job, result))
     return result
+
+
+def summary(job: Job, result: Result) -> dict[str, Any]:
+    """Return what a finished run may tell anyone whom its guarantee names."""
+    return {
+        "guarantee": result.guarantee.to_json(),
+        "guarantees": {v: g.to_json() for v, g in result.guarantees.items()},
+        "claim": None if (claim := job.method.claim(job.plan)) is None else claim.to_json(),
+        "rounds": len(result.history),
+        "accuracy": result.accuracy,
+        "metrics": {k: v if math.isfinite(v) else None for k, v in result.metrics.items()},
+        "notes": list(result.notes),
+        "together": result.together,
+    }
 
 
 # --- the head of a run folder
@@ -331,9 +304,16 @@ def _write_head(folder: RunFolder, job: Job, own: bool, ordered: str, whose: Who
     fresh = {"path": path, "job": os.urandom(8).hex(), "data": whose.public_name, "entries": 0, "head": ""}
     folder.write_json("ledger.json", fresh)
     kept = {k: v for k, v in absolute(job.spec).to_dict().items() if not (own and k in spec.NAMED)}
-    lines = [f"{k} = {spec.to_toml(v)}" for k, v in kept.items()]
-    folder.write("spec.toml", ("\n".join(lines) + "\n").encode())
-    folder.write_json("plan.json", {"own": own, "fingerprint": of_job(job, ordered)} | describe(job))
+    shown = boundary.public_spec(job.spec, job.public_data, own)
+    boundary.check_fields("spec.toml", shown, boundary.options_of(job.spec))
+    folder.publish("spec.toml", _toml(shown))
+    folder.publish_json("plan.json", describe(job))
+    folder.write("spec.toml", _toml(kept))
+    folder.write_json("job.json", {"own": own, "fingerprint": of_job(job, ordered)})
+
+
+def _toml(keys: dict[str, Any]) -> bytes:
+    return ("\n".join(f"{k} = {spec.to_toml(v)}" for k, v in keys.items()) + "\n").encode()
 
 
 def absolute(wanted: spec.Spec) -> spec.Spec:
@@ -343,6 +323,7 @@ def absolute(wanted: spec.Spec) -> spec.Spec:
         wanted,
         dataset=wanted.dataset if named else str((Path(wanted.data_dir or ".") / wanted.dataset).absolute()),
         data_dir=None if wanted.data_dir is None else str(Path(wanted.data_dir).absolute()),
+        test=None if wanted.test is None else str((Path(wanted.data_dir or ".") / wanted.test).absolute()),
         schema=_found(wanted.schema),
         budgets=_found(wanted.budgets),
         private_data=_found(wanted.private_data, "file:"),
@@ -357,22 +338,34 @@ def _found(text: str | None, prefix: str = "") -> str | None:
     return prefix + str(Path(name).absolute())
 
 
-def _plan_file(path: Path) -> dict[str, Any]:
+def _job_file(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise RunError(f"there is no run folder {path}.")
-    data = RunFolder(path).read_json("plan.json")
+    folder = RunFolder(path)
+    _refuse_flat(folder)
+    data = folder.read_json("job.json")
     if not isinstance(data, dict):
-        raise RunError(f"{path / 'plan.json'} is damaged.")
+        raise RunError(f"{folder.private / 'job.json'} is damaged.")
     return data
 
 
+def _refuse_flat(folder: RunFolder) -> None:
+    if folder.flat:
+        raise RunError(
+            f"{folder.path} was made by an earlier version of Sordino, or is a public part alone: it can be read "
+            "(`sordino explain`) and not be continued. Start a new run."
+        )
+
+
 def _stored(path: Path) -> dict[str, Any]:
-    _plan_file(path)
-    return spec.read(path / "spec.toml")
+    if not path.is_dir():
+        raise RunError(f"there is no run folder {path}.")
+    private = RunFolder(path).private / "spec.toml"
+    return spec.read(private if private.is_file() else locate(path, PUBLIC, "spec.toml"))
 
 
 def _check_same(folder: RunFolder, job: Job, ordered: str) -> None:
-    if _plan_file(folder.path).get("fingerprint") != of_job(job, ordered):
+    if _job_file(folder.path).get("fingerprint") != of_job(job, ordered):
         raise RunError(
             f"{folder.path} was started with another model, other data, another spec or an earlier version of Sordino; "
             "a resumed run must be the same."

@@ -27,8 +27,9 @@ from sordino.privacy import trust
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 NAMED = (  # what a Python caller brings instead
-    "dataset", "data_dir", "label_column", "client_column", "user_column", "split_column", "schema", "partition",
-    "clients", "features", "model", "baseline", "private_data", "without_private",
+    "dataset", "data_dir", "label_column", "client_column", "user_column", "split_column", "schema", "test",
+    "public_share", "public_data", "partition", "clients", "features", "model", "baseline", "private_data",
+    "without_private",
 )  # fmt: skip
 PLUGINS = ("methods", "algorithms")  # kinds whose fields are keys too
 FEATURES = ("scattering", "silhouettes", "oriented-gradients", "colour-scattering")  # fixed; data/*.py
@@ -66,9 +67,14 @@ class Spec:
     user_column: str | None = _f(None, "of a table: the column that names a record's user", "data")
     split_column: str | None = _f(None, "of a table: the column that says train or test", "data")
     schema: str | None = _f(None, "of a table: a TOML file that declares bounds and categories of columns", "data")
+    test: str | None = _f(None, "of one's own data: a second file or folder like it, whose records are public", "data")
+    public_share: float | None = _f(
+        None, "of one's own data: declares this share of the records (or users) public, to test on", "data"
+    )
+    public_data: bool = _f(False, "one's own data are public altogether, as those of a benchmark are", "data")
     partition: str | None = _f(
         None,
-        "iid, dirichlet:ALPHA, shards:LABELS, quantity:ALPHA or natural[:CLIENTS] (default: natural where known)",
+        "iid, quantity:ALPHA, natural[:CLIENTS] (default where known); public data: dirichlet:ALPHA, shards:LABELS",
         "data",
     )
     clients: int = _f(50, "how many clients the training records are dealt to", "data")
@@ -83,11 +89,19 @@ class Spec:
         "data",
     )
     without_private: int = _f(0, "clients, the last ones, that hold no record with private attributes", "data")
-    validation: float = _f(0.0, "share of each client's records that is held out to evaluate on", "data")
+    validation: float | None = _f(
+        None,
+        "share of the records (or users) held out to evaluate on (default: 0.1 of a file without test data)",
+        "data",
+    )
     tuning: float = _f(0.0, "share of all training records that is held out of training, to choose settings on", "data")
     server_data: float = _f(0.0, "share of the training records that the server holds and that count as public", "data")
-    evaluate_on: str = _f("test", "test (public, free), validation or tuning (noisy, charged)", "data")
-    release_noise: float = _f(20.0, "noise multiplier of every charged evaluation and of private statistics", "data")
+    evaluate_on: str | None = _f(
+        None, "test (public, free), validation or tuning (noisy, charged) (default: test where there is any)", "data"
+    )
+    release_noise: float | None = _f(
+        None, "noise multiplier of charged evaluations (default: by the budget) and of statistics (default 20)", "data"
+    )
     model: str | None = _f(None, "a name: see docs/models.md (default: linear; lstm for text)", "model")
     fix_model: bool = _f(False, "replace layers that cannot be trained privately", "model")
     rounds: int = _f(50, "federated rounds", "rounds")
@@ -126,7 +140,9 @@ class Spec:
     baseline: bool = _f(False, "afterwards, train the same without privacy for comparison", "run")
     device: str = _f("auto", "auto, cpu or cuda", "run")
     memory_gb: float = _f(2.0, "memory for client weights at once", "run")
-    evaluate_every: int = _f(1, "rounds between two evaluations", "run")
+    evaluate_every: int | None = _f(
+        None, "rounds between two evaluations (default: 1 on public test data, else one at the end)", "run"
+    )
     checkpoint_seconds: float = _f(5.0, "least time between two checkpoints", "run")
     name: str | None = _f(None, "name of the run folder (default: made from the time)", "run")
     out: str = _f("runs", "folder in which run folders are made", "run")
@@ -160,12 +176,15 @@ class Spec:
         if self.delta < LEAST_DELTA:
             raise SpecError(f"delta must be at least {LEAST_DELTA:g}, not {self.delta!r}: below that floats run out.")
         check.probability(client_rate=self.client_rate)
-        check.fraction(momentum=self.momentum, validation=self.validation, tuning=self.tuning, late=self.late)
+        check.fraction(momentum=self.momentum, validation=self.validation or 0.0, tuning=self.tuning, late=self.late)
         check.fraction(server_data=self.server_data)
-        check.count(clients=self.clients, rounds=self.rounds, evaluate_every=self.evaluate_every, views=self.views)
-        for name in ("max_participations", "local_steps", "batch_size", "records_per_user", "clients_per_user"):
+        check.count(clients=self.clients, rounds=self.rounds, views=self.views)
+        counts = "max_participations", "local_steps", "batch_size", "records_per_user", "clients_per_user"
+        for name in (*counts, "evaluate_every"):
             if getattr(self, name) is not None:
                 check.count(**{name: getattr(self, name)})
+        if self.public_share is not None:
+            check.below_one(public_share=self.public_share)
         if self.batch_rate is not None:
             check.probability(batch_rate=self.batch_rate)
         check.one_of(("research", "secure"), mode=self.mode)
@@ -174,7 +193,7 @@ class Spec:
         check.one_of(("sgd", "momentum", "adam", "rmsprop"), optimizer=self.optimizer)
         check.one_of(("auto", "cpu", "cuda"), device=self.device)
         check.one_of((*FEATURES, "none", None), features=self.features)
-        check.one_of(("test", "validation", "tuning"), evaluate_on=self.evaluate_on)
+        check.one_of(("test", "validation", "tuning", None), evaluate_on=self.evaluate_on)
         check.one_of(("float32", "bfloat16"), precision=self.precision)
         if self.viewer is not None:
             trust.viewer(self.viewer)
@@ -186,10 +205,13 @@ class Spec:
             raise SpecError("give local_steps or local_epochs, not both.")
         if self.batch_size is not None and self.batch_rate is not None:
             raise SpecError("give batch_size or batch_rate, not both.")
-        if self.evaluate_on != "test" and not getattr(self, self.evaluate_on):
+        share = {"tuning": self.tuning, "validation": self.validation}.get(self.evaluate_on or "", 1.0)
+        if share == 0:
             raise SpecError(
                 f"evaluate_on = {self.evaluate_on} needs {self.evaluate_on}: the share of records held out."
             )
+        if self.test is not None and self.public_share is not None:
+            raise SpecError("test names the public records already: give test or public_share, not both.")
         if self.without_private and self.private_data is None:
             raise SpecError("without_private needs private_data: the records that those clients do not hold.")
         if self.stragglers().joining[0] and (self.standardise or self.evaluate_on == "validation"):

@@ -18,6 +18,7 @@ from sordino.data import moments
 from sordino.data.clients import ArrayClients
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.runs.evaluation import STATISTICS
 from sordino.runs.job import Job
 
 
@@ -93,7 +94,7 @@ def _noisy(job: Job) -> tuple[Tensor, Tensor]:
             row += torch.cat([first, second]) / len(part)
         rows.append(row)
         weight += len(lengths)
-    sums, noise, rng = torch.stack(rows), Gaussian(spec.release_noise), job.rng.at("statistics")
+    sums, noise, rng = torch.stack(rows), Gaussian(spec.release_noise or STATISTICS), job.rng.at("statistics")
     if job.method.private and not central:
         sums = noise.add(Bounded(sums, bound), rng.rows(range(count)))
     total = sums.sum(0, keepdim=True)

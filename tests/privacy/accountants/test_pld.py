@@ -13,7 +13,6 @@ from sordino.privacy.events import (
     Composed,
     FixedSize,
     Gaussian,
-    Parallel,
     Pure,
     Repeated,
     Sampled,
@@ -218,7 +217,5 @@ def test_losses_beyond_the_range_of_e_to_them(z, count):
 
 
 def test_what_has_no_pair_is_refused():
-    with pytest.raises(UnsupportedEvent, match="parallel"):
-        pld.epsilon(Composed((Gaussian(1.0), Parallel((Gaussian(1.0), Gaussian(2.0))))), 1e-5)
     with pytest.raises(UnsupportedEvent, match="replaced"):
         pld.epsilon(Sampled(FixedSize(Gaussian(1.0), 1, 10), 0.5), 1e-5)

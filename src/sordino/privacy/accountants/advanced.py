@@ -7,10 +7,15 @@ composition, half for the releases that have no pure level (all of it for the co
 import math
 
 from sordino.privacy.accountants import single
+from sordino.privacy.algebra import worst
 from sordino.privacy.events import Event
 
 
 def epsilon(event: Event, target_delta: float) -> float:
+    return worst(lambda one: _epsilon(one, target_delta), event)
+
+
+def _epsilon(event: Event, target_delta: float) -> float:
     steps = single.steps_of(event, target_delta / 2)
     own = math.fsum(count * one.delta for one, count in steps)
     return of_steps([(one.epsilon, count) for one, count in steps], target_delta - own)

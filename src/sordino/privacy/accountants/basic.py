@@ -6,8 +6,13 @@ A release without a pure level gets an equal share of delta and pays the exact e
 import math
 
 from sordino.privacy.accountants import single
+from sordino.privacy.algebra import worst
 from sordino.privacy.events import Event
 
 
 def epsilon(event: Event, target_delta: float) -> float:
+    return worst(lambda one: _epsilon(one, target_delta), event)
+
+
+def _epsilon(event: Event, target_delta: float) -> float:
     return math.fsum(count * one.epsilon for one, count in single.steps_of(event, target_delta))

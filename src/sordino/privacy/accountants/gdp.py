@@ -9,12 +9,13 @@ from scipy.optimize import brentq
 
 from sordino.core import check
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy.algebra import gdp_mu_squared, parts
+from sordino.privacy.algebra import gdp_mu_squared, parts, relations
 from sordino.privacy.events import Event, Gaussian, Sampled
 from sordino.privacy.pairs import gaussian_delta as delta_of_mu
 
 
 def mu_of(event: Event) -> float:
+    relations(event)  # refuses what no theorem covers
     squared = gdp_mu_squared(event)
     if squared is None:
         raise UnsupportedEvent("gdp is exact for plain Gaussian noise only.")

@@ -14,12 +14,17 @@ from scipy.stats import binom
 
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.accountants import single
+from sordino.privacy.algebra import worst
 from sordino.privacy.events import Event
 
 MANY = 50_000_000
 
 
 def epsilon(event: Event, target_delta: float) -> float:
+    return worst(lambda one: _epsilon(one, target_delta), event)
+
+
+def _epsilon(event: Event, target_delta: float) -> float:
     steps = single.steps_of(event, target_delta / 2)
     if len(steps) != 1:
         raise UnsupportedEvent("kov composes equal releases only.")

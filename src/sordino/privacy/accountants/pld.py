@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy import losses, pairs
-from sordino.privacy.algebra import grouped, of_replaced_units, parts
+from sordino.privacy.algebra import grouped, parts, relations, worst
 from sordino.privacy.events import Composed, Event, FixedSize, Gaussian, Parallel, Repeated, Sampled, Visible
 from sordino.privacy.losses import FINE, ROUGH, SLOPPY
 from sordino.privacy.pairs import Pair
@@ -27,6 +27,7 @@ def pair_of(event: Event, cells: float = FINE) -> Pair:
 
     Only a whole round under a sampler needs a grid, and `cells` for it.
     """
+    relations(event)  # refuses what no theorem covers
     match event:
         case Sampled(Gaussian(z), rate, "replace"):
             # (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1), in units of the clip norm
@@ -34,8 +35,6 @@ def pair_of(event: Event, cells: float = FINE) -> Pair:
         case Sampled(inner, rate, "replace"):
             return _either_way(grouped(inner, 2), rate, cells)
         case Sampled(inner, rate):
-            if of_replaced_units(inner):
-                raise UnsupportedEvent("what replaced units cost cannot be sampled under add/remove.")
             return pairs.diluted(pair_of(inner, cells), rate)
         case FixedSize(inner, size, population):
             return _either_way(inner, size / population, cells)
@@ -52,8 +51,8 @@ def pair_of(event: Event, cells: float = FINE) -> Pair:
             if all(p.symmetric for p in each):
                 return pairs.TwoSided(forth, forth, symmetric=True)
             return pairs.TwoSided(forth, losses.whole([p.reversed() for p in each], counts, POINTS[cells]))
-        case Parallel():
-            raise UnsupportedEvent("pld knows no pair for one of several parallel releases.")
+        case Parallel(events):
+            return pairs.Worst([pair_of(e, cells) for e in events]) if events else pair_of(Composed(()), cells)
         case _:
             pair = event.pair()
             if pair is None:
@@ -92,6 +91,10 @@ def _directions(event: Event, cells: float) -> tuple[list[list[Pair]], list[int]
 
 
 def epsilon(event: Event, target_delta: float, cells: float = FINE) -> float:
+    return worst(lambda one: _epsilon(one, target_delta, cells), event)
+
+
+def _epsilon(event: Event, target_delta: float, cells: float) -> float:
     """The worse direction; a direction that is clearly the better one is looked at roughly only."""
     both, counts = _directions(event, cells)
     if not counts:
@@ -107,5 +110,9 @@ def epsilon(event: Event, target_delta: float, cells: float = FINE) -> float:
 
 
 def delta(event: Event, target_epsilon: float, cells: float = FINE) -> float:
+    return worst(lambda one: _delta(one, target_epsilon, cells), event)
+
+
+def _delta(event: Event, target_epsilon: float, cells: float) -> float:
     both, counts = _directions(event, cells)
     return max(losses.delta(pairs, counts, target_epsilon, cells) for pairs in both) if counts else 0.0

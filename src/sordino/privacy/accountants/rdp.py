@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy.algebra import parts
+from sordino.privacy.algebra import parts, relations, worst
 from sordino.privacy.events import Composed, Event, FixedSize, Gaussian, Parallel, Repeated, Sampled, Visible
 
 Curve = NDArray[np.float64]  # one Renyi divergence an order
@@ -32,7 +32,8 @@ LARGE, LARGEST_GRID = 4096, 2**20  # orders and points up to which a sampled Gau
 
 
 def rdp(event: Event) -> Curve:
-    """The Renyi divergences of an event at ORDERS (the worse direction)."""
+    """The Renyi divergences of an event at ORDERS (the worse direction, and the worst part of a split)."""
+    relations(event)  # refuses what no theorem covers
     total = np.zeros_like(ORDERS)
     for part, count in parts(event).items():
         total += count * _curve(part)
@@ -145,10 +146,14 @@ def _between(curve: Curve, known: Curve, orders: Curve, unsampled: Curve) -> Cur
 
 
 def epsilon(event: Event, target_delta: float) -> float:
-    return epsilon_of_curve(ORDERS, rdp(event), target_delta)
+    return worst(lambda one: epsilon_of_curve(ORDERS, rdp(one), target_delta), event)
 
 
 def delta(event: Event, target_epsilon: float) -> float:
+    return worst(lambda one: _delta(one, target_epsilon), event)
+
+
+def _delta(event: Event, target_epsilon: float) -> float:
     curve = rdp(event)
     if not np.any(curve):
         return 0.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.accountants import pld, rdp
-from sordino.privacy.algebra import parts
+from sordino.privacy.algebra import parts, relations
 from sordino.privacy.events import Event, Sampled, Visible
 
 
@@ -20,6 +20,7 @@ class Single:
 
 def steps_of(event: Event, spare: float) -> list[tuple[Single, int]]:
     """Each elementary release with its count; those without a pure level share `spare` equally."""
+    relations(event)  # refuses what no theorem covers
     found = parts(event)
     pure = {part: pure_of(part) for part in found}
     needy = sum(count for part, count in found.items() if pure[part] is None)

@@ -10,14 +10,16 @@ from collections.abc import Callable
 from scipy.optimize import minimize_scalar
 
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy.algebra import parts
-from sordino.privacy.events import Event
+from sordino.privacy.algebra import parts, relations
+from sordino.privacy.events import Event, Parallel
 
 
 def rho_of(event: Event) -> float:
+    """The sum over all releases; of a split the worst part, whose rho is the largest."""
+    relations(event)  # refuses what no theorem covers
     total = []
     for part, count in parts(event).items():
-        rho = part.rho()
+        rho = max(map(rho_of, part.events), default=0.0) if isinstance(part, Parallel) else part.rho()
         if rho is None:
             raise UnsupportedEvent("zcdp needs a rho for every release; a sampled one has none.")
         total.append(count * rho)

@@ -1,0 +1,147 @@
+"""What may leave a run: every file and field of the public part, with the reason why it may be there.
+
+Whatever is not in this table is not written: `check_fields` and `check_file` refuse it, so that a new field is private
+until somebody says here why it may be public. Standard output and `--json` obey the same table. A name may end in `.*`:
+then whatever is below it is covered by its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sordino.core.errors import BoundaryError
+from sordino.runs.spec import NAMED, Spec, plugin_fields
+
+INPUT = "a public input: it was set before any private record was read"
+ASSUMED = "taken as public, as the sentence of the guarantee says"
+RELEASED = "released by the mechanism, and charged"
+FIGURES = "computed on public test records, or on held-out ones with noise that is charged"
+DERIVED = "computed from public inputs and from what was released"
+PLANNED = "the bound that was planned: it does not depend on who was drawn"
+
+HIDDEN = (  # keys of a spec that name places on the owner's machine, or the run to its owner
+    "data_dir", "schema", "name", "out", "ledger",
+)  # fmt: skip
+PLACED = {"budgets": "", "private_data": "file:", "test": ""}  # keys that may name a file behind a prefix
+OWN = "own-data"  # stands for the path of one's own file that has no name in the ledger
+PICTURES = ("accuracy", "rmse", "mae", "loss", "convergence", "noise", "claims")
+
+
+def _of(reason: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), reason)
+
+
+GUARANTEE = "epsilon delta unit relation viewer rounds mode reason channel public infinite total sentence"
+
+
+def _below(parent: str, names: str) -> str:
+    return " ".join(f"{parent}.{name}" for name in names.split())
+
+
+TABLE: dict[str, dict[str, str]] = {
+    "spec.toml": _of(
+        INPUT,
+        "method algorithm epsilon delta unit viewer max_participations records_per_user clients_per_user budgets mode "
+        "dataset data_name label_column client_column user_column split_column test public_share public_data partition "
+        "clients features standardise "
+        "feature_bound private_data without_private validation tuning server_data evaluate_on release_noise model "
+        "fix_model rounds client_sampling client_rate channel dropout late slow joining local_steps local_epochs "
+        "batch_size batch_rate optimizer learning_rate momentum weight_decay schedule warmup augment views precision "
+        "compile server_lr averaging baseline device memory_gb evaluate_every checkpoint_seconds",
+    )
+    | {"seed": "a public input of an experiment on public data; on one's own data it is left out"},
+    "plan.json": _of(
+        INPUT,
+        "method algorithm channel mode parameters gradient_path gradient_reason device public_data "
+        + _below("environment", "python torch numpy machine threads"),
+    )
+    | _of(ASSUMED, "clients expected_cohort local_steps public")
+    | _of(PLANNED, f"noise_multiplier {_below('promise', GUARANTEE)} claim.*")
+    | _of(DERIVED, f"evaluated_on {_below('evaluation', 'releases epsilon delta deviation apart text')}")
+    | _of(INPUT, _below("budgets", "epsilon delta clients participations noise_multiplier")),
+    "records.jsonl": _of(DERIVED, "round")
+    | _of(PLANNED, "epsilon.* noise")
+    | _of(FIGURES, "loss accuracy metrics.* evaluated_on")
+    | _of(RELEASED, "clip"),
+    "result.json": _of(PLANNED, f"{_below('guarantee', GUARANTEE)} {_below('guarantees.*', GUARANTEE)} claim.*")
+    | _of(DERIVED, "rounds notes together")
+    | _of(FIGURES, "accuracy metrics.* evaluated_on"),
+    "stdout": _of(INPUT, "folder"),
+}
+FILES: dict[str, str] = {  # without fields, or whose fields are those of the files above
+    "model.safetensors": RELEASED,
+    "results.csv": "made of the public records and results of the cells alone",
+    "summary.csv": "made of the public records and results of the cells alone",
+    "table.md": "made of the public records and results of the cells alone",
+} | {f"{name}.png": "drawn from the public records and results of the cells alone" for name in PICTURES}
+
+
+def check_file(name: str) -> None:
+    """Refuse a file of which nobody has said why it may be public."""
+    if name not in TABLE and name not in FILES:
+        raise BoundaryError(f"{name} is not listed in runs/boundary.py, so it may not be written to public/.")
+
+
+def check_fields(name: str, data: Mapping[str, Any], also: Iterable[str] = ()) -> None:
+    """Refuse a field of which nobody has said why it may be public; `also` names the options of plug-ins."""
+    check_file(name)
+    _check(name, data, {*TABLE[name], *also})
+
+
+def check_output(data: Mapping[str, Any]) -> None:
+    """Refuse to print a JSON object with a field that is in no list."""
+    known = {*TABLE["stdout"], *TABLE["result.json"], "accuracy_without_privacy"}
+    _check("standard output", data, known | {f"plan.{field}" for field in TABLE["plan.json"]})
+
+
+def _check(name: str, data: Mapping[str, Any], allowed: set[str]) -> None:
+    patterns = [re.compile(re.escape(field).replace(r"\*", ".*") + r"\Z") for field in allowed]
+    unlisted = [path for path in _paths(data) if not any(p.match(path) for p in patterns)]
+    if unlisted:
+        raise BoundaryError(
+            f"{name}: the field {unlisted[0]} is not listed in runs/boundary.py, so it may not be made public. "
+            "Keep it in private/, or list it with the reason why it may leave."
+        )
+
+
+def _paths(data: Any, above: str = "") -> Iterator[str]:
+    """Yield the path of every value that is no mapping; the entries of a list share one path."""
+    if isinstance(data, Mapping) and (data or not above):
+        for key, value in data.items():
+            yield from _paths(value, f"{above}.{key}" if above else str(key))
+    elif isinstance(data, list | tuple) and any(isinstance(v, Mapping) for v in data):
+        for value in data:
+            yield from _paths(value, above)
+    elif not (data is None or data == {}):
+        yield above
+
+
+# --- the spec as it may be handed out
+
+
+def public_spec(spec: Spec, public_data: bool, own: bool) -> dict[str, Any]:
+    """Return the keys of a spec without what names places, and without the seed of a run on one's own data."""
+    kept = spec if public_data else replace(spec, dataset=getattr(spec, "data_name", None) or OWN, seed=None)
+    found = {k: v for k, v in kept.to_dict().items() if k not in HIDDEN and not (own and k in NAMED)}
+    for key, prefix in PLACED.items():
+        text = found.get(key)
+        if isinstance(text, str) and _names_file(text, prefix):
+            del found[key]
+    return found
+
+
+def _names_file(text: str, prefix: str) -> bool:
+    """Whether a key's text is the place of a file and not a value such as 0.5:0.4,2:0.6 or label:3,8."""
+    if prefix:
+        return text.startswith(prefix)
+    return "/" in text or "\\" in text or bool(Path(text).suffix and not re.match(r"[\d.:,\s]+\Z", text))
+
+
+def options_of(spec: Spec) -> set[str]:
+    """Return the keys that the method and the algorithm of a spec add: public inputs like all others."""
+    pairs = (("methods", spec.method), ("algorithms", spec.algorithm))
+    return {f.name for kind, name in pairs for f in plugin_fields(kind, name)}

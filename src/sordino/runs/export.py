@@ -1,0 +1,118 @@
+"""Copy the public part of a run folder, and nothing else, to a folder or an archive."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from sordino.core.errors import RunError
+from sordino.core.parts import PUBLIC, runs_below
+from sordino.runs import boundary, spec
+from sordino.runs.folder import RECORDS, RunFolder
+
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the first time that a .zip archive can hold: when a file was written is not told
+
+
+def export(run: Path, target: Path, anyway: bool = False) -> list[str]:
+    """Write the public files of a run, or of a comparison and its cells, to `target`; return their names."""
+    if not run.is_dir():
+        raise RunError(f"there is no run folder {run}.")
+    if target.exists():
+        raise RunError(f"{target} exists already. Choose another name, or remove it first.")
+    cells = runs_below(run / "cells")
+    files: dict[str, bytes] = {}
+    for at, prefix in [(run, ""), *((cell, f"cells/{cell.name}/") for cell in cells)]:
+        if at == run and cells:
+            files |= _files(at, prefix)
+            continue
+        _may_leave(at, anyway)
+        files |= _files(at, prefix)
+    try:
+        _write(target, files)
+    except OSError as error:
+        raise RunError(f"cannot write {target}: {error.strerror or error}.") from error
+    return sorted(files)
+
+
+def _may_leave(run: Path, anyway: bool) -> None:
+    """Refuse a run without a public part, an unfinished one, and one that promises nothing to whoever sees it."""
+    folder = RunFolder(run)
+    if not folder.public.is_dir():
+        raise RunError(
+            f"{run} has no public part: an earlier version of Sordino made it, and its records tell of the draws. "
+            "Train again to have one."
+        )
+    result = folder.read_json("result.json", PUBLIC) if (folder.public / "result.json").is_file() else None
+    if result is None:
+        raise RunError(f"{run} is not finished. `sordino resume {run}`, then export it.")
+    plan: dict[str, Any] = folder.read_json("plan.json", PUBLIC)
+    try:
+        promised = result["guarantees"]["public"]
+        if promised["infinite"] and not plan["public_data"] and not anyway:
+            raise RunError(
+                f"{run}: {promised['sentence']} Nothing of it may be handed out; --anyway does it all the same."
+            )
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{folder.public / 'result.json'} is damaged: {error!r}.") from error
+
+
+def _files(run: Path, prefix: str) -> dict[str, bytes]:
+    """Return the listed files of a public part, every field of them checked once more."""
+    found = {}
+    for path in sorted((run / PUBLIC).iterdir()):
+        if path.name.endswith(".tmp"):
+            continue
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise RunError(f"cannot read {path}: {error.strerror or error}.") from error
+        _check(path, data)
+        found[prefix + path.name] = data
+    return found
+
+
+def _check(path: Path, data: bytes) -> None:
+    boundary.check_file(path.name)
+    try:
+        if path.name == "spec.toml":
+            keys = tomllib.loads(data.decode())
+            boundary.check_fields(path.name, keys, boundary.options_of(spec.from_dict(keys)))
+        elif path.name == RECORDS:
+            for line in data.decode().splitlines():
+                boundary.check_fields(path.name, json.loads(line))
+        elif path.suffix == ".json":
+            boundary.check_fields(path.name, json.loads(data))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+
+
+def _write(target: Path, files: dict[str, bytes]) -> None:
+    """Write all files or none."""
+    beside = target.with_name(target.name + ".tmp")
+    try:
+        if target.name.endswith(".zip"):
+            with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, data in sorted(files.items()):
+                    archive.writestr(zipfile.ZipInfo(name, EPOCH), data, zipfile.ZIP_DEFLATED)
+        elif target.name.endswith((".tar.gz", ".tgz", ".tar")):
+            with tarfile.open(beside, "w" if target.suffix == ".tar" else "w:gz") as archive_:
+                for name, data in sorted(files.items()):
+                    entry = tarfile.TarInfo(name)
+                    entry.size = len(data)
+                    archive_.addfile(entry, io.BytesIO(data))
+        else:
+            for name, data in sorted(files.items()):
+                (beside / name).parent.mkdir(parents=True, exist_ok=True)
+                (beside / name).write_bytes(data)
+        beside.rename(target)
+    except OSError:
+        if beside.is_file():
+            beside.unlink()
+        shutil.rmtree(beside, ignore_errors=True)
+        raise

@@ -1,0 +1,245 @@
+"""What `public/`, standard output and callbacks tell of the secret draw and of the data: nothing beyond the model.
+
+The attacker here sees everything that a run hands out. A method that ignores its clients (`silent`) takes the model out
+of the picture: whatever still differs between two runs with other draws, or other data, is a leak.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import stat
+import sys
+import tarfile
+import tomllib
+import zipfile
+
+import pytest
+
+import sordino
+from problems import federation, held_out, linear
+from sordino.cli.main import main
+from sordino.core import plugin
+from sordino.core.errors import BoundaryError, RunError
+from sordino.core.record import OwnerRecord, RoundRecord
+from sordino.privacy import account
+from sordino.privacy.events import Gaussian, Repeated, Sampled
+from sordino.runs import boundary, spec
+from sordino.runs.export import export
+from sordino.runs.folder import RunFolder
+
+SILENT = '''
+"""Charge like DP-FedAvg and learn nothing, so that a run shows its clients in no other way than through its records."""
+from dataclasses import dataclass, replace
+from sordino.methods.dp_fedavg import DpFedAvg
+
+__all__ = ["Silent"]
+
+@dataclass(frozen=True)
+class Silent(DpFedAvg):
+    def merge(self, state, rows, plan, rng):
+        return state
+'''
+
+
+@pytest.fixture
+def silent(tmp_path, monkeypatch):
+    folder = tmp_path / "plugins" / "methods"
+    folder.mkdir(parents=True)
+    (folder / "silent.py").write_text(SILENT)
+    monkeypatch.setenv(plugin.VARIABLE, str(tmp_path / "plugins"))
+    return "silent"
+
+
+def train(out, clients, **keys):
+    keys = {"rounds": 6, "client_rate": 0.5, "epsilon": 2.0, "seed": 0, "device": "cpu", "test": held_out()} | keys
+    return sordino.train(linear(), clients, out=str(out), name="it", **keys)
+
+
+def public(folder):
+    """Every byte that may be handed out."""
+    return {p.name: p.read_bytes() for p in sorted((folder / "public").iterdir())}
+
+
+def test_other_draws_and_other_data_leave_the_same_public_part(tmp_path, silent):
+    told, cohorts, heard = [], set(), []
+    for seed in range(6):
+        clients = federation(seed=seed % 2)  # also other records: no hash of them is handed out
+        heard.append([])
+        result = train(
+            tmp_path / str(seed), clients, method=silent, seed=seed, watch=lambda _, r, to=heard[-1]: to.append(r)
+        )
+        told.append(public(result.folder))
+        cohorts.add(tuple(r.clients for r in result.private.history))
+    assert len(cohorts) > 3  # the draws did differ
+    assert set(told[0]) == {"spec.toml", "plan.json", "records.jsonl", "model.safetensors", "result.json"}
+    assert all(one == told[0] for one in told)
+    assert all(records == heard[0] for records in heard)  # callbacks
+
+
+def test_standard_output_does_not_tell_of_the_draw(small_npz, tmp_path, silent, monkeypatch, capfd):
+    said, cohorts = set(), set()
+    figures = re.compile(
+        r"accuracy [\d.]+ %|\n(Accuracy|worst|class|client)[^\n]*"
+    )  # of first weights, which are seeded
+    for seed in range(4):
+        here = tmp_path / str(seed)
+        here.mkdir()
+        monkeypatch.chdir(here)
+        flags = {"dataset": small_npz, "method": silent, "client-rate": 0.3, "clients": 6, "rounds": 12, "seed": seed}
+        words = [str(w) for k, v in flags.items() for w in (f"--{k}", v)]
+        monkeypatch.setattr(sys, "argv", ["sordino", "run", *words, "--name", "it"])
+        main()
+        text = figures.sub("", capfd.readouterr().out)
+        monkeypatch.setattr(sys, "argv", ["sordino", "run", *words, "--name", "other", "--json"])
+        main()
+        told = json.loads(capfd.readouterr().out)
+        said.add((text, json.dumps({k: v for k, v in told.items() if k not in ("accuracy", "metrics")})))
+        cohorts.add(tuple(r.clients for r in RunFolder(here / "runs" / "it").owner_records()))
+    assert len(cohorts) == 4 and len(said) == 1
+    assert "epsilon" in next(iter(said))[0]
+
+
+def test_one_client_drawn_or_not_is_told_the_same_epsilon(tmp_path):
+    """Once 0 was printed if it was not drawn, and 1.9997 if it was."""
+    found, drawn = set(), set()
+    for seed in range(8):
+        keys = {"method": "dp-fedavg", "rounds": 1, "client_rate": 0.5}
+        result = train(tmp_path / str(seed), federation((12,)), seed=seed, **keys)
+        found.add((result.guarantee.epsilon, tuple(result.history[0].epsilon.items())))
+        drawn.add(result.private.history[0].clients)
+    assert drawn == {0, 1} and len(found) == 1
+    ((epsilon, _),) = found
+    assert 1.9 < epsilon <= 2
+
+
+def test_the_printed_epsilon_of_a_hidden_draw_is_the_planned_one(tmp_path):
+    """DP-FedAvg at rate 0.1: what is printed holds while cohort sizes are secret, and they are."""
+    result = train(tmp_path, federation(), method="dp-fedavg", client_rate=0.1, rounds=20, epsilon=3.0)
+    z = json.loads((result.folder / "public" / "plan.json").read_text())["noise_multiplier"]
+    planned = account.epsilon(Repeated(Sampled(Gaussian(z), 0.1), 20), 1e-5)
+    assert result.guarantees["public"].epsilon == pytest.approx(planned, rel=1e-3)
+    text = "".join(p.read_text(errors="replace") for p in (result.folder / "public").glob("*.json*"))
+    for word in ("clients_drawn", "bytes", "seconds", "answers", "cohort_size", "participations_so_far"):
+        assert word not in text
+
+
+def test_every_public_field_is_listed_and_an_unlisted_one_is_refused(tmp_path):
+    folder = RunFolder.create(str(tmp_path), "it")
+    with pytest.raises(BoundaryError, match=r"sizes\.json is not listed in runs/boundary\.py"):
+        folder.publish_json("sizes.json", {"clients": 3})
+    with pytest.raises(BoundaryError, match=r"result\.json: the field cohort is not listed"):
+        folder.publish_json("result.json", {"rounds": 3, "cohort": [1, 2]})
+    with pytest.raises(BoundaryError, match=r"the field guarantees\.public\.most is not listed"):
+        folder.publish_json("result.json", {"guarantees": {"public": {"epsilon": 1.0, "most": 3}}})
+
+    @dataclasses.dataclass(frozen=True)
+    class Talkative(RoundRecord):
+        clients: int = 0
+
+    with pytest.raises(BoundaryError, match=r"records\.jsonl: the field clients is not listed"):
+        folder.append(Talkative(1, {"server": 1.0}, clients=3), OwnerRecord(1, 3, 0, 0, 0.0))
+    assert not list(folder.public.iterdir())
+
+
+def test_the_table_names_every_key_of_a_spec_or_hides_it():
+    listed = {*boundary.TABLE["spec.toml"], *boundary.HIDDEN}
+    assert {f.name for f in spec.fields()} == listed - {"seed"} | {"seed"}
+    assert {f.name for f in dataclasses.fields(RoundRecord)} == {
+        k.removesuffix(".*") for k in boundary.TABLE["records.jsonl"]
+    }
+    assert all(len(reason) > 20 for table in (*boundary.TABLE.values(), boundary.FILES) for reason in table.values())
+
+
+def test_paths_and_seeds_of_own_data_are_not_in_the_public_spec(small_npz, tmp_path):
+    budgets = tmp_path / "secret-place" / "budgets.csv"
+    budgets.parent.mkdir()
+    budgets.write_text("client,epsilon\n0,1.0\n")
+    wanted = spec.from_dict({"dataset": str(small_npz), "data_dir": "/home/me", "budgets": str(budgets), "seed": 7,
+                             "out": "/home/me/runs", "ledger": "/home/me/l.sqlite", "name": "patients"})  # fmt: skip
+    shown = boundary.public_spec(wanted, public_data=False, own=False)
+    text = json.dumps(shown)
+    assert not any(word in text for word in ("home", "secret-place", str(tmp_path), "patients"))
+    assert "seed" not in shown and shown["dataset"] == boundary.OWN and spec.from_dict(shown).method == "dp-sgd"
+    kept = boundary.public_spec(spec.from_dict({"seed": 7, "budgets": "0.5:0.4,2:0.6"}), public_data=True, own=False)
+    assert (kept["seed"], kept["dataset"], kept["budgets"]) == (7, "mnist", "0.5:0.4,2:0.6")
+
+
+def test_the_private_part_is_the_owners_alone(tmp_path):
+    result = train(tmp_path, federation(), method="dp-fedavg")
+    mode = (result.folder / "private").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o700 and not list(result.folder.glob("*.*"))
+    assert {p.name for p in result.folder.iterdir()} == {"public", "private"}
+    assert "OwnersPart" not in repr(result) and result.private.history[0].clients >= 0
+
+
+@pytest.mark.parametrize("name", ["out", "out.zip", "out.tar.gz"])
+def test_export_takes_the_public_part_alone(tmp_path, name):
+    result = train(tmp_path, federation(), method="dp-fedavg")
+    names = export(result.folder, target := tmp_path / name)
+    assert names == sorted(public(result.folder))
+    if target.is_dir():
+        assert {p.name: p.read_bytes() for p in target.iterdir()} == public(result.folder)
+        assert tomllib.loads((target / "spec.toml").read_text())["method"] == "dp-fedavg"
+    elif name.endswith("zip"):
+        with zipfile.ZipFile(target) as archive:
+            assert {i.filename: archive.read(i) for i in archive.infolist()} == public(result.folder)
+            assert {i.date_time[0] for i in archive.infolist()} == {1980}
+    else:
+        with tarfile.open(target) as archive:
+            assert {m.name: m.mtime for m in archive} == dict.fromkeys(names, 0)
+    with pytest.raises(RunError, match="exists already"):
+        export(result.folder, target)
+
+
+def test_export_refuses_what_may_not_leave(tmp_path):
+    with pytest.raises(RunError, match="there is no run folder"):
+        export(tmp_path / "nowhere", tmp_path / "out")
+    plain = train(tmp_path / "plain", federation(), method="none", epsilon=2.0)
+    with pytest.raises(RunError, match=r"No guarantee .* --anyway"):
+        export(plain.folder, tmp_path / "out")
+    assert export(plain.folder, tmp_path / "out", anyway=True)
+    good = train(tmp_path / "good", federation(), method="dp-fedavg").folder
+    (good / "public" / "draws.csv").write_text("1,2,3\n")
+    with pytest.raises(BoundaryError, match=r"draws\.csv is not listed"):
+        export(good, tmp_path / "other")
+    (good / "public" / "draws.csv").unlink()
+    (good / "public" / "result.json").rename(tmp_path / "result.json")
+    with pytest.raises(RunError, match="is not finished"):
+        export(good, tmp_path / "other")
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    (flat / "plan.json").write_text("{}")
+    with pytest.raises(RunError, match="no public part"):
+        export(flat, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_folder_of_an_earlier_version_is_read_and_not_resumed(tmp_path, monkeypatch, capsys):
+    result = train(tmp_path, federation(), method="dp-fedavg", adaptive_clip=True)
+    flat = tmp_path / "old"
+    flat.mkdir()
+    owners = {r.round: json.loads(r.to_line()) for r in result.private.history}
+    for part in ("private", "public"):
+        for path in (result.folder / part).iterdir():
+            (flat / path.name).write_bytes(path.read_bytes())
+    rounds = [json.loads(r.to_line()) | owners[r.round] for r in result.history]
+    (flat / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rounds))
+    monkeypatch.setattr(sys, "argv", ["sordino", "explain", str(flat), "--owner"])
+    main()
+    assert "Updates were clipped at" in capsys.readouterr().out
+    with pytest.raises(RunError, match="made by an earlier version"):
+        sordino.train(linear(), federation(), resume=flat)
+
+
+def test_explain_keeps_the_draw_to_the_owner(tmp_path, monkeypatch, capsys):
+    result = train(tmp_path, federation(), method="dp-fedavg", adaptive_clip=True)
+
+    def explain(*more):
+        monkeypatch.setattr(sys, "argv", ["sordino", "explain", str(result.folder), "--json", *more])
+        main()
+        return json.loads(capsys.readouterr().out)["rounds"]
+
+    assert {"clients", "bytes_up", "seconds"}.isdisjoint(explain()[0]) and explain()[0]["decided"] is None
+    assert [r["clients"] for r in explain("--owner")] == [r.clients for r in result.private.history]
