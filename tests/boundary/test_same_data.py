@@ -120,6 +120,16 @@ def test_other_people_are_granted_and_shared_ones_are_charged_the_most_they_have
     spent(people().iloc[1:], "rest.csv", epsilon=0.4)  # the rest have paid 1
 
 
+def test_rows_that_are_declared_public_are_not_counted(study):
+    table = people().assign(part=["test"] * 20 + ["train"] * 40)
+    study(table, split_column="part")
+    set_budget(1.5)
+    shown = table.drop(columns="part")
+    study(pd.concat([shown.iloc[:20], people(6)]), "others.csv")  # those twenty have spent nothing
+    with pytest.raises(BudgetError, match="1 of 61 records"):
+        study(pd.concat([shown.iloc[20:21], people(7)]), "third.csv")
+
+
 def test_the_owner_alone_is_told_how_many_are_known_and_from_where(spent, tmp_path, capfd, monkeypatch):
     set_budget(9.0)
     spent(people(), "again.csv", epsilon=0.5, data_name="study", name="second")
