@@ -1,11 +1,10 @@
 """CIFAR-10 at epsilon 8, 10 clients behind a secure sum, fixed features, nothing pretrained and no public pictures.
 
     python benchmarks/cifar_goal.py choose [0 3]   # every setting, or those named, on 5,000 held-out training records
-    python benchmarks/cifar_goal.py fields         # the public fields' constants, on the same held-out records
     python benchmarks/cifar_goal.py confirm        # the chosen one (0) on the test set, 3 seeds
 
-`choose` and `fields` never open the test set. Wants a GPU: features of 50,000 pictures are 3.4 GB, a run is half a
-minute to some minutes of one.
+`choose` never reads a test record. Wants a GPU: features of 50,000 pictures are 3.4 GB, a run is half a minute to some
+minutes of one. How the constants of the features were chosen: benchmarks/feature_constants.py.
 """
 
 import statistics
@@ -21,7 +20,6 @@ from torch import Tensor
 import sordino
 from sordino.core import plugin
 from sordino.core.rng import Stream
-from sordino.data import colour_scattering as features
 from sordino.data import partition
 from sordino.data.clients import ArrayClients
 from sordino.data.colour_scattering import colour_scattering
@@ -73,27 +71,13 @@ def accuracy(how: Setting, x: Tensor, y: Tensor, test: tuple[Tensor, Tensor], se
     return 100 * (result.accuracy or 0.0)
 
 
-FIELDS = ((1.3, 0.2), (1.0, 0.2), (1.6, 0.2), (1.3, 0.1), (1.3, 0.35))  # decay of the spectrum, colourfulness
-
-
-def fields(images: Tensor, y: Tensor) -> None:
-    print("| decay | colourfulness | accuracy % |\n| --- | --- | --- |", flush=True)
-    for features.DECAY, features.CHROMA in FIELDS:
-        features.public_whitening.cache_clear()
-        x = colour_scattering(images).cpu()
-        found = accuracy(CHOSEN, x[HELD_OUT:], y[HELD_OUT:], (x[:HELD_OUT], y[:HELD_OUT]), 0)
-        print(f"| {features.DECAY:g} | {features.CHROMA:g} | {found:.2f} |", flush=True)
-
-
 def main() -> None:
     settings = (CHOSEN, *OTHERS)
     named = [int(text) for text in sys.argv[2:] if text.isdigit() and int(text) < len(settings)]
-    if sys.argv[1:2] not in (["choose"], ["fields"], ["confirm"]) or len(named) < len(sys.argv[2:]):
+    if sys.argv[1:2] not in (["choose"], ["confirm"]) or len(named) < len(sys.argv[2:]):
         sys.exit(__doc__)
     data, device = load("cifar10"), torch.device("cuda" if torch.cuda.is_available() else "cpu")
     order = torch.from_numpy(Stream.research(99).permutation(len(data.y_train)))
-    if sys.argv[1] == "fields":
-        return fields(data.x_train[order].to(device), data.y_train[order])
     x, y = colour_scattering(data.x_train.to(device))[order].cpu(), data.y_train[order]
     confirm = sys.argv[1] == "confirm"
     if confirm:

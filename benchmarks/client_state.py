@@ -36,7 +36,7 @@ def measure(algorithm: str, method: str, population: int, memory_gb: float) -> N
     torch.set_num_threads(1)
     memory, start = Memory(), time.perf_counter()
     torch.manual_seed(0)
-    keys = {"rounds": ROUNDS, "client_rate": COHORT / population, "local_steps": 3, "memory_gb": memory_gb}
+    keys = {"rounds": ROUNDS, "client_rate": COHORT / population, "local_steps": 3, "memory_gb": memory_gb, "seed": 0}
     with tempfile.TemporaryDirectory() as out:
         result = sordino.train(
             nn.Linear(FEATURES, CLASSES),

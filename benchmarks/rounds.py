@@ -39,7 +39,7 @@ def endless(job: build.Job, out: str) -> Iterator[Any]:
 
 
 def job(method: str, clients: Any, **keys: Any) -> build.Job:
-    keys = {"rounds": 1000, "epsilon": 8.0, "learning_rate": 0.05, "local_epochs": 1.0} | keys
+    keys = {"rounds": 1000, "epsilon": 8.0, "learning_rate": 0.05, "local_epochs": 1.0, "seed": 0} | keys
     torch.manual_seed(0)
     return build.build(spec.from_dict(keys | {"method": method}), cnn((1, 28, 28), 10), clients)
 

@@ -59,7 +59,7 @@ SHOWN = ("accuracy", "worst_class", "worst_client", "perplexity", "rmse", "mae")
 
 
 def train(name: str, folder: str | None, extra: dict[str, Any]) -> dict[str, Any]:
-    wanted = {"method": "none", "evaluate_every": 10, **SETTINGS[name], **extra}
+    wanted = {"method": "none", "mode": "research", "evaluate_every": 10, **SETTINGS[name], **extra}
     if folder is not None and (own := Path(folder) / f"{wanted['dataset']}.npz").is_file():
         wanted |= {"dataset": str(own.absolute())}
     with tempfile.TemporaryDirectory() as out:

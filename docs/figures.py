@@ -14,12 +14,12 @@ import matplotlib.pyplot as plt
 
 
 def records(folder: str) -> list[dict]:
-    return [json.loads(line) for line in (Path(folder) / "records.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (Path(folder) / "public" / "records.jsonl").read_text().splitlines()]
 
 
 def main(run: str, twin: str, target: str) -> None:
     private, plain = records(run), records(twin)
-    promise = json.loads((Path(run) / "plan.json").read_text())["promise"]
+    promise = json.loads((Path(run) / "public" / "plan.json").read_text())["promise"]
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     for rows, label, colour in ((plain, "without privacy", "0.55"), (private, "with privacy", "tab:blue")):
         label = f"{label}: {100 * rows[-1]['accuracy']:.2f} %"

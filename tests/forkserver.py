@@ -79,7 +79,7 @@ def warm_up():
     with tempfile.TemporaryDirectory() as out:
         os.environ["SORDINO_HOME"] = out
         pair = (torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
-        sordino.train(torch.nn.Linear(2, 2), [pair], test=pair, rounds=1, out=out, device="cpu")
+        sordino.train(torch.nn.Linear(2, 2), [pair], test=pair, rounds=1, out=out, device="cpu", seed=0)
 
 
 def serve():

@@ -56,8 +56,12 @@ def _seeded(make: Any, seed: int) -> nn.Module:
 
 
 def job(module: nn.Module | None = None, clients: Any = None, loss: Any = None, **keys: Any) -> build.Job:
-    """A job on the small federation; full batches and all clients unless the keys say otherwise."""
-    keys = {"rounds": 3, "learning_rate": 0.1, "device": "cpu"} | NEEDS.get(str(keys.get("method")), {}) | keys
+    """A job on the small federation; seeded, full batches and all clients unless the keys say otherwise."""
+    keys = (
+        {"mode": "research", "rounds": 3, "learning_rate": 0.1, "device": "cpu"}
+        | NEEDS.get(str(keys.get("method")), {})
+        | keys
+    )
     held = federation() if clients is None else clients
     if str(keys.get("method")).startswith("fedsdp"):
         held = marked(held)

@@ -49,6 +49,7 @@ CORE = {
     "record": (),
     "parts": (),
     "rounding": (),
+    "state": ("errors",),
     "vector": (),
     "types": ("vector",),
 }

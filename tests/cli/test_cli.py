@@ -15,6 +15,7 @@ rounds = 3
 epsilon = 4.0
 learning_rate = 0.5
 device = "cpu"
+mode = "research"
 """
 
 
@@ -82,15 +83,14 @@ def test_a_seed_repeats_a_run_and_another_does_not(call, here):
     assert models[0] == models[1] != models[2]
 
 
-def test_baseline_trains_the_same_without_privacy(call):
-    found = json.loads(call("run", "small.toml", "--baseline", "--json").stdout)
-    assert 0 <= found["accuracy_without_privacy"] <= 1
-
-
-def test_a_long_name_does_not_sink_the_baseline(call):
-    """The private run has been paid for by then."""
-    done = call("run", "small.toml", "--baseline", "--json", "--name", "x" * 64)
+@pytest.mark.parametrize("name", ["it", "x" * 64])
+def test_baseline_trains_a_benchmark_without_privacy_too(name, call, data_file):
+    """However long the name is: the private run has been paid for by then."""
+    folder = data_file("breast_cancer_wdbc/breast_cancer.csv.gz").parents[1]
+    flags = ("--clients", "5", "--rounds", "3", "--device", "cpu", "--baseline", "--json", "--name", name)
+    done = call("run", "--dataset", "breast-cancer", "--data-dir", folder, *flags)
     assert done.returncode == 0, done.stderr
+    assert 0 <= json.loads(done.stdout)["accuracy_without_privacy"] <= 1
 
 
 @pytest.mark.parametrize(

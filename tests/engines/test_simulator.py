@@ -99,7 +99,7 @@ def million(tmp_path, name, count, **keys):
     """A run in which a client is drawn with probability 50 / count; 4 rounds."""
     keys = {"method": "none", "algorithm": "scaffold", "rounds": 4, "client_rate": 50 / count, "local_steps": 2} | keys
     clients = LazyClients(count, 4, make)
-    return sordino.train(linear(), clients, out=str(tmp_path), name=name, device="cpu", **keys)
+    return sordino.train(linear(), clients, out=str(tmp_path), name=name, device="cpu", seed=0, **keys)
 
 
 @pytest.mark.parametrize("keys", [{}, {"algorithm": "ditto"}, {"algorithm": "fedavg", "late": 0.5}])

@@ -37,6 +37,7 @@ def small(experiment: Experiment, data: Path) -> dict[str, object]:
     file = "r.npz" if experiment.name.startswith("003/fig5") else "p.npz"
     found: dict[str, object] = {
         "dataset": str(data / file),
+        "public_data": True,
         "model": "linear",
         "features": "none",
         "rounds": 2,
@@ -155,7 +156,17 @@ def test_scale_shrinks_and_never_below_the_least():
 
 @pytest.mark.slow
 def test_jobs_stop_in_time_and_go_on(data, tmp_path, monkeypatch):
-    keys = {"dataset": str(data / "p.npz"), "model": "linear", "features": "none", "clients": 4, "rounds": 2}
+    private = ["002/fig2", "--set", f"dataset={data / 'p.npz'}", "--out", str(tmp_path / "p")]
+    refused = CliRunner().invoke(reproduce, private).exception
+    assert "must be public" in str(refused) and not (tmp_path / "p").exists()
+    keys = {
+        "dataset": str(data / "p.npz"),
+        "public_data": "true",
+        "model": "linear",
+        "features": "none",
+        "clients": 4,
+        "rounds": 2,
+    }
     flags = [a for k, v in keys.items() for a in ("--set", f"{k}={v}")]
     args = ["002/fig2", "--scale", "0.01", *flags, "--out", str(tmp_path / "o"), "--pages", str(tmp_path / "docs")]
     runner = CliRunner()

@@ -15,6 +15,7 @@ from sordino.core.types import Batch
 from sordino.gradients import Gradients, cost, groups, persample
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clone import plan
+from sordino.gradients.code import Code
 from sordino.gradients.padded import Padded
 from sordino.gradients.split import Split
 
@@ -218,7 +219,7 @@ def test_the_padded_step_knows_groups(limit, clipped):
     layout, weights, batch = case(module, torch.randn(24, 2, 5, 5), (6, 0, 15, 3), True)
     clip = middle(naive_groups(module, weights, batch, None, (3,) * 8)[1]) if clipped else None
     expected, _ = naive_groups(module, weights, batch, clip, (3,) * 8)
-    steps = Padded(BookKeeping(module, loss, layout, plan(module, layout)), None)
+    steps = Padded(BookKeeping(Code(module, loss), layout, plan(module, layout)), None)
     got = steps.sums(weights, batch, clip, limit, 3 if clipped else 1, torch.full((24,), 1 / 3))
     assert relative(got, expected) <= CLOSE
 
@@ -227,7 +228,7 @@ def test_the_traced_step_knows_groups():
     """Traced with one set of tensors, right for another, broken group included."""
     module = small()
     layout, weights, batch = case(module, torch.randn(12, 2, 5, 5), (6, 6), True)
-    steps = Padded(BookKeeping(module, loss, layout, plan(module, layout)), None)
+    steps = Padded(BookKeeping(Code(module, loss), layout, plan(module, layout)), None)
     step, share, clip = partial(steps._plain, width=3), torch.full((12,), 1 / 3), torch.tensor(0.1)
     graph = make_fx(step)(weights * 0 + 1, batch.x * 0, batch.y * 0, share * 0, torch.tensor(9.0))
     x = batch.x.clone()

@@ -10,6 +10,7 @@ from sordino.core.types import Batch
 from sordino.gradients import Gradients, cost, engine, padded
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clone import plan
+from sordino.gradients.code import Code
 from sordino.gradients.padded import Padded, padding
 
 SIZES = (5, 0, 11, 1)
@@ -20,7 +21,7 @@ def book():
         nn.Conv2d(1, 4, 4, 2, 1), nn.GroupNorm(2, 4), nn.Tanh(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(36, 3)
     )
     layout, weights, batch = case(module, torch.randn(17, 1, 8, 8), SIZES, True)
-    return module, BookKeeping(module, loss, layout, plan(module, layout)), weights, batch
+    return module, BookKeeping(Code(module, loss), layout, plan(module, layout)), weights, batch
 
 
 @pytest.mark.parametrize("limit", [1000, 20, 1])
@@ -97,7 +98,7 @@ def test_a_crowd_is_sorted_by_size_and_comes_back_in_order():
     module = nn.Linear(3, 2)
     sizes = tuple(1 + (7 * k) % 23 for k in range(90))
     layout, weights, batch = case(module, torch.randn(sum(sizes), 3), sizes, True)
-    kept = BookKeeping(module, loss, layout, plan(module, layout))
+    kept = BookKeeping(Code(module, loss), layout, plan(module, layout))
     got = Padded(kept, None).sums(weights, batch, 0.5, 10**6)
     assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
 

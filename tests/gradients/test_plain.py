@@ -9,6 +9,7 @@ from torch import nn
 
 from sordino.core.types import Batch
 from sordino.gradients import Gradients, cost, plain
+from sordino.gradients.code import Code
 
 
 class Mixing(nn.Module):
@@ -122,7 +123,7 @@ def test_memory_is_counted_where_no_book_is_kept(monkeypatch):
     module = Direct()
     module.linear = nn.Linear(5, 1000)
     layout, weights, batch = case(module, torch.randn(2, 6, 5), (2,), False)
-    fit = plain.Plain(module, loss, layout).fit(weights, batch, False)
+    fit = plain.Plain(Code(module, loss), layout).fit(weights, batch, False)
     assert fit.usable and 6_000 <= fit.numbers <= 60_000
 
 

@@ -14,6 +14,7 @@ from sordino.core.vector import Layout
 from sordino.gradients import Gradients, cost, padded, persample
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clone import plan
+from sordino.gradients.code import Code
 from sordino.gradients.padded import Padded
 from sordino.gradients.scale import Scale
 from sordino.gradients.split import Split
@@ -56,7 +57,7 @@ def wild(*shape, digits=2.0):
 
 
 def book(module, layout):
-    return BookKeeping(module, loss, layout, plan(module, layout))
+    return BookKeeping(Code(module, loss), layout, plan(module, layout))
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap of a fused LSTM

@@ -123,10 +123,6 @@ def guarded(predictions, targets):
 FINE = {
     "buffer": lambda: (Around(lambda m, h: h * m.factor.item() if m.factor > 0 else h), torch.randn(N, 5)),
     "shapes": lambda: (Around(lambda m, h: h.view(len(h), -1) if h.dim() == 2 else h), torch.randn(N, 5)),
-    "checkpoint-of-no-layer": lambda: (
-        Around(lambda m, h: checkpoint(lambda t: t.sin() * t, h, use_reentrant=False)),
-        torch.randn(N, 5),
-    ),
     "one-hot": lambda: (Hot(), torch.randint(0, 9, (N, 4))),
     "words": lambda: (nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2)), torch.randint(0, 9, (N, 4))),
     "word": lambda: (nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2)), torch.randint(0, 9, (N,))),
@@ -164,6 +160,33 @@ def test_broken_records_do_not_look_like_mixing(broken):
     batch.x[broken] = torch.nan
     gradients = Gradients.of(module, loss, layout)
     assert gradients.sums(weights, batch, 0.5).isfinite().all() and gradients.path == "book-keeping"
+
+
+def test_what_is_recomputed_between_layers_goes_one_by_one():
+    """Records are given alone, all at once, which torch.utils.checkpoint does not go with."""
+    module = Around(lambda m, h: checkpoint(lambda t: t.sin() * t, h, use_reentrant=False))
+    layout, weights, batch = case(module, torch.randn(N, 5), (2, 0, 4), False)
+    gradients = Gradients.of(module, loss, layout)
+    assert relative(gradients.sums(weights, batch, 0.5), naive(module, weights, batch, 0.5)) <= CLOSE
+    assert gradients.path == "vmap"
+
+
+LATE = {  # they mix where a look at three records does not show it
+    "more-than-eight": lambda m, h: h - h.mean(0) if len(h) > 8 else h,
+    "a-certain-size": lambda m, h: h / h.abs().max() if len(h) in (7, 37, 60) else h,
+}
+
+
+@pytest.mark.parametrize("sizes", [(37,), (20, 0, 30, 10)], ids=str)
+@pytest.mark.parametrize("stacked", [False, True], ids=["shared", "own"])
+@pytest.mark.parametrize("name", LATE)
+def test_those_that_mix_in_large_batches_only_are_given_one_record_at_a_time(name, stacked, sizes):
+    module = Around(LATE[name])
+    layout, weights, batch = case(module, torch.randn(60, 5), sizes, stacked)
+    gradients = Gradients.of(module, loss, layout)
+    clip = middle_norm(module, weights, batch)
+    assert relative(gradients.sums(weights, batch, clip), naive(module, weights, batch, clip)) <= CLOSE
+    assert gradients.path == "book-keeping" and "one record at a time" in gradients.reason
 
 
 class Recomputing(nn.Module):

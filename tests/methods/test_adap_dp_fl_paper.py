@@ -144,7 +144,7 @@ def test_drawn_batches_go_too():
 
 
 def test_the_command_line_prints_the_claim(small_npz, sordino_command):
-    keys = ("--dataset", "small.npz", "--features", "none", "--clients", "4", "--rounds", "2", "--json")
+    keys = ("--dataset", "small.npz", "--features", "none", "--clients", "4", "--rounds", "2", "--seed", "0", "--json")
     done = sordino_command("run", "--method", "adap-dp-fl-paper", *keys, cwd=small_npz.parent)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -169,7 +169,14 @@ def cohorts(folder):
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_nobody_is_in_a_cohort_or_pays_before_joining(sampling, tmp_path):
-    keys = {"client_sampling": sampling, "client_rate": 0.6, "rounds": 8, "joining": "0.5:4", "device": "cpu"}
+    keys = {
+        "client_sampling": sampling,
+        "client_rate": 0.6,
+        "rounds": 8,
+        "joining": "0.5:4",
+        "device": "cpu",
+        "seed": 0,
+    }
     result = sordino.train(mlp(), federation(), method="dp-fedavg", out=str(tmp_path), **keys)
     sampler = Poisson(0.6) if sampling == "poisson" else FixedSize(5)
     found = cohorts(result.folder)
@@ -187,7 +194,7 @@ class Killed(BaseException):
 
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     keys = {"method": "adaptive-noise", "rounds": 5, "joining": "0.5:3", "client_rate": 0.7, "dropout": "0.2",
-            "checkpoint_seconds": 0.0, "device": "cpu", "name": "it"}  # fmt: skip
+            "checkpoint_seconds": 0.0, "device": "cpu", "name": "it", "seed": 0}  # fmt: skip
     whole = sordino.train(linear(), federation(), out=str(tmp_path / "whole"), **keys)
     seen = itertools.count()
 

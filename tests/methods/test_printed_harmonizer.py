@@ -372,7 +372,7 @@ def test_it_learns_by_whatever_noise():
 
 def test_the_choice_is_explained(tmp_path):
     keys = {"epsilon": 1.0, "rounds": 3, "resources": "limited", "learning_rate": 0.1, "mechanism": "auto"}
-    run = sordino.train(linear(), mixed(), method="udp-fl-paper", out=str(tmp_path), name="a", **keys)
+    run = sordino.train(linear(), mixed(), method="udp-fl-paper", out=str(tmp_path), name="a", seed=0, **keys)
 
     def told(*args):
         found = CliRunner().invoke(explain, [str(run.folder), "--owner", *args], catch_exceptions=False)

@@ -287,6 +287,7 @@ def test_a_late_row_moves_the_noised_sum_by_at_most_the_bound_of_the_round_it_is
 
 def keys(tmp_path, **more):
     wanted = {"rounds": 6, "device": "cpu", "out": str(tmp_path), "learning_rate": 0.3, "method": "dp-fedavg"}
+    wanted |= {"mode": "research"}
     return (
         wanted | {"client_rate": 0.6, "dropout": "0.1-0.4", "late": 0.4, "checkpoint_seconds": 0.0, "name": "it"} | more
     )

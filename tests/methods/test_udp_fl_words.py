@@ -94,7 +94,7 @@ def test_a_run_from_the_shell_and_its_explanation(sordino_command, small_npz, tm
 def in_two(tmp_path, **keys):
     """Users whose records lie in two clients each, two rounds."""
     users = [[0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2], [3, 3, 4, 4, 5, 5], [3, 3, 4, 4, 5, 5]]
-    keys = {"rounds": 2, "epsilon": 2.0, "learning_rate": 0.1, "device": "cpu", "unit": "user"} | keys
+    keys = {"rounds": 2, "epsilon": 2.0, "learning_rate": 0.1, "device": "cpu", "unit": "user", "seed": 0} | keys
     made = sordino.train(
         linear(), federation((6,) * 4), users=users, clients_per_user=2, method="udp-fl", out=str(tmp_path), **keys
     )
@@ -111,7 +111,7 @@ def test_what_is_told_of_users_counts_every_client_that_they_are_in(tmp_path):
 
 def test_a_round_that_nobody_came_to_says_nothing_of_what_was_spent(tmp_path):
     made = sordino.train(linear(), federation(), method="udp-fl", managed=True, max_participations=1, rounds=3,
-                         epsilon=4.0, learning_rate=0.1, device="cpu", out=str(tmp_path))  # fmt: skip
+                         epsilon=4.0, learning_rate=0.1, device="cpu", out=str(tmp_path), seed=0)  # fmt: skip
     told = [r.decided for r in made.private.history]
     assert told[0]["renyi"] == pytest.approx(told[0]["renyi_total"])
     assert all("renyi" not in d and "rho" not in d for d in told[1:])

@@ -153,6 +153,7 @@ def test_a_user_s_records_may_stand_anywhere_in_its_client(tmp_path):
         "rounds": 2,
         "device": "cpu",
         "out": str(tmp_path),
+        "seed": 0,
     }
     order = np.arange(12).reshape(4, 3).T.flatten()  # the first record of every user, then the second, ...
     mixed = [(x[order], y[order]) for x, y in federation((12,) * 4)]
@@ -163,7 +164,7 @@ def test_a_user_s_records_may_stand_anywhere_in_its_client(tmp_path):
 
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-fedavg"])
 def test_records_beyond_the_bound_are_never_used(method, tmp_path):
-    keys = {"unit": "user", "records_per_user": 2, "method": method, "rounds": 2, "device": "cpu"}
+    keys = {"unit": "user", "records_per_user": 2, "method": method, "rounds": 2, "device": "cpu", "seed": 0}
     found = bounded(OWN, records_per_user=2)
     assert found.most_records_per_user() == 2 and found.most_clients_per_user() == 1
     kept = {row.numpy().tobytes() for row in found.x}
@@ -188,6 +189,7 @@ def test_a_run_is_not_resumed_with_other_users(tmp_path):
             raise Killed
 
     keys = {"unit": "user", "method": "dp-sgd", "rounds": 3, "device": "cpu", "out": str(tmp_path), "name": "it"}
+    keys |= {"seed": 0}
     first = [np.arange(12) // 4 + 3 * k for k in range(4)]
     other = [np.minimum(np.arange(12) // 3, 2) + 3 * k for k in range(4)]  # as many users, other records
     faults.set_hook(hook)

@@ -20,7 +20,7 @@ def test_a_private_round(name, tmp_path):
     case = CASES[name]
     module = case.build(name)
     clients = [case.records(4, seed) for seed in range(2)]
-    keys = {"method": "dp-sgd", "epsilon": 50.0, "rounds": 1, "learning_rate": 0.01, "device": "cpu"}
+    keys = {"method": "dp-sgd", "epsilon": 50.0, "rounds": 1, "learning_rate": 0.01, "device": "cpu", "seed": 0}
     result = sordino.train(module, clients, test=case.records(4, 9), out=str(tmp_path), **keys)
     layout = Layout.of(module)
     moved = layout.read(result.model) - layout.read(module)

@@ -71,7 +71,7 @@ class Tied(nn.Module):
 
 
 def train(module, tmp_path, clients=None, **keys):
-    keys = {"rounds": 3, "learning_rate": 0.3, "out": str(tmp_path), "device": "cpu"} | keys
+    keys = {"mode": "research", "rounds": 3, "learning_rate": 0.3, "out": str(tmp_path), "device": "cpu"} | keys
     return sordino.train(module, clients or federation(), test=held_out(), **keys)
 
 
@@ -133,6 +133,32 @@ def test_a_model_that_mixes_records_is_refused(first, tmp_path):
     refused(Mixer(), "depends on the other records")
     with pytest.raises(ModelError, match="depends on the other records"):
         train(Mixer(), tmp_path, clients=federation((first, 12)))
+
+
+class Late(nn.Module):
+    """Mixes records in large batches only, or looks back at earlier calls."""
+
+    def __init__(self, size=None):
+        super().__init__()
+        self.inner, self.size, self.total = nn.Linear(FEATURES, CLASSES), size, 0.0
+
+    def forward(self, x):
+        y = self.inner(x)
+        if self.size is not None:
+            return y - y.mean(0) if len(x) > self.size else y
+        self.total = self.total + float(y.detach().mean())
+        return y + self.total
+
+
+def test_a_model_that_mixes_records_in_large_batches_is_refused():
+    refused(Late(8), "depends on the other records")
+    validate(Late(64), SAMPLE)  # never met here; gradients are taken one record at a time
+
+
+def test_a_model_that_looks_back_is_refused():
+    module = Late()
+    refused(module, "change from call to call")
+    assert module.total == 0.0
 
 
 def test_a_wrong_input_shape_is_one_line():

@@ -11,9 +11,11 @@ from torch import nn
 import sordino
 from problems import FEATURES, federation, held_out, linear
 from sordino.core.errors import DataError, RunError
+from sordino.data.clients import adopt
 from sordino.runs import case, checks, spec
 from sordino.runs.finding import SEVERITIES
 from sordino.runs.ledger import Budget, Ledger
+from sordino.runs.prepare import with_users
 
 SECURE = {"mode": "secure", "rounds": 3, "learning_rate": 0.5}
 LASTING = Path("/home/someone/ledger.sqlite")
@@ -31,6 +33,13 @@ def files(folder, **keys):
     """A case as a run file has it, on small.npz unless the keys say otherwise."""
     keys = {"dataset": "small.npz", "data_dir": str(folder), "features": "none", "clients": 8} | SECURE | keys
     return case.of_spec(spec.from_dict(keys))
+
+
+def of_users(method, **keys):
+    """A case of 32 users with three records each in one of 8 clients."""
+    wanted = spec.from_dict(SECURE | {"method": method, "unit": "user"} | keys)
+    clients, _ = with_users(adopt(federation()), [np.arange(12) // 3 + 4 * k for k in range(8)], wanted)
+    return case.of_parts(wanted, linear(), clients)
 
 
 def found(rule, one):
@@ -98,7 +107,8 @@ def test_seeds():
     only(checks.seeds, parts(mode="research"), "broken", "default seed 0", "subtract", "mode = secure")
     only(checks.seeds, parts(mode="research", seed=123_456), "broken", "seed = 123456")
     only(checks.seeds, parts(mode="research", seed=2**50 + 12345), "weak", "void")
-    assert not found(checks.seeds, parts())
+    only(checks.seeds, parts(mode=None, seed=7), "broken", "seed = 7", "on one's own data the default is mode = secure")
+    assert not found(checks.seeds, parts()) and not found(checks.seeds, parts(mode=None))
     assert not found(checks.seeds, parts(method="none", mode="research"))
 
 
@@ -107,6 +117,13 @@ def test_delta_is_compared_with_the_number_of_protected_units():
     assert not found(checks.delta_too_large, parts(delta=0.01))
     only(checks.delta_too_large, parts(method="dp-fedavg", delta=0.125), "broken", "8 clients")
     assert not found(checks.delta_too_large, parts(method="dp-fedavg", delta=0.12))
+
+
+@pytest.mark.parametrize("method", ["dp-sgd", "dp-fedavg"])
+def test_delta_is_compared_with_the_number_of_users(method):
+    """32 users of three records each: neither the 96 records nor the 8 clients count."""
+    only(checks.delta_too_large, of_users(method, delta=1 / 32), "broken", "32 users")
+    assert not found(checks.delta_too_large, of_users(method, delta=1 / 33))
 
 
 def test_a_large_epsilon():
@@ -393,7 +410,7 @@ def test_the_plan_of_a_file_is_that_of_the_run(small_npz):
 
 
 def test_a_finished_run_is_checked_by_its_folder(small_npz, monkeypatch):
-    keys = {"dataset": "small.npz", "features": "none", "clients": 8, "rounds": 2, "device": "cpu"}
+    keys = {"dataset": "small.npz", "features": "none", "clients": 8, "rounds": 2, "device": "cpu", "mode": "research"}
     monkeypatch.chdir(small_npz.parent)
     from sordino.runs import build
     from sordino.runs.run import execute
@@ -437,11 +454,6 @@ def test_data_that_cannot_be_read_is_one_line(small_npz):
 
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-fedavg"])
 def test_users_can_be_checked(method):
-    from sordino.data.clients import adopt
-    from sordino.runs.prepare import with_users
-
-    wanted = spec.from_dict(SECURE | {"method": method, "unit": "user"})
-    clients, _ = with_users(adopt(federation()), [np.arange(12) // 3 + 4 * k for k in range(8)], wanted)
-    made = case.of_parts(wanted, linear(), clients)
+    made = of_users(method)
     assert made.problem is None and made.cost().unit == "user"
     assert [f for f in checks.check(made) if f.severity == "broken"] == []

@@ -10,7 +10,7 @@ from sordino.runs.prepare import prepare
 
 
 def trained(tmp_path, **keys):
-    keys = {"out": str(tmp_path / "runs"), "device": "cpu", "rounds": 2, "evaluate_every": 2} | keys
+    keys = {"out": str(tmp_path / "runs"), "device": "cpu", "rounds": 2, "evaluate_every": 2, "seed": 0} | keys
     return run.execute(build.from_spec(spec.from_dict(keys)), own=False)
 
 

@@ -206,7 +206,7 @@ def test_every_holder_adds_z(method, unit, holders, z=20.0):
 
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-fedavg", "none"])
 def test_a_run_shows_the_noisy_figure_or_without_privacy_the_true_one(method, tmp_path):
-    keys = {"method": method, "rounds": 2, "epsilon": 8.0, "device": "cpu", "out": str(tmp_path)} | KEYS
+    keys = {"method": method, "rounds": 2, "epsilon": 8.0, "device": "cpu", "out": str(tmp_path), "seed": 0} | KEYS
     result = sordino.train(mlp(), federation(SIZES), **keys)
     wanted = spec.from_dict(keys)
     _, found = parts(wanted, clients(None))
@@ -244,6 +244,7 @@ def test_as_many_evaluations_as_are_charged(rounds, every, times, tmp_path, monk
     seen, real = [], held_out.evaluate
     monkeypatch.setattr(held_out, "evaluate", lambda *a: seen.append(a) or real(*a))
     keys = KEYS | {"rounds": rounds, "evaluate_every": every, "epsilon": 8.0, "device": "cpu", "out": str(tmp_path)}
+    keys |= {"seed": 0}
     result = sordino.train(mlp(), federation(SIZES), **keys)
     assert sum(r.accuracy is not None for r in result.history) == times == len(seen)
     made = job(clients=federation(SIZES), **keys)
@@ -260,6 +261,7 @@ def test_promise_guarantee_and_ledger_hold_the_evaluations(method, tmp_path):
     """Four rounds and four evaluations by hand. Of a client both are released: mu^2 = 4 / z^2 + 4 / 20^2. A record is
     trained on or evaluated on: the larger of 4 / z^2 and 4 / 20^2, so the noise is as if there were no evaluation."""
     keys = {"method": method, "rounds": 4, "epsilon": 2.0, "device": "cpu", "out": str(tmp_path), "name": "it"} | KEYS
+    keys |= {"seed": 0}
     result = sordino.train(mlp(), federation(SIZES), **keys)
     made = job(clients=federation(SIZES), **keys)
     both = [4 / made.plan.z**2, 4 / 20.0**2]
@@ -318,7 +320,7 @@ def test_in_secure_mode_no_kill_lets_held_out_records_be_seen_twice(point, numbe
 
 
 def test_a_kill_loses_no_record(tmp_path):
-    keys = {"rounds": 3, "epsilon": 8.0, "device": "cpu", "checkpoint_seconds": 0.0, "name": "it"} | KEYS
+    keys = {"rounds": 3, "epsilon": 8.0, "device": "cpu", "checkpoint_seconds": 0.0, "name": "it", "seed": 0} | KEYS
     whole = sordino.train(mlp(), federation(SIZES), out=str(tmp_path / "whole"), **keys)
     passed = itertools.count()
 

@@ -23,6 +23,7 @@ rounds = {rounds}
 epsilon = 5.0
 checkpoint_seconds = {every}
 device = "cpu"
+mode = "{mode}"
 """
 
 
@@ -30,7 +31,7 @@ device = "cpu"
 def test_a_real_full_disk(small_npz, sordino_command):
     """RLIMIT_FSIZE: no file may grow past 120,000 bytes; the ledger is the first to hit it."""
     here = small_npz.parent
-    (here / "it.toml").write_text(TOML.format(rounds=250, every=0))
+    (here / "it.toml").write_text(TOML.format(rounds=250, every=0, mode="research"))
     whole = sordino_command("run", "it.toml", "--name", "whole", "--json", cwd=here)
     assert whole.returncode == 0, whole.stderr
     own = ("--ledger", "it.sqlite")  # the registry is large already
@@ -49,7 +50,7 @@ def test_a_real_full_disk(small_npz, sordino_command):
 def test_five_real_kills(small_npz, sordino_command):
     """SIGKILL at random moments of a fixed seed; the model at the end is the one of the run that was left alone."""
     here, draw = small_npz.parent, random.Random(5)
-    (here / "it.toml").write_text(TOML.format(rounds=200, every=0.01))
+    (here / "it.toml").write_text(TOML.format(rounds=200, every=0.01, mode="research"))
     whole = sordino_command("run", "it.toml", "--name", "whole", "--json", cwd=here)
     assert whole.returncode == 0, whole.stderr
     folder = here / "runs" / "it"
@@ -74,7 +75,7 @@ def test_five_real_kills(small_npz, sordino_command):
 def test_a_secure_run_that_is_really_killed_pays_for_what_it_lost(small_npz, sordino_command):
     """No seed, so a re-run is a new release: charged again, and the run ends with fewer rounds."""
     here = small_npz.parent
-    (here / "it.toml").write_text(TOML.format(rounds=120, every=1000) + 'mode = "secure"\n')
+    (here / "it.toml").write_text(TOML.format(rounds=120, every=1000, mode="secure"))
     folder, command = here / "runs" / "it", ("run", "it.toml", "--name", "it", "--json")
     for i in range(2):
         at = {"file": str(folder / "public" / "records.jsonl"), "kill": 20 * (i + 1), "delay": 0.0}

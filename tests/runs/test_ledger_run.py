@@ -28,7 +28,14 @@ class Killed(BaseException):
 
 
 def train(out, clients=None, **keys):
-    keys = {"rounds": 3, "epsilon": 1.0, "learning_rate": 0.5, "out": str(out), "device": "cpu"} | keys
+    keys = {
+        "mode": "research",
+        "rounds": 3,
+        "epsilon": 1.0,
+        "learning_rate": 0.5,
+        "out": str(out),
+        "device": "cpu",
+    } | keys
     return sordino.train(mlp(), federation() if clients is None else clients, test=held_out(), **keys)
 
 

@@ -40,7 +40,7 @@ def with_users():
 
 def built(method, algorithm, **keys):
     steps = {} if algorithm == "fedsgd" else {"local_steps": 2}
-    keys = {"rounds": 2, "device": "cpu", "learning_rate": 0.1} | steps | keys
+    keys = {"rounds": 2, "device": "cpu", "learning_rate": 0.1, "seed": 0} | steps | keys
     return build.build(spec.from_dict({"method": method, "algorithm": algorithm} | keys), mlp(), with_users())
 
 
@@ -201,6 +201,7 @@ BIG = [np.iinfo(np.int64).max - 40 + u for u in USERS]
 )
 def test_users_may_have_any_whole_numbers(numbers, tmp_path: Path):
     keys = {"rounds": 1, "device": "cpu", "out": str(tmp_path), "unit": "user", "epsilon": 8.0, "release_noise": 5.0}
+    keys |= {"seed": 0}
     held = {"validation": 0.4, "evaluate_on": "validation"}
     found = [
         sordino.train(mlp(), federation(SIZES), users=u, name=n, **keys, **held)

@@ -28,7 +28,7 @@ CLIENTS, TEST, OWNERS = unlike()
 
 def train(out, **keys):
     keys = {"method": "none", "rounds": 12, "local_steps": 5, "learning_rate": 0.3, "device": "cpu"} | keys
-    keys = {"test": TEST, "test_clients": OWNERS} | keys
+    keys = {"mode": "research", "test": TEST, "test_clients": OWNERS} | keys
     return sordino.train(keys.pop("model", mlp()), CLIENTS, out=str(out), **keys)
 
 
@@ -102,7 +102,7 @@ def test_personal_figures_of_a_regression(tmp_path):
     x = torch.linspace(-1, 1, 20)[:, None]
     clients = [(x, (k + 1) * x[:, 0]) for k in range(4)]
     test = torch.cat([p[0] for p in clients]), torch.cat([p[1] for p in clients])
-    keys = {"rounds": 20, "local_steps": 10, "learning_rate": 0.3, "out": str(tmp_path), "device": "cpu"}
+    keys = {"rounds": 20, "local_steps": 10, "learning_rate": 0.3, "out": str(tmp_path), "device": "cpu", "seed": 0}
     result = sordino.train(
         nn.Linear(1, 1), clients, algorithm="ditto", method="none", test=test,
         test_clients=np.repeat(np.arange(4), 20), pull=0.05, **keys,
@@ -120,6 +120,7 @@ def test_augmented_views_go_with_every_algorithm(algorithm, method, tmp_path):
     clients = [(torch.rand(6, 1, 8, 8, generator=draw), torch.randint(0, 2, (6,), generator=draw)) for _ in range(4)]
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Linear(4, 2))
     keys = {"method": method, "epsilon": 8.0, "rounds": 2, "local_steps": 2, "device": "cpu", "algorithm": algorithm}
+    keys |= {"seed": 0}
     made = [
         sordino.train(model, clients, out=str(tmp_path), **keys, **more).model
         for more in ({}, {"augment": "flip-crop", "views": 3}, {"augment": "flip-crop", "views": 3})
@@ -141,7 +142,7 @@ def test_owners_of_no_test_records_are_refused(tmp_path):
 @pytest.mark.parametrize(("algorithm", "share"), [("fedavg", 1.0), ("scaffold", 2.0), ("fedrep", 126 / 147)])
 def test_what_travels_is_counted(algorithm, share, tmp_path):
     """Down: the model, for SCAFFOLD its control variate too, for FedRep the body (126 of 147 parameters) alone."""
-    keys = {"method": "none", "rounds": 1, "local_steps": 2, "device": "cpu", "out": str(tmp_path)}
+    keys = {"method": "none", "rounds": 1, "local_steps": 2, "device": "cpu", "out": str(tmp_path), "seed": 0}
     result = sordino.train(mlp(), federation(), algorithm=algorithm, **keys)
     assert result.private.history[0].bytes_down == pytest.approx(8 * 4 * 147 * share)
     assert result.private.history[0].bytes_up == pytest.approx(8 * 4 * (147 * share + 1))  # and the weight

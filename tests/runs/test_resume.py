@@ -160,7 +160,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
 @pytest.mark.parametrize("point", ["paid", "recorded"])
 def test_a_capped_sampled_run_resumes_with_the_same_cohorts(point, tmp_path):
     capped = {"method": "dp-sgd", "client_rate": 0.5, "max_participations": 2, "rounds": 6, "epsilon": 4.0}
-    start = {"learning_rate": 0.1, "device": "cpu", "name": "it"}
+    start = {"learning_rate": 0.1, "device": "cpu", "name": "it", "seed": 0}
     whole = train(**capped, **start, out=str(tmp_path / "whole"))
     assert run_killed(point, 3, **capped, **start, out=str(tmp_path))
     result = train(resume=tmp_path / "it")
@@ -318,6 +318,7 @@ def test_another_budgets_file_or_mask_is_refused(tmp_path):
         budgets.write_text("\n".join(["client,epsilon", *rows]))
 
     common = {"epsilon": 8.0, "rounds": 4, "checkpoint_seconds": 1e9, "out": str(tmp_path), "device": "cpu"}
+    common |= {"seed": 0}
     wrote(0.5)
     assert run_killed("merged", 2, method="udp-fl", budgets=str(budgets), name="b", **common)
     wrote(8.0)

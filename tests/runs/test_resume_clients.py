@@ -34,6 +34,7 @@ def train(**keys):
 
 def keys(kind, out, every=0.0, **more):
     return {
+        "mode": "research",
         "method": "none",
         "client_rate": 0.6,
         "local_steps": 3,
@@ -167,6 +168,7 @@ client_rate = 0.6
 rounds = 40
 checkpoint_seconds = 0.01
 device = "cpu"
+seed = 0
 """
 
 

@@ -128,7 +128,7 @@ def test_without_noise_features_are_standardised():
 
 def keys(tmp_path, **more):
     wanted = {"standardise": True, "rounds": 4, "epsilon": 8.0, "device": "cpu", "out": str(tmp_path), "name": "it"}
-    return wanted | {"checkpoint_seconds": 0.0, "learning_rate": 0.3} | more
+    return wanted | {"checkpoint_seconds": 0.0, "learning_rate": 0.3, "mode": "research"} | more
 
 
 class Killed(BaseException):
@@ -238,7 +238,7 @@ def test_badly_scaled_features_learn_with_it(tmp_path):
         wanted = {"rounds": 15, "learning_rate": 1.0, "epsilon": 8.0, "feature_bound": 1000.0, "release_noise": 2.0}
         model = nn.Linear(FEATURES, CLASSES)
         nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
-        wanted |= {"device": "cpu", "out": str(tmp_path), "evaluate_every": 15} | more
+        wanted |= {"device": "cpu", "out": str(tmp_path), "evaluate_every": 15, "seed": 0} | more
         return sordino.train(model, train, test=test, **wanted).accuracy
 
     with_it, without = accuracy(standardise=True), accuracy()

@@ -24,7 +24,7 @@ PRIVATE = ("dp-sgd", "dp-fedavg")
 
 
 def train(tmp_path, module=None, clients=None, **keys):
-    keys = {"rounds": 3, "learning_rate": 0.5, "out": str(tmp_path), "device": "cpu"} | keys
+    keys = {"mode": "research", "rounds": 3, "learning_rate": 0.5, "out": str(tmp_path), "device": "cpu"} | keys
     return sordino.train(module or mlp(), federation() if clients is None else clients, test=held_out(), **keys)
 
 
@@ -132,7 +132,7 @@ def test_a_client_of_one_record_trains(tmp_path):
 
 def test_regression_and_ones_own_loss(tmp_path):
     clients = [(x, x[:, :1].clone()) for x, _ in federation()]
-    keys = {"rounds": 2, "out": str(tmp_path), "device": "cpu"}
+    keys = {"rounds": 2, "out": str(tmp_path), "device": "cpu", "seed": 0}
     test = clients[0]
     model = torch.nn.Linear(20, 1)
     named = sordino.train(model, clients, loss="squared_error", test=test, **keys)
@@ -230,7 +230,7 @@ def make(i):
 def run(count, rate):
     clients = sordino.LazyClients(count, 50, make)
     return sordino.train(torch.nn.Linear(20, 3), clients, method="dp-sgd", viewer="server", rounds=3, epsilon=4.0,
-                         client_rate=rate, out=tempfile.mkdtemp(), device="cpu", max_participations=1)
+                         client_rate=rate, out=tempfile.mkdtemp(), device="cpu", max_participations=1, seed=0)
 run(100, 0.1)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 result = run(1_000_000, 1e-5)

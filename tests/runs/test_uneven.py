@@ -36,7 +36,8 @@ def train(tmp_path, kill=None, **keys):
 
     faults.set_hook(hook)
     try:
-        return sordino.train(linear(), CLIENTS, test=TEST, out=str(tmp_path), name="it", checkpoint_seconds=0.0, **keys)
+        keys = {"mode": "research", "checkpoint_seconds": 0.0} | keys
+        return sordino.train(linear(), CLIENTS, test=TEST, out=str(tmp_path), name="it", **keys)
     finally:
         faults.set_hook(None)
 

@@ -26,6 +26,7 @@ from sordino.report import figures, tables
 from sordino.report.summary import Line, Spread, lines
 from sordino.runs import compare as comparing
 from sordino.runs import spec
+from sordino.runs.bill import Bill, bill
 from sordino.runs.compare import Cell, News
 from sordino.runs.folder import RunFolder
 
@@ -70,14 +71,17 @@ def compare(
         workers = spec.parse("jobs", jobs, int)
         if workers < 1:
             raise SpecError(f"jobs must be at least 1, not {workers}.")
-        comparing.sketch(found)
+        sketched = comparing.sketch(found)
         folder = comparing.open_folder(out, name, found)
+        charged = bill(folder, found, sketched)
+    if charged is not None:  # always, also with --json: it cannot be undone
+        click.echo(charged.sentence(), err=True)
     board.say(f"Comparison: {folder.path} (after an interruption: the same command with --name {folder.path.name})")
     try:
         with board.watching(found, workers):
             failures = comparing.execute(folder, found, workers, board.hear)
         results = lines(read := reading.read(folder.path, failures))
-        written = _write(folder, found, read, results)
+        written = _write(folder, found, read, results, charged)
     except KeyboardInterrupt:
         click.echo(f"\nsordino: stopped. The same command with --name {folder.path.name} goes on.", err=True)
         sys.exit(130)
@@ -85,7 +89,8 @@ def compare(
         folder.close()
     if as_json:
         rows = [finite(row) for row in tables.line_rows(results)]
-        told = {"folder": str(folder.path), "files": written, "failures": failures, "results": rows}
+        told: dict[str, Any] = {"folder": str(folder.path), "files": written, "failures": failures, "results": rows}
+        told["charged"] = None if charged is None else charged.to_json()
         click.echo(jsonlib.dumps(told, indent=2, allow_nan=False))
     else:
         board.results(results)
@@ -141,12 +146,16 @@ def _hint(method: str, key: str) -> Any:
 
 
 def _write(
-    folder: RunFolder, found: Sequence[Cell], read: Sequence[reading.Cell], results: Sequence[Line]
+    folder: RunFolder,
+    found: Sequence[Cell],
+    read: Sequence[reading.Cell],
+    results: Sequence[Line],
+    charged: Bill | None,
 ) -> list[str]:
     texts = {
         "results.csv": tables.to_csv([tables.cell_row(c) for c in read]),
         "summary.csv": tables.to_csv(tables.line_rows(results)),
-        "table.md": tables.markdown(f"Comparison {folder.path.name}", _about(found), results),
+        "table.md": tables.markdown(f"Comparison {folder.path.name}", _about(found, charged), results),
     }
     for name, text in texts.items():
         folder.publish(name, text.encode())
@@ -154,12 +163,13 @@ def _write(
     return [*texts, *(path.name for path in drawn)]
 
 
-def _about(found: Sequence[Cell]) -> str:
+def _about(found: Sequence[Cell], charged: Bill | None) -> str:
     first = found[0].spec
     return (
         f"{Path(first.dataset).name}, delta = {first.delta:g}, seeds 0 to {max(c.seed for c in found)}; all settings "
         f"are in {comparing.COMPARISON}. Accuracy (or error): mean ± standard deviation over n seeds. Accounted "
         "epsilon: in total, the largest over the seeds. All noise came from seeds: these are experiments."
+        + ("" if charged is None else f" {charged.sentence()}")
     )
 
 

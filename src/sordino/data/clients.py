@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.core.errors import DataError
-from sordino.core.types import Batch
+from sordino.core.types import Batch, Clients
 
 
 class ArrayClients:
@@ -148,6 +148,15 @@ class LazyClients:
                 raise DataError(f"client {i} has {len(x)} records where {self.records} were declared.")
         x, y = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
         return Batch(x.to(device), y.to(device), (self.records,) * len(ids))
+
+
+def units(clients: Clients, unit: str) -> int:
+    """Return how many there are of what a guarantee protects: clients, users or single records."""
+    if unit in ("client", "report"):
+        return clients.count
+    if unit == "user" and isinstance(clients, ArrayClients) and clients.users is not None:
+        return len(np.unique(clients.users))
+    return round(clients.count * clients.mean_size())
 
 
 def _none_like(pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,8 @@ Differs from the papers: colours as one brightness and two opponent channels; sc
 wavelets (a cascade); a third scale, of first order only; square roots tame strong edges; and channels are decorrelated
 under a public model of pictures, Gaussian fields with a power-law spectrum (Field 1987), as in `oriented_gradients`.
 Mean and covariance are those of the fields, never those of the data; every step acts on one record alone, so that none
-costs privacy."""
+costs privacy. The constants were chosen on training records of CIFAR-10 by benchmarks/feature_constants.py; the table
+is in docs/results/features.md."""
 
 from functools import lru_cache
 
@@ -25,7 +26,7 @@ __all__ = ["colour_scattering"]
 
 ANGLES = 8  # L: orientations of the wavelets
 GRID = 8  # windows a side that every map is averaged over
-FIELDS, DECAY, CHROMA, RIDGE = 1000, 1.3, 0.2, 0.03  # how many, amplitude |k|^-DECAY, colourfulness, identity added
+FIELDS, DECAY, CHROMA, RIDGE = 1000, 2.0, 0.2, 0.01  # how many, amplitude |k|^-DECAY, colourfulness, identity added
 LEAST = 16  # pixels a side: the third scale is a quarter of that, and more than the wavelets' radius
 NORM = 10.0  # of every record: a clip of 1 then suits a linear model
 CHUNK = 200  # pictures at a time: bounds the memory

@@ -9,8 +9,8 @@ constant is public and every step acts on one record alone, so that none costs p
 Differs from the paper: directions of the full circle, few cells (GRID a side, whatever the size of the picture), two
 scales, colours as one brightness and two opponent channels with histograms of their own, their local averages beside
 the histograms, and whitening under a public model of pictures as in `scattering`: Gaussian fields with a power-law
-spectrum (Field 1987), of which mean and covariance are taken, never of the data. Chosen on CIFAR-10's test records
-0 to 4999."""
+spectrum (Field 1987), of which mean and covariance are taken, never of the data. The constants were chosen on training
+records of CIFAR-10 by benchmarks/feature_constants.py; the table is in docs/results/features.md."""
 
 import math
 from functools import lru_cache
@@ -23,14 +23,14 @@ from sordino.core.errors import DataError
 
 __all__ = ["oriented_gradients"]
 
-BINS = (12, 6, 6)  # directions: of brightness and of the two opponent colours
+BINS = (18, 9, 9)  # directions: of brightness and of the two opponent colours
 GRID = 4  # cells a side
 SCALES = (1, 2)  # pixels that are averaged over before gradients are taken
 HYS = 0.2  # the clip of a normalised block
-COLOUR = 3.0  # weight of the local averages
+COLOUR = 1.0  # weight of the local averages
 LEAST = 8  # pixels a side: a cell has at least one at the coarser scale
-FIELDS, DECAY, CHROMA, RIDGE = 4000, 1.3, 0.35, 1.0  # how many, amplitude |k|^-DECAY, colourfulness, identity added
-NORM = 10.0  # of every row: a clip of 1 then suits a linear model
+FIELDS, DECAY, CHROMA, RIDGE = 4000, 2.0, 0.2, 3.0  # how many, amplitude |k|^-DECAY, colourfulness, identity added
+NORM = 3.0  # of every row: a clip of 1 then suits a linear model
 CHUNK = 500  # pictures at a time: bounds the memory
 
 OPPONENT = ((1.0, 1.0, 1.0), (1.0, -1.0, 0.0), (0.5, 0.5, -1.0))  # brightness, red - green, yellow - blue
@@ -39,7 +39,7 @@ OPPONENT = ((1.0, 1.0, 1.0), (1.0, -1.0, 0.0), (0.5, 0.5, -1.0))  # brightness, 
 def oriented_gradients(images: Tensor) -> Tensor:
     """[n, H, W], [n, 1, H, W] or [n, 3, H, W], uint8 or float in [0, 1] -> [n, dim] float32, every row of norm NORM.
 
-    dim = 880 for grey and 1,776 for coloured pictures, whatever their size."""
+    dim = 1,312 for grey and 2,640 for coloured pictures, whatever their size."""
     x = images[:, None] if images.ndim == 3 else images
     if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < LEAST:
         raise DataError(
@@ -124,7 +124,7 @@ def public_fields(channels: int, height: int, width: int, decay: float = DECAY, 
 @lru_cache
 def public_whitening(channels: int, height: int, width: int) -> tuple[Tensor, Tensor]:
     """The mean of the public fields' features, and a matrix that whitens them.  [dim], [dim, dim]"""
-    chunks = public_fields(channels, height, width).split(CHUNK)
+    chunks = public_fields(channels, height, width, DECAY, CHROMA).split(CHUNK)
     rows = torch.cat([histograms(chunk) for chunk in chunks]).double()
     covariance = rows.T.cov()
     covariance.diagonal().add_(RIDGE * covariance.diagonal().mean())

@@ -52,12 +52,17 @@ def cells(experiment: Experiment, scale: float, overrides: Mapping[str, Any]) ->
         raise SpecError(f"--set {fixed[0]}: an experiment has its own.")
     out, used = [], set[str]()
     for trial in experiment.trials(scale):
-        keys = dict(trial.keys) | {"seed": trial.seed}
+        keys = {"mode": "research"} | dict(trial.keys) | {"seed": trial.seed}
         for key, value in overrides.items():
             if _has(keys, key):
                 keys[key] = value
                 used.add(key)
         wanted = spec.from_dict(keys)
+        if not wanted.public_data and Path(wanted.data_dir or ".", wanted.dataset).exists():
+            raise SpecError(
+                f"{experiment.name} on {wanted.dataset}: its pages show bytes, seconds and exact figures, so its data "
+                "must be public. Use a shipped benchmark, or --set public_data=true if all these records are public."
+            )
         cell = Cell(trial.name, str(keys["method"]), keys.get("epsilon"), trial.seed, wanted)
         out.append((replace(trial, keys=wanted.to_dict()), cell))
     if missed := [k for k in overrides if k not in used]:

@@ -3,49 +3,91 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from sordino.core.errors import ModelError
-from sordino.core.types import Batch, SampleLoss
+from sordino.core.types import Batch
 from sordino.core.vector import Layout
+from sordino.gradients.alone import alone
 from sordino.gradients.clipping import Clip
 from sordino.gradients.clone import Plan, patch, private
+from sordino.gradients.code import Code, check_losses
 from sordino.gradients.draw import Draw
 from sordino.gradients.layers import Layer
 from sordino.gradients.scale import pick
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape
+from sordino.gradients.watch import Asked
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A patched copy of the model."""
+
+    module: nn.Module
+    layers: list[Layer]
+    guard: AbstractContextManager[object]  # to run it in: see `code`
 
 
 class BookKeeping:
     """Bu et al. (2022), arXiv:2210.00038, for many clients at once; see `tape` and `terms`."""
 
-    def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout, plan: Plan) -> None:
-        self._module, self._loss, self._layout, self._plan = module, loss, layout, plan
+    def __init__(self, code: Code, layout: Layout, plan: Plan) -> None:
+        self._code, self._layout, self._plan = code, layout, plan
         self._local = threading.local()
 
-    def twin(self, device: torch.device) -> tuple[nn.Module, list[Layer]]:
+    def twin(self, device: torch.device) -> Twin:
         """This thread's own patched copy."""
-        twins: dict[torch.device, tuple[nn.Module, list[Layer]]] = self._local.__dict__.setdefault("twins", {})
+        twins: dict[torch.device, Twin] = self._local.__dict__.setdefault("twins", {})
         if device not in twins:
-            twin = private(self._module, device)
-            twins[device] = (twin, patch(twin, self._plan))
+            module = private(self._code.module, device)
+            layers = patch(module, self._plan)
+            twins[device] = Twin(module, layers, self._code.guard(module))
         return twins[device]
 
     def forward(self, tape: Tape, x: Tensor, y: Tensor) -> Tensor:
         """One loss a sample [records], with the book open."""
-        twin, layers = self.twin(x.device)
-        for layer in layers:
+        return self._forward(tape, x, lambda twin: self._predict(twin, x), lambda made: self._code.losses(made, y))
+
+    def together(self, tape: Tape, x: Tensor, y: Tensor, asked: Asked | None = None) -> Tensor:
+        """The same with code that is not known given the whole batch, for a look; asked watches the model."""
+
+        def predict(twin: nn.Module) -> Tensor:
+            if asked is None:
+                return twin(x)  # type: ignore[no-any-return]
+            asked.mark(x)
+            made: Tensor = twin(x)
+            asked.stop()  # the loss may ask: checks of targets do
+            return made
+
+        return self._forward(tape, x, predict, lambda made: self._code.loss(made, y))
+
+    def _predict(self, twin: nn.Module, x: Tensor) -> Tensor:
+        return twin(x) if self._code.known_module else alone(twin, "the model", x)
+
+    def _forward(
+        self, tape: Tape, x: Tensor, predict: Callable[[nn.Module], Tensor], loss: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        twin = self.twin(x.device)
+        for layer in twin.layers:
             layer.open(tape)
         try:
-            losses = self._loss(twin(x), y)
+            losses = loss(predict(twin.module))
         finally:
-            for layer in layers:
+            for layer in twin.layers:
                 layer.open(None)
         return check_losses(losses, x.shape[0])
+
+    def again(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of one sample, with everything that may change as it is at the start of every call."""
+        out = weights.new_zeros(1, self._layout.dim)
+        tape = Tape(self._layout, weights, Split((1,)), None, Draw((0,)), out)
+        with self.twin(x.device).guard, torch.no_grad():
+            return self.forward(tape, x.unsqueeze(0), y.unsqueeze(0))[0]
 
     def sums(
         self,
@@ -79,7 +121,7 @@ class BookKeeping:
         return out
 
     def _run(self, tape: Tape, x: Tensor, y: Tensor, share: Tensor | None) -> None:
-        with torch.enable_grad():
+        with self.twin(x.device).guard, torch.enable_grad():
             losses = self.forward(tape, x, y)
             total = losses.sum() if share is None else (losses * share).sum()
             if total.requires_grad:
@@ -108,12 +150,3 @@ class BookKeeping:
         tape = Tape(self._layout, weights, split, clip, Draw(None), out, pure=True, width=width, scale=scale)
         self._run(tape, x, y, share)
         return out
-
-
-def check_losses(losses: Tensor, records: int) -> Tensor:
-    if losses.shape != (records,):
-        raise ModelError(
-            f"the loss must give one number a sample, shape [{records}], not {list(losses.shape)};"
-            f" with torch's losses use reduction='none'."
-        )
-    return losses

@@ -18,6 +18,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sordino.core.errors import ModelError
 from sordino.core.vector import Layout
+from sordino.gradients.alone import inside, lifted
 from sordino.gradients.layers import FREE, LAYERS, RANDOM, Layer
 from sordino.gradients.tape import Unsupported
 
@@ -65,6 +66,11 @@ def plan(module: nn.Module, layout: Layout) -> Plan:
     return chosen
 
 
+def pristine(module: nn.Module) -> nn.Module:
+    """A copy with the same parameters and buffers of its own, to make others from; it is never called."""
+    return copy.deepcopy(module, {id(value): value for value in module.parameters()})
+
+
 def private(module: nn.Module, device: torch.device) -> nn.Module:
     """A copy on a device; its parameters share memory with the user's where the device is the same."""
     own = {id(value): value for value in module.parameters()}
@@ -97,7 +103,12 @@ def patch(twin: nn.Module, chosen: Plan) -> list[Layer]:
 
 
 def _call(layer: Layer) -> Callable[..., Any]:
-    return lambda self, *args, **kwargs: layer(*args, **kwargs)
+    kind = type(layer.module).__name__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return lifted(layer, kind, layer.places, args, kwargs) if inside() else layer(*args, **kwargs)
+
+    return call
 
 
 def _trap(slot: str) -> Callable[[Any], Any]:

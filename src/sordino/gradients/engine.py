@@ -6,6 +6,7 @@ Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, for many clients at once; |.
 parameters, or, for noise that is made for it, the L1 norm. Whoever adds noise to sums[k] protects each sample of client
 k, with sensitivity C in that norm; with groups (see `groups`) g_i is the mean gradient of a group, and each group is
 protected. What has a norm that is not finite adds exactly zero; without a clip there is no norm and no such protection.
+That g_i depends on sample i alone is not left to the model: see `code`.
 
 Two other balls to clip to. With a scale s, which each client may have of its own, |g_i / s| is bounded by C, and
 sums[k] / s has sensitivity C (see `scale`). With one bound a layer each layer's part of g_i is bounded by its own, and
@@ -29,6 +30,7 @@ from sordino.gradients import clone, cost
 from sordino.gradients import groups as grouping
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip, by_layer, full_products, large_enough
+from sordino.gradients.code import Code
 from sordino.gradients.memory import channels_last
 from sordino.gradients.padded import Padded, small
 from sordino.gradients.persample import ENTRIES, PerSample
@@ -41,6 +43,7 @@ from sordino.gradients.watch import Draws
 from sordino.gradients.whole import clipped
 
 PATHS = ("auto", "book-keeping", "vmap")
+AGAIN, STEADY = 12, 1e-4  # calls with one record, and by what their losses may differ
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,8 @@ class Gradients:
     def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout, path: str) -> None:
         check.one_of(PATHS, path=path)
         clone.refuse_batch_statistics(module)
-        self._asked, self._layout = path, layout
-        self._slow, self._plain = PerSample(module, loss, layout), Plain(module, loss, layout)
+        self._asked, self._layout, self._code = path, layout, Code(module, loss)
+        self._slow, self._plain = PerSample(self._code, layout), Plain(self._code, layout)
         self._fast: BookKeeping | None = None
         self._lock = threading.Lock()
         self._known: dict[tuple[object, ...], Seen] = {}  # by the shape of a sample
@@ -94,8 +97,10 @@ class Gradients:
         self.path, self.reason = "vmap", "asked for"
         if path != "vmap":
             try:
+                if reason := self._code.unfit():
+                    raise Unsupported(reason)
                 plan = clone.plan(module, layout)
-                self._fast = BookKeeping(module, loss, layout, plan)
+                self._fast = BookKeeping(self._code, layout, plan)
                 self._absolute = all(layer.absolute for layer, slots in plan.values() if slots)
                 self._padded = Padded(self._fast)
                 self.path, self.reason = "book-keeping", "every trainable parameter belongs to a layer with a rule"
@@ -249,7 +254,24 @@ class Gradients:
                     raise ModelError(RECOMPUTED) from error
                 raise
         self._random = self._random or seen.random
-        return replace(seen, fit=self._plain.fit(weights, batch, self.path == "book-keeping"))
+        self._check_steady(weights, batch)
+        seen = replace(seen, fit=self._plain.fit(weights, batch, self.path == "book-keeping"))
+        if not self._known:  # the first look
+            self.reason += self._code.remark
+        return seen
+
+    def _check_steady(self, weights: Tensor, batch: Batch) -> None:
+        """Refuse code that keeps something where it cannot be put back: the same record gives other losses."""
+        if self._code.known:
+            return
+        book = self._fast if self.path == "book-keeping" else None
+        again = self._slow.again if book is None else book.again
+        losses = torch.stack([again(weights, batch.x[0], batch.y[0]) for _ in range(AGAIN)]).double()
+        if not torch.allclose(losses, losses[:1], rtol=STEADY, atol=STEADY, equal_nan=True):
+            raise ModelError(
+                f"the model or its loss gives other numbers for the same record when it is called {AGAIN} times, so it"
+                " keeps something from call to call. Let it depend on its inputs and parameters alone."
+            )
 
     def _bounds(
         self,

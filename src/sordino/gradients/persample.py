@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from sordino.core.types import Batch, SampleLoss
+from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients.bookkeeping import check_losses
 from sordino.gradients.clipping import Clip
 from sordino.gradients.clone import private
+from sordino.gradients.code import Code, check_losses
 from sordino.gradients.scale import pick
 from sordino.gradients.split import Split
 from sordino.gradients.whole import clipped
@@ -33,29 +34,38 @@ Grads = Callable[[Tensor, Tensor, Tensor], Tensor]  # weights [dim], x, y -> [sa
 
 
 class PerSample:
-    def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout) -> None:
-        self._module, self._loss, self._layout = module, loss, layout
+    def __init__(self, code: Code, layout: Layout) -> None:
+        self._code, self._layout = code, layout
         self._local = threading.local()
-        self._vmap = True
+        self._vmap = not code.rules
 
-    def _twin(self, device: torch.device) -> nn.Module:
-        twins: dict[torch.device, nn.Module] = self._local.__dict__.setdefault("twins", {})
+    def _twin(self, device: torch.device) -> tuple[nn.Module, AbstractContextManager[object]]:
+        """This thread's own copy, and the context to run it in."""
+        twins: dict[torch.device, Any] = self._local.__dict__.setdefault("twins", {})
         if device not in twins:
-            twins[device] = private(self._module, device)
-        return twins[device]
+            twin = private(self._code.module, device)
+            twins[device] = twin, self._code.guard(twin)
+        own: tuple[nn.Module, AbstractContextManager[object]] = twins[device]
+        return own
 
     def one(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss of one sample, a number."""
-        twin = self._twin(weights.device)
+        twin = self._twin(weights.device)[0]
         values = {s.name: weights[s.start : s.stop].reshape(s.shape) for s in self._layout.slots}
         predictions = functional_call(twin, values, (x.unsqueeze(0),))
-        return check_losses(self._loss(predictions, y.unsqueeze(0)), 1).squeeze(0)
+        return check_losses(self._code.loss(predictions, y.unsqueeze(0)), 1).squeeze(0)
+
+    def again(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of one sample, with everything that may change as it is at the start of every call."""
+        with self._twin(weights.device)[1], seeded(0, weights.device), torch.no_grad():
+            return self.one(weights.clone(), x, y)
 
     def _grads(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
         if self._vmap:
             try:
                 many = vmap(grad(self.one), in_dims=(None, 0, 0), randomness="different")
-                grads: Tensor = many(weights, x, y)
+                with self._twin(weights.device)[1]:
+                    grads: Tensor = many(weights if self._code.known else weights.clone(), x, y)
                 return grads
             except RuntimeError:
                 self._each(weights, x[:1], y[:1])  # an error of the model's own is raised here
@@ -65,10 +75,10 @@ class PerSample:
     def _each(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
         rows = []
         for i in range(x.shape[0]):
-            leaf = weights.detach().requires_grad_()
-            with torch.enable_grad():
+            leaf = weights.detach().clone().requires_grad_()  # code may write into it
+            with self._twin(weights.device)[1], torch.enable_grad():
                 value = self.one(leaf, x[i], y[i])
-            got = torch.autograd.grad(value, leaf, allow_unused=True)[0] if value.requires_grad else None
+                got = torch.autograd.grad(value, leaf, allow_unused=True)[0] if value.requires_grad else None
             rows.append(torch.zeros_like(weights) if got is None else got)
         return torch.stack(rows)
 

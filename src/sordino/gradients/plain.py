@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from sordino.core.types import Batch, SampleLoss
+from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients.bookkeeping import check_losses
+from sordino.gradients.bookkeeping import Twin
 from sordino.gradients.clone import patch, private
+from sordino.gradients.code import Code, check_losses
 from sordino.gradients.draw import Draw
 from sordino.gradients.graphed import Graphed, Job, Pass
-from sordino.gradients.layers import RANDOM, Layer
+from sordino.gradients.layers import RANDOM
 from sordino.gradients.memory import channels_last
 from sordino.gradients.persample import seeded
 from sordino.gradients.split import Split
@@ -58,21 +59,23 @@ class How:
 
 
 class Plain:
-    def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout) -> None:
-        self._module, self._loss, self._layout = module, loss, layout
+    def __init__(self, code: Code, layout: Layout) -> None:
+        module = code.module
+        self._code, self._module, self._loss, self._layout = code, module, code.loss, layout
         self._local = threading.local()
         self._graphed = Graphed()
         self._kept: set[nn.Module] = set()  # what recordings read, should the thread that made them end
         leaves = [part for part in module.modules() if not any(True for _ in part.children())]
         self._narrow = all(type(part) in NARROW for part in leaves) and not any(True for _ in module.buffers())
 
-    def _twin(self, device: torch.device) -> tuple[nn.Module, list[Layer]]:
+    def _twin(self, device: torch.device) -> Twin:
         """This thread's own copy, with dropout that asks a tape for its numbers."""
-        twins: dict[torch.device, tuple[nn.Module, list[Layer]]] = self._local.__dict__.setdefault("twins", {})
+        twins: dict[torch.device, Twin] = self._local.__dict__.setdefault("twins", {})
         if device not in twins:
             twin = private(self._module, device)
             kinds = {path: RANDOM.get(type(part)) for path, part in twin.named_modules()}
-            twins[device] = (twin, patch(twin, {path: (kind, {}) for path, kind in kinds.items() if kind}))
+            layers = patch(twin, {path: (kind, {}) for path, kind in kinds.items() if kind})
+            twins[device] = Twin(twin, layers, self._code.guard(twin))
         return twins[device]
 
     def sums(
@@ -100,7 +103,7 @@ class Plain:
                         some = None if share is None else share[part]
                         self._add(own, x[part], batch.y[part], out[k], draw.after(k), some, how)
         if recorded:
-            self._kept.add(self._twin(x.device)[0])
+            self._kept.add(self._twin(x.device).module)
             self._graphed.add(self._pass(how), how, recorded, limit, how.compiled)
         return out
 
@@ -111,6 +114,12 @@ class Plain:
         self, weights: Tensor, x: Tensor, y: Tensor, out: Tensor, draw: Draw, share: Tensor | None, how: How
     ) -> None:
         """Add the sum of the records' gradients, weighted by share, to out [dim]."""
+        with self._twin(x.device).guard:
+            self._backward(weights if self._code.known else weights.clone(), x, y, out, draw, share, how)
+
+    def _backward(
+        self, weights: Tensor, x: Tensor, y: Tensor, out: Tensor, draw: Draw, share: Tensor | None, how: How
+    ) -> None:
         narrow = how.bfloat16 and self._narrow
         if narrow:
             weights, x = weights.bfloat16(), x.bfloat16()
@@ -131,14 +140,14 @@ class Plain:
 
     def forward(self, tape: Tape, leaves: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """One loss a sample [records]."""
-        twin, layers = self._twin(x.device)
-        for layer in layers:
+        twin = self._twin(x.device)
+        for layer in twin.layers:
             layer.open(tape)
         try:
-            outputs = functional_call(twin, leaves, (x,))
+            outputs = functional_call(twin.module, leaves, (x,))
             losses = self._loss(outputs.float() if outputs.dtype == torch.bfloat16 else outputs, y)
         finally:
-            for layer in layers:
+            for layer in twin.layers:
                 layer.open(None)
         return check_losses(losses, x.shape[0])
 
@@ -150,7 +159,9 @@ class Plain:
         if x.shape[0] == 1:  # a second one, with the same numbers in another order
             x, y = torch.cat((x, x.flip(tuple(range(1, x.dim()))))), torch.cat((y, y))
         with seeded(0, x.device):  # should it draw, from the global generator, that is put back
-            return self._fit(private(self._module, x.device).eval(), self._layout.views(weights), x, y, known)
+            twin = private(self._module, x.device).eval()
+            with self._code.guard(twin):
+                return self._fit(twin, self._layout.views(weights.clone()), x, y, known)
 
     def _fit(self, twin: nn.Module, values: dict[str, Tensor], x: Tensor, y: Tensor, known: bool) -> Fit:
         def run(x: Tensor, y: Tensor) -> Tensor:

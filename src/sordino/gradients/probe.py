@@ -4,11 +4,12 @@ Two sizes tell what a single one cannot. A layer that is handed 1 row for one sa
 in its first dimension; a sequence-first model does not, whatever its length. The look also notices random numbers
 drawn from the global generator and code that cannot live with channels-last images.
 
-A clipped sum has its sensitivity only if the loss of a record is its own, so the look tells a record's loss beside
-others from the same record's alone. Among others as many the kernels are the same, and so are the numbers; between one
-and three records they differ by rounding. At weights a little off the given ones: where a last layer starts from zero,
-every loss is the same. A model that branches on numbers it computed may be fine in a look and not later, so that it
-must not ask for any.
+A clipped sum has its sensitivity only if the loss of a record is its own. Code that is not known is given every record
+alone (see `code`), so that this holds whatever the look finds; the look tells whether it is what the model expects: a
+record's loss beside others is compared with the same record's alone. Among others as many the kernels are the same, and
+so are the numbers; between one and three records they differ by rounding. At weights a little off the given ones: where
+a last layer starts from zero, every loss is the same. A model that branches on numbers it computed cannot be given all
+records at once, so that it must not ask for any.
 """
 
 from __future__ import annotations
@@ -127,30 +128,22 @@ class _Look:
 
     def _watched(self, weights: Tensor, *rows: int) -> Tensor:
         """Losses, with an eye on what the model does meanwhile, which takes its time."""
-        asked, twin = Asked(), self._book.twin(self._x.device)[0]
-        handles = (
-            twin.register_forward_pre_hook(lambda _, args: asked.mark(args)),
-            twin.register_forward_hook(lambda *_: asked.stop()),  # the loss may ask: checks of targets do
-        )
-        try:
-            with asked, Calls(asked), Draws(weights.device) as draws:
-                losses = self._losses(weights, *rows)
-        finally:
-            for handle in handles:
-                handle.remove()
+        asked = Asked()
+        with asked, Calls(asked), Draws(weights.device) as draws:
+            losses = self._losses(weights, *rows, asked=asked)
         if draws.seen:
             raise Unsupported("the model draws random numbers outside of dropout layers")
         if asked.reason:
             raise Unsupported(asked.reason)
         return losses
 
-    def _losses(self, weights: Tensor, *rows: int) -> Tensor:
+    def _losses(self, weights: Tensor, *rows: int, asked: Asked | None = None) -> Tensor:
         """Of these records, each a client of its own, so that each draws what it draws alone."""
         x, y, size = self._x[list(rows)], self._y[list(rows)], len(rows)
         draw = Draw((0,) * size)
         tape = Tape(self._layout, weights, Split((1,) * size), None, draw, weights.new_zeros(1, self._layout.dim))
-        with torch.no_grad():
-            losses = self._book.forward(tape, channels_last(x) if self._last else x, y)
+        with self._book.twin(x.device).guard, torch.no_grad():
+            losses = self._book.together(tape, channels_last(x) if self._last else x, y, asked)
         self._random, self._numbers = self._random or draw.used, tape.numbers // size
         return losses
 

@@ -17,6 +17,9 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
 
 from sordino.core.errors import ModelError
+from sordino.core.state import Snapshot
+
+MANY = 20  # records of a batch in which layers that wait for large ones show
 
 
 def fix(module: nn.Module) -> tuple[nn.Module, list[str]]:
@@ -50,7 +53,8 @@ def validate(module: nn.Module, sample: Tensor) -> None:
     """Raise ModelError unless the module can be trained privately; `sample` is a batch of a few inputs."""
     _check_parameters(module)
     _check_layers(module)
-    _check_behaviour(copy.deepcopy(module), sample)
+    with Snapshot(module):  # what its code keeps elsewhere, of these records, is forgotten
+        _check_behaviour(copy.deepcopy(module), sample)
 
 
 def _check_parameters(module: nn.Module) -> None:
@@ -99,6 +103,8 @@ def _check_behaviour(module: nn.Module, sample: Tensor) -> None:
                 module(sample)
                 module.eval()  # dropout off: outputs must now repeat
                 together, alone = module(sample), module(sample[:1])
+                many = module(sample.repeat(-(-MANY // len(sample)), *(1,) * (sample.dim() - 1))[:MANY])
+                again = module(sample)
         except Exception as error:  # whatever the user's forward raises
             line = (str(error) or type(error).__name__).splitlines()[0]
             raise ModelError(f"the model cannot take a batch of shape {tuple(sample.shape)}: {line}") from error
@@ -111,5 +117,13 @@ def _check_behaviour(module: nn.Module, sample: Tensor) -> None:
                 "Remove the layer that updates it, or --fix-model (fix_model=True)."
             )
     scale = max(1.0, float(together[:1].abs().max()) if together.numel() else 1.0)
-    if not torch.allclose(together[:1], alone, atol=1e-3 * scale, rtol=1e-3):
-        raise ModelError("a record's output depends on the other records of its batch; no record can be clipped alone.")
+    if not torch.allclose(together, again, atol=1e-3 * scale, rtol=1e-3):
+        raise ModelError(
+            "the model's outputs for the same records change from call to call, so it keeps something of what it has"
+            " seen. Let forward depend on its inputs and parameters alone."
+        )
+    for other in (alone, many[:1]):
+        if other.shape != together[:1].shape or not torch.allclose(together[:1], other, atol=1e-3 * scale, rtol=1e-3):
+            raise ModelError(
+                "a record's output depends on the other records of its batch; no record can be clipped alone."
+            )

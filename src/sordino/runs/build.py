@@ -16,9 +16,10 @@ from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
 from sordino.core.errors import BudgetError, DataError, SpecError
 from sordino.core.rng import Ints, Stream
+from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
-from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked
+from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked, units
 from sordino.engines.simulator import Simulator
 from sordino.gradients.engine import Gradients
 from sordino.methods.augment import augment
@@ -35,6 +36,7 @@ from sordino.runs import assumptions, evaluation, held_out, legal, returned, sta
 from sordino.runs.evaluation import Evaluation
 from sordino.runs.held_out import HeldOut
 from sordino.runs.job import Job, totals
+from sordino.runs.mode import settled
 from sordino.runs.prepare import Kept, Prepared, device_of, prepare
 from sordino.runs.spec import Spec
 
@@ -80,7 +82,9 @@ def build(
     """A job on one's own module (or a function that makes one) and one's own clients.
 
     `public` says in words which test records and facts of the data are taken as public; `own_file` that the records
-    come from a file, of which some are held out to evaluate on where none is public."""
+    come from a file, of which some are held out to evaluate on where none is public. A mode that is still open is
+    decided as for private data."""
+    spec = settled(spec, public=False)
     legal.require(spec.method, spec.algorithm, spec.unit)
     held = adopt(clients)
     brought = brought or held
@@ -96,6 +100,7 @@ def build(
             f"server_data gives the server single records of everyone in the clear, so no {unit} is protected from it: "
             "use it with unit = record."
         )
+    everyone = held
     held, shown = held_out.public(spec, held)
     if method.tagged and (not isinstance(held, ArrayClients) or held.tags is None):
         raise DataError(
@@ -157,7 +162,13 @@ def build(
         channel=Direct() if spec.channel == "direct" else SecureSum(),
         rng=Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system(),
         viewer=viewer,
-        notes=(*notes, *fixed, *more, *_remarks(spec, method, plan, kept_out, found)),
+        notes=(
+            *notes,
+            *fixed,
+            *more,
+            *_remarks(spec, method, plan, kept_out, found),
+            *_large_delta(method, plan, viewer, everyone),
+        ),
         once=once,
         apart=apart,
         budgets=budgets,
@@ -171,6 +182,8 @@ def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown
     if plan.algorithm.note:
         yield plan.algorithm.note
     yield from returned.Checked(method, spec.method).remarks(plan)
+    if method.steady and spec.mode == "secure":
+        yield f"in secure mode the noise of {spec.method} dies with its process: a run that is interrupted starts anew"
     if spec.private_data is not None and not method.tagged:
         yield f"{spec.method} makes no difference between records with private attributes and others"
     if spec.server_data and not method.uses_public():
@@ -183,6 +196,18 @@ def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown
         yield (
             f"the noise of an evaluation on {held.kind} records has deviation {shown.deviation:.2g}: hold out more "
             "records, or lower release_noise and raise evaluate_every"
+        )
+
+
+def _large_delta(method: Method, plan: Plan, viewer: str, held: Clients) -> Iterator[str]:
+    """Warn of a delta that a mechanism may use up by publishing somebody in full."""
+    if not method.private:
+        return
+    unit = price.cost_to(viewer, method.costs(plan)).unit
+    if plan.delta * (n := units(held, unit)) >= 1:
+        yield (
+            f"delta = {plan.delta:g} is not below 1/{n} for {n} {unit}s: publishing one {unit} in full would satisfy "
+            f"it. Use delta well below {1 / n:.1g}, for example {0.1 / n:.0e}"
         )
 
 
@@ -225,7 +250,7 @@ def _sample(x: Tensor) -> Tensor:
 
 
 def _check_classes(module: nn.Module, held: Any, x: Tensor, test: tuple[Tensor, Tensor] | None) -> Any:
-    with torch.no_grad():
+    with Snapshot(module), torch.no_grad():
         shape = module(x[:1]).shape
     outputs, wanted = int(shape[-1]), tuple(shape[1:-1])
     for what, y in (

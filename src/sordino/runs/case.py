@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sordino.core.errors import DataError, RunError, SordinoError
 from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.types import SampleLoss
-from sordino.data.clients import ArrayClients, adopt, checked
+from sordino.data.clients import ArrayClients, adopt, checked, units
 from sordino.data.load import Dataset
 from sordino.methods.base import Method, Plan
 from sordino.methods.dp_sgd import DpSgd
@@ -26,6 +26,7 @@ from sordino.privacy.samplers import FixedSize, Poisson
 from sordino.runs import build, home, planner, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
+from sordino.runs.mode import settled
 from sordino.runs.prepare import PrivateLabelError, prepare
 from sordino.runs.spec import Spec
 
@@ -43,6 +44,7 @@ class Case:
     data: Dataset | None = None
     clients: int | None = None
     records: int | None = None  # of all clients
+    users: int | None = None  # of all clients, where they are what is protected
     ledger: Path = field(default_factory=home.registry)
     problem: SordinoError | None = None  # why there is no job
 
@@ -80,7 +82,8 @@ class Case:
 
     def units(self) -> int | None:
         """How many are protected."""
-        return self.clients if self.cost().unit == "client" else self.records
+        unit = self.cost().unit
+        return self.clients if unit == "client" else self.users if unit == "user" else self.records
 
     def nsr(self) -> float | None:
         """Noise-to-signal ratio of the whole run: see runs/planner.py."""
@@ -123,6 +126,7 @@ def of_parts(
         pair = (first.x[:0], first.y[:0]) if test is None else checked("the test data", *test)
         data = Dataset("the clients' data", held.x, held.y, *pair, client_train=np.zeros(len(held.y), dtype=np.int64))
     sample = first.x[:3] if len(first.x) > 1 else first.x.expand(2, *first.x.shape[1:])
+    wanted = settled(wanted, public=False)
     job, problem = _tried(lambda: build.build(replace(wanted, device="cpu"), module, held, loss, test))
     return _case(wanted, module, held, sample, data, job, problem)
 
@@ -145,8 +149,8 @@ def _case(
     problem: SordinoError | None,
 ) -> Case:
     path = Path(wanted.ledger) if wanted.ledger else home.registry()
-    records = round(held.count * held.mean_size())
-    return Case(wanted, job, module, sample, data, held.count, records, path, problem)
+    records, users = units(held, "record"), units(held, "user") if wanted.unit == "user" else None
+    return Case(wanted, job, module, sample, data, held.count, records, users, path, problem)
 
 
 def of_run(folder: Path) -> Case:

@@ -99,25 +99,27 @@ def seeds(case: Case) -> Iterator[Finding]:
     if case.spec.mode != "research" or not case.method.private:
         return
     seed = case.spec.seed
+    default = "drop mode and seed: on one's own data the default is mode = secure"
+    way = "use mode = secure and no seed" if case.public_data else default
     if seed is None or seed < GUESSED:
         text = "mode = research with the default seed 0" if seed is None else f"mode = research with seed = {seed}"
         yield Finding(
             "broken",
             text,
             "the seed is known or soon guessed, and whoever has it can subtract the noise: good for experiments only",
-            "use mode = secure and no seed",
+            way,
         )
     else:
         yield Finding(
             "weak",
             "mode = research: the noise comes from a seed",
             "the guarantee is void against whoever knows the seed, and the run folder holds it",
-            "use mode = secure and no seed",
+            way,
         )
 
 
 def delta_too_large(case: Case) -> Iterator[Finding]:
-    """whether delta is below one over the number of protected records or clients"""
+    """whether delta is below one over the number of protected records, clients or users"""
     units = case.units() if case.method.private else None
     if units is not None and case.spec.delta * units >= 1:
         yield Finding(
@@ -234,8 +236,8 @@ def baseline(case: Case) -> Iterator[Finding]:
             "note" if case.public_data else "broken",
             "baseline = true",
             "the same data train a second model without any noise, whose accuracy and weights are written out"
-            + ("; these data are public" if case.public_data else ""),
-            "drop baseline",
+            + ("; these data are public" if case.public_data else ": the run is refused"),
+            "drop baseline" + ("" if case.public_data else ", and train with method = none in a run of its own"),
         )
 
 

@@ -94,7 +94,10 @@ def cells(
     for epsilon in epsilons:
         check.positive(epsilon=epsilon)
     if common.get("mode") == "secure":
-        raise SpecError("a comparison runs every cell with a seed, which mode = secure does not accept. Drop mode.")
+        raise SpecError(
+            "a comparison runs every cell with a seed, so that all methods meet the same clients and first model; "
+            "mode = secure accepts none. Drop mode, or run the methods one by one with `sordino run`."
+        )
     keys = {m: _keys(m, common, own) for m in methods}
     for key in common:
         if not any(key in keys[m] for m in methods):
@@ -132,7 +135,7 @@ def _keys(method: str, common: Mapping[str, Any], own: Mapping[str, Mapping[str,
 
 def _cell(method: str, epsilon: float | None, seed: int, keys: Mapping[str, Any]) -> Cell:
     asked = {} if epsilon is None else {"epsilon": epsilon}
-    wanted = spec.from_dict({**keys, **asked, "method": method, "seed": seed})
+    wanted = spec.from_dict({**keys, **asked, "method": method, "mode": "research", "seed": seed})
     budget = "" if epsilon is None else f"-eps{shown(epsilon)}"
     return Cell(f"{method}{budget}-seed{seed}", method, epsilon, seed, run.absolute(wanted))
 
@@ -142,18 +145,20 @@ def shown(epsilon: float) -> str:
     return repr(float(epsilon)).removesuffix(".0").replace("+", "")
 
 
-def sketch(found: Iterable[Cell]) -> None:
+def sketch(found: Iterable[Cell]) -> dict[str, case.Case]:
     """Refuse what cannot run, before there is a folder: each method once, at the largest epsilon, without training.
 
-    An epsilon that is too small for a method is a result, not a mistake: those cells fail alone."""
+    An epsilon that is too small for a method is a result, not a mistake: those cells fail alone. Returns by method
+    what was looked at."""
     largest: dict[str, Cell] = {}
+    seen: dict[str, case.Case] = {}
     for cell in found:
         if cell.method not in largest or (cell.epsilon or 0) > (largest[cell.method].epsilon or 0):
             largest[cell.method] = cell
     for cell in largest.values():
         try:
             prepare.device_of(cell.spec.device)
-            sketched = case.of_spec(cell.spec)
+            sketched = seen[cell.method] = case.of_spec(cell.spec)
             problem = sketched.problem
             if sketched.job is not None:
                 returned.rehearse(sketched.job)
@@ -161,6 +166,7 @@ def sketch(found: Iterable[Cell]) -> None:
             problem = error
         if problem is not None:
             raise type(problem)(f"{cell.method}: {problem}")
+    return seen
 
 
 # --- the folder

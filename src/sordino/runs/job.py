@@ -71,7 +71,7 @@ class Job:
         apart = self.apart if evaluated else ()
         cost, events = totals(self.method, plan, viewer, rounds, participations, self.once, apart, known=self._by_round)
         cells = pld.ROUGH if rough else pld.FINE
-        found = price.of(events, cost, viewer, rounds, self.spec.delta, self.spec.mode, cells)
+        found = price.of(events, cost, viewer, rounds, self.spec.delta, self.mode, cells)
         return replace(found, channel=plan.channel, public=self.public)
 
     @property
@@ -82,6 +82,11 @@ class Job:
     def planned(self, rounds: int) -> int:
         """Return in how many of the first rounds one client may have been; in how many it was is the draw's secret."""
         return min(rounds, self.plan.participations)
+
+    @property
+    def mode(self) -> str:
+        """Where the noise comes from: research (a seed) or secure (the operating system)."""
+        return self.spec.mode or "secure"
 
     @property
     def viewers(self) -> tuple[str, ...]:

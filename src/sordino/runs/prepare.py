@@ -24,6 +24,7 @@ from sordino.data.load import Columns, Dataset, Declared, load
 from sordino.data.oriented_gradients import oriented_gradients
 from sordino.data.scattering import scattering
 from sordino.data.silhouettes import silhouettes
+from sordino.runs.mode import settled
 from sordino.runs.spec import Spec
 
 Kept = dict[tuple[Any, ...], Any]  # data and features that several runs of one process share
@@ -59,6 +60,8 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
     source = (spec.dataset, spec.data_dir, _columns(spec), declared)
     data = _once(keep, source, lambda: load(spec.dataset, spec.data_dir, columns=_columns(spec), declared=declared))
     spec = _decided(spec, data)
+    if not sketch:
+        _refuse_baseline(spec, data)
     setup = Stream.research(spec.seed or 0)
     parts = _parts(spec, data, setup)
     spec = replace(spec, clients=len(parts))
@@ -179,7 +182,8 @@ def _declared(spec: Spec) -> Declared:
 
 
 def _decided(spec: Spec, data: Dataset) -> Spec:
-    """The model, features, partition and learning rate that were left open."""
+    """The mode, model, features, partition and learning rate that were left open."""
+    spec = settled(spec, data.public)
     model = spec.model or ("lstm" if data.task == "next-token" else "linear")
     pictures = data.x_train.dtype == torch.uint8
     grey = pictures and (data.x_train.ndim == 3 or data.x_train.shape[1] == 1)
@@ -191,6 +195,16 @@ def _decided(spec: Spec, data: Dataset) -> Spec:
         rate = 8.0  # chosen on a validation split: docs/results/mnist.md
     dealt = spec.partition or ("natural" if data.client_train is not None else "iid")
     return replace(spec, model=model, features=features, learning_rate=rate, partition=dealt)
+
+
+def _refuse_baseline(spec: Spec, data: Dataset) -> None:
+    """Refuse to show a private epsilon beside a second model of the same private records without any noise."""
+    if spec.baseline and not data.public and spec.method_object().private:
+        raise SpecError(
+            f"baseline = true trains a second model on {data.name} without any noise, beside the epsilon of "
+            f"{spec.method}. On one's own data drop baseline, and train with method = none in a run of its own, whose "
+            "sentence says that nothing is protected."
+        )
 
 
 def _law(spec: Spec) -> partition.Partition:

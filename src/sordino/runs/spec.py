@@ -57,8 +57,15 @@ class Spec:
     budgets: str | None = _f(
         None, "personal budgets: a CSV file (client, epsilon, delta), or epsilon:share pairs: 0.5:0.4,2:0.6", "privacy"
     )
-    mode: str = _f("research", "research (seeded, repeatable) or secure (keyed by the operating system)", "privacy")
-    seed: int | None = _f(None, "seed of a research run (default 0); a secure run accepts none", "privacy")
+    mode: str | None = _f(
+        None,
+        "research (seeded, repeatable) or secure (keyed by the operating system); default: secure on one's own data, "
+        "research on a shipped benchmark",
+        "privacy",
+    )
+    seed: int | None = _f(
+        None, "of a research run (default 0): giving one says research; a secure run accepts none", "privacy"
+    )
     dataset: str = _f("mnist", "a name (`sordino datasets`), or a path: .npz, .csv, .parquet, picture folder", "data")
     data_dir: str | None = _f(None, "folder in which data are looked for first (or SORDINO_DATA)", "data")
     data_name: str | None = _f(None, "name of these data in the ledger, given by their owner", "data")
@@ -187,7 +194,7 @@ class Spec:
             check.below_one(public_share=self.public_share)
         if self.batch_rate is not None:
             check.probability(batch_rate=self.batch_rate)
-        check.one_of(("research", "secure"), mode=self.mode)
+        check.one_of(("research", "secure", None), mode=self.mode)
         check.one_of(("poisson", "fixed"), client_sampling=self.client_sampling)
         check.one_of(("direct", "secure-sum"), channel=self.channel)
         check.one_of(("sgd", "momentum", "adam", "rmsprop"), optimizer=self.optimizer)

@@ -26,6 +26,11 @@ class Layer(ABC):
         }
         self._tape: Tape | None = None
 
+    @property
+    def places(self) -> tuple[int, int]:
+        """The dimension of the records in the first tensor that goes in and comes out, and in those after it."""
+        return 0, 0
+
     @classmethod
     def refuses(cls, module: nn.Module) -> str | None:
         """Why this very module cannot be handled; None if it can."""

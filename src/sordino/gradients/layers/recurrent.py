@@ -25,6 +25,10 @@ class Recurrent(Layer):
 
     names = r"(weight|bias)_(ih|hh|hr)_l\d+(_reverse)?"
 
+    @property
+    def places(self) -> tuple[int, int]:
+        return (0 if self.module.batch_first else 1), 1
+
     def linear(self, x: Tensor, weight: str, bias: str | None) -> Tensor:
         op = LinearMap(self.tape, self.needed(weight), None if bias is None else self.weight(bias))
         return self.tape.run(op, x)

@@ -1,0 +1,379 @@
+"""What a piece of Python code keeps from one call to the next, put back after every call.
+
+A model or a loss that someone wrote may keep things: a running mean in an attribute, a counter in a global, a list in
+a closure, a buffer that it overwrites. What it keeps from one record would reach the gradients of the next, past any
+clipping. A `Snapshot` finds what the code can reach and remembers it; used as a context it leaves all of that as it
+was, so that every call starts from the same state and nothing is carried over. Nothing is refused and no data decides
+what is done.
+
+Found are attributes of objects and classes, closures, defaults, the globals that the code names, lists, dictionaries,
+sets, tensors and arrays. Not found is what Python does not show: the inside of iterators and extension modules, files.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino.core.errors import ModelError
+
+OTHERS = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy", "sordino"}  # keep nothing for the user
+PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), torch.dtype, torch.device, torch.Size)
+UNCALLED = {"__init__", "__new__", "__init_subclass__", "__class_getitem__"}  # when a model runs
+
+_turn = threading.RLock()  # globals are one for all threads
+
+
+class Snapshot:
+    """The state that roots can reach at this moment. beside: what is held there already is left out."""
+
+    def __init__(self, *roots: object, beside: Snapshot | None = None) -> None:
+        known: dict[int, object] = {} if beside is None else beside._seen
+        walk = _Walk(roots, known)
+        empty = [holder for holder in walk.holders if isinstance(holder, _Dict) and holder.empty]
+        self._holders: list[_Holder] = [
+            holder for holder in walk.holders if not (isinstance(holder, _Dict) and holder.empty)
+        ]
+        self._empty, self._dicts = empty, [holder.held for holder in empty]  # hooks of modules, most of them
+        self._seen: dict[int, object] = walk.seen
+        self.classes: list[type] = walk.classes
+        self.changed: set[str] = set()  # what was ever put back
+
+    def restore(self) -> None:
+        filled = [holder for holder in self._empty if holder.held] if any(self._dicts) else []
+        for holder in (*self._holders, *filled):
+            if holder.restore():
+                self.changed.add(holder.name)
+
+    def begin(self) -> None:
+        """Take parameters as they are now: whoever trains them moves them between calls."""
+        for holder in self._holders:
+            if isinstance(holder, _Parameter):
+                holder.begin()
+
+    def __enter__(self) -> Self:
+        _turn.acquire()
+        try:
+            self.begin()
+            self.restore()
+        except BaseException:
+            _turn.release()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self.restore()
+        finally:
+            _turn.release()
+
+
+class _Holder:
+    """Something whose contents can be put back. `restore` says whether they had changed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def restore(self) -> bool:
+        raise NotImplementedError
+
+
+class _Dict(_Holder):
+    """A dictionary, or some of its names."""
+
+    def __init__(self, name: str, held: dict[Any, Any], names: set[str] | None = None) -> None:
+        super().__init__(name)
+        self.held, self._names = held, names
+        self._saved = dict(held) if names is None else {key: held[key] for key in names if key in held}
+        self._ids = list(map(id, self._saved.values()))
+        self.empty = names is None and not held
+
+    def restore(self) -> bool:
+        held, saved, names = self.held, self._saved, self._names
+        if names is None:
+            if list(map(id, held.values())) == self._ids and held.keys() == saved.keys():
+                return False
+            held.clear()
+            for key, value in saved.items():
+                held[key] = value
+            return True
+        moved = [key for key in names if held.get(key, _NONE) is not saved.get(key, _NONE)]
+        for key in moved:
+            if key in saved:
+                held[key] = saved[key]
+            else:
+                del held[key]
+        return bool(moved)
+
+
+_NONE = object()
+
+
+class _Class(_Holder):
+    def __init__(self, held: type) -> None:
+        super().__init__(held.__qualname__)
+        self._held, self._saved = held, self._now(held)
+
+    @staticmethod
+    def _now(held: type) -> dict[str, object]:
+        return {key: value for key, value in vars(held).items() if not key.startswith(("__", "_abc_"))}
+
+    def restore(self) -> bool:
+        now, saved = self._now(self._held), self._saved
+        moved = [key for key in now.keys() | saved.keys() if now.get(key, _NONE) is not saved.get(key, _NONE)]
+        for key in moved:
+            if key in saved:
+                setattr(self._held, key, saved[key])
+            else:
+                delattr(self._held, key)
+        return bool(moved)
+
+
+class _Values(_Holder):
+    """A list, a deque, a set or a bytearray."""
+
+    def __init__(self, name: str, held: Any) -> None:
+        super().__init__(name)
+        self._held, self._saved = held, list(held)
+        self._ids = list(map(id, self._saved))
+
+    def restore(self) -> bool:
+        if list(map(id, self._held)) == self._ids:
+            return False
+        self._held.clear()
+        (self._held.update if isinstance(self._held, set) else self._held.extend)(self._saved)
+        return True
+
+
+class _Value(_Holder):
+    """A cell of a closure, or a slot of an object."""
+
+    def __init__(self, name: str, held: object, key: str) -> None:
+        super().__init__(name)
+        self._held, self._key, self._saved = held, key, _get(held, key)
+
+    def restore(self) -> bool:
+        if _get(self._held, self._key) is self._saved:
+            return False
+        if self._saved is _NONE:
+            delattr(self._held, self._key)
+        else:
+            setattr(self._held, self._key, self._saved)
+        return True
+
+
+def _get(held: object, key: str) -> Any:
+    try:
+        return getattr(held, key)
+    except (AttributeError, ValueError):  # an empty slot, an empty cell
+        return _NONE
+
+
+class _Parameter(_Holder):
+    """Weights may be large and are not copied: a model must not write into them."""
+
+    def __init__(self, name: str, held: Tensor) -> None:
+        super().__init__(name)
+        self._held, self._version = held, _version(held)
+
+    def begin(self) -> None:
+        self._version = _version(self._held)
+
+    def restore(self) -> bool:
+        if _version(self._held) == self._version:
+            return False
+        raise ModelError(
+            f"the model overwrites a parameter of shape {list(self._held.shape)} while it runs, so that one record's"
+            " gradient may depend on another record. Compute what is needed from the parameter in forward instead."
+        )
+
+
+class _Numbers(_Holder):
+    """A tensor or an array; copied back always, since not every way to write into one leaves a trace."""
+
+    def __init__(self, name: str, held: Tensor) -> None:
+        super().__init__(name)
+        self._held, self._version, self._data = held, _version(held), held.detach()
+        self._saved = held.untyped_storage().clone()
+
+    def restore(self) -> bool:
+        if self._held.data_ptr() != self._data.data_ptr() or self._held.shape != self._data.shape:
+            self._held.data = self._data
+        self._data.untyped_storage().copy_(self._saved)
+        before, self._version = self._version, _version(self._held)
+        return self._version != before
+
+
+def _version(value: Tensor) -> int:
+    return 0 if value.is_inference() else value._version
+
+
+class _Array(_Holder):
+    def __init__(self, name: str, held: np.ndarray[Any, Any]) -> None:
+        super().__init__(name)
+        self._held, self._saved = held, held.copy()
+
+    def restore(self) -> bool:
+        if not self._held.flags.writeable or np.array_equal(self._held, self._saved):
+            return False
+        np.copyto(self._held, self._saved)
+        return True
+
+
+class _Walk:
+    """Everything that can be reached from some objects by the code that belongs to them."""
+
+    def __init__(self, roots: tuple[object, ...], known: dict[int, object]) -> None:
+        self.seen: dict[int, object] = {}  # kept, so that no number is used again
+        self.holders: list[_Holder] = []
+        self.classes: list[type] = []
+        self._known, self._names = known, {"forward", "__call__"}
+        self._code: list[types.FunctionType] = []
+        self._stack: list[tuple[str, object]] = [("the model or the loss", root) for root in roots]
+        while self._stack:
+            while self._stack:
+                self._visit(*self._stack.pop())
+            self._methods()
+
+    def _push(self, name: str, values: Any) -> None:
+        self._stack += [(name, value) for value in values if not isinstance(value, PLAIN)]
+
+    def _visit(self, name: str, value: Any) -> None:
+        if id(value) in self.seen or id(value) in self._known:
+            return
+        self.seen[id(value)] = value
+        for kinds, visit in _KINDS:
+            if isinstance(value, kinds):
+                return visit(self, name, value)
+        self._push(name, [inspect.getattr_static(value, "__wrapped__", None)])
+        if isinstance(value, nn.Module | types.SimpleNamespace) or not _other(type(value)):
+            self._object(type(value).__qualname__, value)
+
+    def _object(self, name: str, value: Any) -> None:
+        self._push(name, [type(value)])
+        for key, held in getattr(value, "__dict__", {}).items():
+            self._push(f"{name}.{key}", [held])
+        if hasattr(value, "__dict__"):
+            self.holders.append(_Dict(name, value.__dict__))
+        for key in {key for kind in type(value).__mro__ for key in _slots(kind)}:
+            self.holders.append(_Value(f"{name}.{key}", value, key))
+            self._push(f"{name}.{key}", [_get(value, key)])
+
+    def _class(self, name: str, value: type) -> None:
+        if not _other(value):
+            self._push(value.__qualname__, value.__mro__)
+            self.classes.append(value)
+            self.holders.append(_Class(value))
+
+    def _methods(self) -> None:
+        """Follow methods whose names occur in the code, and the globals and modules that it names."""
+        for kind in self.classes:
+            for key, value in list(vars(kind).items()):
+                plain = not isinstance(value, types.FunctionType | property | staticmethod | classmethod)
+                special = key.startswith("__") and key not in UNCALLED
+                if (plain and not special) or (not plain and (special or key in self._names)):
+                    new = [part for part in _parts(value) if id(part) not in self.seen]
+                    self._push(f"{kind.__qualname__}.{key}", new)
+
+    def _function(self, name: str, value: types.FunctionType) -> None:
+        if _other(value):
+            return
+        names = _named(value.__code__)
+        self._names |= names
+        held = value.__globals__
+        self.holders.append(_Dict(f"a global of {value.__qualname__}", held, names & held.keys() | _stored(value)))
+        for key in names & held.keys():
+            if isinstance(held[key], types.ModuleType) and held[key].__name__.partition(".")[0] not in OTHERS:
+                inside = names & vars(held[key]).keys()
+                self.holders.append(_Dict(f"{held[key].__name__}", vars(held[key]), inside))
+                self._push(key, [vars(held[key])[each] for each in inside])
+            else:
+                self._push(key, [held[key]])
+        for cell, key in zip(value.__closure__ or (), value.__code__.co_freevars, strict=True):
+            self.holders.append(_Value(key, cell, "cell_contents"))
+            self._push(key, [_get(cell, "cell_contents")])
+        self._push(name, [value.__defaults__, value.__kwdefaults__, value.__dict__])
+
+    def _dict(self, name: str, value: dict[Any, Any]) -> None:
+        self.holders.append(_Dict(name, value))
+        self._push(name, [*value.keys(), *value.values()])
+
+    def _values(self, name: str, value: Any) -> None:
+        self.holders.append(_Values(name, value))
+        self._push(name, value)
+
+    def _tensor(self, name: str, value: Tensor) -> None:
+        if isinstance(value, nn.Parameter):
+            self.holders.append(_Parameter(name, value))
+        elif value.layout == torch.strided:
+            self.holders.append(_Numbers(name, value))
+
+    def _array(self, name: str, value: np.ndarray[Any, Any]) -> None:
+        self.holders.append(_Array(name, value))
+
+    def _method(self, name: str, value: types.MethodType) -> None:
+        self._push(name, [value.__self__, value.__func__])
+
+    def _partial(self, name: str, value: functools.partial[Any]) -> None:
+        self._push(name, [value.func, value.args, value.keywords])
+
+
+_Visit = Callable[[_Walk, str, Any], None]
+_KINDS: tuple[tuple[Any, _Visit], ...] = (
+    (PLAIN, lambda *_: None),
+    ((types.ModuleType, types.BuiltinFunctionType), lambda *_: None),
+    (Tensor, _Walk._tensor),
+    (np.ndarray, _Walk._array),
+    (types.FunctionType, _Walk._function),
+    (types.MethodType, _Walk._method),
+    (functools.partial, _Walk._partial),
+    (type, _Walk._class),
+    (dict, _Walk._dict),
+    ((list, deque, set, bytearray), _Walk._values),
+    ((tuple, frozenset), _Walk._push),
+)
+
+
+def _other(value: Any) -> bool:
+    """Whether this class or function belongs to Python, PyTorch, NumPy or to us."""
+    return str(getattr(value, "__module__", "") or "builtins").partition(".")[0] in OTHERS
+
+
+def _slots(kind: type) -> Iterator[str]:
+    slots = vars(kind).get("__slots__", ())
+    for key in (slots,) if isinstance(slots, str) else slots:
+        if key not in ("__dict__", "__weakref__") and not _other(kind):
+            yield f"_{kind.__name__.lstrip('_')}{key}" if key.startswith("__") and not key.endswith("__") else key
+
+
+def _parts(value: object) -> list[object]:
+    if isinstance(value, property):
+        return [part for part in (value.fget, value.fset) if part is not None]
+    return [value.__func__] if isinstance(value, staticmethod | classmethod) else [value]
+
+
+def _named(code: types.CodeType) -> set[str]:
+    """Names of globals and attributes in a function and in those that it defines."""
+    inside = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return set(code.co_names).union(*map(_named, inside))
+
+
+def _stored(value: types.FunctionType) -> set[str]:
+    """Names that a function may bind among its globals, whether or not they exist yet."""
+
+    def stored(code: types.CodeType) -> set[str]:
+        own = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"}
+        return own.union(*(stored(const) for const in code.co_consts if isinstance(const, types.CodeType)))
+
+    return stored(value.__code__)

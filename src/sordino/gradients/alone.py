@@ -1,0 +1,145 @@
+"""Someone's code, given every record alone: the whole batch at once, but as batches of one.
+
+`torch.func.vmap` runs a function of one record on all of them in one go. Inside, a batch has one record, whatever its
+length really is: a mean over the batch is the record itself, and a condition on the number of records has one outcome.
+So a record's loss is a function of that record, by construction and at every size; nothing has to be probed.
+
+The layers that the book is kept for are `lifted` out again: they take the batch as a whole, as they always do. What is
+between them (activations, residuals, attention) is what vmap runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import vmap
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from sordino.core.errors import ModelError
+from sordino.gradients.tape import Unsupported
+
+Flat = Callable[..., tuple[Tensor, ...]]  # of tensors [records, ...]
+
+
+class _Here(threading.local):
+    mark: Tensor | None = None  # a zero for every record, as the code in `alone` sees it: a single number
+
+
+_here = _Here()
+
+
+def inside() -> bool:
+    """Whether code is being run by `alone`."""
+    return _here.mark is not None
+
+
+def alone(function: Callable[..., Any], what: str, *values: Tensor) -> Tensor:
+    """function, which takes batches and gives a row a record, of each record of values [records, ...] by itself."""
+
+    def one(mark: Tensor, *rows: Tensor) -> Tensor:
+        _here.mark = mark
+        try:
+            return single(function(*(row.unsqueeze(0) for row in rows)), what)
+        finally:
+            _here.mark = None
+
+    marks = torch.zeros(values[0].shape[0], device=values[0].device)
+    with _Attention():
+        out: Tensor = vmap(one, randomness="different")(marks, *values)
+    return out
+
+
+def single(made: Any, what: str) -> Tensor:
+    """The one row of a batch of one."""
+    if not isinstance(made, Tensor) or made.dim() == 0 or made.shape[0] != 1:
+        found = list(made.shape) if isinstance(made, Tensor) else type(made).__name__
+        raise ModelError(
+            f"{what} must give one row a sample, for a single one a tensor [1, ...], not {found}; with torch's losses"
+            " use reduction='none'."
+        )
+    return made.squeeze(0)
+
+
+class Lift(torch.autograd.Function):
+    """A function of whole batches inside of `alone`; its backward pass is that of what it does."""
+
+    @staticmethod
+    def forward(function: Flat, mark: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        raise Unsupported("a layer is called outside of the model's forward")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept: `forward` is never run."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, function: Flat, mark: Tensor, *values: Tensor) -> tuple[Any, Any]:
+        if in_dims[1] is None:  # not of the records, but one of the model's own
+            raise Unsupported("a layer is called inside of torch.func.vmap")
+        rows = [
+            value.movedim(place, 0) if place is not None else value.expand(info.batch_size, *value.shape)
+            for value, place in zip(values, in_dims[2:], strict=True)
+        ]
+        out = function(*rows)
+        return out, (0,) * len(out)
+
+
+def lifted(function: Callable[..., Any], kind: str, places: tuple[int, int], args: Any, kwargs: Any) -> Any:
+    """function(*args, **kwargs) of the whole batch. places: where records are, in the first tensor and in others."""
+    leaves, spec = tree_flatten((args, kwargs))
+    which = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    for i, place in zip(which, _places(places, len(which)), strict=True):
+        rows = leaves[i].shape[place] if leaves[i].dim() > place else "no"
+        if rows != 1:
+            raise Unsupported(f"a {kind} layer is given {rows} rows for one sample")
+    specs: list[Any] = []
+
+    def flat(*values: Tensor) -> tuple[Tensor, ...]:
+        for i, place, value in zip(which, _places(places, len(which)), values, strict=True):
+            leaves[i] = value.squeeze(1 + place).movedim(0, place)
+        own, named = tree_unflatten(leaves, spec)
+        made, form = tree_flatten(function(*own, **named))
+        specs.append(form)
+        pairs = zip(made, _places(places, len(made)), strict=True)
+        return tuple(part.movedim(place, 0).unsqueeze(1 + place) for part, place in pairs)
+
+    made = Lift.apply(flat, _here.mark, *(leaves[i] for i in which))  # type: ignore[no-untyped-call]
+    return tree_unflatten(made, specs[0])
+
+
+def _places(places: tuple[int, int], many: int) -> list[int]:
+    return [places[min(n, 1)] for n in range(many)]
+
+
+class _Attention(TorchFunctionMode):
+    """Fused attention takes whole batches: vmap has no rule for its kernels and would go record by record.
+
+    All dimensions but the last two (and the heads) are independent of each other: the records are one more of them.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is not F.scaled_dot_product_attention or not inside() or args[0].dim() != 4:
+            return func(*args, **(kwargs or {}))
+        return _attention(*args, **(kwargs or {}))
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *rest: Any, **more: Any
+) -> Tensor:
+    rows = query.shape[0]  # of one record
+    masks = () if attn_mask is None else (attn_mask[(None,) * (4 - attn_mask.dim())].expand(rows, -1, -1, -1),)
+
+    def flat(*values: Tensor) -> tuple[Tensor]:
+        q, k, v, *mask = (part.flatten(0, 1) for part in values)
+        found = F.scaled_dot_product_attention(q, k, v, mask[0] if mask else None, *rest, **more)
+        return (found.unflatten(0, (-1, rows)),)
+
+    made: tuple[Tensor] = Lift.apply(flat, _here.mark, query, key, value, *masks)  # type: ignore[no-untyped-call]
+    return made[0]

@@ -1,0 +1,59 @@
+"""Modules and losses whose records are known not to meet, whatever the size of the batch: those of a closed list.
+
+By exact type, since a subclass may compute something else, and only as they were made: with a hook, or a forward of its
+own, a layer is someone's code like any other. What is not on the list is given its records one by one (see `alone`).
+Left out on purpose are layers that can be told to work along the first dimension, such as Softmax.
+"""
+
+from __future__ import annotations
+
+import types
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sordino.core.types import SampleLoss
+from sordino.gradients.layers import LAYERS, RANDOM
+
+HERE = "sordino"  # our own models, layers and losses
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+ELEMENTWISE = (
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
+    nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign, nn.Softshrink, nn.Hardshrink, nn.Tanhshrink,
+    nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.Threshold,
+)  # fmt: skip
+POOLING = (
+    nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d,
+    nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d,
+    nn.LPPool1d, nn.LPPool2d, nn.Upsample,
+)  # fmt: skip
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # frozen, a fixed map
+TYPES = frozenset((*CONTAINERS, *ELEMENTWISE, *POOLING, *BATCH_NORMS, nn.Flatten, *LAYERS, *RANDOM))
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", *(BACKWARD := ("_backward_hooks", "_backward_pre_hooks")))
+
+
+def known_module(module: nn.Module) -> bool:
+    return all(_known(part) for part in module.modules())
+
+
+def known_loss(loss: SampleLoss) -> bool:
+    return isinstance(loss, types.FunctionType) and _ours(loss) and loss.__closure__ is None
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether gradients are handed to someone's hooks on their way back."""
+    return any(getattr(part, name, None) for part in module.modules() for name in BACKWARD)
+
+
+def _known(part: nn.Module) -> bool:
+    if "forward" in vars(part) or any(getattr(part, name, None) for name in HOOKS):
+        return False
+    if isinstance(part, nn.Flatten) and part.start_dim < 1:
+        return False
+    if isinstance(part, _BatchNorm) and (part.training or part.running_mean is None):
+        return False
+    return type(part) in TYPES or _ours(type(part))
+
+
+def _ours(value: object) -> bool:
+    return str(getattr(value, "__module__", "")).partition(".")[0] == HERE
