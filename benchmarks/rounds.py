@@ -19,7 +19,7 @@ from common import WORKLOADS, Clock, Enough, Memory, answer, arguments, data
 
 from sordino.data.clients import ArrayClients
 from sordino.models.cnn import cnn
-from sordino.runs import build, loop, run, spec
+from sordino.runs import build, loop, paying, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.ledger import Ledger
 
@@ -30,7 +30,7 @@ def endless(job: build.Job, out: str) -> Iterator[Any]:
     folder.lock()
     folder.write_json("ledger.json", {})
     book = Ledger(folder.path / "ledger.sqlite")
-    pages = book.open_job("benchmark", "", run.plan_charge(job), job.plan.rounds, job.plan.participations, True)
+    pages = book.open_job("benchmark", "", paying.plan_charge(job), job.plan.rounds, job.plan.participations, True)
     try:
         yield from loop.run(job, folder, pages, loop.begin(job), 0)
     finally:

@@ -27,6 +27,20 @@ def _one_thread() -> None:
     torch.set_num_threads(1)  # two test processes share two cores
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What fixtures of modules and of the session charge goes to a folder of theirs, never to the user's registry."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SORDINO_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _fresh_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test has a registry of its own; processes that it starts inherit it."""
+    monkeypatch.setenv("SORDINO_HOME", str(tmp_path_factory.mktemp("home")))
+
+
 @pytest.fixture(autouse=True)
 def _no_hook_left() -> Iterator[None]:
     yield

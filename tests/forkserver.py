@@ -1,7 +1,8 @@
 """Runs `sordino` commands in forked children: real processes and exit codes for one import of torch.
 
-One JSON object a line in: args, cwd, and perhaps fsize (a limit on file sizes in bytes, as a full disk) or kill
-(SIGKILL as soon as `file` has that many lines, `delay` seconds later). One line out: rc, stdout, stderr.
+One JSON object a line in: args, cwd, home (the SORDINO_HOME of the caller), and perhaps fsize (a limit on file sizes in
+bytes, as a full disk) or kill (SIGKILL as soon as `file` has that many lines, `delay` seconds later). One line out: rc,
+stdout, stderr.
 """
 
 import json
@@ -20,6 +21,7 @@ def child(job, out, err):
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.chdir(job["cwd"])
+    os.environ["SORDINO_HOME"] = job["home"]
     if job.get("fsize") is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["fsize"], resource.RLIM_INFINITY))
     sys.argv = ["sordino", *job["args"]]
@@ -75,6 +77,7 @@ def warm_up():
     import sordino
 
     with tempfile.TemporaryDirectory() as out:
+        os.environ["SORDINO_HOME"] = out
         pair = (torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
         sordino.train(torch.nn.Linear(2, 2), [pair], test=pair, rounds=1, out=out, device="cpu", seed=0)
 
@@ -97,7 +100,8 @@ class Server:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
     def __call__(self, *args, cwd, **keys):
-        self.process.stdin.write(json.dumps({"args": [str(a) for a in args], "cwd": str(cwd)} | keys) + "\n")
+        job = {"args": [str(a) for a in args], "cwd": str(cwd), "home": os.environ["SORDINO_HOME"]}
+        self.process.stdin.write(json.dumps(job | keys) + "\n")
         self.process.stdin.flush()
         found = json.loads(self.process.stdout.readline())
         return subprocess.CompletedProcess(args, found["rc"], found["stdout"], found["stderr"])

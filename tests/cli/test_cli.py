@@ -121,10 +121,11 @@ def test_an_error_is_one_line_and_leaves_no_folder(args, kind, words, call, here
     assert no_folder(here)
 
 
-@pytest.mark.parametrize("args", [("run", "small.toml", "--out"), ("run", "small.toml", "--ledger"), ("explain",)])
+@pytest.mark.parametrize("args", [("run", "small.toml", "--ledger"), ("explain",)])
 def test_a_name_too_long_for_a_file_is_one_line(args, call, here):
     before = sorted(here.iterdir())
     one_line(call(*args, "x" * 300), "File name too long", "xxx", "characters)")
+    one_line(call("run", "small.toml", "--out", "x" * 300), "RunError", "cannot make a run folder", "name too long")
     assert sorted(here.iterdir()) == before
 
 

@@ -61,7 +61,7 @@ def test_it_runs_is_charged_and_compared(tmp_path, plugins):
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["guarantee"]["unit"] == "client" and 7.9 < told["guarantee"]["epsilon"] <= 8
-    shown = sordino(tmp_path, plugins, "ledger", "show", "runs/ledger.sqlite", "--json")
+    shown = sordino(tmp_path, plugins, "ledger", "show", "--json")
     assert shown.returncode == 0 and "boxed" in shown.stdout
     both = sordino(tmp_path, plugins, "compare", "--methods", "boxed,nbafl", "--epsilon", "8", "--seeds", "1",
                    *common, "--name", "c", "--json")  # fmt: skip

@@ -14,7 +14,7 @@ import torch
 from scipy.stats import binomtest
 
 import sordino
-from problems import federation, job, linear, mlp, plan, same_weights
+from problems import federation, job, linear, mlp, plan, registry, same_weights
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.core.types import Batch, State
@@ -157,9 +157,12 @@ def test_what_cannot_be_meant(keys, told):
 
 
 def cohorts(folder):
-    """Who was charged, round by round."""
-    kept = sqlite3.connect(folder / "ledger.sqlite")
-    rows = kept.execute("SELECT what, owners FROM entry WHERE kind = 'round' ORDER BY id").fetchall()
+    """Who was charged for a run, round by round."""
+    kept = sqlite3.connect(registry())
+    job = json.loads((folder / "private" / "ledger.json").read_text())["job"]
+    rows = kept.execute(
+        "SELECT what, owners FROM entry WHERE kind = 'round' AND job = ? ORDER BY id", (job,)
+    ).fetchall()
     kept.close()
     return {json.loads(what)["round"]: ids(owners).tolist() for what, owners in rows}
 
@@ -176,7 +179,7 @@ def test_nobody_is_in_a_cohort_or_pays_before_joining(sampling, tmp_path):
     }
     result = sordino.train(mlp(), federation(), method="dp-fedavg", out=str(tmp_path), **keys)
     sampler = Poisson(0.6) if sampling == "poisson" else FixedSize(5)
-    found = cohorts(tmp_path)
+    found = cohorts(result.folder)
     for r in range(8):
         drawn = sampler.draw(8, Stream.research(0).at("round", r).at("sample")).tolist()
         assert found[r] == [i for i in drawn if i < 4 or r >= 4]
@@ -206,7 +209,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     finally:
         faults.set_hook(None)
     again = sordino.train(linear(), federation(), resume=tmp_path / "cut" / "it")
-    assert same_weights(whole.model, again.model) and cohorts(tmp_path / "whole") == cohorts(tmp_path / "cut")
+    assert same_weights(whole.model, again.model) and cohorts(whole.folder) == cohorts(again.folder)
 
 
 @pytest.mark.parametrize("method", ["adaptive-noise", "adaptive-noise-paper"])
@@ -215,7 +218,7 @@ def test_participations_are_counted_from_when_a_client_is_there(method, tmp_path
     made = job(linear(), method=method, rounds=6, joining="0.5:4", dropout="0.4", client_rate=0.6, out=str(tmp_path),
                epsilon=8.0)  # fmt: skip
     result = run.execute(made, own=True)
-    found, answered, charged = cohorts(tmp_path), np.zeros(8, int), np.zeros(8, int)
+    found, answered, charged = cohorts(result.folder), np.zeros(8, int), np.zeros(8, int)
     for r in range(6):
         fates = made.rng.at("round", r).at("clients").at("stragglers").rows(found[r]).uniform(2)[:, 0]
         charged[found[r]] += 1

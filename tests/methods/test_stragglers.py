@@ -14,7 +14,7 @@ import torch
 from scipy.stats import binomtest, chisquare, kstest, uniform
 
 import sordino
-from problems import federation, job, mlp, plan, same_weights
+from problems import federation, job, mlp, plan, registry, same_weights
 from sordino.core.rng import Stream
 from sordino.core.types import Batch, State
 from sordino.data.clients import adopt
@@ -312,7 +312,7 @@ def killed(point, number, model, clients, **keys):
 
 def test_everyone_who_is_drawn_pays_heard_or_not(tmp_path):
     result = sordino.train(mlp(), federation(), **keys(tmp_path, dropout="0.5", rounds=8))
-    kept = sqlite3.connect(tmp_path / "ledger.sqlite")
+    kept = sqlite3.connect(registry())
     rows = kept.execute("SELECT what, owners FROM entry WHERE kind = 'round' ORDER BY id").fetchall()
     kept.close()
     charged = [ids(owners).tolist() for _, owners in rows]

@@ -10,7 +10,7 @@ from multiprocessing import active_children
 
 import pytest
 
-from problems import charges
+from problems import charges, registry
 from sordino.core.errors import BudgetError, DataError, RunError, SpecError
 from sordino.core.types import Batch
 from sordino.engines.simulator import Simulator
@@ -18,6 +18,7 @@ from sordino.report.cells import read
 from sordino.report.summary import blocks, lines
 from sordino.report.tables import cell_row, to_csv
 from sordino.runs import build, compare, faults, spec
+from sordino.runs.ledger import Budget, Ledger
 from sordino.runs.run import absolute
 
 EASY = {"features": "none", "clients": 8, "rounds": 4, "learning_rate": 0.5, "device": "cpu", "checkpoint_seconds": 0.0}
@@ -243,9 +244,9 @@ def test_cells_share_one_ledger_and_all_that_the_seed_draws(made, tmp_path, monk
         (r, 4) for r in (1, 2, 3, 4)
     ]
     at = {c.name: folder.path / "cells" / c.name for c in found}
-    assert {(at[n] / json.loads((at[n] / "private" / "ledger.json").read_text())["path"]).resolve() for n in at} == {
-        (folder.path / "ledger.sqlite").resolve()
-    }
+    found_at = {json.loads((at[n] / "private" / "ledger.json").read_text())["path"] for n in at}
+    assert found_at == {None}  # these data are one's own
+    assert registry().is_file() and not (folder.path / "ledger.sqlite").exists()
     assert all(charges(path) == [0, 1, 2, 3] for path in at.values())
     parts = [(c.x.tolist(), c.all_sizes().tolist()) for c in (build.from_spec(c.spec).clients for c in found)]
     for drawn in (parts, seen.first, seen.cohorts):  # of four methods with one seed, then with the other
@@ -257,6 +258,26 @@ def test_cells_share_one_ledger_and_all_that_the_seed_draws(made, tmp_path, monk
         assert order[none] == order[none + 2] != order[dp_sgd] == order[dp_sgd + 2]
         assert len(order[none]) == len(order[dp_sgd]) == 4 * 3
     assert order[0] != order[4] and order[1] != order[5]
+
+
+def test_what_a_budget_refuses_is_told_to_the_owner_and_not_to_the_tables(made, tmp_path, capfd):
+    book = Ledger(registry())
+    book.set_budget(Budget(3.0, 1e-3, "plans", None))
+    book.close()
+    _, failures, _ = run(tmp_path, "it", made("dp-sgd", (2.0,), 2))
+    assert list(failures) == ["dp-sgd-eps2-seed1"]
+    assert failures["dp-sgd-eps2-seed1"].startswith("BudgetError: a budget in the ledger does not pay for it")
+    told = capfd.readouterr().err
+    assert "dp-sgd-eps2-seed1: " in told and "left: epsilon 1" in told and "96 of 96 records are known" in told
+
+
+def test_a_shipped_benchmark_has_a_ledger_of_the_comparison(tmp_path):
+    keys = EASY | {"dataset": "mnist", "rounds": 1, "model": "linear"}
+    folder, failures, _ = run(tmp_path, "it", compare.cells(["none"], [2.0], 1, keys, {}))
+    assert not failures and (folder.path / "ledger.sqlite").is_file() and not registry().exists()
+    book = Ledger(folder.path / "ledger.sqlite", "read")
+    assert book.data() == ["benchmark mnist"] and book.store() is None
+    book.close()
 
 
 def test_only_claims_that_do_not_hold_are_kept_out_of_the_ranking(made, tmp_path):

@@ -15,13 +15,13 @@ from scipy.stats import chi2, kstest, norm
 from torch import nn
 
 import sordino
-from problems import CLASSES, FEATURES, federation, job, mlp
+from problems import CLASSES, FEATURES, federation, job, mlp, registry
 from sordino.core.errors import BudgetError, SpecError
 from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients
 from sordino.privacy.events import Gaussian, Repeated, from_json
 from sordino.runs import evaluation, faults, held_out, loop, run, spec
-from sordino.runs.ledger import Ledger
+from sordino.runs.ledger import Budget, Ledger
 
 SIZES = (10, 14, 8, 12)
 USERS = np.concatenate([100 * k + np.arange(n) * 3 // n for k, n in enumerate(SIZES)])
@@ -271,7 +271,7 @@ def test_promise_guarantee_and_ledger_hold_the_evaluations(method, tmp_path):
         assert found.epsilon > 1.99
     bare = job(clients=federation(SIZES), method=method, rounds=4)
     assert made.plan.z == bare.plan.z if method == "dp-sgd" else made.plan.z > bare.plan.z
-    kept = sqlite3.connect(tmp_path / "ledger.sqlite")
+    kept = sqlite3.connect(registry())
     (event,) = (from_json(json.loads(e)) for (e,) in kept.execute("SELECT event FROM entry WHERE kind = 'plan'"))
     kept.close()
     released = (*made.once, *made.apart)
@@ -343,12 +343,13 @@ def test_a_kill_loses_no_record(tmp_path):
 def test_held_out_records_are_the_same_data_in_the_ledger(keys, tmp_path):
     """A budget on the data holds whatever part of them is held out."""
     common = {"rounds": 1, "device": "cpu", "out": str(tmp_path), "epsilon": 2.0}
-    first = sordino.train(mlp(), federation(SIZES), name="first", **common)
-    book = Ledger(tmp_path / "ledger.sqlite")
-    data = json.loads((first.folder / "private" / "ledger.json").read_text())["data"]
+    sordino.train(mlp(), federation(SIZES), name="first", **common)
+    book = Ledger(registry())
+    book.set_budget(Budget(3.0, 1e-3, "plans", None))
     book.close()
-    second = sordino.train(mlp(), federation(SIZES), name="second", **common | keys)
-    assert json.loads((second.folder / "private" / "ledger.json").read_text())["data"] == data
+    with pytest.raises(BudgetError, match="left: epsilon 1"):
+        sordino.train(mlp(), federation(SIZES), name="second", **common | keys)
+    sordino.train(mlp(), federation(SIZES, seed=3), name="second", **common | keys)  # of other people
 
 
 def test_a_run_is_not_resumed_with_other_held_out_records(tmp_path):

@@ -34,7 +34,7 @@ def test_a_real_full_disk(small_npz, sordino_command):
     (here / "it.toml").write_text(TOML.format(rounds=250, every=0, mode="research"))
     whole = sordino_command("run", "it.toml", "--name", "whole", "--json", cwd=here)
     assert whole.returncode == 0, whole.stderr
-    own = ("--ledger", "it.sqlite")  # the shared one is large already
+    own = ("--ledger", "it.sqlite")  # the registry is large already
     failed = sordino_command("run", "it.toml", "--name", "it", "--json", *own, cwd=here, fsize=120_000)
     assert failed.returncode == 2 and "Traceback" not in failed.stderr
     assert failed.stderr.startswith("sordino: RunError: cannot write") and failed.stderr.count("\n") == 1

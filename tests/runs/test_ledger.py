@@ -198,14 +198,18 @@ def test_a_million_clients_are_counted(opened):
 def test_a_long_ledger_opens_without_reading_it(books, path):
     """100,000 rows of another job; opening, planning and paying look up their own rows alone."""
     book = books()
-    blank = ("other", "e", None, "{}", "", "", "", "", "", None, None, "", "")
+    blank = ("other", "e", None, "{}", "", "", "", "", "", None, None, "", "", "")
     with book.chain.writing():
         many = ((i, "round", *blank) for i in range(1, 100_001))
-        book.chain._db.executemany(f"INSERT INTO entry VALUES ({', '.join('?' * 15)})", many)
+        book.chain._db.executemany(f"INSERT INTO entry VALUES ({', '.join('?' * 16)})", many)
     again = books().open_job("it", "d", plan(), 50, 50, True)
     for number in range(20):
         again.spend(number, cohort(*range(100)), COST)
-    for where in ("job = 'it' AND kind = 'round' AND id > 7", "data = 'd' AND kind IN ('plan', 'trial')"):
+    for where in (
+        "job = 'it' AND kind = 'round' AND id > 7",
+        "data = 'd' AND kind IN ('plan', 'trial')",
+        "kind <> 'round' AND kind IN ('plan', 'trial')",
+    ):
         plan_of = book.chain._db.execute(f"EXPLAIN QUERY PLAN SELECT * FROM entry WHERE {where} ORDER BY id").fetchall()
         assert "USING INDEX" in str(plan_of), plan_of
 
@@ -273,9 +277,9 @@ def test_a_page_that_went_bad_is_an_error_or_a_problem_and_no_stack_trace(opened
 def test_another_schema_is_an_error(books, path):
     books().close()
     db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version = 3")
+    db.execute("PRAGMA user_version = 4")
     db.close()
-    with pytest.raises(RunError, match="schema 3"):
+    with pytest.raises(RunError, match="schema 4"):
         Ledger(path)
 
 
@@ -386,7 +390,7 @@ def ten(opened):
         "DELETE FROM entry",
         "INSERT OR REPLACE INTO entry SELECT * FROM entry WHERE id = 3",
         "INSERT INTO entry SELECT 99, kind, job, data, owners, what, time, unit, relation, viewer, event, epsilon, "
-        "delta, previous, hash FROM entry WHERE id = 3",
+        "delta, nonce, previous, hash FROM entry WHERE id = 3",
         "UPDATE OR IGNORE entry SET hash = ''",
     ],
 )
@@ -427,7 +431,7 @@ def test_every_column_is_in_the_hash(opened, path, books):
     entry = list(books().chain.select())[4]
     for name, value in {
         "id": 6, "kind": "x", "job": "x", "data": "x", "owners": b"x", "what": "x", "time": "x", "unit": "x",
-        "relation": "x", "viewer": "x", "event": "x", "epsilon": 1.0, "delta": 1.0, "previous": "x",
+        "relation": "x", "viewer": "x", "event": "x", "epsilon": 1.0, "delta": 1.0, "nonce": "x", "previous": "x",
     }.items():  # fmt: skip
         assert replace(entry, **{name: value}).digest() != entry.hash
     assert entry.digest() == entry.hash and len(entry.hash) == 64

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import sordino
-from problems import charges, federation, held_out, job, mlp, same_weights
+from problems import charges, federation, held_out, job, mlp, registry, same_weights
 from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.data.clients import ArrayClients, LazyClients
 from sordino.privacy import account
@@ -69,29 +69,29 @@ def kill_at(point):
 
 
 def test_runs_on_the_same_data_share_a_budget_and_are_refused_before_any_work(tmp_path):
-    set_budget(tmp_path / "ledger.sqlite", 2.5)
+    set_budget(registry(), 2.5)
     train(tmp_path, name="one")
     train(tmp_path, name="two", method="dp-sgd", seed=3, rounds=5)
-    before = entries(tmp_path / "ledger.sqlite")
+    before = entries(registry())
     with pytest.raises(BudgetError, match=r"asks for epsilon 0\.99.*left: epsilon 0\.5.*would fit: epsilon <= 0\.5"):
         train(tmp_path, name="three")
-    assert folders(tmp_path) == ["one", "two"] and entries(tmp_path / "ledger.sqlite") == before
+    assert folders(tmp_path) == ["one", "two"] and entries(registry()) == before
     train(tmp_path, name="three", epsilon=0.5)
     train(tmp_path, federation(seed=1), name="four")  # other data
-    plans = [e for e in entries(tmp_path / "ledger.sqlite") if e[0] == "plan"]
+    plans = [e for e in entries(registry()) if e[0] == "plan"]
     assert len(plans) == 4 and len({e[2] for e in plans}) == 2
     assert [round(e[3], 1) for e in plans] == [1.0, 1.0, 0.5, 1.0] and plans[0][4] == 1e-5
 
 
 def test_every_run_has_its_ledger_head_and_they_all_verify(tmp_path):
     results = [train(tmp_path, seed=s) for s in (1, 2)]
-    book = Ledger(tmp_path / "ledger.sqlite", "read")
+    book = Ledger(registry(), "read")
     try:
         heads = []
         for result in results:
             kept = json.loads((result.folder / "private" / "ledger.json").read_text())
             assert kept["head"] not in "".join(p.read_text() for p in (result.folder / "public").glob("*.json"))
-            assert kept["path"] == "../ledger.sqlite"
+            assert kept["path"] is None and kept["data"] is None
             heads.append((str(result.folder), kept["entries"], kept["head"]))
         assert [h[1] for h in heads] == [4, 8]  # a plan and three rounds each
         assert book.chain.verify(heads) == [] and book.chain.head() == (8, heads[1][2])
@@ -115,7 +115,7 @@ def test_a_run_may_name_its_ledger_and_be_moved(tmp_path):
 @pytest.mark.parametrize("mode", ["research", "secure"])
 @pytest.mark.parametrize("point", ["planning", "planned", "paid", "merged", "noting", "finishing"])
 def test_a_plan_is_charged_once_however_often_the_run_dies(mode, point, tmp_path):
-    set_budget(tmp_path / "ledger.sqlite", 1.0)
+    set_budget(registry(), 1.0)
     kill_at(point)
     with pytest.raises(Killed):
         train(tmp_path, name="it", mode=mode)
@@ -123,17 +123,17 @@ def test_a_plan_is_charged_once_however_often_the_run_dies(mode, point, tmp_path
         with contextlib.suppress(Killed):
             sordino.train(mlp(), federation(), test=held_out(), resume=tmp_path / "it")
     faults.set_hook(None)
-    planned = [e for e in entries(tmp_path / "ledger.sqlite") if e[0] == "plan"]
+    planned = [e for e in entries(registry()) if e[0] == "plan"]
     assert len(planned) == (point != "planning")
     result = sordino.train(mlp(), federation(), test=held_out(), resume=tmp_path / "it")
-    assert len([e for e in entries(tmp_path / "ledger.sqlite") if e[0] == "plan"]) == 1
+    assert len([e for e in entries(registry()) if e[0] == "plan"]) == 1
     assert result.guarantee.epsilon <= 1.0 and len(charges(tmp_path / "it")) == 3
     with pytest.raises(BudgetError, match=r"left: epsilon \d\.?\d*e-"):
         train(tmp_path, name="next")
 
 
 def test_an_abandoned_run_stays_charged(tmp_path):
-    set_budget(tmp_path / "ledger.sqlite", 1.5)
+    set_budget(registry(), 1.5)
     kill_at("drawn")
     with pytest.raises(Killed):
         train(tmp_path, name="it")
@@ -145,10 +145,10 @@ def test_an_abandoned_run_stays_charged(tmp_path):
 
 def test_a_refusal_at_the_last_moment_leaves_no_folder(tmp_path, monkeypatch):
     """Another run took the rest of the budget between the first look and the entry."""
-    set_budget(tmp_path / "ledger.sqlite", 1.5)
+    set_budget(registry(), 1.5)
     train(tmp_path, name="one")
     with monkeypatch.context() as patch:
-        patch.setattr(run, "_afford", lambda job, data: None)
+        patch.setattr(run, "afford", lambda job, data: None)
         with pytest.raises(BudgetError, match="left: epsilon"):
             train(tmp_path, name="two")
     assert folders(tmp_path) == ["one"]
@@ -158,27 +158,27 @@ def test_a_name_that_is_taken_costs_nothing(tmp_path):
     train(tmp_path, name="one")
     with pytest.raises(RunError, match="exists already"):
         train(tmp_path, name="one")
-    assert len([e for e in entries(tmp_path / "ledger.sqlite") if e[0] == "plan"]) == 1
+    assert len([e for e in entries(registry()) if e[0] == "plan"]) == 1
 
 
 def test_a_run_without_privacy_is_counted_as_infinite_and_refused_under_a_budget(tmp_path):
     train(tmp_path, method="none")
-    assert entries(tmp_path / "ledger.sqlite", "kind = 'plan'")[0][3] == float("inf")
-    other = tmp_path / "other"
-    set_budget(other / "ledger.sqlite", 100.0)
+    assert entries(registry(), "kind = 'plan'")[0][3] == float("inf")
+    other = {"ledger": str(tmp_path / "other.sqlite"), "out": str(tmp_path / "other")}
+    set_budget(tmp_path / "other.sqlite", 100.0)
     with pytest.raises(BudgetError, match="epsilon inf"):
-        train(other, method="none")
-    made = job(method="dp-sgd", out=str(other))
+        train(method="none", **other)
+    made = job(method="dp-sgd", **other)
     object.__setattr__(made.spec, "baseline", True)
     with pytest.raises(BudgetError, match="no baseline without privacy"):
         run.execute(made, own=True)
-    assert folders(other) == []
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("theory", ["rdp", "gdp"])
 def test_runs_of_plain_gaussians_add_up_better_than_their_epsilons(theory, tmp_path):
     """Budget 2: plain sums would admit four runs of epsilon 0.5, and a delta for each of them."""
-    set_budget(tmp_path / "ledger.sqlite", 2.0, 1e-5, theory)
+    set_budget(registry(), 2.0, 1e-5, theory)
     ran = 0
     with pytest.raises(BudgetError, match="Gaussian noise of multiplier >="):
         for ran in range(20):
@@ -188,11 +188,12 @@ def test_runs_of_plain_gaussians_add_up_better_than_their_epsilons(theory, tmp_p
 
 @pytest.mark.parametrize("content", [b"x" * 5000, b""])
 def test_a_damaged_ledger_stops_a_run_before_its_folder(content, tmp_path):
-    (tmp_path / "ledger.sqlite").write_bytes(content)
+    registry().parent.mkdir()
+    registry().write_bytes(content)
     if content:
         with pytest.raises(RunError, match="cannot open the ledger"):
             train(tmp_path, name="it")
-        assert folders(tmp_path) == [] and (tmp_path / "ledger.sqlite").read_bytes() == content
+        assert folders(tmp_path) == [] and registry().read_bytes() == content
     else:
         train(tmp_path, name="it")  # an empty file is a new one
 
@@ -230,7 +231,7 @@ def test_evaluation_on_public_data_is_said_to_be_so(tmp_path):
     result = train(tmp_path, evaluate_every=2)
     assert [r.evaluated_on for r in result.history] == [None, "public test data", "public test data"]
     assert json.loads((result.folder / "public" / "plan.json").read_text())["evaluated_on"] == "public test data"
-    assert [k for k, *_ in entries(tmp_path / "ledger.sqlite")] == ["plan", "round", "round", "round"]
+    assert [k for k, *_ in entries(registry())] == ["plan", "round", "round", "round"]
     blind = sordino.train(mlp(), federation(), rounds=1, out=str(tmp_path), device="cpu")
     assert blind.history[0].evaluated_on is None
     assert json.loads((blind.folder / "public" / "plan.json").read_text())["evaluated_on"] is None
@@ -254,7 +255,7 @@ def test_a_client_takes_part_only_while_its_own_budget_pays(method, tmp_path):
         assert (
             account.epsilon(Repeated(event, caps[e]), 1e-5) <= e < account.epsilon(Repeated(event, caps[e] + 1), 1e-5)
         )
-    db = sqlite3.connect(tmp_path / "ledger.sqlite")
+    db = sqlite3.connect(registry())
     cohorts = [np.frombuffer(b, "<i8") for (b,) in db.execute("SELECT owners FROM entry WHERE kind = 'round'")]
     db.close()
     taken = np.bincount(np.concatenate(cohorts), minlength=8)
@@ -295,7 +296,7 @@ def test_budgets_are_dealt_alike_after_a_crash_also_in_secure_mode(tmp_path):
     faults.set_hook(None)
     result = sordino.train(mlp(), federation(), test=held_out(), resume=tmp_path / "it")
     caps = job(epsilon=1.0, **keys).caps
-    db = sqlite3.connect(tmp_path / "ledger.sqlite")
+    db = sqlite3.connect(registry())
     cohorts = [np.frombuffer(b, "<i8") for (b,) in db.execute("SELECT owners FROM entry WHERE kind = 'round'")]
     db.close()
     assert (np.bincount(np.concatenate(cohorts), minlength=8) <= caps).all() and caps.min() < 4

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sordino
-from problems import charges, federation, held_out, mlp, same_weights
+from problems import charges, federation, held_out, mlp, registry, same_weights
 from sordino.core.errors import RunError
 from sordino.runs import faults
 from sordino.runs.folder import CHECKPOINT, PREVIOUS, RunFolder
@@ -226,7 +226,7 @@ def test_a_torn_last_record_is_dropped(tail, tmp_path, unkilled):
 def test_a_lost_or_damaged_ledger_is_an_error(tmp_path):
     """What was spent is no longer known: going on would report less than was spent."""
     folder = stopped(tmp_path)
-    ledger, note = tmp_path / "ledger.sqlite", folder / "private" / "ledger.json"
+    ledger, note = registry(), folder / "private" / "ledger.json"
     kept, kept_note = ledger.read_bytes(), note.read_text()
     ledger.write_bytes(b"no database at all" * 100)
     with pytest.raises(RunError, match="cannot open the ledger"):
@@ -247,7 +247,7 @@ def test_a_lost_or_damaged_ledger_is_an_error(tmp_path):
 def test_a_ledger_that_was_cut_or_put_back_is_an_error(tmp_path):
     """An old copy would let the run pay for the same rounds twice."""
     folder = stopped(tmp_path, 1)
-    ledger = tmp_path / "ledger.sqlite"
+    ledger = registry()
     old = ledger.read_bytes()
     assert run_killed("paid", 2, resume=folder)  # two rounds more, one of them noted in the folder
     new = ledger.read_bytes()
@@ -266,7 +266,7 @@ def test_a_ledger_that_is_removed_under_a_run_stops_it_before_the_next_release(m
     def hook(name):
         merged.append(name == "merged")
         if name == "merged" and sum(merged) == 2:
-            (tmp_path / "ledger.sqlite").unlink()
+            registry().unlink()
 
     faults.set_hook(hook)
     with pytest.raises(RunError, match=r"removed or replaced|No such file") as error:

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 import sordino
-from problems import charges, federation, held_out, job, linear
+from problems import charges, federation, held_out, job, linear, registry
 from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy.accountants import gdp
 from sordino.runs import faults
@@ -47,7 +47,7 @@ KEYS = {"method": "geodp", "noise_ratio": 0.5, "rounds": 6, "epsilon": 2.0, "lea
 
 def test_every_round_is_charged_with_its_own_noise(tmp_path):
     result = train(tmp_path, **KEYS)
-    with sqlite3.connect(tmp_path / "ledger.sqlite") as book:
+    with sqlite3.connect(registry()) as book:
         found = [json.loads(e) for (e,) in book.execute("SELECT event FROM entry WHERE kind = 'round' ORDER BY id")]
     book.close()
     levels = [e["event"]["noise_multiplier"] for e in found]

@@ -13,41 +13,48 @@ from typing import Any
 
 import click
 
+from sordino.cli.registry import COMMANDS, HELP, PATH, chosen, ledger_option, name
 from sordino.core.errors import RunError, SpecError
 from sordino.core.parts import PRIVATE, locate
 from sordino.core.rounding import up
 from sordino.privacy import trust
 from sordino.privacy.filters import THEORIES
+from sordino.runs import home
 from sordino.runs.chain import COLUMNS, Entry
 from sordino.runs.jobs import ids
 from sordino.runs.ledger import RELATIONS, UNITS, Budget, Ledger, View
 
-DEFAULT = Path("runs") / "ledger.sqlite"
-HELP = {"help_option_names": ["-h", "--help"]}
-_file = click.argument("file", metavar="[LEDGER]", required=False, default=DEFAULT, type=click.Path(path_type=Path))
-_option = click.option(
-    "--ledger", "file", default=DEFAULT, type=click.Path(path_type=Path), metavar="LEDGER", help=f"Default: {DEFAULT}."
-)
+SHOWN = tuple(c for c in COLUMNS if c != "nonce")
+_file = click.argument("file", metavar="[LEDGER]", required=False, default=None, type=PATH)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(context_settings=HELP)
 def ledger() -> None:
-    """Set a budget, show what was spent, verify or export a ledger."""
+    """Budgets over all runs on the same people's data, and what was spent.
+
+    All runs are charged to one registry: SORDINO_HOME, else $XDG_DATA_HOME/sordino, else ~/.local/share/sordino. It
+    recognises data that were used before by keyed hashes of the people in them, whatever their file, order or name.
+    That guards an honest owner against forgetting; it does not guard against an owner who lies.
+    """
+
+
+for command in COMMANDS:
+    ledger.add_command(command)
 
 
 @ledger.command(context_settings=HELP)
 @click.option("--epsilon", type=float, required=True, help="What all jobs on the same data may spend in total.")
 @click.option("--delta", type=float, required=True, help="Their total delta.")
-@click.option("--data", default=None, metavar="FINGERPRINT", help="Of these data (its first letters are enough).")
-@click.option("--run", default=None, type=click.Path(path_type=Path), help="Of the data of this run folder.")
+@click.option("--data-name", "data", default=None, metavar="NAME", help="Of the data of this name.")
+@click.option("--run", default=None, type=PATH, help="Of the data of this run folder.")
 @click.option("--theory", type=click.Choice(THEORIES), default="plans", show_default=True, help="How jobs add up.")
 @click.option("--unit", type=click.Choice(UNITS), default=None, help="Whom it protects (default: as the first job).")
 @click.option("--relation", type=click.Choice(RELATIONS), default=None, help="In which relation (default: likewise).")
 @click.option(
     "--viewer", default=None, metavar="VIEWER", help="Against whom: server, public, server+2 (default: likewise)."
 )
-@_option
+@ledger_option
 @_json
 def budget(
     epsilon: float,
@@ -58,40 +65,41 @@ def budget(
     unit: str | None,
     relation: str | None,
     viewer: str | None,
-    file: Path,
+    file: Path | None,
     as_json: bool,
 ) -> None:
-    """Set what may be spent: on these data, or (without --data and --run) on each data set that has no other budget."""
+    """Set what may be spent on the people in these data, or (without a name or run) on each data set without another.
+
+    It holds for whoever is in them, under whatever name."""
     if data is not None and run is not None:
-        raise SpecError("give --data or --run, not both.")
+        raise SpecError("give --data-name or --run, not both.")
     given = (unit, relation, viewer)
     if any(given) and not all(given):
         raise SpecError("give --unit, --relation and --viewer together, or none of them.")
-    if run is not None:
-        kept = _kept(run)
-        file, data = _home(run, kept), kept["data"]
-    book = Ledger(file)
+    kept = None if run is None else _kept(run)
+    path = chosen(file) if run is None or kept is None else _home(run, kept)
+    book = Ledger(path)
     try:
-        chosen = _full(book, data) if data else ""
+        label = _label(book, data, kept)
         view = View(unit, relation, str(trust.viewer(viewer))) if unit and relation and viewer else None
-        entry = book.set_budget(Budget(epsilon, delta, theory, view), chosen)
+        entry = book.set_budget(Budget(epsilon, delta, theory, view), label)
     finally:
         book.close()
-    whom = f"data {chosen[:12]}" if chosen else "each data set without a budget of its own"
+    whom = f"data {label}" if label else "each data set without a budget of its own"
     if as_json:
         click.echo(jsonlib.dumps(_plain(entry), indent=2))
     else:
         click.echo(
-            f"{file}, row {entry.id}: total budget epsilon = {epsilon:g}, delta = {delta:g} ({theory}) for {whom}."
+            f"{path}, row {entry.id}: total budget epsilon = {epsilon:g}, delta = {delta:g} ({theory}) for {whom}."
         )
 
 
 @ledger.command(context_settings=HELP)
 @_file
 @_json
-def show(file: Path, as_json: bool) -> None:
+def show(file: Path | None, as_json: bool) -> None:
     """What was spent on which data by which job, in total, and what is left."""
-    book = Ledger(file, "read")
+    book = Ledger(chosen(file), "read")
     try:
         found = _summary(book)
     finally:
@@ -99,9 +107,9 @@ def show(file: Path, as_json: bool) -> None:
     if as_json:
         click.echo(jsonlib.dumps(found, indent=2, allow_nan=False))
         return
-    click.echo(f"{file}: {found['entries']} entries, head {found['head'][:12]}")
+    click.echo(f"{book.path}: {found['entries']} entries, head {found['head'][:12]}")
     for data in found["data"]:
-        click.echo(f"\ndata {data['data'][:12]}")
+        click.echo(f"\ndata {data['data']}")
         heads = ("job", "kind", "purpose", "run", "mode", "unit", "relation", "viewer", "epsilon", "delta", "rounds")
         rows = [[_cell(h, job[h]) for h in heads] for job in data["jobs"]]
         widths = [max(len(r[i]) for r in [list(heads), *rows]) for i in range(len(heads))]
@@ -115,18 +123,16 @@ def show(file: Path, as_json: bool) -> None:
 
 @ledger.command(context_settings=HELP)
 @_file
-@click.option("--against", multiple=True, type=click.Path(path_type=Path), help="A run folder, or its ledger.json.")
+@click.option("--against", multiple=True, type=PATH, help="A run folder, or its ledger.json.")
 @_json
-def verify(file: Path, against: tuple[Path, ...], as_json: bool) -> None:
+def verify(file: Path | None, against: tuple[Path, ...], as_json: bool) -> None:
     """Recompute the chain; with --against, see whether it still holds what a run saw. Exit code 1 if not."""
     heads, homes = [], []
     for path in against:
         kept = _kept(path)
         heads.append((str(path), int(kept["entries"]), str(kept["head"])))
         homes.append(_home(path, kept))
-    source = click.get_current_context().get_parameter_source("file")
-    if homes and source is not None and source.name == "DEFAULT":
-        file = homes[0]
+    file = file or (homes[0] if homes else home.registry())
     book = Ledger(file, "read")
     try:
         problems = book.chain.verify(heads)
@@ -150,10 +156,10 @@ def verify(file: Path, against: tuple[Path, ...], as_json: bool) -> None:
 @ledger.command(context_settings=HELP)
 @click.argument("target", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--format", "kind", type=click.Choice(["csv", "json"]), default="csv", show_default=True)
-@_option
-def export(target: Path, kind: str, file: Path) -> None:
-    """Write all entries to FILE."""
-    book = Ledger(file, "read")
+@ledger_option
+def export(target: Path, kind: str, file: Path | None) -> None:
+    """Write all entries to FILE; their secret nonces stay in the ledger."""
+    book = Ledger(chosen(file), "read")
     try:
         rows = [_plain(e) for e in book.chain.select()]
     finally:
@@ -163,8 +169,8 @@ def export(target: Path, kind: str, file: Path) -> None:
     else:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows([_csv(row[c]) for c in COLUMNS] for row in rows)
+        writer.writerow(SHOWN)
+        writer.writerows([_csv(row[c]) for c in SHOWN] for row in rows)
         text = out.getvalue()
     temporary = target.with_name(f"{target.name}.tmp")
     try:
@@ -184,7 +190,7 @@ def _kept(path: Path) -> dict[str, Any]:
     try:
         found = jsonlib.loads(file.read_text())
         found = found.get("ledger", found)
-        if {"path", "data", "entries", "head"} <= found.keys():
+        if {"path", "job", "entries", "head"} <= found.keys():
             return dict(found)
     except (OSError, ValueError, AttributeError) as error:
         raise RunError(f"cannot read {file}: {error}") from error
@@ -192,18 +198,20 @@ def _kept(path: Path) -> dict[str, Any]:
 
 
 def _home(path: Path, kept: dict[str, Any]) -> Path:
+    if kept["path"] is None:
+        return home.registry()
     run = path if path.is_dir() else path.parent.parent if path.parent.name == PRIVATE else path.parent
     return Path(os.path.relpath(run / kept["path"]))
 
 
-def _full(book: Ledger, start: str) -> str:
-    """The one fingerprint that begins like this; a whole one may be new."""
-    found = [d for d in book.data() if d.startswith(start)]
-    if len(found) == 1:
-        return found[0]
-    if not found and len(start) == 32:
-        return start
-    raise SpecError(f"{len(found)} data sets in {book.path} begin with {start!r}. `sordino ledger show` lists them.")
+def _label(book: Ledger, data: str | None, kept: dict[str, Any] | None) -> str:
+    """What the data are called in the ledger; a name may be one that is still to come."""
+    if kept is not None:
+        found = next(book.chain.select("job = ? AND kind = 'plan'", [kept["job"]]), None)
+        if found is None:
+            raise RunError(f"{book.path} has no job {kept['job']}.")
+        return found.data
+    return "" if data is None else data if data in book.data() else name(data)
 
 
 def _summary(book: Ledger) -> dict[str, Any]:
@@ -213,7 +221,8 @@ def _summary(book: Ledger) -> dict[str, Any]:
         budget, jobs = book.budget(data), []
         for entry in book.charges(data):
             what = entry.details()
-            done = book.chain.count("job = ? AND kind = 'round'", [entry.job]) if entry.kind == "plan" else None
+            here = entry.kind == "plan" and "origin" not in what  # rounds of other ledgers stay there
+            done = book.chain.count("job = ? AND kind = 'round'", [entry.job]) if here else None
             jobs.append(
                 {
                     "job": entry.job,
@@ -271,7 +280,7 @@ def _number(value: float | None) -> float | None:
 
 def _plain(entry: Entry) -> dict[str, Any]:
     """JSON has no infinity: null stands for an infinite epsilon of a charge."""
-    row = {c: getattr(entry, c) for c in COLUMNS}
+    row = {c: getattr(entry, c) for c in SHOWN}
     row |= {"what": entry.details(), "event": jsonlib.loads(entry.event) if entry.event else None}
     return row | {
         "owners": None if entry.owners is None else ids(entry.owners).tolist(),

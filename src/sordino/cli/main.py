@@ -30,7 +30,7 @@ COMMANDS = {  # name -> (module, one line for --help)
     "mechanisms": ("sordino.cli.mechanisms", "List the mechanisms: their geometry, parameters and what is known."),
     "ledger": (
         "sordino.cli.ledger",
-        "Set a budget over all runs on the same data; show, verify or export what was spent.",
+        "Budgets over all runs on the same people's data; what was spent; the registry and its key.",
     ),
     "init": ("sordino.cli.init", "Write a commented run file with every key."),
     "completion": ("sordino.cli.completion", "Print the line that switches shell completion on."),

@@ -32,6 +32,8 @@ class ModelError(SordinoError):
 class BudgetError(SordinoError):
     """A release the privacy budget cannot pay for."""
 
+    public: str | None = None  # what others may be told, where the message is for the owner of the data alone
+
 
 class UnsupportedEvent(SordinoError):  # noqa: N818 (the name reads better without a suffix)
     """An accountant was handed an event it has no theory for."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.core.errors import DataError
+from sordino.data import canonical
 
 Ids = NDArray[np.int64]
 TASKS = ("classification", "regression", "next-token")
@@ -56,6 +57,13 @@ class Dataset:
     notes: tuple[str, ...] = ()  # what a user should know of how it was read
     test_from: str = ""  # the test records in words: how many, and who says that they are public
     assumed: tuple[str, ...] = ()  # what else of one's own data was taken as public, in words
+    raw: canonical.Raw | None = None  # a table's rows before they were encoded, without those that are public
+
+    def private_rows(self) -> canonical.Raw:
+        """All rows that count in a ledger, as they were before any encoding; test records are public."""
+        if self.raw is not None:
+            return self.raw
+        return canonical.of_arrays(self.x_train, users=self.user_train, clients=self.client_train)
 
 
 def class_count(what: str, labels: NDArray[np.int64], classes: int | None) -> tuple[int, tuple[str, ...]]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sordino.core import check
 from sordino.core.errors import DataError
+from sordino.data import canonical
 from sordino.data import schema as schemas
 from sordino.data.dataset import Dataset, Ids, class_count
 from sordino.data.schema import Category, Classes, Column, Number
@@ -100,6 +101,8 @@ def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
         task=first.task, classes=None if first.classes is None else max(p.classes or 0 for p in parts),
         names=first.names, notes=(*first.counted, *first.notes), test_from=words,
         assumed=(*(("the bounds and categories of the schema",) if declared else ()), *counted),
+        raw=canonical.of_table(cells[~out[: len(cells)]], columns.label, columns.split, columns.user, columns.client,
+                               [c for c in declared if c not in roles]),
     )  # fmt: skip
 
 

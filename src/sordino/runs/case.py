@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy import price
 from sordino.privacy.events import Cost
 from sordino.privacy.samplers import FixedSize, Poisson
-from sordino.runs import build, planner, spec
+from sordino.runs import build, home, planner, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
 from sordino.runs.mode import settled
@@ -45,7 +45,7 @@ class Case:
     clients: int | None = None
     records: int | None = None  # of all clients
     users: int | None = None  # of all clients, where they are what is protected
-    ledger: Path = Path("runs") / "ledger.sqlite"
+    ledger: Path = field(default_factory=home.registry)
     problem: SordinoError | None = None  # why there is no job
 
     @property
@@ -148,7 +148,7 @@ def _case(
     job: Job | None,
     problem: SordinoError | None,
 ) -> Case:
-    path = Path(wanted.ledger) if wanted.ledger else Path(wanted.out) / "ledger.sqlite"
+    path = Path(wanted.ledger) if wanted.ledger else home.registry()
     records, users = units(held, "record"), units(held, "user") if wanted.unit == "user" else None
     return Case(wanted, job, module, sample, data, held.count, records, users, path, problem)
 
@@ -161,7 +161,7 @@ def of_run(folder: Path) -> Case:
     plan, ledger = kept.read_json("plan.json", PUBLIC), kept.read_json("ledger.json")
     wanted = spec.from_dict(spec.read(locate(folder, PRIVATE, "spec.toml")))
     try:
-        path = folder / ledger["path"]
+        path = home.registry() if ledger["path"] is None else folder / ledger["path"]
         bare = Case(wanted, clients=int(plan["clients"]), ledger=path)
         own = bool((plan if kept.flat else kept.read_json("job.json")).get("own"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,9 +21,9 @@ from urllib.parse import quote
 
 from sordino.core.errors import RunError, SordinoError
 
-OURS, VERSION = 0x534F5244, 2  # "SORD"; version 1 was one file a run
+OURS, VERSION = 0x534F5244, 3  # "SORD"; version 1 was one file a run, version 2 had no nonces
 GENESIS = "0" * 64
-KINDS = ("budget", "plan", "round", "evaluation", "trial", "audit", "note")
+KINDS = ("budget", "plan", "round", "evaluation", "trial", "audit", "note", "distinct")
 WAIT = 30.0  # seconds to wait for other writers
 T = TypeVar("T")
 
@@ -31,8 +32,9 @@ SCHEMA = (
     id INTEGER PRIMARY KEY,
     kind TEXT NOT NULL, job TEXT NOT NULL, data TEXT NOT NULL, owners BLOB, what TEXT NOT NULL, time TEXT NOT NULL,
     unit TEXT NOT NULL, relation TEXT NOT NULL, viewer TEXT NOT NULL, event TEXT NOT NULL, epsilon REAL, delta REAL,
-    previous TEXT NOT NULL, hash TEXT NOT NULL)""",
+    nonce TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)""",
     "CREATE INDEX by_job ON entry (job, kind)",
+    "CREATE INDEX by_kind ON entry (kind) WHERE kind <> 'round'",
     "CREATE INDEX by_data ON entry (data, kind)",
     """CREATE TRIGGER no_update BEFORE UPDATE ON entry
     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
@@ -49,7 +51,7 @@ class Entry:
     id: int
     kind: str
     job: str
-    data: str  # fingerprint of the clients' data
+    data: str  # the name of the data in the ledger
     owners: bytes | None  # ids of the clients concerned (int64, little-endian); None: all of them
     what: str  # JSON: the round, the purpose, ...
     time: str
@@ -59,6 +61,7 @@ class Entry:
     event: str  # JSON
     epsilon: float | None
     delta: float | None
+    nonce: str  # secret, so that a published hash confirms no guess of what the entry holds
     previous: str
     hash: str
 
@@ -118,6 +121,11 @@ class Chain:
         elif ours != OURS:
             kind = "was written by an older version of Sordino" if "charge" in tables else "is not a ledger"
             raise RunError(f"{self.path} {kind}; nothing in it was changed. Use another file.")
+        elif version == 2:
+            raise RunError(
+                f"{self.path} was written by an earlier version of Sordino; nothing in it was changed. "
+                f"Take over its charges with `sordino ledger import {self.path}`."
+            )
         elif version != VERSION:
             raise RunError(
                 f"{self.path} has schema {version}, this version of Sordino reads {VERSION}. Use another file."
@@ -183,6 +191,7 @@ class Chain:
         blank = dict.fromkeys(("job", "data", "unit", "relation", "viewer", "event"), "")
         known = blank | {"owners": None, "epsilon": None, "delta": None} | values
         known["what"] = json.dumps(known.get("what", {}), sort_keys=True)
+        known["nonce"] = secrets.token_hex(32)
         known["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         entry = Entry(**known, id=last + 1, previous=previous, hash="")
         entry = replace(entry, hash=entry.digest())

@@ -17,7 +17,7 @@ from sordino.core.errors import ModelError, SordinoError
 from sordino.methods.dp_sgd import DpSgd
 from sordino.models.validate import fix, validate
 from sordino.privacy.algebra import non_private
-from sordino.runs import planner
+from sordino.runs import home, planner
 from sordino.runs.case import Case, looks_fitted, repeated
 from sordino.runs.finding import SEVERITIES, Finding
 from sordino.runs.ledger import Ledger
@@ -311,14 +311,15 @@ def ledger(case: Case) -> Iterator[Finding]:
             "weak",
             f"the ledger {path} lies in a temporary folder",
             "when it is deleted, nobody knows any more what was spent on these data",
-            "name a lasting file with ledger = ..., or another out",
+            "name a lasting file with ledger = ..., or a lasting folder with SORDINO_HOME",
         )
     if case.method.private and not _has_budget(case.ledger):
         yield Finding(
             "note",
             f"no budget is set in {case.ledger}",
             "every run has its own epsilon; several runs on the same data add up, and nothing stops them",
-            f"sordino ledger budget --epsilon ... --delta ... --ledger {case.ledger}",
+            "sordino ledger budget --epsilon ... --delta ..."
+            + ("" if case.ledger == home.registry() else f" --ledger {case.ledger}"),
         )
 
 

@@ -2,7 +2,7 @@
 
     OUT/NAME/private/comparison.json   what is compared; the same command goes on, another one is refused
     OUT/NAME/public            tables and figures, made of the cells' public parts alone
-    OUT/NAME/ledger.sqlite     what all cells together were charged
+    OUT/NAME/ledger.sqlite     what all cells together were charged, on a public benchmark; else the user's registry
     OUT/NAME/cells/CELL        a run folder each: METHOD-epsE-seedS; a method without privacy runs once a seed
 
 Cells of one seed share partition and first model, and data order where batches are of one kind: all of them are drawn
@@ -31,7 +31,7 @@ from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.record import RoundRecord
 from sordino.methods.base import Method
-from sordino.runs import build, case, prepare, returned, run, spec
+from sordino.runs import build, case, home, prepare, returned, run, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
 from sordino.runs.prepare import Kept
@@ -41,8 +41,8 @@ COMPARISON, RESULT = "comparison.json", "result.json"
 CHOSEN = ("method", "epsilon", "seed", "name", "out")  # by the comparison itself
 SHARED = (  # one method's own value would make another problem of it
     *CHOSEN, "delta", "budgets", "mode", "dataset", "data_dir", "label_column", "client_column", "user_column",
-    "split_column", "schema", "test", "public_share", "public_data", "partition", "clients", "without_private",
-    "server_data", "validation", "tuning", "evaluate_on", "baseline", "ledger",
+    "split_column", "schema", "data_name", "test", "public_share", "public_data", "partition", "clients",
+    "without_private", "server_data", "validation", "tuning", "evaluate_on", "baseline", "ledger",
 )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ class News:
     """What happened in a cell."""
 
     cell: str
-    kind: str  # began, round, done, failed
+    kind: str  # began, round, done, failed; owner, refused: for whoever the data belong to
     round: int = 0
     rounds: int = 0
     accuracy: float | None = None
@@ -247,18 +247,22 @@ def execute(folder: RunFolder, found: Sequence[Cell], jobs: int, tell: Tell) -> 
     failures: dict[str, str] = {}
 
     def heard(news: News) -> None:
+        if news.kind in ("owner", "refused"):  # not for the tables
+            if news.kind == "refused" or news.cell == left[0].name:  # later cells would tell of the earlier ones
+                run.to_owner(news.reason)
+            return
         if news.kind == "failed":
             failures[news.cell] = news.reason
         tell(news)
 
-    left = []
+    left: list[Cell] = []
     for cell in found:
         place = folder.path / "cells"
         at = place / cell.name
         if locate(at, PUBLIC, RESULT).is_file():
             heard(_finished(at))
         else:
-            ledger = cell.spec.ledger or str(folder.path / "ledger.sqlite")
+            ledger = cell.spec.ledger or (str(folder.path / "ledger.sqlite") if _shipped(cell.spec) else None)
             left.append(replace(cell, spec=replace(cell.spec, out=str(place), name=cell.name, ledger=ledger)))
     if jobs == 1 or len(left) < 2:
         for cell in left:
@@ -266,6 +270,11 @@ def execute(folder: RunFolder, found: Sequence[Cell], jobs: int, tell: Tell) -> 
     else:
         _in_processes(left, jobs, heard)
     return failures
+
+
+def _shipped(wanted: Spec) -> bool:
+    """Whether the data are a public benchmark; what is done with one's own is charged to one's registry."""
+    return wanted.dataset in plugin.available("data.sets")
 
 
 def _finished(at: Path) -> News:
@@ -289,9 +298,18 @@ def _run(cell: Cell, tell: Tell) -> None:
     try:
         resumed = at.is_dir()
         job = run.resume_spec(at) if resumed else build.from_spec(cell.spec, KEPT)
-        result = run.execute(job, own=False, at=at if resumed else None, watch=watch)
+        result = run.execute(
+            job,
+            own=False,
+            at=at if resumed else None,
+            watch=watch,
+            owner=lambda text: tell(News(cell.name, "owner", reason=text)),
+        )
     except (SordinoError, torch.OutOfMemoryError) as error:
         reason = (str(error) or "no reason").splitlines()[0]
+        if (public := getattr(error, "public", None)) is not None:
+            tell(News(cell.name, "refused", reason=f"{cell.name}: {reason}"))
+            reason = public
         tell(News(cell.name, "failed", reason=f"{type(error).__name__}: {reason}"))
     else:
         tell(News(cell.name, "done", accuracy=result.accuracy, rmse=result.metrics.get("rmse")))
@@ -304,7 +322,8 @@ class Worker:
         context = get_context("forkserver")  # torch is imported once for all of them, CUDA started in none
         context.set_forkserver_preload([__name__])
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, threads), daemon=True)
+        place = str(home.folder())  # the process that they are forked from may be older than this setting
+        self.process = context.Process(target=_serve, args=(theirs, threads, place), daemon=True)
         self.process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
         self.cell: Cell | None = None
@@ -359,8 +378,9 @@ def _in_processes(waiting: Sequence[Cell], jobs: int, tell: Tell) -> None:
             worker.process.join()
 
 
-def _serve(pipe: connection.Connection, threads: int) -> None:
+def _serve(pipe: connection.Connection, threads: int, place: str) -> None:
     """A process of a comparison: cells come in, news go out, None ends it."""
+    os.environ["SORDINO_HOME"] = place
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who started it says when to stop
     torch.set_num_threads(threads)
     try:

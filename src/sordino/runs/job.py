@@ -12,6 +12,7 @@ from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Clients, Model
+from sordino.data.canonical import Raw
 from sordino.engines.base import Engine
 from sordino.methods.base import Method, Plan
 from sordino.privacy import account, personal, price, trust
@@ -49,6 +50,8 @@ class Job:
     evaluation: Evaluation = field(default_factory=Evaluation)  # on what, how often, with how much noise
     public: tuple[str, ...] = ()  # what was taken as public, in words
     public_data: bool = False  # whether the records are public already, as those of a shipped benchmark
+    raw: Raw | None = None  # the rows as they came, before any encoding; None: the records of `brought` are
+    benchmark: str | None = None  # the name of a shipped dataset, by which alone it counts in a ledger
 
     def guarantee(
         self, viewer: str, rounds: int, participations: int, rough: bool = False, evaluated: bool = True

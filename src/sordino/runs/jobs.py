@@ -36,9 +36,11 @@ class Account:
         participations: int,
         repeatable: bool,
         caps: Ints | None = None,  # [clients]: by personal budgets
+        owner_notes: tuple[str, ...] = (),  # what the owner of the data must be told, and nobody else
     ) -> None:
         self._chain, self.job, self.data = chain, job, data
         self.rounds, self.participations, self.repeatable, self.caps = rounds, participations, repeatable, caps
+        self.owner_notes = owner_notes
         self.paid: list[tuple[int, int]] = []  # the round and its row, in the order of payment
         self._first: dict[int, int] = {}  # the round -> the row in which it was paid for first
         self._clients: Ints = np.empty(0, np.int64)  # those who took part, sorted
@@ -157,4 +159,4 @@ class Account:
     def head(self) -> dict[str, Any]:
         """What a run folder keeps, so that a cut or replaced ledger is noticed."""
         entries, hash = self._chain.head()
-        return {"job": self.job, "data": self.data, "entries": entries, "head": hash}
+        return {"job": self.job, "entries": entries, "head": hash}

@@ -1,126 +1,69 @@
-"""One ledger for all jobs on the same data: what was promised, who has paid for which round, what is left.
+"""One ledger for all jobs of a user: what was promised, who has paid for which round, what is left.
 
-A job first writes its plan: the whole (epsilon_j, delta_j) is charged to the budget of the data, if one was set, before
-any work. Then every round is an entry, on disk before anything is computed. An interrupted round stays charged. In
-research mode its re-run draws the same numbers and is the same release, so it is not charged again; in secure mode the
-noise is fresh and it is. Releases outside the rounds (an evaluation on private data, a trial, an audit) are charged
-the same way as plans: `Ledger.charge`.
+A job first writes its plan: the whole (epsilon_j, delta_j) is charged, before any work, to everyone in its data, and is
+refused where a budget does not pay for what one of them has spent before and this. Then every round is an entry, on
+disk before anything is computed. An interrupted round stays charged. In research mode its re-run draws the same numbers
+and is the same release, so it is not charged again; in secure mode the noise is fresh and it is. Releases outside the
+rounds (an evaluation on private data, a trial, an audit) are charged the same way as plans: `Ledger.charge`.
+
+Who is in which data is a question of hashes in a file beside the ledger (runs/units.py, docs/decisions/0011). Without
+them, and where they cannot be compared, data are the same if they have the same name.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sordino.core import check
-from sordino.core.errors import BudgetError, RunError, SordinoError, SpecError
-from sordino.privacy import filters, trust
-from sordino.privacy.algebra import grouped
-from sordino.privacy.events import Approximate, Cost, Event, NonPrivate, from_json, to_json
+from sordino.core.errors import BudgetError, RunError, SpecError
+from sordino.core.rounding import up
+from sordino.privacy import trust
+from sordino.privacy.events import to_json
+from sordino.runs import home, overlap
 from sordino.runs.chain import WAIT, Chain, Entry
-from sordino.runs.jobs import Account, Ints, blob, ids
+from sordino.runs.charges import Budget, Charge, Filter, View, charge_of, pay, total
+from sordino.runs.jobs import Account, Ints, blob
+from sordino.runs.labels import UNNAMED, apart_by_name, is_name, look_alikes
+from sordino.runs.overlap import Overlap
+from sordino.runs.units import Units, UnitStore
+
+__all__ = ["CHARGED", "RELATIONS", "UNITS", "Budget", "Charge", "Ledger", "View", "charge_of"]
 
 CHARGED = ("plan", "evaluation", "trial", "audit")  # the kinds that a budget pays for
 UNITS, RELATIONS = ("record", "client"), ("add/remove", "replace")
-
-
-@dataclass(frozen=True)
-class View:
-    """Whose data, in which relation, against whom: an epsilon means nothing without it."""
-
-    unit: str
-    relation: str
-    viewer: str
-
-    def __str__(self) -> str:
-        return f"a {self.unit} ({self.relation}) against the {self.viewer}"
-
-
-@dataclass(frozen=True)
-class Charge:
-    """What a release, or a whole plan of them, costs in total."""
-
-    cost: Cost  # its event is the whole
-    epsilon: float
-    delta: float
-
-    @property
-    def view(self) -> View:
-        return View(self.cost.unit, self.cost.relation, self.cost.viewer)
-
-    def at(self, view: View) -> Charge | None:
-        """The same release as another view has it; None where nothing is promised there.
-
-        A promise holds against whoever sees less. Whoever may be removed may be replaced at the price of two. A
-        changed record is a client replaced.
-        """
-        here = self.view
-        if _sight(view.viewer) > _sight(here.viewer):
-            return None
-        if (here.unit, here.relation) == (view.unit, view.relation):
-            return self
-        inner = here.unit in ("client", "user") and view.unit == "record"
-        if not inner and (here.unit != view.unit or here.relation == "replace"):
-            return None
-        times = 2 if here.relation == "add/remove" else 1
-        pair = Approximate(self.epsilon, self.delta).grouped(times) if math.isfinite(self.epsilon) else None
-        epsilon, delta = (pair.epsilon, pair.delta) if isinstance(pair, Approximate) else (math.inf, self.delta)
-        cost = Cost(view.unit, view.relation, view.viewer, grouped(self.cost.event, times))
-        return Charge(cost, epsilon, delta)
-
-    def event(self, theory: str) -> Event:
-        """As a filter of that theory counts it."""
-        if theory != "plans":
-            return self.cost.event
-        if math.isinf(self.epsilon):
-            return NonPrivate("no guarantee")
-        return Approximate(self.epsilon, self.delta)
-
-
-@dataclass(frozen=True)
-class Budget:
-    epsilon: float
-    delta: float
-    theory: str
-    view: View | None  # None: that of the first charge
-
-    def filter(self) -> filters.PlanFilter | filters.RdpFilter | filters.GdpFilter:
-        return filters.make(self.theory, self.epsilon, self.delta)
-
-
-def _sight(viewer: str) -> int:
-    """The public and other clients see the models, the server sees more, with colluders more still."""
-    found = trust.viewer(viewer)
-    return 1 + found.colluders if found.kind == "server" else 0
-
-
-@lru_cache(maxsize=4096)
-def _event(text: str) -> Event:
-    return from_json(json.loads(text))
-
-
-def charge_of(entry: Entry) -> Charge:
-    event = _event(entry.event)
-    epsilon = math.inf if entry.epsilon is None else entry.epsilon
-    return Charge(Cost(entry.unit, entry.relation, entry.viewer, event), epsilon, entry.delta or 0.0)
+_CHARGED = f"kind <> 'round' AND kind IN ({', '.join('?' * len(CHARGED))})"  # by an index that rounds are not in
 
 
 class Ledger:
     def __init__(self, path: Path, mode: str = "create", wait: float = WAIT) -> None:
         """mode: create (made if it is not there), write (must be there) or read."""
+        if mode == "create" and Path(path).absolute() == home.registry():
+            home.made(Path(path))
         self.chain = Chain(path, mode, wait)
+        self._mode, self._units = mode, home.units_beside(Path(path))
+        self._store: UnitStore | None = None
 
     @property
     def path(self) -> Path:
         return self.chain.path
 
+    def store(self, make: bool = False) -> UnitStore | None:
+        """The file of units beside this one; None where there is none and none is to be made."""
+        if self._store is None and (make or self._units.is_file()):
+            self._store = UnitStore(self._units, "read" if self._mode == "read" else "create")
+        return self._store
+
     def close(self) -> None:
         self.chain.close()
+        if self._store is not None:
+            self._store.close()
 
     # --- budgets
 
@@ -135,9 +78,9 @@ class Ledger:
         with self.chain.writing():
             for one in [data] if data else [d for d in self.data() if self._own_budget(d) is None]:
                 try:
-                    self._fitting(budget, one, None)
+                    self._spent(budget, one)
                 except BudgetError as error:
-                    raise BudgetError(f"more than this budget is spent on data {one[:12]} already: {error}") from error
+                    raise BudgetError(f"more than this budget is spent on data {one} already: {error}") from error
             return self.chain.append(
                 kind="budget",
                 data=data,
@@ -161,41 +104,104 @@ class Ledger:
         view = View(last.unit, last.relation, last.viewer) if last.unit else None
         return Budget(last.epsilon or 0.0, last.delta or 0.0, last.details()["theory"], view)
 
+    def budgets(self, data: str, units: Units | None = None) -> list[Budget]:
+        """All that hold for someone in these data: their own, and those of the data that they overlap with."""
+        labels = dict.fromkeys([data, *self.overlap(data, units).shared()])
+        return [b for b in dict.fromkeys(self.budget(label) for label in labels) if b is not None]
+
     def data(self) -> list[str]:
-        """The fingerprints of all data that anything was charged to."""
-        marks = ", ".join("?" * len(CHARGED))
-        return list(dict.fromkeys(e.data for e in self.chain.select(f"kind IN ({marks})", CHARGED)))
+        """The names of all data that anything was charged to."""
+        return list(dict.fromkeys(e.data for e in self.chain.select(_CHARGED, CHARGED)))
 
     def charges(self, data: str) -> list[Entry]:
-        marks = ", ".join("?" * len(CHARGED))
-        return list(self.chain.select(f"data = ? AND kind IN ({marks})", [data, *CHARGED]))
+        """All charges under this name."""
+        return list(self.chain.select(f"data = ? AND {_CHARGED}", [data, *CHARGED]))
 
     def left(self, data: str) -> dict[str, float] | None:
-        """What the budget has left for the owner who has paid most, in the terms of its theory; None without one."""
+        """What the budget has left for the unit that has paid most, in the terms of its theory; None without one."""
         budget = self.budget(data)
-        return None if budget is None else self._fitting(budget, data, None).left()
+        return None if budget is None else self._spent(budget, data).left()
 
-    def check(self, data: str, asked: Charge, owners: Iterable[int] | None = None) -> None:
-        """Refuse what the budget of the data cannot pay; nothing is written."""
-        budget = self.budget(data)
-        if budget is not None:
-            self._fitting(budget, data, asked, owners)
+    def check(
+        self, data: str, asked: Charge, owners: Iterable[int] | None = None, units: Units | None = None
+    ) -> Overlap:
+        """Refuse what a budget of the data cannot pay; nothing is written."""
+        found = self.overlap(data, units)
+        wanted = None if owners is None else list(owners)
+        known = {label: self.budget(label) for label in dict.fromkeys([data, *found.shared()])}
+        try:
+            for history in found.histories(wanted):
+                held = dict.fromkeys(known[label] for label in [data, *(e.data for e in history)])
+                for budget in held:
+                    if budget is not None:
+                        self._paid(budget, found, history, asked)
+        except BudgetError as error:
+            refusal = BudgetError(" ".join([str(error), *look_alikes(found, units)]))
+            refusal.public = "a budget in the ledger does not pay for it, its owner was told why"
+            raise refusal from error
+        return found
 
-    def _fitting(
-        self, budget: Budget, data: str, asked: Charge | None, owners: Iterable[int] | None = None
-    ) -> filters.PlanFilter | filters.RdpFilter | filters.GdpFilter:
-        """The filter of the owner who has paid most, after all charges so far and what is asked; or a refusal."""
-        entries = self.charges(data)
-        view = budget.view or (charge_of(entries[0]).view if entries else asked.view if asked else None)
-        after = []
-        for history in _histories(entries, owners):
-            filter = budget.filter()
-            for entry in history:
-                filter = _pay(filter, charge_of(entry), view, budget, f"{self.path}: job {entry.job or entry.kind}")
-            if asked is not None:
-                filter = _pay(filter, asked, view, budget, f"{self.path}: a new job on data {data[:12]}")
-            after.append(filter)
-        return min(after, key=lambda f: math.fsum(f.left().values()))
+    def _spent(self, budget: Budget, data: str) -> Filter:
+        """The filter of the unit of these data that has paid most, after all charges so far; or a refusal."""
+        after = [self._paid(budget, each, h, None) for each in self._subjects(data) for h in each.histories()]
+        return min(after, key=lambda f: math.fsum(f.left().values()), default=budget.filter())
+
+    def _paid(self, budget: Budget, found: Overlap, history: list[Entry], asked: Charge | None) -> Filter:
+        view = budget.view or (charge_of(found.entries[0]).view if found.entries else asked.view if asked else None)
+        filter = budget.filter()
+        for entry in history:
+            filter = pay(filter, charge_of(entry), view, budget, f"{self.path}: job {entry.job or entry.kind}")
+        if asked is not None:
+            on = f"on data {found.data}" if found.data else "on data without a name"
+            filter = pay(filter, asked, view, budget, f"{self.path}: a new job {on}")
+        return filter
+
+    # --- who is in which data
+
+    def overlap(self, data: str, units: Units | None = None) -> Overlap:
+        """The charges that someone in these data has paid for."""
+        count = 1 if units is None else units.count
+        everyone = np.ones(count, np.bool_)
+        apart = apart_by_name(data, self.chain.select("kind <> 'round' AND kind = 'distinct'"))
+        store = None if units is None else self.store()
+        members = {} if store is None else store.members()
+        entries, masks, seen = [], [], {}
+        for entry in self.chain.select(_CHARGED, CHARGED):
+            same, mask = bool(data) and entry.data == data, None
+            if apart(entry.data):
+                continue
+            if units is not None:
+                old, parts = entry.details().get("fingerprint"), members.get(entry.job, ())
+                if old is not None and units.fingerprint is not None:
+                    mask = everyone if units.fingerprint() == old else None
+                elif parts and store is not None:
+                    key = (*parts, entry.unit == units.unit)
+                    if key not in seen:
+                        seen[key] = overlap.known(units, parts, store, entry.unit == units.unit)
+                    mask = seen[key]
+            if mask is None and same:
+                mask = everyone
+            if mask is not None and mask.any():
+                entries.append(entry)
+                masks.append(mask)
+        return Overlap(data, count, tuple(entries), tuple(masks))
+
+    def _subjects(self, data: str) -> Iterator[Overlap]:
+        """The people of these data, a job's at a time: what they have paid for under any name."""
+        store = self.store()
+        members = {} if store is None else store.members()
+        for parts, unit in dict.fromkeys((members.get(e.job, ()), e.unit) for e in self.charges(data)):
+            units = store.units(parts, unit) if parts and store is not None else None
+            yield self.overlap(data, units)
+
+    def declare_distinct(self, one: str, other: str) -> Entry:
+        """From now on data of these two names are different people, whose rows merely coincide."""
+        if one == other:
+            raise SpecError(f"{one} is one name; name two.")
+        if not {one, other} & set(self.data()):
+            raise SpecError(f"{self.path} knows neither data {one} nor {other}. `sordino ledger show` lists them.")
+        with self.chain.writing():
+            return self.chain.append(kind="distinct", what={"names": sorted([one, other])})
 
     # --- charges
 
@@ -207,23 +213,38 @@ class Ledger:
         what: dict[str, Any] | None = None,
         job: str = "",
         owners: Sequence[int] | Ints | None = None,
+        units: Units | None = None,
     ) -> Entry:
         """Charge a release (or a plan) to the data, durably, or refuse it; then make the release, not before."""
         check.one_of(CHARGED, kind=kind)
         with self.chain.writing():
-            return self._charge(kind, data, asked, what or {}, job, owners)
+            return self._charge(kind, data, asked, what or {}, job, owners, units)[0]
 
     def _charge(
-        self, kind: str, data: str, asked: Charge, what: dict[str, Any], job: str, owners: Sequence[int] | Ints | None
-    ) -> Entry:
+        self,
+        kind: str,
+        data: str,
+        asked: Charge,
+        what: dict[str, Any],
+        job: str,
+        owners: Sequence[int] | Ints | None,
+        units: Units | None,
+    ) -> tuple[Entry, tuple[str, ...]]:
         if math.isnan(asked.epsilon) or asked.epsilon < 0 or not 0 <= asked.delta < 1:
             raise SpecError(f"epsilon {asked.epsilon!r} at delta {asked.delta!r} cannot be charged.")
         trust.viewer(asked.cost.viewer)
-        self.check(data, asked, owners)
-        return self.chain.append(
+        found = self.check(data, asked, owners, units)
+        notes: tuple[str, ...] = ()
+        if units is not None:
+            job = job or secrets.token_hex(8)
+            notes = (*units.notes, *look_alikes(found, units), *self._imported(found))
+            store = self.store(make=True)
+            if store is not None:
+                store.add(job, units)
+        entry = self.chain.append(
             kind=kind,
             job=job,
-            data=data,
+            data=data or self._unnamed(found),
             owners=None if owners is None else blob(owners),
             what=what,
             event=json.dumps(to_json(asked.cost.event)),
@@ -233,6 +254,25 @@ class Ledger:
             epsilon=float(asked.epsilon),
             delta=float(asked.delta),
         )
+        return entry, notes
+
+    def _unnamed(self, found: Overlap) -> str:
+        """What data without a name are called here: as those without a name that they overlap with most."""
+        near = {label: n for label, (n, _) in found.shared().items() if label.startswith(UNNAMED)}
+        if near:
+            return max(near, key=lambda label: near[label])
+        return f"{UNNAMED}{1 + sum(d.startswith(UNNAMED) for d in self.data())})"
+
+    def _imported(self, found: Overlap) -> Iterator[str]:
+        """What the owner must be told of charges that only exactly the same data would meet."""
+        met = {e.id for e in found.entries}
+        other = [e for e in self.chain.select(_CHARGED, CHARGED) if "fingerprint" in e.details() and e.id not in met]
+        if other:
+            epsilon = up(total(charge_of(e).epsilon for e in other))
+            yield (
+                f"{len(other)} imported charges of an earlier version (epsilon {epsilon} in all) are on data that can "
+                "be compared by their exact content alone; these data differ, so they are not counted here."
+            )
 
     def note(self, what: dict[str, Any], data: str = "", job: str = "") -> Entry:
         with self.chain.writing():
@@ -247,72 +287,54 @@ class Ledger:
         participations: int,
         repeatable: bool,
         caps: Ints | None = None,
+        units: Units | None = None,
         **what: Any,
     ) -> Account:
         """The pages of a job. The first time its whole plan is charged, or refused; later it goes on where it was."""
+        notes: tuple[str, ...] = ()
         with self.chain.writing():
             found = next(self.chain.select("job = ? AND kind = 'plan'", [job]), None)
             if found is None:
                 more = what | {"rounds": rounds, "participations": participations}
-                found = self._charge("plan", data, plan, more, job, None)
+                found, notes = self._charge("plan", data, plan, more, job, None, units)
         kept = found.details()
-        if (found.data, kept["rounds"], kept["participations"]) != (data, rounds, participations):
+        same = (kept.get("rounds"), kept.get("participations")) == (rounds, participations)
+        if not same or found.data != (data or found.data):
             raise RunError(f"{self.path}: job {job} was planned with other data or rounds; it cannot go on.")
-        return Account(self.chain, job, data, rounds, participations, repeatable, caps)
+        return Account(self.chain, job, found.data, rounds, participations, repeatable, caps, notes)
+
+    # --- sums
 
     def totals(self, data: str) -> list[dict[str, Any]]:
-        """Plain sums over all charges, for every view in which they mean something; the owner who paid most."""
-        entries = self.charges(data)
-        views = [charge_of(e).view for e in entries]
+        """Plain sums over all charges, for every view in which they mean something; the unit that paid most."""
+        views = [charge_of(e).view for e in self.charges(data)]
         kinds = dict.fromkeys((v.unit, v.relation) for v in views)
+        subjects = list(self._subjects(data))
         out: list[dict[str, Any]] = []
         for view in (View(*kind, viewer) for kind in kinds for viewer in dict.fromkeys(v.viewer for v in views)):
             epsilon, delta, unknown = 0.0, 0.0, set()
-            for history in _histories(entries, None):
+            for history in (h for each in subjects for h in each.histories()):
                 found = [(charge_of(e).at(view), e.job or e.kind) for e in history]
                 unknown |= {name for c, name in found if c is None or math.isinf(c.epsilon)}
-                epsilon = max(epsilon, _sum(math.inf if c is None else c.epsilon for c, _ in found))
-                delta = max(delta, _sum(0.0 if c is None else c.delta for c, _ in found))
+                epsilon = max(epsilon, total(math.inf if c is None else c.epsilon for c, _ in found))
+                delta = max(delta, total(0.0 if c is None else c.delta for c, _ in found))
             out.append({"view": view, "epsilon": epsilon, "delta": delta, "without": sorted(unknown)})
         finite = [t for t in out if math.isfinite(t["epsilon"])]
         return finite or out
 
+    def together(self, job: str) -> str | None:
+        """What this job and those before it under the same name promise together; None for data without a name.
 
-def _pay(filter: Any, charge: Charge, view: View | None, budget: Budget, who: str) -> Any:
-    seen = charge if view is None else charge.at(view)
-    words = f"epsilon {charge.epsilon:.6g} at delta {charge.delta:.3g} for {charge.view}"
-    limit = f"the budget is epsilon {budget.epsilon:g}, delta {budget.delta:g} ({budget.theory}) for {view}"
-    if seen is not None and seen is not charge:
-        words += f", there epsilon {seen.epsilon:.6g} at delta {seen.delta:.3g}"
-    if seen is None:
-        raise BudgetError(f"{who} asks for {words}, which promises nothing there: {limit}.")
-    try:
-        return filter.spend(seen.event(budget.theory))
-    except BudgetError as error:
-        left = ", ".join(f"{k} {v:.6g}" for k, v in filter.left().items()) or "nothing"
-        raise BudgetError(
-            f"{who} asks for {words}; {limit}, of which is left: {left}. "
-            f"What would fit: {filter.room(charge.delta)}; or raise the budget (`sordino ledger budget`)."
-        ) from error
-    except SordinoError as error:
-        raise BudgetError(f"{who} asks for {words}; {limit}: {error}") from error
-
-
-def _histories(entries: list[Entry], owners: Iterable[int] | None) -> list[list[Entry]]:
-    """What distinct owners have paid for: one list for each set of charges that one of them (of all of them) shares."""
-    named = {i: set(ids(e.owners).tolist()) for i, e in enumerate(entries) if e.owners is not None}
-    everyone = frozenset(i for i in range(len(entries)) if i not in named)
-    who = set().union(*named.values()) if owners is None else {int(o) for o in owners}
-    found = {everyone | frozenset(i for i, s in named.items() if o in s) for o in who} if named else set()
-    if owners is None or not found:
-        found.add(everyone)
-    return [[entries[i] for i in sorted(one)] for one in sorted(found, key=sorted)]
-
-
-def _sum(values: Iterable[float]) -> float:
-    """Rounded up."""
-    terms = list(values)
-    total = math.fsum(terms)
-    if math.isinf(total):
-        return total
-    return math.nextafter(total, math.inf) if math.fsum([*terms, -total]) > 0 else total
+        Plain sums over plans, which are public as names are: whose data really overlap is not."""
+        own = next(self.chain.select("job = ? AND kind = 'plan'", [job]), None)
+        if own is None or not is_name(own.data):
+            return None
+        view = charge_of(own).view
+        before = [e for e in self.charges(own.data) if e.id <= own.id]
+        seen = [charge_of(e).at(view) for e in before]
+        held = [c for c in seen if c is not None and math.isfinite(c.epsilon)]
+        runs = sum(e.kind == "plan" for e in before)
+        epsilon, delta = total(c.epsilon for c in held), total(c.delta for c in held)
+        text = f"run {runs} on these data ({own.data}), together epsilon {up(epsilon)}, delta {delta:.3g} for {view}"
+        beside = len(before) - len(held)
+        return text + (f", beside {beside} charges that promise nothing there" if beside else "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,22 @@ from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Stream
 from sordino.core.types import SampleLoss
-from sordino.data.clients import adopt
+from sordino.data import canonical
+from sordino.data.clients import ArrayClients, adopt
 from sordino.privacy.guarantee import Guarantee
 from sordino.runs import boundary, build, faults, loop, returned, spec, statistics
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.folder import RunFolder, pack_model
+from sordino.runs.identity import Whose
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
-from sordino.runs.ledger import Charge, Ledger
+from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
 from sordino.runs.prepare import with_tags, with_users
+from sordino.runs.transfer import old_ledger
 
 Watch = Callable[[Job, RoundRecord], None]  # called after every round
+Tell = Callable[[str], None]  # called with what the owner of the data must know, and nobody else
 STATISTICS_KEY = "statistics.key"
 
 
@@ -58,6 +63,7 @@ class Result:
         default_factory=dict
     )  # of the last round; personal models' where clients have them
     private: OwnersPart = field(default_factory=lambda: OwnersPart([], {}), repr=False)
+    together: str | None = None  # what all runs under the name of these data promise, up to this one
 
     @property
     def accuracy(self) -> float | None:
@@ -110,6 +116,10 @@ def train(
         job = build.build(wanted, model, held, loss, test, test_clients, (), brought)
     else:
         job = build.build(wanted, model, brought, loss, test, test_clients)
+    if isinstance(brought, ArrayClients):
+        names = list(clients) if isinstance(clients, Mapping) else np.arange(brought.count)
+        who = None if users is None else np.concatenate([np.asarray(u) for u in users])
+        job = replace(job, raw=canonical.of_arrays(brought.x, users=who, clients=names))
     return execute(job, own=True, at=None if resume is None else Path(resume), watch=watch)
 
 
@@ -151,11 +161,17 @@ def execute(
     at: Path | None = None,
     watch: Watch | None = None,
     began: Callable[[Path], None] | None = None,
+    owner: Tell | None = None,
 ) -> Result:
-    """Run a job to its end, in a fresh folder or in the one it was interrupted in (`began` is told which)."""
-    ordered, data = fingerprints(job.brought)
+    """Run a job to its end, in a fresh folder or in the one it was interrupted in (`began` is told which).
+
+    `owner` is told what the owner of the data must know and nobody else, such as data that overlap with others; by
+    default it goes to standard error.
+    """
+    ordered, exact = fingerprints(job.brought)
+    whose = whose_data(job, exact, at)
     if at is None:
-        _afford(job, data)
+        afford(job, whose)
         returned.rehearse(job)
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
     _refuse_flat(folder)
@@ -163,12 +179,15 @@ def execute(
     book, ledger, store = None, None, job.engine.store
     try:
         if at is None:
-            _write_head(folder, job, own, ordered, data)
+            _write_head(folder, job, own, ordered, whose)
         else:
             _check_same(folder, job, ordered)
         faults.point("planning")
-        book = _book(folder)
-        ledger = _account(book, folder, job, data)
+        book = opened(folder)
+        ledger = account(book, folder, job, whose)
+        for text in (*ledger.owner_notes, *old_ledger(Path(job.spec.out) / "ledger.sqlite", book)):
+            folder.tell_owner(text)
+            (owner or to_owner)(text)
         faults.point("planned")
         if began is not None:
             began(folder.path)
@@ -211,7 +230,7 @@ def execute(
         for record in loop.run(job, folder, ledger, state, done):
             if watch is not None:
                 watch(job, record)
-        return _finish(job, folder, ledger, notes)
+        return _finish(job, folder, ledger, notes, book.together(ledger.job))
     except BudgetError:
         if at is None and ledger is None:  # refused at the last moment: as if it had never been there
             shutil.rmtree(folder.path, ignore_errors=True)
@@ -236,70 +255,12 @@ def _statistics_stream(job: Job, folder: RunFolder) -> Stream:
     return Stream(path.read_bytes(), secure=True)
 
 
-# --- the ledger
+def to_owner(text: str) -> None:
+    """Tell the owner of the data what is not for the public."""
+    print(f"sordino: {text}", file=sys.stderr, flush=True)
 
 
-def plan_charge(job: Job) -> Charge:
-    return Charge(job.whole(), job.promise.epsilon, job.spec.delta)
-
-
-def _afford(job: Job, data: str) -> None:
-    """Refuse what the budget of the data cannot pay before there is a run folder."""
-    path = _ledger_path(job, Path(job.spec.out))
-    if not path.is_file():
-        return
-    book = Ledger(path)
-    try:
-        book.check(data, plan_charge(job))
-        if job.spec.baseline and job.method.private and book.budget(data) is not None:
-            raise BudgetError(f"{path}: these data have a budget, so no baseline without privacy. Drop baseline.")
-    finally:
-        book.close()
-
-
-def _ledger_path(job: Job, out: Path) -> Path:
-    return Path(job.spec.ledger) if job.spec.ledger is not None else out / "ledger.sqlite"
-
-
-def _book(folder: RunFolder) -> Ledger:
-    """The ledger that a run folder names; with the entry that the run saw last."""
-    kept = folder.read_json("ledger.json")
-    try:
-        path, entries, head = folder.path / kept["path"], int(kept["entries"]), str(kept["head"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{folder.path / 'ledger.json'} is damaged.") from error
-    path = Path(os.path.normpath(path.absolute()))
-    if entries and not path.is_file():
-        raise RunError(f"the ledger {path} of this run is gone; it had {entries} entries. Put it back.")
-    book = Ledger(path)
-    try:
-        book.chain.expect(entries, head)
-    except RunError:
-        book.close()
-        raise
-    return book
-
-
-def _account(book: Ledger, folder: RunFolder, job: Job, data: str) -> Account:
-    """The pages of this run in the ledger; the first time, its whole plan is charged."""
-    plan, mode = job.plan, job.spec.mode
-    account = book.open_job(
-        str(folder.read_json("ledger.json")["job"]),
-        data,
-        plan_charge(job),
-        plan.rounds,
-        plan.participations,
-        repeatable=mode == "research",
-        caps=job.caps,
-        purpose=job.spec.method,
-        run=folder.path.name,
-        mode=mode,
-    )
-    folder.note_ledger(account.head())
-    return account
-
-
-def _finish(job: Job, folder: RunFolder, ledger: Account, notes: tuple[str, ...]) -> Result:
+def _finish(job: Job, folder: RunFolder, ledger: Account, notes: tuple[str, ...], together: str | None) -> Result:
     history, found = folder.records(), folder.load_state()
     state = found[0] if found is not None else loop.begin(job)
     if not bool(torch.isfinite(loop.model_vector(state)).all()):
@@ -312,7 +273,8 @@ def _finish(job: Job, folder: RunFolder, ledger: Account, notes: tuple[str, ...]
     last = (history[-1].metrics if history else None) or {}
     figures = last | loop.evaluate_own(job, state)
     owners = OwnersPart(folder.owner_records(), drawn)
-    result = Result(module.cpu(), guarantees[job.viewer], guarantees, history, folder.path, notes, figures, owners)
+    outcome = (guarantees[job.viewer], guarantees, history, folder.path, notes, figures, owners, together)
+    result = Result(module.cpu(), *outcome)
     folder.note_ledger(ledger.head())
     folder.write_json("result.json", {"guarantees": {v: g.to_json() for v, g in drawn.items()}})
     folder.publish_json("result.json", summary(job, result))
@@ -329,15 +291,17 @@ def summary(job: Job, result: Result) -> dict[str, Any]:
         "accuracy": result.accuracy,
         "metrics": {k: v if math.isfinite(v) else None for k, v in result.metrics.items()},
         "notes": list(result.notes),
+        "together": result.together,
     }
 
 
 # --- the head of a run folder
 
 
-def _write_head(folder: RunFolder, job: Job, own: bool, ordered: str, data: str) -> None:
-    path = os.path.relpath(_ledger_path(job, folder.path.parent).absolute(), folder.path.absolute())
-    fresh = {"path": path, "job": os.urandom(8).hex(), "data": data, "entries": 0, "head": ""}
+def _write_head(folder: RunFolder, job: Job, own: bool, ordered: str, whose: Whose) -> None:
+    named = job.spec.ledger
+    path = None if named is None else os.path.relpath(ledger_path(job), folder.path.absolute())
+    fresh = {"path": path, "job": os.urandom(8).hex(), "data": whose.public_name, "entries": 0, "head": ""}
     folder.write_json("ledger.json", fresh)
     kept = {k: v for k, v in absolute(job.spec).to_dict().items() if not (own and k in spec.NAMED)}
     shown = boundary.public_spec(job.spec, job.public_data, own)

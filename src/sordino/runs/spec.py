@@ -68,6 +68,7 @@ class Spec:
     )
     dataset: str = _f("mnist", "a name (`sordino datasets`), or a path: .npz, .csv, .parquet, picture folder", "data")
     data_dir: str | None = _f(None, "folder in which data are looked for first (or SORDINO_DATA)", "data")
+    data_name: str | None = _f(None, "name of these data in the ledger, given by their owner", "data")
     label_column: str | None = _f(None, "of a table: the column to be learnt", "data")
     client_column: str | None = _f(None, "of a table: the column that names a record's client", "data")
     user_column: str | None = _f(None, "of a table: the column that names a record's user", "data")
@@ -153,7 +154,7 @@ class Spec:
     name: str | None = _f(None, "name of the run folder (default: made from the time)", "run")
     out: str = _f("runs", "folder in which run folders are made", "run")
     ledger: str | None = _f(
-        None, "file in which all jobs on these data are charged (default: ledger.sqlite in out)", "run"
+        None, "file in which all jobs are charged (default: the user's registry, see `sordino ledger`)", "run"
     )
     options: tuple[tuple[str, Any], ...] = ()  # the fields of the method and of the algorithm
 
@@ -232,11 +233,12 @@ class Spec:
             raise SpecError("a secure run accepts no seed: whoever knows it can subtract the noise. Drop seed.")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise SpecError(f"seed must lie between 0 and 2^63 - 1, not {self.seed}.")
-        if self.name is not None and not NAME.match(self.name):
-            raise SpecError(
-                f"name must be 1 to 64 letters, digits, '.', '_' or '-' and start with a letter or digit, "
-                f"not {self.name!r}."
-            )
+        for key in ("name", "data_name"):
+            if (given := getattr(self, key)) is not None and not NAME.match(given):
+                raise SpecError(
+                    f"{key} must be 1 to 64 letters, digits, '.', '_' or '-' and start with a letter or digit, "
+                    f"not {given!r}."
+                )
 
     def method_object(self) -> Any:
         return self._made("methods", self.method)

@@ -1,0 +1,178 @@
+"""`sordino ledger`, what concerns the registry as a whole: backups, keys, other registries, erasure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sordino.core.errors import RunError, SpecError
+from sordino.runs import forget as forgetting
+from sordino.runs import home, spec, transfer
+from sordino.runs.ledger import Ledger
+
+HELP = {"help_option_names": ["-h", "--help"]}
+PATH = click.Path(path_type=Path)
+ledger_option = click.option(
+    "--ledger", "file", default=None, type=PATH, metavar="LEDGER", help="Default: the registry of this user."
+)
+
+
+def chosen(file: Path | None) -> Path:
+    """The ledger that a command is about."""
+    return home.registry() if file is None else file
+
+
+@click.command(context_settings=HELP)
+@click.argument("target", metavar="FILE", type=PATH)
+@ledger_option
+def backup(target: Path, file: Path | None) -> None:
+    """Copy ledger and units into FILE, one archive; the key is not in it."""
+    book = Ledger(chosen(file), "write")
+    try:
+        transfer.backup(book, target)
+        entries = book.chain.head()[0]
+    finally:
+        book.close()
+    click.echo(f"{target}: {entries} entries and the units of {book.path}.")
+    click.echo(f"The key is not in it: {home.key_file()}. Keep a copy elsewhere: `sordino ledger key export FILE`.")
+
+
+@click.command(context_settings=HELP)
+@click.argument("source", metavar="FILE", type=PATH)
+def restore(source: Path) -> None:
+    """Put a backup in place, on another machine or after a loss; a registry that is there stays as it is."""
+    target = transfer.restore(source)
+    click.echo(f"{target} is as it was in {source}.")
+    if home.read_key() is None:
+        click.echo(f"Its key is still missing ({home.key_file()}): `sordino ledger key import FILE`.")
+
+
+@click.command(context_settings=HELP)
+@click.argument("source", metavar="FILE", type=PATH)
+@ledger_option
+def merge(source: Path, file: Path | None) -> None:
+    """Take over what another registry (its ledger, its folder or a backup) has charged; jobs of both count once."""
+    number, notes = transfer.merge(chosen(file), source)
+    click.echo(f"{chosen(file)}: {number} charges are new.")
+    for note in notes:
+        click.echo(f"sordino: {note}", err=True)
+
+
+@click.command("import", context_settings=HELP)
+@click.argument("source", metavar="PATH", type=PATH)
+@click.option("--data-name", default=None, metavar="NAME", help="The name of the data in it, where all are the same.")
+@ledger_option
+def import_(source: Path, data_name: str | None, file: Path | None) -> None:
+    """Take over the charges of a ledger.sqlite of an earlier version, once."""
+    if data_name is not None:
+        name(data_name)
+    number, notes = transfer.import_old(chosen(file), source, data_name)
+    click.echo(f"{chosen(file)}: {number} charges of {source} are new.")
+    for note in notes:
+        click.echo(f"sordino: {note}", err=True)
+
+
+@click.command(context_settings=HELP)
+@click.argument("one", metavar="NAME")
+@click.argument("other", metavar="OTHER")
+@ledger_option
+def distinct(one: str, other: str, file: Path | None) -> None:
+    """Declare that data of two names are different people, whose rows merely coincide: they no longer add up."""
+    book = Ledger(chosen(file), "write")
+    try:
+        known = book.data()
+        entry = book.declare_distinct(*(each if each in known else name(each) for each in (one, other)))
+    finally:
+        book.close()
+    click.echo(f"{book.path}, row {entry.id}: {one} and {other} are different people.")
+
+
+@click.command(context_settings=HELP)
+@click.option("--user", default=None, metavar="ID", help="A user, by the id in the user column.")
+@click.option("--client", default=None, metavar="ID", help="A client, by the id in the client column.")
+@click.option("--rows", default=None, type=PATH, metavar="FILE", help="The rows of a table with the same columns.")
+@click.option("--label-column", default=None, metavar="COLUMN", help="With --rows: as in the run.")
+@click.option("--split-column", default=None, metavar="COLUMN", help="With --rows: as in the run.")
+@click.option("--user-column", default=None, metavar="COLUMN", help="With --rows: as in the run.")
+@click.option("--client-column", default=None, metavar="COLUMN", help="With --rows: as in the run.")
+@ledger_option
+def forget(
+    user: str | None,
+    client: str | None,
+    rows: Path | None,
+    label_column: str | None,
+    split_column: str | None,
+    user_column: str | None,
+    client_column: str | None,
+    file: Path | None,
+) -> None:
+    """Erase a person's hashes everywhere; what was charged stays charged, and the ledger notes it without the id."""
+    if sum(given is not None for given in (user, client, rows)) != 1:
+        raise SpecError("give one of --user, --client and --rows.")
+    columns = (label_column, split_column, user_column, client_column)
+    if rows is None and any(columns):
+        raise SpecError("columns go with --rows.")
+    book = Ledger(chosen(file), "write")
+    try:
+        if rows is not None:
+            gone, strange = forgetting.by_rows(book, rows, *columns)
+        else:
+            gone, strange = forgetting.by_id(book, *(("user", user) if user is not None else ("client", str(client))))
+    finally:
+        book.close()
+    click.echo(f"{book.path}: {gone} hashes were erased; charges stay.")
+    if rows is None:
+        click.echo("Hashes of single rows are found by the rows alone: --rows FILE.")
+    if strange:
+        click.echo(f"sordino: {strange} sets were made with another key and cannot be looked into.", err=True)
+
+
+@click.group(context_settings=HELP)
+def key() -> None:
+    """Export or import the key of the units, or make a new one after a loss."""
+
+
+@key.command(context_settings=HELP)
+@click.argument("target", metavar="FILE", type=PATH)
+def export(target: Path) -> None:
+    """Write the key to FILE, readable by its owner alone."""
+    found = home.read_key()
+    if found is None:
+        raise RunError(f"there is no key {home.key_file()}.")
+    if not home.write_key(found, target):
+        raise RunError(f"{target} exists already. Choose another file.")
+    click.echo(f"{target}: the key {found.id}. Whoever has it can look for people in the units.")
+
+
+@key.command("import", context_settings=HELP)
+@click.argument("source", metavar="FILE", type=PATH)
+def import_key(source: Path) -> None:
+    """Put the key from FILE in place; another key that is there stays as it is."""
+    found = home.read_key(source)
+    if found is None:
+        raise RunError(f"there is no key {source}.")
+    if not home.write_key(found, home.made(home.key_file())) and home.read_key() != found:
+        raise RunError(f"there is another key already: {home.key_file()}. Move it away first.")
+    click.echo(f"{home.key_file()}: the key {found.id}.")
+
+
+@key.command(context_settings=HELP)
+def new() -> None:
+    """Make a new key after the old one was lost: data of earlier runs can then be compared by name only."""
+    if (found := home.read_key()) is not None:
+        raise RunError(f"there is a key already: {home.key_file()} ({found.id}).")
+    click.echo(f"{home.key_file()}: the key {home.new_key().id}. Data of earlier runs can be compared by name only.")
+
+
+def name(text: str) -> str:
+    """A name that an owner may give data."""
+    if not spec.NAME.match(text):
+        raise SpecError(
+            f"a data name must be 1 to 64 letters, digits, '.', '_' or '-' and start with a letter or digit, "
+            f"not {text!r}."
+        )
+    return text
+
+
+COMMANDS = (backup, restore, merge, import_, distinct, forget, key)

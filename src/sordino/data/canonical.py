@@ -1,0 +1,237 @@
+"""Rows as their owner wrote them, in forms that no encoding, order or last digit changes.
+
+A row is written as 64-bit words, one a cell: a number to six significant digits (in rows of more than 32 cells to
+four, since among many numbers one is always about to be rounded the other way), anything else as a hash of its stripped
+text, so that 1, "1" and "1.0" are one word. A table's rows have up to three forms: their cells by column name
+without the label (labels may be renamed), the same with it (another column may be the label next time), and, where
+all of a model's columns are numbers, their values in order of size, which is all that arrays and pictures have (columns
+may be flipped, and a table may come back as arrays). Forms are compared with forms of one kind; see runs/units.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+DIGITS = 6
+SAMPLE = 4096  # rows from which it is judged whether rows can be told apart
+MARGIN = 10.0  # bits beyond those that two tables of this size need for not a single pair to agree by chance
+WIDE = 32  # cells of a row beyond which four digits are kept
+NETWORK = 64  # rows up to this wide are sorted by comparing whole columns
+TEXT = np.uint64(1) << np.uint64(63)
+ZERO = 1 << 62
+_LOW = [math.floor((e - 1023) * math.log10(2)) for e in range(2048)]  # 2^(e - 1023) is 10^_LOW[e] or more, below 2^1024
+_SCALE = np.array([10.0 ** (DIGITS - 1 - low) if low > -300 else 0.0 for low in _LOW])
+_PLACE = np.array([(low + 400) << 20 if low > -300 else 0 for low in _LOW], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to write all rows; rows a to b are `block(a, b)`, uint64 [rows, width]."""
+
+    kind: str  # forms of one kind can be compared
+    rows: int
+    block: Callable[[int, int], Words]
+    bits: float  # how much the columns say about a row, at most
+
+    def tells_apart(self) -> bool:
+        """Whether rows that agree are, by the columns' variety, rows of the same person.
+
+        Two rows of a table agree in a column with some probability, which is estimated from pairs of at most 4096 of
+        its rows; the logarithms add up over the columns. They must exceed what a table of n rows and another like it
+        need for no pair to agree by chance, 2 log2(n), by ten bits.
+        """
+        return self.bits >= 2 * math.log2(max(2, self.rows)) + MARGIN
+
+
+@dataclass(frozen=True)
+class Raw:
+    """All private rows in all their forms, and whose they are: ids as written, one a row."""
+
+    forms: tuple[Form, ...]
+    users: NDArray[Any] | None = None
+    clients: NDArray[Any] | None = None
+
+
+# --- words
+
+
+def numbers(values: NDArray[Any]) -> Words:
+    """Finite numbers to six significant digits, in the order of size; below about 1e-299 is zero."""
+    if values.dtype == np.bool_ or values.dtype == np.uint8:
+        return numbers(np.arange(256, dtype=np.float64))[values.astype(np.uint8)]
+    flat, out = values.reshape(-1), np.empty(values.size, np.int64)
+    for start in range(0, len(flat), 1 << 14):  # stays in the cache
+        part = flat[start : start + (1 << 14)].astype(np.float64)
+        sign = part.view(np.int64) >> 63  # 0 or -1
+        np.abs(part, out=part)
+        exponent = part.view(np.int64) >> 52
+        part *= _SCALE.take(exponent, mode="clip")  # 10^5 to 10^7
+        over = part >= 10**DIGITS - 0.5
+        part = np.where(over, part * 0.1, part)
+        part += 2.0**52  # rounds, and puts the whole number into the last bits
+        word = part.view(np.int64) & (2**52 - 1)
+        word |= _PLACE.take(exponent, mode="clip")
+        word += over.astype(np.int64) << 20
+        word ^= sign
+        word -= sign
+        word += ZERO
+        out[start : start + (1 << 14)] = word
+    return out.view(np.uint64).reshape(values.shape)
+
+
+def coarse(words: Words) -> Words:
+    """The same words with four significant digits of a number; texts as they are."""
+    value = words.view(np.int64) - ZERO
+    size = np.abs(value)
+    digits, place = ((size & (2**20 - 1)) + 50) // 100, size >> 20
+    over = digits == 10**4
+    digits, place = np.where(over, 10**3, digits), place + over
+    found = (ZERO + np.sign(value) * ((place << 20) | digits)).view(np.uint64)
+    return np.where(words >= TEXT, words, found)
+
+
+def texts(values: Sequence[str]) -> Words:
+    """Anything else: a hash of the text."""
+    found = [int.from_bytes(hashlib.blake2b(v.strip().encode(), digest_size=8).digest(), "little") for v in values]
+    return np.array(found, dtype=np.uint64) | TEXT
+
+
+def column(cells: Any) -> tuple[Words, bool]:
+    """A column of a table (pandas) as words, and whether all of them are numbers."""
+    import pandas as pd
+
+    if cells.dtype.kind in "iufb":
+        values = cells.to_numpy(dtype=np.float64, na_value=np.nan)
+        if np.isfinite(values).all():
+            return numbers(values), True
+    codes, distinct = pd.factorize(cells, use_na_sentinel=False)
+    shown = ["" if pd.isna(v) else str(v) for v in distinct]
+    values = pd.to_numeric(pd.Series(shown, dtype=object), errors="coerce").to_numpy(dtype=np.float64)
+    plain = np.isfinite(values)
+    found = np.empty(len(shown), np.uint64)
+    found[plain] = numbers(values[plain])
+    found[~plain] = texts([shown[i] for i in np.flatnonzero(~plain)])
+    return found[codes], bool(plain.all())
+
+
+def ids(values: Any) -> NDArray[Any]:
+    """Names of users or clients as text, one a row: 1 and 1.0 are both "1"."""
+    found = [str(v).strip() for v in np.asarray(values).tolist()]
+    return np.array([v[:-2] if v.endswith(".0") and v[:-2].lstrip("-").isdigit() else v for v in found], dtype=object)
+
+
+def telling(names: Sequence[str]) -> bool:
+    """Whether ids name people anywhere, not only within one table: "1", "2", "P03" or "site-b" do not.
+
+    What varies between them must hold as many bits as rows must (see Form.tells_apart): a digit counts log2(10), any
+    other letter 2, as in words and names, over the median length of what remains without a common beginning.
+    """
+    distinct = sorted(set(names))
+    if len(distinct) < 2:
+        return False
+    first, last = distinct[0], distinct[-1]
+    common = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    rest = [name[common:] for name in distinct]
+    each = sorted(sum(math.log2(10) if c.isdigit() else 2.0 for c in text) for text in rest)
+    return each[len(each) // 2] >= 2 * math.log2(len(distinct)) + MARGIN
+
+
+# --- forms
+
+
+def of_table(
+    cells: Any,
+    label: str | None,
+    split: str | None,
+    user: str | None,
+    client: str | None,
+    inputs: Sequence[str] = (),
+) -> Raw:
+    """The forms of a table's rows; `label` to `client` are its columns of that role, `inputs` those of the model."""
+    found = {str(c): column(cells[c]) for c in cells.columns if c != split}
+    made = [_by_name([c for c in found if c != label], found, len(cells)), _by_name(list(found), found, len(cells))]
+    inputs = list(inputs) or [c for c in found if c not in (label, user, client)]
+    if inputs and all(found[c][1] for c in inputs):
+        made.append(_by_size(lambda a, b: np.stack([found[c][0][a:b] for c in inputs], 1), len(cells), len(inputs)))
+    who = [None if c is None else ids(cells[c].to_numpy()) for c in (user, client)]
+    return Raw(tuple(form for form in made if form is not None), *who)
+
+
+def of_arrays(*parts: Any, users: Any = None, clients: Any = None) -> Raw:
+    """The form of arrays, tensors or pictures [rows, ...], one part after the other: no column has a name."""
+    arrays = [np.asarray(p.detach().cpu().numpy() if hasattr(p, "detach") else p) for p in parts]
+    flat = [a.reshape(len(a), -1) for a in arrays if len(a)]
+    rows, width = sum(map(len, flat)), flat[0].shape[1] if flat else 0
+    form = _by_size(partial(_part, flat), rows, width)
+    who = [None if v is None else ids(v) for v in (users, clients)]
+    return Raw(() if form is None else (form,), *who)
+
+
+def _part(flat: list[NDArray[Any]], a: int, b: int) -> Words:
+    found = []
+    for one in flat:
+        if a < len(one) and b > 0:
+            found.append(numbers(one[max(a, 0) : b]))
+        a, b = a - len(one), b - len(one)
+    return np.concatenate(found)
+
+
+def _by_name(names: list[str], found: dict[str, tuple[Words, bool]], rows: int) -> Form | None:
+    if not names:
+        return None
+    chosen = [found[c][0] if len(names) <= WIDE else coarse(found[c][0]) for c in sorted(names)]
+    listed = hashlib.blake2b("\0".join(sorted(names)).encode(), digest_size=8).hexdigest()
+    bits = math.fsum(_bits(c[_some(rows)]) for c in chosen)
+    return Form(f"columns {listed}", rows, lambda a, b: np.stack([c[a:b] for c in chosen], 1), bits)
+
+
+def _by_size(block: Callable[[int, int], Words], rows: int, width: int) -> Form | None:
+    if not rows or not width:
+        return None
+    step = max(1, rows // SAMPLE)
+    words = block if width <= WIDE else lambda a, b: coarse(block(a, b))
+    sample = np.concatenate([words(a, a + 1) for a in range(0, rows, step)]) if step > 1 else words(0, rows)
+    bits = math.fsum(_bits(c) for c in sample.T)
+    values = max(len(np.unique(sample)), 2 ** _bits(sample.reshape(-1)))  # which, without an order, make so many rows:
+    most = math.lgamma(width + values) - math.lgamma(width + 1) - math.lgamma(values)
+    return Form(f"values {width}", rows, lambda a, b: _sorted(words(a, b)), min(bits, most / math.log(2)))
+
+
+def _some(rows: int) -> NDArray[np.int64]:
+    return np.arange(0, rows, max(1, rows // SAMPLE))
+
+
+def _bits(words: Words) -> float:
+    """How improbable it is that two rows agree in this column, from all pairs; none agreeing counts as one."""
+    times = np.unique(words, return_counts=True)[1].astype(np.float64)
+    pairs = len(words) * (len(words) - 1) / 2
+    return max(0.0, math.log2((pairs + 1) / (float((times * (times - 1)).sum()) / 2 + 1)))
+
+
+def _sorted(words: Words) -> Words:
+    """Every row in ascending order."""
+    width = words.shape[1]
+    if width > NETWORK:
+        return np.sort(words, axis=1)
+    columns = list(np.ascontiguousarray(words.T))
+    step = 1
+    while step < width:  # Batcher's odd-even merge sort: the same comparisons for every row
+        gap = step
+        while gap >= 1:
+            for start in range(gap % step, width - gap, 2 * gap):
+                for i in range(start, min(start + gap, width - gap)):
+                    if i // (2 * step) == (i + gap) // (2 * step):
+                        a, b = columns[i], columns[i + gap]
+                        columns[i], columns[i + gap] = np.minimum(a, b), np.maximum(a, b)
+            gap //= 2
+        step *= 2
+    return np.stack(columns, 1)

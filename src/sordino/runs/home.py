@@ -1,0 +1,123 @@
+"""Where a user's registry lies: SORDINO_HOME, else $XDG_DATA_HOME/sordino, else ~/.local/share/sordino.
+
+registry/ledger.sqlite   the chain: budgets, plans, rounds
+registry/units.sqlite    keyed hashes of everyone in every data set; erasable, so not part of the chain
+keys/units.key           their key: 32 random bytes, outside the folder that travels
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino.core.errors import RunError
+
+LENGTH = 32
+
+
+def folder() -> Path:
+    """The user's own folder, made or not."""
+    if named := os.environ.get("SORDINO_HOME"):
+        return Path(named).absolute()
+    shared = os.environ.get("XDG_DATA_HOME")
+    try:
+        return (Path(shared) if shared else Path.home() / ".local" / "share") / "sordino"
+    except RuntimeError as error:  # a user without a home
+        raise RunError(f"{error} Set SORDINO_HOME to a folder that can be written.") from error
+
+
+def registry() -> Path:
+    """The ledger that all jobs are charged to unless they name another."""
+    return folder() / "registry" / "ledger.sqlite"
+
+
+def units_beside(ledger: Path) -> Path:
+    """The file with the unit sets of a ledger."""
+    if ledger.absolute() == registry():
+        return ledger.with_name("units.sqlite")
+    return ledger.with_suffix(".units.sqlite")
+
+
+def key_file() -> Path:
+    return folder() / "keys" / "units.key"
+
+
+def made(path: Path) -> Path:
+    """The folder of a file below the home, made for its user alone."""
+    try:
+        for each in (folder(), path.parent):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise PermissionError(13, "it cannot be written")
+    except OSError as error:
+        raise RunError(
+            f"cannot keep the registry in {folder()}: {error.strerror}. Set SORDINO_HOME to a folder that can be "
+            "written."
+        ) from error
+    return path
+
+
+@dataclass(frozen=True)
+class Key:
+    """The secret that unit hashes are made with."""
+
+    secret: bytes
+
+    @property
+    def id(self) -> str:
+        """A public name of the key, which tells apart hashes that cannot be compared."""
+        return hashlib.blake2b(b"name", key=self.secret, digest_size=8).hexdigest()
+
+    def derived(self, purpose: str) -> bytes:
+        """Another key, for one purpose alone."""
+        return hashlib.blake2b(purpose.encode(), key=self.secret, digest_size=32).digest()
+
+
+def read_key(path: Path | None = None) -> Key | None:
+    """The key on file; None where there is none."""
+    path = path or key_file()
+    try:
+        secret = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        way = " Set SORDINO_HOME to a folder that can be used." if path == key_file() else ""
+        raise RunError(f"cannot read the key {path}: {error.strerror}.{way}") from error
+    if len(secret) != LENGTH:
+        raise RunError(f"{path} is no key of Sordino: it has {len(secret)} bytes, not {LENGTH}.")
+    return Key(secret)
+
+
+def new_key() -> Key:
+    """A fresh key; the one another process made a moment ago wins."""
+    path = made(key_file())
+    write_key(Key(secrets.token_bytes(LENGTH)), path)
+    found = read_key(path)
+    if found is None:
+        raise RunError(f"the key {path} vanished as soon as it was written.")
+    return found
+
+
+def write_key(key: Key, path: Path) -> bool:
+    """Write a key, readable by its owner alone; False where a file is there already, which stays as it is."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(handle, key.secret)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.link(temporary, path)  # whole, and never over another
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise RunError(f"cannot write the key {path}: {error.strerror}.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+    return True

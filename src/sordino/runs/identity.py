@@ -1,0 +1,111 @@
+"""Whose data a job uses, as a ledger knows it: their name, and keyed hashes of everyone in them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino.core.errors import RunError
+from sordino.data import canonical
+from sordino.data.canonical import Raw
+from sordino.data.clients import ArrayClients
+from sordino.runs import home, macs
+from sordino.runs.home import Key
+from sordino.runs.job import Job
+from sordino.runs.labels import BENCHMARK
+from sordino.runs.units import Forms, Units, UnitStore
+
+
+@dataclass(frozen=True)
+class Whose:
+    """The name of a job's data ("" where their owner gave none) and who is in them (None: the name says it all)."""
+
+    name: str
+    units: Units | None
+
+    @property
+    def public_name(self) -> str | None:
+        """The name that a run folder may show."""
+        return self.name or None
+
+
+def of_job(job: Job, units: Path, fingerprint: str) -> Whose:
+    """Whose data a job uses, given the file with the units of its ledger; earlier versions knew the `fingerprint`.
+
+    A shipped benchmark counts by its name alone.
+    """
+    if job.benchmark is not None:
+        return Whose(BENCHMARK + job.benchmark, None)
+    name, unit = job.spec.data_name or "", job.whole().unit
+    key = require_key(units)
+    if isinstance(job.brought, ArrayClients):
+        raw = job.raw or canonical.of_arrays(job.brought.x)
+        return Whose(name, of_raw(raw, unit, name, key, lambda: fingerprint))
+    whole = {"made when asked for": macs.of_whole("made when asked for", bytes.fromhex(fingerprint), key)}
+    return Whose(name, Units(unit, key.id, whole=whole, notes=_untold("clients are made when asked for", name)))
+
+
+def require_key(units: Path) -> Key:
+    """The user's key; made the first time, and never while there are hashes that it would not fit."""
+    found = home.read_key()
+    if found is not None:
+        return found
+    if units.is_file() and _keys(units):
+        raise RunError(
+            f"the key {home.key_file()} is missing, and {units} holds hashes that need it: put it back (`sordino "
+            "ledger key import FILE`), or make another (`sordino ledger key new`), with which data of earlier runs "
+            "can be compared by name only."
+        )
+    return home.new_key()
+
+
+def _keys(units: Path) -> set[str]:
+    store = UnitStore(units, "read")
+    try:
+        return store.keys()
+    finally:
+        store.close()
+
+
+def of_raw(raw: Raw, unit: str, name: str, key: Key, fingerprint: Callable[[], str] | None = None) -> Units:
+    """Everyone in these rows: by row, and by id where users or clients are protected."""
+    rows, whole = _rows(raw, key)
+    notes = () if rows else _untold("their rows are too alike to tell people apart", name)
+    ids: dict[str, macs.Macs] = {}
+    names = {"user": raw.users, "client": raw.clients}.get(unit)
+    if names is not None:
+        texts = [str(n) for n in names]
+        wide = canonical.telling(texts)
+        for kind in ([unit] if wide else []) + ([f"{unit} in {name}"] if name else []):
+            ids[kind] = macs.of_ids(kind, texts, key)
+        if unit == "user" and not ids and rows:
+            notes = (
+                f"the ids of these users, such as {sorted(texts)[0]!r}, name nobody outside this table: without a "
+                "data_name only their rows are compared with earlier runs.",
+            )
+    return Units(unit, key.id, rows, ids, whole, notes, fingerprint)
+
+
+def _rows(raw: Raw, key: Key) -> tuple[Forms, Forms]:
+    """The hashes of the rows in every form that tells them apart; else one hash of them all."""
+    found: dict[str, macs.Macs] = {}
+    for form in raw.forms:
+        if form.tells_apart():
+            each, distinct = macs.of_form(form, key)
+            if 2 * distinct >= form.rows:
+                found[form.kind] = each
+    if found or not raw.forms:
+        return found, {}
+    form = raw.forms[0]
+    each = macs.of_form(form, key)[0]
+    content = hashlib.blake2b(each[macs.order(each)].tobytes(), digest_size=16).digest()
+    return {}, {form.kind: macs.of_whole(form.kind, content, key)}
+
+
+def _untold(why: str, name: str) -> tuple[str, ...]:
+    way = (
+        f"all runs under the name {name} are counted together" if name else "give data_name, or only exact copies count"
+    )
+    return (f"of these data only the name counts in the ledger, since {why}: {way}.",)

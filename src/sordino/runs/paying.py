@@ -1,0 +1,88 @@
+"""What a job asks of the ledger that it or its run folder names: whether it can be paid, and the pages to pay on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sordino.core.errors import BudgetError, RunError
+from sordino.runs import home, identity
+from sordino.runs.folder import RunFolder
+from sordino.runs.identity import Whose
+from sordino.runs.job import Job
+from sordino.runs.jobs import Account
+from sordino.runs.ledger import Charge, Ledger
+
+
+def ledger_path(job: Job) -> Path:
+    """The ledger that a new job is charged to."""
+    return home.registry() if job.spec.ledger is None else Path(job.spec.ledger).absolute()
+
+
+def named_ledger(folder: RunFolder) -> tuple[Path, int, str]:
+    """The ledger that a run folder names, and the entry that the run saw last; no path means the user's registry."""
+    kept = folder.read_json("ledger.json")
+    try:
+        path = home.registry() if kept["path"] is None else folder.path / kept["path"]
+        return Path(os.path.normpath(path.absolute())), int(kept["entries"]), str(kept["head"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{folder.path / 'ledger.json'} is damaged.") from error
+
+
+def opened(folder: RunFolder) -> Ledger:
+    """The ledger that a run folder names; with the entry that the run saw last."""
+    path, entries, head = named_ledger(folder)
+    if entries and not path.is_file():
+        raise RunError(f"the ledger {path} of this run is gone; it had {entries} entries. Put it back.")
+    book = Ledger(path)
+    try:
+        book.chain.expect(entries, head)
+    except RunError:
+        book.close()
+        raise
+    return book
+
+
+def plan_charge(job: Job) -> Charge:
+    """What the whole plan of a job costs the viewer of its budget."""
+    return Charge(job.whole(), job.promise.epsilon, job.spec.delta)
+
+
+def whose_data(job: Job, exact: str, at: Path | None) -> Whose:
+    """Whose data these are, for the ledger that the job is or was charged to."""
+    path = ledger_path(job) if at is None else named_ledger(RunFolder(at))[0]
+    return identity.of_job(job, home.units_beside(path), exact)
+
+
+def afford(job: Job, whose: Whose) -> None:
+    """Refuse what the budgets of the data cannot pay before there is a run folder."""
+    path = ledger_path(job)
+    if not path.is_file():
+        return
+    book = Ledger(path)
+    try:
+        book.check(whose.name, plan_charge(job), units=whose.units)
+        if job.spec.baseline and job.method.private and book.budgets(whose.name, whose.units):
+            raise BudgetError(f"{path}: these data have a budget, so no baseline without privacy. Drop baseline.")
+    finally:
+        book.close()
+
+
+def account(book: Ledger, folder: RunFolder, job: Job, whose: Whose) -> Account:
+    """The pages of this run in the ledger; the first time, its whole plan is charged."""
+    plan, mode = job.plan, job.spec.mode
+    pages = book.open_job(
+        str(folder.read_json("ledger.json")["job"]),
+        whose.name,
+        plan_charge(job),
+        plan.rounds,
+        plan.participations,
+        repeatable=mode == "research",
+        caps=job.caps,
+        units=whose.units,
+        purpose=job.spec.method,
+        run=folder.path.name,
+        mode=mode,
+    )
+    folder.note_ledger(pages.head())
+    return pages
