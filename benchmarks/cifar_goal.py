@@ -49,8 +49,10 @@ class Setting:
         return text + (f", server momentum {self.momentum:g}" if self.momentum else "")
 
 
-CHOSEN = Setting("linear", 200, 1.0, 128.0, schedule="cosine")
+CHOSEN = Setting("linear", 200, 1.0, 64.0, schedule="cosine")
 OTHERS = (
+    Setting("linear", 200, 1.0, 128.0, schedule="cosine"),
+    Setting("linear", 200, 1.0, 256.0, schedule="cosine"),
     Setting("scattering-cnn", 400, 0.33, 2.0, 0.9),
     Setting("scattering-cnn", 400, 0.33, 4.0, 0.9),
     Setting("scattering-cnn", 800, 0.33, 2.0, 0.9),

@@ -66,11 +66,9 @@ GOALS = (
     Goal("mnist", False, 0.5, 94.5, Setting(50, 2), (Setting(50, 1), Setting(50, 4), Setting(10, 8))),
     Goal("mnist", False, 2, 97, Setting(50, 8), (Setting(50, 4), Setting(50, 16), Setting(100, 8))),
     Goal("mnist", True, 0.5, 97.5, Setting(50, 16), (Setting(50, 8), Setting(50, 32), Setting(50, 4, 0.9))),
-    Goal("fashion-mnist", False, 1, 84, Setting(100, 1.5), (Setting(100, 0.75), Setting(100, 3), Setting(50, 1.5))),
-    Goal(
-        "fashion-mnist", False, 2, 86, Setting(200, 1.5), (Setting(100, 3), Setting(100, 1.5), Setting(100, 0.4, 0.9))
-    ),
-    Goal("fashion-mnist", True, 1, 88.5, Setting(100, 1.5, 0.9), (Setting(100, 0.75, 0.9), Setting(100, 3, 0.9))),
+    Goal("fashion-mnist", False, 1, 84, Setting(100, 4), (Setting(100, 2), Setting(100, 8), Setting(50, 4))),
+    Goal("fashion-mnist", False, 2, 86, Setting(100, 8), (Setting(200, 4), Setting(100, 4), Setting(100, 1, 0.9))),
+    Goal("fashion-mnist", True, 1, 88.5, Setting(100, 4, 0.9), (Setting(100, 2, 0.9), Setting(100, 8, 0.9))),
 )
 
 

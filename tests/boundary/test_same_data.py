@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pandas as pd
@@ -157,12 +158,19 @@ def test_the_owner_alone_is_told_how_many_are_known_and_from_where(spent, tmp_pa
     assert capfd.readouterr() == ("", "")  # the callback has them all
 
 
-def test_without_a_callback_it_goes_to_standard_error(study, capfd):
+@pytest.mark.parametrize("terminal", [False, True])
+def test_without_a_callback_it_goes_to_a_terminal_and_to_the_private_notes(terminal, study, capsys, monkeypatch):
+    """What is redirected may be handed on, so it says nothing of whose data these are."""
     study(people())
     wanted = spec.from_dict(KEYS | {"dataset": "data.csv", "schema": "all.toml"})
-    execute(build.from_spec(wanted), own=False)
-    told = capfd.readouterr()
-    assert told.out == "" and told.err.startswith("sordino: 60 of 60 records are known") and "data_name" in told.err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    result = execute(build.from_spec(wanted), own=False)
+    told = capsys.readouterr()
+    assert told.out == "" and (told.err != "") == terminal
+    if terminal:
+        assert told.err.startswith("sordino: 60 of 60 records are known") and "data_name" in told.err
+    assert result.private.notes[0].startswith("60 of 60 records are known")
+    assert "60 of 60 records are known" in (result.folder / "private" / "notes.txt").read_text()
 
 
 def test_a_grown_table_under_one_name_is_charged_to_those_who_were_there(study):
@@ -233,8 +241,9 @@ def test_clients_made_when_asked_for_count_by_their_name_only(capfd, tmp_path):
         return LazyClients(9, 12, lambda i: (pair[0] + i + shift, pair[1]))
 
     keys = {"epsilon": 1.0, "rounds": 1, "device": "cpu", "method": "dp-fedavg", "out": str(tmp_path)}
-    sordino.train(mlp(), lazy(0.0), **keys)
-    assert "only the name counts" in capfd.readouterr().err
+    told = []
+    sordino.train(mlp(), lazy(0.0), owner=told.append, **keys)
+    assert "only the name counts" in told[0] and capfd.readouterr() == ("", "")
     set_budget(1.5)
     with pytest.raises(BudgetError):
         sordino.train(mlp(), lazy(0.0), **keys)

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from sordino.runs import spec
+from sordino.runs import spec, toml
 
 TOML = """
 dataset = "small.npz"
@@ -159,7 +159,7 @@ def test_methods_are_listed_for_people_and_programs(call):
 def test_init_writes_a_file_that_runs_and_never_overwrites(call, here):
     done = call("init")
     assert done.returncode == 0 and "sordino run sordino.toml" in done.stdout
-    assert (here / "sordino.toml").read_text() == spec.template()
+    assert (here / "sordino.toml").read_text() == toml.template()
     (here / "sordino.toml").write_text("mine")
     one_line(call("init"), "RunError", "exists already")
     assert (here / "sordino.toml").read_text() == "mine"

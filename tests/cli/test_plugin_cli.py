@@ -176,12 +176,12 @@ def test_a_client_without_decisions_of_its_own_is_one_line(known, small_npz, mon
     common = ("--dataset", "small.npz", "--clients", "8", "--rounds", "1", "--epsilon", "8", "--device", "cpu")
     monkeypatch.setattr("sys.argv", ["sordino", "run", "--method", "boxed", *common, "--name", "it"])
     main()
-    records = Path("runs/it/public/records.jsonl")
+    records = Path("runs/it/private/records.jsonl")
     records.write_text(records.read_text().replace('{"a": 1}', '{"clients": 5}'))
     assert '"clients": 5' in records.read_text()
     capsys.readouterr()
     for more, words in ((["--client", "0"], "decides nothing for single clients"), ([], "must return a list of text")):
-        monkeypatch.setattr("sys.argv", ["sordino", "explain", "runs/it", *more])
+        monkeypatch.setattr("sys.argv", ["sordino", "explain", "runs/it", "--owner", *more])
         with pytest.raises(SystemExit, match="2"):
             main()
         told = capsys.readouterr().err

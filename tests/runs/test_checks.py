@@ -12,7 +12,7 @@ import sordino
 from problems import FEATURES, federation, held_out, linear
 from sordino.core.errors import DataError, RunError
 from sordino.data.clients import adopt
-from sordino.runs import case, checks, spec
+from sordino.runs import build, case, checks, home, ledger_checks, run, spec
 from sordino.runs.finding import SEVERITIES
 from sordino.runs.ledger import Budget, Ledger
 from sordino.runs.prepare import with_users
@@ -342,7 +342,7 @@ def test_every_round_is_paid_without_a_cap():
 
 def test_the_ledger_and_its_budget(tmp_path, monkeypatch):
     path = tmp_path / "ledger.sqlite"
-    monkeypatch.setattr(checks, "_temporary", lambda: [tmp_path])
+    monkeypatch.setattr(ledger_checks, "_temporary", lambda: [tmp_path])
     here = replace(parts(), ledger=path)
     assert [f.severity for f in found(checks.ledger, here)] == ["weak", "note"]
     only(checks.ledger, parts(), "note", "no budget", "sordino ledger budget")
@@ -350,7 +350,7 @@ def test_the_ledger_and_its_budget(tmp_path, monkeypatch):
     book.set_budget(Budget(3.0, 1e-5, "plans", None))
     book.close()
     only(checks.ledger, here, "weak", "temporary")
-    monkeypatch.setattr(checks, "_temporary", list)
+    monkeypatch.setattr(ledger_checks, "_temporary", list)
     assert not found(checks.ledger, here)
     assert not found(checks.ledger, replace(parts(method="none"), ledger=path))
     path.write_text("torn")
@@ -358,8 +358,8 @@ def test_the_ledger_and_its_budget(tmp_path, monkeypatch):
 
 
 def test_temporary_folders_are_known(tmp_path):
-    assert any((tmp_path / "x").resolve().is_relative_to(t) for t in checks._temporary())
-    assert not any(LASTING.is_relative_to(t) for t in checks._temporary())
+    assert any((tmp_path / "x").resolve().is_relative_to(t) for t in ledger_checks._temporary())
+    assert not any(LASTING.is_relative_to(t) for t in ledger_checks._temporary())
 
 
 def test_hopeless_noise_asks_the_planner():
@@ -457,3 +457,37 @@ def test_users_can_be_checked(method):
     made = of_users(method)
     assert made.problem is None and made.cost().unit == "user"
     assert [f for f in checks.check(made) if f.severity == "broken"] == []
+
+
+# --- the ledger
+
+
+def test_data_without_a_name_and_people_who_are_known_are_found_before_a_run(tmp_path, monkeypatch):
+    """As runs: the same table once more, and once more under a budget that does not pay for it."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    rows = [",".join(f"{v:.9g}" for v in draw.normal(size=6)) + f",{i % 2}" for i in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,c,d,e,f,y", *rows]) + "\n")
+    keys = {"dataset": "t.csv", "label_column": "y", "clients": 4, "rounds": 1, "epsilon": 1.0, "device": "cpu"}
+    wanted = spec.from_dict(keys)
+
+    (unnamed,) = found(checks.unnamed_data, case.of_spec(wanted))
+    assert "data_name" in unnamed.fix and not found(checks.spent_already, case.of_spec(wanted))
+    run.execute(build.from_spec(wanted), own=False)
+    (known,) = found(checks.spent_already, case.of_spec(wanted))
+    assert known.severity == "weak" and "80 of 80 records are known" in known.found
+    book = Ledger(home.registry())
+    book.set_budget(Budget(1.5, 1e-4, "plans", None))
+    book.close()
+    (refused,) = found(checks.spent_already, case.of_spec(wanted))
+    assert refused.severity == "broken" and "the budget is epsilon 1.5" in refused.found
+    named = spec.from_dict(keys | {"data_name": "mine"})
+    assert not found(checks.unnamed_data, case.of_spec(named))
+
+
+def test_the_records_of_an_earlier_version_are_told_to_show_the_draw(tmp_path):
+    (tmp_path / "plan.json").write_text('{"clients": 8, "own": true}')
+    (tmp_path / "ledger.json").write_text('{"path": "../ledger.sqlite"}')
+    for rate, times in ((0.2, 1), (1.0, 0)):
+        (tmp_path / "spec.toml").write_text(f'method = "dp-fedavg"\nclient_rate = {rate}\n')
+        assert len(found(checks.no_public_part, case.of_run(tmp_path))) == times

@@ -7,7 +7,7 @@ import pytest
 
 from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
-from sordino.runs import spec
+from sordino.runs import spec, toml
 from sordino.runs.spec import Spec, from_dict
 
 PLUGINS = [(kind, name) for kind in spec.PLUGINS for name in plugin.available(kind)]
@@ -142,7 +142,7 @@ def test_a_file_is_read_and_a_broken_one_named(tmp_path):
 
 
 def test_the_template_reads_back_to_the_defaults():
-    text = spec.template()
+    text = toml.template()
     found = from_dict(tomllib.loads(text))
     assert dataclasses.replace(found, options=()) == Spec()
     assert found.method_object() == Spec().method_object()
@@ -152,7 +152,7 @@ def test_the_template_reads_back_to_the_defaults():
 
 @pytest.mark.parametrize(("kind", "name"), PLUGINS)
 def test_the_template_of_every_plugin_can_be_switched_on(kind, name):
-    _, _, own = spec.template().partition(f"# --- of {name} only\n")
+    _, _, own = toml.template().partition(f"# --- of {name} only\n")
     lines = [line.removeprefix("# ") for line in own.split("\n\n")[0].splitlines() if line]
     values = tomllib.loads("\n".join(lines)) | {kind.removesuffix("s"): name}
     assert from_dict(values)._made(kind, name) == plugin.load(kind, name)()
@@ -183,7 +183,7 @@ def test_to_dict_and_toml_round_trip():
     odd = 'quote " backslash \\ tab \t newline \n ü \x7f'
     values = {"method": "dp-fedavg", "clip": 0.1 + 0.2, "epsilon": 1e-17, "seed": 2**62, "data_dir": odd}
     found = from_dict(values)
-    text = "\n".join(f"{k} = {spec.to_toml(v)}" for k, v in found.to_dict().items())
+    text = "\n".join(f"{k} = {toml.to_toml(v)}" for k, v in found.to_dict().items())
     assert from_dict(tomllib.loads(text)) == found
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from sordino.core.errors import RunError
-from sordino.runs import spec
+from sordino.runs import toml
 
 
 @click.command()
@@ -14,7 +14,7 @@ def init(file: Path) -> None:
     """Write a commented run file with every key (default: sordino.toml)."""
     try:
         with file.open("x", encoding="utf-8") as handle:
-            handle.write(spec.template())
+            handle.write(toml.template())
     except FileExistsError as error:
         raise RunError(f"{file} exists already; nothing was changed. Name another file.") from error
     except OSError as error:

@@ -15,7 +15,7 @@ from sordino.core.errors import SordinoError
 from sordino.methods.base import Method, Plan
 from sordino.privacy import price
 from sordino.privacy.samplers import Poisson
-from sordino.runs import legal, returned, spec
+from sordino.runs import legal, returned, spec, toml
 
 OTHERS = "The other methods, and the algorithms that each goes with:"
 
@@ -109,7 +109,7 @@ def methods(table: bool, as_markdown: bool, as_json: bool) -> None:
 
 def _show_options(row: dict[str, Any]) -> None:
     if row["options"]:
-        click.echo("  options: " + ", ".join(f"{k} = {spec.to_toml(v)}" for k, v in row["options"].items()))
+        click.echo("  options: " + ", ".join(f"{k} = {toml.to_toml(v)}" for k, v in row["options"].items()))
 
 
 def _show_table(as_markdown: bool, as_json: bool) -> None:

@@ -131,6 +131,8 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
                 f"Against the {viewer}: epsilon = {up(other.epsilon)}"
                 + (f" ({other.reason})." if other.reason else ".")
             )
+    if result.together is not None:
+        say(f"{result.together[0].upper()}{result.together[1:]}.")
     if result.accuracy is not None:
         label = "Accuracy with privacy" if math.isfinite(result.guarantee.epsilon) else "Accuracy without privacy"
         if job.method.claim(job.plan) is not None:

@@ -26,7 +26,7 @@ __all__ = ["colour_scattering"]
 
 ANGLES = 8  # L: orientations of the wavelets
 GRID = 8  # windows a side that every map is averaged over
-FIELDS, DECAY, CHROMA, RIDGE = 1000, 2.0, 0.2, 0.01  # how many, amplitude |k|^-DECAY, colourfulness, identity added
+FIELDS, DECAY, CHROMA, RIDGE = 1000, 2.0, 0.2, 0.003  # how many, amplitude |k|^-DECAY, colourfulness, identity added
 LEAST = 16  # pixels a side: the third scale is a quarter of that, and more than the wavelets' radius
 NORM = 10.0  # of every record: a clip of 1 then suits a linear model
 CHUNK = 200  # pictures at a time: bounds the memory

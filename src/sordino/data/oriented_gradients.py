@@ -26,11 +26,11 @@ __all__ = ["oriented_gradients"]
 BINS = (18, 9, 9)  # directions: of brightness and of the two opponent colours
 GRID = 4  # cells a side
 SCALES = (1, 2)  # pixels that are averaged over before gradients are taken
-HYS = 0.2  # the clip of a normalised block
+HYS = 1.0  # the clip of a normalised block: 1 clips nothing
 COLOUR = 1.0  # weight of the local averages
 LEAST = 8  # pixels a side: a cell has at least one at the coarser scale
-FIELDS, DECAY, CHROMA, RIDGE = 4000, 2.0, 0.2, 3.0  # how many, amplitude |k|^-DECAY, colourfulness, identity added
-NORM = 3.0  # of every row: a clip of 1 then suits a linear model
+FIELDS, DECAY, CHROMA, RIDGE = 4000, 2.0, 0.1, 0.3  # how many, amplitude |k|^-DECAY, colourfulness, identity added
+NORM = 10.0  # of every row: a clip of 1 then suits a linear model
 CHUNK = 500  # pictures at a time: bounds the memory
 
 OPPONENT = ((1.0, 1.0, 1.0), (1.0, -1.0, 0.0), (0.5, 0.5, -1.0))  # brightness, red - green, yellow - blue

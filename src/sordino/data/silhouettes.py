@@ -26,12 +26,12 @@ from sordino.data.scattering import scatter
 __all__ = ["silhouettes"]
 
 FIELDS = 4000  # pictures that stand in for data
-TEXTURE, SHAPE = 1.0, 3.0  # amplitudes |k|^-decay of the texture and of the field that the mask is cut from
-CENTRE, SPREAD = 3.0, 0.5  # how much the middle is raised, and the squared radius (half a side is 1) where it ends
-SOFT = 2.0  # steepness of the mask's edge
-BRIGHT, CONTRAST = 0.5, 0.25  # of the texture
+TEXTURE, SHAPE = 1.3, 4.0  # amplitudes |k|^-decay of the texture and of the field that the mask is cut from
+CENTRE, SPREAD = 3.0, 0.75  # how much the middle is raised, and the squared radius (half a side is 1) where it ends
+SOFT = 8.0  # steepness of the mask's edge
+BRIGHT, CONTRAST = 0.8, 0.5  # of the texture
 RIDGES = (0.1, 0.1)  # share of the identity added to the covariances of coefficients and histograms
-NORM = 30.0  # of every row: a clip of 1 then suits a linear model
+NORM = 10.0  # of every row: a clip of 1 then suits a linear model
 CHUNK = 200  # pictures at a time: bounds the memory
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from sordino.core.parts import PUBLIC, locate
 from sordino.core.rounding import up
 from sordino.privacy.guarantee import RELATIONS, UNITS, Guarantee
-from sordino.runs import case
+from sordino.runs import case, home
 from sordino.runs.case import Case
 from sordino.runs.compare import Cell
 from sordino.runs.folder import RunFolder
@@ -90,7 +90,7 @@ def bill(folder: RunFolder, found: Sequence[Cell], sketched: Mapping[str, Case])
         for view, each in sums.items()
     )
     begun = sum(locate(folder.path / "cells" / cell.name, PUBLIC, "plan.json").is_file() for cell in found)
-    ledger = found[0].spec.ledger or str(folder.path / "ledger.sqlite")
+    ledger = found[0].spec.ledger or str(home.registry())
     return Bill(ledger, len(found), begun, totals, tuple(without))
 
 

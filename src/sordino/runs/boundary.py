@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sordino.core import plugin
 from sordino.core.errors import BoundaryError
 from sordino.runs.spec import NAMED, Spec, plugin_fields
 
@@ -125,7 +126,11 @@ def _paths(data: Any, above: str = "") -> Iterator[str]:
 
 def public_spec(spec: Spec, public_data: bool, own: bool) -> dict[str, Any]:
     """Return the keys of a spec without what names places, and without the seed of a run on one's own data."""
-    kept = spec if public_data else replace(spec, dataset=getattr(spec, "data_name", None) or OWN, seed=None)
+    kept = spec
+    if spec.dataset not in plugin.available("data.sets"):
+        kept = replace(spec, dataset=spec.data_name or OWN)
+    if not public_data:
+        kept = replace(kept, seed=None)
     found = {k: v for k, v in kept.to_dict().items() if k not in HIDDEN and not (own and k in NAMED)}
     for key, prefix in PLACED.items():
         text = found.get(key)

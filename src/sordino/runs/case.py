@@ -47,6 +47,7 @@ class Case:
     users: int | None = None  # of all clients, where they are what is protected
     ledger: Path = field(default_factory=home.registry)
     problem: SordinoError | None = None  # why there is no job
+    flat: bool = False  # whether it is the folder of a run that an earlier version made, without a public part
 
     @property
     def method(self) -> Method:
@@ -162,14 +163,14 @@ def of_run(folder: Path) -> Case:
     wanted = spec.from_dict(spec.read(locate(folder, PRIVATE, "spec.toml")))
     try:
         path = home.registry() if ledger["path"] is None else folder / ledger["path"]
-        bare = Case(wanted, clients=int(plan["clients"]), ledger=path)
+        bare = Case(wanted, clients=int(plan["clients"]), ledger=path, flat=kept.flat)
         own = bool((plan if kept.flat else kept.read_json("job.json")).get("own"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{folder} is damaged: {error!r} in plan.json or ledger.json.") from error
     if own:  # its model and clients came from Python
         return bare
     try:
-        return replace(of_spec(wanted), ledger=path)
+        return replace(of_spec(wanted), ledger=path, flat=kept.flat)
     except DataError:  # moved, or looked for from another folder
         return bare
 

@@ -85,9 +85,10 @@ class Budget:
 
 
 def _sight(viewer: str) -> int:
-    """The public and other clients see the models, the server sees more, with colluders more still."""
+    """Return how much a viewer sees: the public the models, another client also when it was not drawn itself, the
+    server every message, and with colluders more still."""
     found = trust.viewer(viewer)
-    return 1 + found.colluders if found.kind == "server" else 0
+    return 2 + found.colluders if found.kind == "server" else int(found.kind == "client")
 
 
 @lru_cache(maxsize=4096)

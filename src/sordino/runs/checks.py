@@ -7,21 +7,19 @@ good to know), what was found, why it matters, what to do. Its docstring says wh
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from sordino.core import plugin
-from sordino.core.errors import ModelError, SordinoError
+from sordino.core.errors import ModelError
 from sordino.methods.dp_sgd import DpSgd
 from sordino.models.validate import fix, validate
 from sordino.privacy.algebra import non_private
-from sordino.runs import home, planner
+from sordino.runs import planner
 from sordino.runs.case import Case, looks_fitted, repeated
 from sordino.runs.finding import SEVERITIES, Finding
-from sordino.runs.ledger import Ledger
-from sordino.runs.public_checks import dealt_by_label, declared_public, no_evaluation, partly_public
+from sordino.runs.ledger_checks import ledger, spent_already, unnamed_data
+from sordino.runs.public_checks import dealt_by_label, declared_public, no_evaluation, no_public_part, partly_public
 
 GUESSED = 2**40  # seeds below it can all be tried
 LARGE = 10.0  # an epsilon above which little is promised
@@ -303,26 +301,6 @@ def every_round_paid(case: Case) -> Iterator[Finding]:
             )
 
 
-def ledger(case: Case) -> Iterator[Finding]:
-    """where spending is written down and whether a total over all runs is set"""
-    path = case.ledger.absolute()
-    if case.method.private and any(path.is_relative_to(t) for t in _temporary()):
-        yield Finding(
-            "weak",
-            f"the ledger {path} lies in a temporary folder",
-            "when it is deleted, nobody knows any more what was spent on these data",
-            "name a lasting file with ledger = ..., or a lasting folder with SORDINO_HOME",
-        )
-    if case.method.private and not _has_budget(case.ledger):
-        yield Finding(
-            "note",
-            f"no budget is set in {case.ledger}",
-            "every run has its own epsilon; several runs on the same data add up, and nothing stops them",
-            "sordino ledger budget --epsilon ... --delta ..."
-            + ("" if case.ledger == home.registry() else f" --ledger {case.ledger}"),
-        )
-
-
 def usefulness(case: Case) -> Iterator[Finding]:
     """whether anything is learnt under the noise: asks the planner"""
     run_nsr, plan = case.nsr(), case.plan()
@@ -363,8 +341,8 @@ Rule = Callable[[Case], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
     no_noise, unprotected_viewer, one_record_not_a_person, made_up_clients, seeds, delta_too_large, epsilon_large,
     float_noise, layers, kept_tensors, fitted_statistics, metrics_in_clear, partly_public, declared_public,
-    dealt_by_label, no_evaluation, baseline, public_sizes, single_records, draws, every_round_paid, ledger, usefulness,
-    unseen_choices, cannot_start,
+    dealt_by_label, no_evaluation, baseline, public_sizes, single_records, draws, every_round_paid, ledger,
+    unnamed_data, spent_already, no_public_part, usefulness, unseen_choices, cannot_start,
 )  # fmt: skip
 
 
@@ -380,20 +358,3 @@ def looked_at() -> dict[str, str]:
 
 def _names(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _temporary() -> list[Path]:
-    return [Path(p).resolve() for p in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")]
-
-
-def _has_budget(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    try:
-        book = Ledger(path, "read")
-        try:
-            return any(book.budget(data) is not None for data in ("", *book.data()))
-        finally:
-            book.close()
-    except SordinoError:
-        return False

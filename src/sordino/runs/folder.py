@@ -169,6 +169,11 @@ class RunFolder:
         """The last entry of the ledger that the run has seen, beside what is already known of it."""
         self.write_json("ledger.json", self.read_json("ledger.json") | head)
 
+    def owner_notes(self) -> tuple[str, ...]:
+        """Return what the owner was told, a text a line."""
+        path = self.private / "notes.txt"
+        return tuple(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else ()
+
     # --- records
 
     def append(self, record: RoundRecord, owners: OwnerRecord) -> None:

@@ -70,3 +70,14 @@ def no_evaluation(case: Case) -> Iterator[Finding]:
     if case.job is not None and case.job.evaluation.on is None and case.job.evaluation.text:
         text, _, way = case.job.evaluation.text.partition(". To have one, ")
         yield Finding("note", text, "the model is trained, and nothing says how good it is", way)
+
+
+def no_public_part(case: Case) -> Iterator[Finding]:
+    """whether the records of an earlier run tell of the secret draw"""
+    if case.flat and case.method.private and case.spec.client_rate < 1:
+        yield Finding(
+            "weak",
+            "this run folder has no public part: its records hold cohort sizes, bytes and seconds",
+            "whoever sees them faces a draw that is no longer secret, and the epsilon printed for them is too small",
+            "hand out the model and result.json alone, or train again",
+        )

@@ -24,7 +24,7 @@ from sordino.core.types import SampleLoss
 from sordino.data import canonical
 from sordino.data.clients import ArrayClients, adopt
 from sordino.privacy.guarantee import Guarantee
-from sordino.runs import boundary, build, faults, loop, returned, spec, statistics
+from sordino.runs import boundary, build, faults, loop, returned, spec, statistics, toml
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.folder import RunFolder, pack_model
@@ -46,6 +46,7 @@ class OwnersPart:
 
     history: list[OwnerRecord]  # one a round: clients, bytes, seconds, what the method decided
     guarantees: dict[str, Guarantee]  # by viewer, from the draws that happened
+    notes: tuple[str, ...] = ()  # what the owner was told, such as overlap with other data
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def train(
     private_data: Any = None,
     resume: str | Path | None = None,
     watch: Watch | None = None,
+    owner: Tell | None = None,
     **keys: Any,
 ) -> Result:
     """Train one model over many clients' data with a total (epsilon, delta).
@@ -95,6 +97,8 @@ def train(
     users    for unit = "user": one array a client, with the number of each record's user
     private_data  one array a client: the group of private attributes each record belongs to, 0 for none (fedsdp)
     resume   the folder of an interrupted run of the same model and clients
+    watch    called after every round with the job and the public record of the round
+    owner    called with what only the owner of the data may know (default: standard error, if it is a terminal)
     **keys   any key of a run file: method, epsilon, delta, rounds, client_rate, batch_rate, clip, ...
     """
     if resume is not None:
@@ -120,7 +124,7 @@ def train(
         names = list(clients) if isinstance(clients, Mapping) else np.arange(brought.count)
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
         job = replace(job, raw=canonical.of_arrays(brought.x, users=who, clients=names))
-    return execute(job, own=True, at=None if resume is None else Path(resume), watch=watch)
+    return execute(job, own=True, at=None if resume is None else Path(resume), watch=watch, owner=owner)
 
 
 def resume_spec(path: Path) -> Job:
@@ -166,7 +170,7 @@ def execute(
     """Run a job to its end, in a fresh folder or in the one it was interrupted in (`began` is told which).
 
     `owner` is told what the owner of the data must know and nobody else, such as data that overlap with others; by
-    default it goes to standard error.
+    default it goes to standard error, if that is a terminal. It is also in private/notes.txt.
     """
     ordered, exact = fingerprints(job.brought)
     whose = whose_data(job, exact, at)
@@ -256,8 +260,9 @@ def _statistics_stream(job: Job, folder: RunFolder) -> Stream:
 
 
 def to_owner(text: str) -> None:
-    """Tell the owner of the data what is not for the public."""
-    print(f"sordino: {text}", file=sys.stderr, flush=True)
+    """Tell the owner of the data what is not for the public: on a terminal; what is redirected may be handed on."""
+    if sys.stderr.isatty():
+        print(f"sordino: {text}", file=sys.stderr, flush=True)
 
 
 def _finish(job: Job, folder: RunFolder, ledger: Account, notes: tuple[str, ...], together: str | None) -> Result:
@@ -272,7 +277,7 @@ def _finish(job: Job, folder: RunFolder, ledger: Account, notes: tuple[str, ...]
     folder.publish("model.safetensors", pack_model(module))
     last = (history[-1].metrics if history else None) or {}
     figures = last | loop.evaluate_own(job, state)
-    owners = OwnersPart(folder.owner_records(), drawn)
+    owners = OwnersPart(folder.owner_records(), drawn, folder.owner_notes())
     outcome = (guarantees[job.viewer], guarantees, history, folder.path, notes, figures, owners, together)
     result = Result(module.cpu(), *outcome)
     folder.note_ledger(ledger.head())
@@ -313,7 +318,7 @@ def _write_head(folder: RunFolder, job: Job, own: bool, ordered: str, whose: Who
 
 
 def _toml(keys: dict[str, Any]) -> bytes:
-    return ("\n".join(f"{k} = {spec.to_toml(v)}" for k, v in keys.items()) + "\n").encode()
+    return ("\n".join(f"{k} = {toml.to_toml(v)}" for k, v in keys.items()) + "\n").encode()
 
 
 def absolute(wanted: spec.Spec) -> spec.Spec:

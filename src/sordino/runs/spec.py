@@ -388,38 +388,3 @@ def parse(name: str, text: str, hint: Any) -> Any:
     except (ValueError, KeyError) as error:
         wanted = {float: "a number", int: "a whole number", bool: "true or false"}[kind]
         raise SpecError(f"{name} must be {wanted}, not {text!r}.") from error
-
-
-def template() -> str:
-    """A commented TOML file with every key at its default."""
-    lines = ["# A Sordino run. Every key is optional; these are the defaults.", ""]
-    group = None
-    for f in fields():
-        if f.metadata["group"] != group:
-            group = f.metadata["group"]
-            lines += ["", f"# --- {group}"]
-        lines.append(_line(f.name, f.default, f.metadata["help"]))
-    for kind, usual in zip(PLUGINS, (Spec.method, Spec.algorithm), strict=True):
-        for name in plugin.loadable(kind):
-            own, text = plugin_fields(kind, name), plugin_help(kind, name)
-            if own:
-                lines += ["", f"# --- of {name} only"]
-                lines += [_line(f.name, f.default, text.get(f.name, ""), commented=name != usual) for f in own]
-    return "\n".join(lines) + "\n"
-
-
-def _line(name: str, value: Any, text: str, commented: bool = False) -> str:
-    hint = str(typing.get_type_hints(Spec).get(name, ""))
-    example = 10 if "int" in hint else 0.5 if "float" in hint else "..."
-    shown = to_toml(example if value is None else value)
-    start = "# " if value is None or commented else ""
-    return f"{start}{name} = {shown}" + (f"  # {text}" if text else "")
-
-
-def to_toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
-    return repr(value)
