@@ -6,6 +6,7 @@ import json
 import sqlite3
 import tomllib
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import sordino
 from problems import federation, linear, same_weights
 from sordino.core.errors import SpecError
-from sordino.runs import build, case, compare, spec
+from sordino.runs import build, case, compare, home, spec
 from sordino.runs.mode import settled
 from sordino.runs.run import execute
 
@@ -101,7 +102,7 @@ def test_secure_with_a_seed_is_refused(tmp_path):
 def test_research_on_own_data_is_charged_like_any_other_run(tmp_path):
     train(tmp_path, name="a")
     train(tmp_path, name="b", seed=1)
-    secure, research = plans(tmp_path / "ledger.sqlite")
+    secure, research = plans(home.registry())
     assert secure == research and 3.99 < research[0] <= 4.0
 
 
@@ -164,7 +165,7 @@ def test_a_comparison_shows_its_total_before_the_first_cell(small_npz, monkeypat
 
     def spy(folder, *args):
         shown.append(capsys.readouterr())
-        assert not (folder.path / "ledger.sqlite").exists() and not (folder.path / "cells").exists()
+        assert not home.registry().exists() and not (folder.path / "cells").exists()
         return real(folder, *args)
 
     monkeypatch.setattr(compare, "execute", spy)
@@ -179,14 +180,14 @@ def test_a_comparison_shows_its_total_before_the_first_cell(small_npz, monkeypat
     told = json.loads(after.out)["charged"]
     assert before.err.strip() == told["sentence"] and "void against anyone who knows the seeds" in before.err
     folder = small_npz.parent / "runs" / "it"
-    assert told["ledger"] in before.err and (folder.parent.parent / told["ledger"]).samefile(folder / "ledger.sqlite")
+    assert told["ledger"] in before.err and Path(told["ledger"]).samefile(home.registry())
     assert told["runs"] == 14 and told["begun"] == 0 and "14 runs are charged" in before.err
     assert told["without_guarantee"] == {"runs": 2, "methods": ["none"]}
     page = (folder / "public" / "table.md").read_text()  # with the sums, without the owner's paths
     assert "14 runs are charged to them: 4 with at most epsilon = 6" in page and "ledger.sqlite" not in page
 
     charged = defaultdict(list)
-    for epsilon, delta, *view in plans(folder / "ledger.sqlite"):
+    for epsilon, delta, *view in plans(home.registry()):
         if epsilon is not None and np.isfinite(epsilon):
             charged[tuple(view)].append((epsilon, delta))
     assert len(told["totals"]) == len(charged) == 3
@@ -201,7 +202,7 @@ def test_a_comparison_that_goes_on_says_what_was_begun(small_npz, sordino_comman
     keys = {k: v for k, v in FILE.items() if k != "epsilon"} | {"dataset": "small.npz", "name": "it", "seeds": 1}
     call = ("compare", "--methods", "dp-sgd", "--epsilon", "2", *flags(keys))
     first, again = (sordino_command(*call, cwd=small_npz.parent).stderr for _ in range(2))
-    assert "1 run is charged to runs/it/ledger.sqlite: 1 with" in first and "ledger.sqlite (1 begun before)" in again
+    assert f"1 run is charged to {home.registry()}: 1 with" in first and "ledger.sqlite (1 begun before)" in again
 
 
 def test_a_comparison_on_a_benchmark_has_nothing_to_announce(data_file, tmp_path, sordino_command):

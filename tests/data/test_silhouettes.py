@@ -85,18 +85,18 @@ def test_public_objects_come_out_centred_and_white_up_to_the_ridge():
 def test_public_objects_fill_the_middle_and_leave_the_edge_empty():
     x = public_objects(28, 28)[:, 0]
     assert x.min() >= 0 and x.max() <= 1
-    assert x[:, 12:16, 12:16].mean() > module.BRIGHT * 5 / 6  # the mask is nearly 1 there
-    assert x[:, [0, -1]].mean() < 0.05 and x[:, :, [0, -1]].mean() < 0.05
+    middle, edges = x[:, 12:16, 12:16].mean(), (x[:, [0, -1]].mean(), x[:, :, [0, -1]].mean())
+    assert middle > 0.5 and max(edges) < middle / 5
 
 
 def test_what_objects_share_is_taken_out():
-    """Fresh objects: of the rows before centring the mean is most, of the features it is less."""
+    """Fresh objects: of the rows before centring the mean is much, of the features it is much less."""
     fresh = module._field(module.SHAPE, 28, 28, torch.Generator().manual_seed(5))[:300]
     t = (torch.arange(28) - 13.5) / 14
     x = 0.7 * (fresh + 3 * (0.5 - t.square() - t[:, None].square()) > 0).float()
     share = lambda rows: rows.mean(0).norm() / rows.norm(dim=1).mean()  # noqa: E731
-    assert share(scatter(x[:, None])) > 0.9 and share(histograms(x[:, None])) > 0.7
-    assert share(silhouettes(x)) < 0.6
+    before = share(scatter(x[:, None])), share(histograms(x[:, None]))
+    assert before[0] > 0.9 and before[1] > 0.6 and share(silhouettes(x)) < 0.6 * min(before)
 
 
 def test_other_sizes_have_the_same_dimension_and_none_give_none():
