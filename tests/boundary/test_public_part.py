@@ -21,11 +21,11 @@ import sordino
 from problems import federation, held_out, linear
 from sordino.cli.main import main
 from sordino.core import plugin
-from sordino.core.errors import BoundaryError, RunError
+from sordino.core.errors import BoundaryError, DataError, RunError
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.privacy import account
 from sordino.privacy.events import Gaussian, Repeated, Sampled
-from sordino.runs import boundary, spec
+from sordino.runs import boundary, compare, run, spec
 from sordino.runs.export import export
 from sordino.runs.folder import RunFolder
 
@@ -243,3 +243,39 @@ def test_explain_keeps_the_draw_to_the_owner(tmp_path, monkeypatch, capsys):
 
     assert {"clients", "bytes_up", "seconds"}.isdisjoint(explain()[0]) and explain()[0]["decided"] is None
     assert [r["clients"] for r in explain("--owner")] == [r.clients for r in result.private.history]
+
+
+def test_a_comparison_on_private_data_tells_neither_times_nor_records(small_npz, monkeypatch, capfd):
+    """Not in its tables, nor on a standard output that is no terminal; why a cell failed is the owner's."""
+    monkeypatch.chdir(small_npz.parent)
+    real = run.execute
+
+    def fails(job, **more):
+        if job.spec.method == "dp-fedavg":
+            raise DataError("label 7 in record 12 is out of range.")
+        return real(job, **more)
+
+    monkeypatch.setattr(compare.run, "execute", fails)
+    words = [
+        "--methods",
+        "dp-sgd,dp-fedavg",
+        "--epsilon",
+        "4",
+        "--seeds",
+        "1",
+        "--rounds",
+        "2",
+        "--dataset",
+        "small.npz",
+    ]
+    monkeypatch.setattr(
+        sys, "argv", ["sordino", "compare", *words, "--clients", "8", "--device", "cpu", "--name", "it"]
+    )
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    told, folder = capfd.readouterr(), small_npz.parent / "runs" / "it"
+    text = told.out + "".join(p.read_text() for p in (folder / "public").glob("*.[cm][sd]*"))
+    assert "DataError: its reason is the owner's" in text and "record 12" not in text
+    assert not re.search(r"\d s\b|seconds \d|bytes_up|min left|s left", text), text
+    assert "label 7 in record 12" in (folder / "private" / "failures.json").read_text()
+    assert "seconds" not in (folder / "public" / "results.csv").read_text().splitlines()[0]

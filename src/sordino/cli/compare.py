@@ -27,6 +27,7 @@ from sordino.report.summary import Line, Spread, lines
 from sordino.runs import compare as comparing
 from sordino.runs import spec
 from sordino.runs.bill import Bill, bill
+from sordino.runs.boundary import check_file, public_reason
 from sordino.runs.compare import Cell, News
 from sordino.runs.folder import RunFolder
 
@@ -76,10 +77,14 @@ def compare(
         charged = bill(folder, found, sketched)
     if charged is not None:  # always, also with --json: it cannot be undone
         click.echo(charged.sentence(), err=True)
+        board.private = True
     board.say(f"Comparison: {folder.path} (after an interruption: the same command with --name {folder.path.name})")
     try:
         with board.watching(found, workers):
             failures = comparing.execute(folder, found, workers, board.hear)
+        folder.write_json("failures.json", failures)
+        if charged is not None:
+            failures = {name: public_reason(reason) for name, reason in failures.items()}
         results = lines(read := reading.read(folder.path, failures))
         written = _write(folder, found, read, results, charged)
     except KeyboardInterrupt:
@@ -160,6 +165,8 @@ def _write(
     for name, text in texts.items():
         folder.publish(name, text.encode())
     drawn = figures.draw(folder.public, results) if figures.ready() else []
+    for path in drawn:
+        check_file(path.name)
     return [*texts, *(path.name for path in drawn)]
 
 
@@ -183,6 +190,8 @@ class Board:
         self, quiet: bool = False, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ):
         self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True)
+        self.owner = console or Console(quiet=quiet, stderr=True, highlight=False, soft_wrap=True)
+        self.private = False  # whether records are private: then plain lines, which may be handed on, tell no times
         if not self.console.is_terminal:
             self.console.width = max(self.console.width, WIDTH)
         self.clock = clock
@@ -201,10 +210,10 @@ class Board:
     @contextmanager
     def watching(self, cells: Sequence[Cell], jobs: int) -> Iterator[None]:
         self.cells, self.jobs = {c.name: c for c in cells}, jobs
-        if not self.console.is_terminal or self.console.quiet:
+        if not self.owner.is_terminal or self.owner.quiet:
             yield
             return
-        with Live(get_renderable=self.table, console=self.console, refresh_per_second=2, transient=True):
+        with Live(get_renderable=self.table, console=self.owner, refresh_per_second=2, transient=True):
             yield
 
     def hear(self, news: News) -> None:
@@ -224,20 +233,22 @@ class Board:
             self.accuracy[name] = news.accuracy
             if news.rmse is not None:
                 self.rmse[name] = news.rmse
-        if not self.console.is_terminal and (name in self.took or news.kind == "failed"):
-            self.say(f"{self.progress()}: {name} {self._how(news)}")
+        if not self.owner.is_terminal and (name in self.took or news.kind == "failed"):
+            self.say(f"{self.progress(timed=not self.private)}: {name} {self._how(news)}")
 
     def _how(self, news: News) -> str:
         if news.kind == "failed":
-            return f"failed: {news.reason}"
-        scored = "" if news.accuracy is None else f"accuracy {100 * news.accuracy:.2f} %, "
-        scored += "" if news.rmse is None else f"rmse {news.rmse:.4g}, "
-        return f"{scored}{self.took[news.cell]:.3g} s"
+            return f"failed: {public_reason(news.reason) if self.private else news.reason}"
+        told = [] if news.accuracy is None else [f"accuracy {100 * news.accuracy:.2f} %"]
+        told += [] if news.rmse is None else [f"rmse {news.rmse:.4g}"]
+        told += ["done"] if self.private else [f"{self.took[news.cell]:.3g} s"]
+        return ", ".join(told)
 
-    def progress(self) -> str:
+    def progress(self, timed: bool = True) -> str:
+        """Say how many cells are done; `timed`, also how long the others will take."""
         done = len(self.accuracy) + len(self.failed)
         text = f"{done}/{len(self.cells)} cells"
-        left = self.time_left()
+        left = self.time_left() if timed else None
         return text if left is None or done == len(self.cells) else f"{text}, about {_duration(left)} left"
 
     def time_left(self) -> float | None:

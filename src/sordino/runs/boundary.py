@@ -121,6 +121,15 @@ def _paths(data: Any, above: str = "") -> Iterator[str]:
         yield above
 
 
+PLANNING = ("SpecError", "BudgetError", "UnsupportedEvent")  # errors that speak of the plan, never of a record
+
+
+def public_reason(reason: str) -> str:
+    """Return why a run on private data failed, as anyone may hear it: data errors name records and values."""
+    kind = reason.partition(":")[0]
+    return reason if kind in PLANNING else f"{kind if kind.isidentifier() else 'an error'}: its reason is the owner's"
+
+
 # --- the spec as it may be handed out
 
 
