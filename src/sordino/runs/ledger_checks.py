@@ -62,7 +62,8 @@ def spent_already(case: Case) -> Iterator[Finding]:
     try:
         found = book.check(whose.name, plan_charge(case.job), units=whose.units)
         for text in look_alikes(found, whose.units):
-            yield Finding("weak", text, "one person's charges add up, whatever the data are called", "as was said")
+            known, _, way = text.partition("; that counts here as well. ")
+            yield Finding("weak", known, "one person's charges add up, whatever the data are called", way)
     except BudgetError as error:
         yield Finding("broken", str(error), "the run would be refused", "ask for less, or raise the budget")
     finally:
