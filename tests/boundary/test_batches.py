@@ -63,7 +63,7 @@ def in_place(m, h):
 
 
 def behind(m, h):
-    """In place, and past the count of versions."""
+    """Write in place, past the count of versions."""
     m.running.data.mul_(0.5).add_(h.detach().mean(0))
     return h - m.running
 

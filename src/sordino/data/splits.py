@@ -46,7 +46,7 @@ def owners(numbers: Ints, share: float, rng: Stream) -> NDArray[np.bool_]:
 
 
 def whole_users(parts: Sequence[Ints], users: Ints, share: float, rng: Stream) -> tuple[list[Ints], list[Ints]]:
-    """Of all users about `share` for validation, with all their records in all clients; the others for training.
+    """Hold out about `share` of all users, with all their records in all clients; the others are for training.
 
     A client may be left without training records."""
     held = owners(users, share, rng.at("validation"))

@@ -73,7 +73,7 @@ def explain(event: Event, delta: float) -> list[Answer]:
 
 
 def _dearest(event: Event, delta: float) -> Event:
-    """Of the parts of the data that a unit may lie in, what it pays in the dearest."""
+    """Return what a unit pays in the dearest of the parts of the data that it may lie in."""
     each = alternatives(event)
     return each[0] if len(each) == 1 else max(each, key=lambda e: epsilon(e, delta, pld.ROUGH))
 

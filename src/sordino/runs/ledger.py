@@ -195,7 +195,7 @@ class Ledger:
             yield self.overlap(data, units)
 
     def declare_distinct(self, one: str, other: str) -> Entry:
-        """From now on data of these two names are different people, whose rows merely coincide."""
+        """Declare that data of these two names are different people, whose rows merely coincide."""
         if one == other:
             raise SpecError(f"{one} is one name; name two.")
         if not {one, other} & set(self.data()):

@@ -81,7 +81,7 @@ def _chained(words: Words, cipher: _Cipher) -> Macs:
 
 
 def _copies(rows: Macs) -> Words:
-    """For each row how many equal ones stand before it."""
+    """Count for each row how many equal ones stand before it."""
     order = np.argsort(rows[:, 0], kind="stable")
     first = rows[order, 0]
     if not (first[1:] == first[:-1]).any():

@@ -79,7 +79,7 @@ class Overlap:
         return list(found.values())
 
     def shared(self) -> dict[str, tuple[int, list[Entry]]]:
-        """By name of the data: how many units are known from there, and by which charges."""
+        """Return, by name of the data, how many units are known from there and by which charges."""
         out: dict[str, tuple[int, list[Entry]]] = {}
         for data in dict.fromkeys(e.data for e in self.entries):
             both = [(e, m) for e, m in zip(self.entries, self.masks, strict=True) if e.data == data]
