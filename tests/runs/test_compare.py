@@ -260,14 +260,14 @@ def test_cells_share_one_ledger_and_all_that_the_seed_draws(made, tmp_path, monk
     assert order[0] != order[4] and order[1] != order[5]
 
 
-def test_what_a_budget_refuses_is_told_to_the_owner_and_not_to_the_tables(made, tmp_path, capfd):
+def test_what_a_budget_refuses_is_told_to_the_owner_and_not_to_the_tables(made, tmp_path):
     book = Ledger(registry())
     book.set_budget(Budget(3.0, 1e-3, "plans", None))
     book.close()
-    _, failures, _ = run(tmp_path, "it", made("dp-sgd", (2.0,), 2))
+    folder, failures, _ = run(tmp_path, "it", made("dp-sgd", (2.0,), 2))
     assert list(failures) == ["dp-sgd-eps2-seed1"]
     assert failures["dp-sgd-eps2-seed1"].startswith("BudgetError: a budget in the ledger does not pay for it")
-    told = capfd.readouterr().err
+    told = (folder.private / "notes.txt").read_text()
     assert "dp-sgd-eps2-seed1: " in told and "left: epsilon 1" in told and "96 of 96 records are known" in told
 
 

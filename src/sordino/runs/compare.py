@@ -249,6 +249,7 @@ def execute(folder: RunFolder, found: Sequence[Cell], jobs: int, tell: Tell) -> 
     def heard(news: News) -> None:
         if news.kind in ("owner", "refused"):  # not for the tables
             if news.kind == "refused" or news.cell == left[0].name:  # later cells would tell of the earlier ones
+                folder.tell_owner(news.reason)
                 run.to_owner(news.reason)
             return
         if news.kind == "failed":
