@@ -259,7 +259,8 @@ def test_a_delta_that_is_not_below_one_in_n_is_noted(keys, units, tmp_path):
     n = int(units.split()[0])
     bad = train(tmp_path, delta=1 / n, **keys)
     (note,) = [text for text in bad.notes if text.startswith("delta = ")]
-    assert f"is not below 1/{n} for {units}" in note and "Use delta well below" in note
+    said = "one over the number of users:" if "unit" in keys else f"1/{n} for {units}:"  # how many users may be private
+    assert f"is not below {said}" in note and "Use delta well below" in note
     assert json.loads((bad.folder / "public" / "result.json").read_text())["notes"] == list(bad.notes)
     good = train(tmp_path, delta=0.99 / n, **keys)
     assert not [text for text in good.notes if text.startswith("delta = ")]

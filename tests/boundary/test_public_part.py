@@ -16,6 +16,7 @@ import tomllib
 import zipfile
 
 import pytest
+import torch
 
 import sordino
 from problems import federation, held_out, linear
@@ -25,7 +26,8 @@ from sordino.core.errors import BoundaryError, DataError, RunError
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.privacy import account
 from sordino.privacy.events import Gaussian, Repeated, Sampled
-from sordino.runs import boundary, compare, run, spec
+from sordino.runs import boundary, build, compare, run, spec
+from sordino.runs.describe import describe
 from sordino.runs.export import export
 from sordino.runs.folder import RunFolder
 
@@ -157,10 +159,11 @@ def test_paths_and_seeds_of_own_data_are_not_in_the_public_spec(small_npz, tmp_p
     budgets.parent.mkdir()
     budgets.write_text("client,epsilon\n0,1.0\n")
     wanted = spec.from_dict({"dataset": str(small_npz), "data_dir": "/home/me", "budgets": str(budgets), "seed": 7,
-                             "out": "/home/me/runs", "ledger": "/home/me/l.sqlite", "name": "patients"})  # fmt: skip
+                             "test": "clinic", "out": "/home/me/runs", "ledger": "/home/me/l.sqlite",
+                             "name": "patients"})  # fmt: skip
     shown = boundary.public_spec(wanted, public_data=False, own=False)
     text = json.dumps(shown)
-    assert not any(word in text for word in ("home", "secret-place", str(tmp_path), "patients"))
+    assert not any(word in text for word in ("home", "secret-place", str(tmp_path), "patients", "clinic"))
     assert "seed" not in shown and shown["dataset"] == boundary.OWN and spec.from_dict(shown).method == "dp-sgd"
     kept = boundary.public_spec(spec.from_dict({"seed": 7, "budgets": "0.5:0.4,2:0.6"}), public_data=True, own=False)
     assert (kept["seed"], kept["dataset"], kept["budgets"]) == (7, "mnist", "0.5:0.4,2:0.6")
@@ -208,6 +211,21 @@ def test_export_refuses_what_may_not_leave(tmp_path):
     (good / "public" / "result.json").rename(tmp_path / "result.json")
     with pytest.raises(RunError, match="is not finished"):
         export(good, tmp_path / "other")
+    (tmp_path / "result.json").rename(good / "public" / "result.json")
+    with pytest.raises(RunError, match="lies inside the run folder"):
+        export(good, good / "public" / "x.zip")
+    with pytest.raises(RunError, match=r"is no run folder; runs in it: .*good/it"):
+        export(good.parent, tmp_path / "other")
+    with pytest.raises(RunError, match="is the public part of a run"):
+        export(good / "public", tmp_path / "other")
+    model = (good / "public" / "model.safetensors").read_bytes()
+    (good / "public" / "model.safetensors").write_text("junk")
+    with pytest.raises(RunError, match=r"model\.safetensors is damaged"):
+        export(good, tmp_path / "other")
+    (good / "public" / "model.safetensors").unlink()
+    with pytest.raises(RunError, match=r"model\.safetensors is missing"):
+        export(good, tmp_path / "other")
+    (good / "public" / "model.safetensors").write_bytes(model)
     flat = tmp_path / "flat"
     flat.mkdir()
     (flat / "plan.json").write_text("{}")
@@ -279,3 +297,25 @@ def test_a_comparison_on_private_data_tells_neither_times_nor_records(small_npz,
     assert not re.search(r"\d s\b|seconds \d|bytes_up|min left|s left", text), text
     assert "label 7 in record 12" in (folder / "private" / "failures.json").read_text()
     assert "seconds" not in (folder / "public" / "results.csv").read_text().splitlines()[0]
+
+
+def test_what_is_told_of_ones_own_code_depends_on_no_record(tmp_path):
+    """Why gradients are clipped one way or the other is settled on a record; of one's own code only that it is."""
+
+    class Watching(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.odd = torch.nn.Linear(20, 3), 0
+
+        def forward(self, x):
+            if bool((x[:, 0] < -50).any()):
+                self.odd = self.odd + 1
+            return self.layer(x)
+
+    told = []
+    for first in (0.0, -99.0):
+        clients = federation()
+        clients[0][0][0, 0] = first
+        made = build.build(spec.from_dict({"device": "cpu", "seed": 0}), Watching(), clients)
+        told.append(describe(made)["gradient_reason"])
+    assert told[0] == told[1] and "one record at a time" in told[0]

@@ -352,3 +352,28 @@ def test_a_name_adds_up_in_public_and_nothing_else_does(study):
     assert study(people(), "unnamed.csv").together is None
     plain = study(people(), data_name="study", method="none")
     assert plain.together is not None and "epsilon 3" in plain.together and "beside 1 charges" in plain.together
+
+
+def test_new_pseudonyms_are_the_same_people(study, tmp_path):
+    """Also where a column of text stands in the table, which has no order of size."""
+    table = people().assign(site=["north", "south", "east"] * 20, who=[f"patient-{i:012x}" for i in range(60)])
+    text = (tmp_path / "all.toml").read_text() + '[site]\nvalues = ["north", "south", "east"]\n'
+    (tmp_path / "sites.toml").write_text(text)
+    keys = {"unit": "user", "user_column": "who", "schema": "sites.toml"}
+    study(table, "old.csv", **keys)
+    set_budget(1.5)
+    with pytest.raises(BudgetError, match="left: epsilon 0.5"):
+        study(table.assign(who=[f"person-{7 * i:012x}" for i in range(60)]), "new.csv", **keys)
+
+
+@pytest.mark.parametrize("gone", ["units.sqlite", "ledger.sqlite", "an empty ledger"])
+def test_half_a_registry_stops_a_run(gone, study):
+    """Else everyone would start from nothing, and nobody would be told."""
+    study(people())
+    path = home.registry()
+    if gone == "an empty ledger":
+        path.write_bytes(b"")
+    else:
+        path.with_name(gone).unlink()
+    with pytest.raises(RunError, match=r"is gone.*sordino ledger restore"):
+        study(people(), "again.csv")

@@ -123,11 +123,24 @@ def test_pictures_without_a_test_folder_are_not_shown(tmp_path):
     assert any(n.startswith("no evaluation: ") for n in job.notes) and "test" not in job.promise.sentence()
 
 
+@pytest.mark.parametrize("rows", [500, 60])
+def test_training_rows_are_not_taken_for_test_rows(rows, tmp_path):
+    """The table itself, or a part of it, as test data: exact figures of private records in every round."""
+    keys = table(tmp_path, 40, 500, 8)
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    (tmp_path / "part.csv").write_text("\n".join(lines[: rows + 1]) + "\n")
+    with pytest.raises(DataError, match=f"{rows} of {rows} test records are training records of t.csv too"):
+        build.from_spec(spec.from_dict(keys | {"test": "part.csv"}))
+
+
 # --- what the sentence says
 
 
 SAID = [
-    ({}, "Taken as public: how many records each client has; the number of classes."),
+    (
+        {},
+        "each client has; whether the label is a class or a number; the number of classes.",
+    ),
     ({"split_column": "part"}, "; the 100 rows with part = test."),
     ({"split_column": "part", "unit": "user"}, "; the 100 rows with part = test, whosever they are."),
     ({"test": "more.csv"}, "; the 30 rows of the test table."),
@@ -138,12 +151,15 @@ SAID = [
         r"; \d+ of 500 records \(public_share = 0.4, all those of some clients\).",
     ),
     ({"public_data": True}, r"; all records \(public_data\)."),
-    ({"server_data": 0.2}, r"how many records each client has; the \d+ records that the server holds; the number"),
-    ({"budgets": "1:0.5,2:0.5"}, "how many records each client has; the clients' own budgets; the number of classes."),
-    ({"unit": "user"}, "how many users each client has; the number of classes."),
+    (
+        {"server_data": 0.2},
+        r"how many records each client has; the \d+ records that the server holds; whether the label",
+    ),
+    ({"budgets": "1:0.5,2:0.5"}, "how many records each client has; the clients' own budgets; whether the label"),
+    ({"unit": "user"}, "how many users each client has; how many users are held out; whether the label"),
     (
         {"unit": "user", "evaluate_on": "validation"},
-        "each client has; how many users are held out; the number of classes.",
+        "each client has; how many users are held out; whether the label is a class or a number; the number of",
     ),
 ]
 

@@ -95,8 +95,11 @@ def test_roles_are_kept_apart():
     named = table().assign(split="train", who=[f"p{i % 7}" for i in range(50)], ward=[str(i % 3) for i in range(50)])
     raw = of_table(named, "y", "split", "who", "ward")
     assert raw.users.tolist()[:8] == [f"p{i % 7}" for i in range(8)] and set(raw.clients) == {"0", "1", "2"}
-    other = of_table(named.assign(split="test"), "y", "split", None, None)
+    other = of_table(named.assign(split="test"), "y", "split", "who", "ward")
     assert all((by_kind(raw)[k] == by_kind(other)[k]).all() for k in by_kind(raw) if k.startswith("columns"))
+    renamed = of_table(named.assign(who=[f"q{i % 7}" for i in range(50)], ward="9"), "y", "split", "who", "ward")
+    same = [(by_kind(raw)[k] == by_kind(renamed)[k]).all() for k in by_kind(raw) if k.startswith("columns")]
+    assert sorted(same) == [False, True]  # new pseudonyms: one form has none of them
     assert "values 3" in by_kind(raw)  # a model's columns, without those that name someone
 
 

@@ -212,6 +212,18 @@ def test_two_damaged_checkpoints_are_an_error_and_nothing_is_trained(tmp_path):
     assert charges(folder) == before and not (folder / "public" / "model.safetensors").exists()
 
 
+@pytest.mark.parametrize("mode", ["research", "secure"])
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(mode, tmp_path):
+    """Its rounds are charged, and a model of later ones alone would pass for one of all."""
+    assert run_killed("paid", 2, **keys(tmp_path, mode))
+    for name in (CHECKPOINT, PREVIOUS):
+        (tmp_path / "it" / "private" / name).unlink()
+    before = charges(tmp_path / "it")
+    with pytest.raises(RunError, match=r"both checkpoints are gone, after \d rounds were charged"):
+        train(resume=tmp_path / "it")
+    assert charges(tmp_path / "it") == before
+
+
 @pytest.mark.parametrize("tail", [b'{"round": 4, "cli', b"\x00\x00\x00", b"\xff\xfe{", b"{}\n", b"[1]\n"])
 def test_a_torn_last_record_is_dropped(tail, tmp_path, unkilled):
     folder = stopped(tmp_path)
@@ -232,7 +244,7 @@ def test_a_lost_or_damaged_ledger_is_an_error(tmp_path):
     with pytest.raises(RunError, match="cannot open the ledger"):
         train(resume=folder)
     ledger.unlink()
-    with pytest.raises(RunError, match=r"ledger .* is gone; it had \d entries"):
+    with pytest.raises(RunError, match=r"ledger .* is gone or empty, and .*units\.sqlite knows the data of 1 runs"):
         train(resume=folder)
     assert not ledger.exists()
     for text in ("", "[]", "{}", '{"path": 3, "entries": 1, "head": "", "job": "x"}'):

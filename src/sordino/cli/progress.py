@@ -39,7 +39,7 @@ class RunProgress:
         """The plan in a few lines, before the first round."""
         plan, spec = job.plan, job.spec
         how = spec.method if spec.algorithm == "fedavg" else f"{spec.method} with {spec.algorithm}"
-        dataset = spec.dataset if job.public_data else Path(spec.dataset).name
+        dataset = spec.dataset if job.public_data else spec.data_name or "your own data"
         who = f"{plan.expected_cohort:g} of {plan.population} clients a round"
         if later := plan.stragglers.joiners(plan.population):
             who += f" ({later} of them join after round {plan.stragglers.joining[1]})"

@@ -18,7 +18,8 @@ import inspect
 import sys
 import threading
 import types
-from collections import deque
+from array import array
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -30,6 +31,7 @@ from sordino.core.errors import ModelError
 
 OTHERS = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy", "sordino"}  # keep nothing for the user
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), torch.dtype, torch.device, torch.Size)
+HOLDERS = (nn.Module, types.SimpleNamespace, UserDict, UserList, ChainMap)  # of others, which hold the user's things
 UNCALLED = {"__init__", "__new__", "__init_subclass__", "__class_getitem__"}  # when a model runs
 
 _turn = threading.RLock()  # globals are one for all threads
@@ -156,6 +158,35 @@ class _Values(_Holder):
         return True
 
 
+class _Cells(_Holder):
+    """An array of numbers of the standard library."""
+
+    def __init__(self, name: str, held: array[Any]) -> None:
+        super().__init__(name)
+        self._held, self._saved = held, held[:]
+
+    def restore(self) -> bool:
+        if self._held == self._saved:
+            return False
+        self._held[:] = self._saved
+        return True
+
+
+class _Cache(_Holder):
+    """A function that remembers its results: it forgets them."""
+
+    def __init__(self, name: str, held: Any) -> None:
+        super().__init__(name)
+        self._held, self._size = held, held.cache_info().currsize
+
+    def restore(self) -> bool:
+        if self._held.cache_info().currsize == self._size == 0:
+            return False
+        self._held.cache_clear()
+        self._size = 0
+        return True
+
+
 class _Value(_Holder):
     """A cell of a closure, or a slot of an object."""
 
@@ -257,7 +288,7 @@ class _Walk:
             if isinstance(value, kinds):
                 return visit(self, name, value)
         self._push(name, [inspect.getattr_static(value, "__wrapped__", None)])
-        if isinstance(value, nn.Module | types.SimpleNamespace) or not _other(type(value)):
+        if isinstance(value, HOLDERS) or not _other(type(value)):
             self._object(type(value).__qualname__, value)
 
     def _object(self, name: str, value: Any) -> None:
@@ -282,7 +313,8 @@ class _Walk:
             for key, value in list(vars(kind).items()):
                 plain = not isinstance(value, types.FunctionType | property | staticmethod | classmethod)
                 special = key.startswith("__") and key not in UNCALLED
-                if (plain and not special) or (not plain and (special or key in self._names)):
+                named = key in self._names or "getattr" in self._names  # which may be asked for any of them
+                if (plain and not special) or (not plain and (special or (named and key not in UNCALLED))):
                     new = [part for part in _parts(value) if id(part) not in self.seen]
                     self._push(f"{kind.__qualname__}.{key}", new)
 
@@ -293,17 +325,32 @@ class _Walk:
         self._names |= names
         held = value.__globals__
         self.holders.append(_Dict(f"a global of {value.__qualname__}", held, names & held.keys() | _stored(value)))
-        for key in names & held.keys():
-            if isinstance(held[key], types.ModuleType) and held[key].__name__.partition(".")[0] not in OTHERS:
-                inside = names & vars(held[key]).keys()
-                self.holders.append(_Dict(f"{held[key].__name__}", vars(held[key]), inside))
-                self._push(key, [vars(held[key])[each] for each in inside])
+        imported = {key: sys.modules[key] for key in names - held.keys() if key in sys.modules}  # inside the function
+        for key, found in (imported | {key: held[key] for key in names & held.keys()}).items():
+            if isinstance(found, types.ModuleType):
+                self._module(found, names)
             else:
-                self._push(key, [held[key]])
+                self._push(key, [found])
         for cell, key in zip(value.__closure__ or (), value.__code__.co_freevars, strict=True):
             self.holders.append(_Value(key, cell, "cell_contents"))
             self._push(key, [_get(cell, "cell_contents")])
         self._push(name, [value.__defaults__, value.__kwdefaults__, value.__dict__])
+
+    def _module(self, module: types.ModuleType, names: set[str]) -> None:
+        """Hold what code with these names can reach of a module, and of the modules inside it."""
+        if module.__name__.partition(".")[0] in OTHERS:
+            return
+        inside = names & vars(module).keys()
+        self.holders.append(_Dict(module.__name__, vars(module), inside))
+        for each in (vars(module)[key] for key in inside):
+            if isinstance(each, types.ModuleType) and each is not module:
+                self._module(each, names - {module.__name__.rpartition(".")[2]})
+            else:
+                self._push(module.__name__, [each])
+
+    def _cached(self, name: str, value: Any) -> None:
+        self.holders.append(_Cache(name, value))
+        self._push(name, [value.__wrapped__])
 
     def _dict(self, name: str, value: dict[Any, Any]) -> None:
         self.holders.append(_Dict(name, value))
@@ -335,6 +382,8 @@ _KINDS: tuple[tuple[Any, _Visit], ...] = (
     ((types.ModuleType, types.BuiltinFunctionType), lambda *_: None),
     (Tensor, _Walk._tensor),
     (np.ndarray, _Walk._array),
+    (array, lambda walk, name, value: walk.holders.append(_Cells(name, value))),
+    (functools._lru_cache_wrapper, _Walk._cached),
     (types.FunctionType, _Walk._function),
     (types.MethodType, _Walk._method),
     (functools.partial, _Walk._partial),

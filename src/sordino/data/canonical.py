@@ -158,8 +158,9 @@ def of_table(
 ) -> Raw:
     """The forms of a table's rows; `label` to `client` are its columns of that role, `inputs` those of the model."""
     found = {str(c): column(cells[c]) for c in cells.columns if c != split}
-    made = [_by_name([c for c in found if c != label], found, len(cells)), _by_name(list(found), found, len(cells))]
-    inputs = list(inputs) or [c for c in found if c not in (label, user, client)]
+    bare = [c for c in found if c not in (label, user, client)]  # so that new pseudonyms change nothing
+    made = [_by_name(bare, found, len(cells)), _by_name(list(found), found, len(cells))]
+    inputs = list(inputs) or bare
     if inputs and all(found[c][1] for c in inputs):
         made.append(_by_size(lambda a, b: np.stack([found[c][0][a:b] for c in inputs], 1), len(cells), len(inputs)))
     who = [None if c is None else ids(cells[c].to_numpy()) for c in (user, client)]

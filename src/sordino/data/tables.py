@@ -92,6 +92,8 @@ def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
     user = None if any(p.users is None for p in parts) else np.concatenate([p.users for p in parts])
     first = parts[0]
     counted = ("the number of classes",) if first.counted else ()
+    if columns.label not in declared:  # a single label with a decimal point makes a regression of it
+        counted = ("whether the label is a class or a number", *counted)
     return Dataset(
         path.name, x[keep], y[keep], x[shown], y[shown],
         client_train=None if client is None else client[~out],

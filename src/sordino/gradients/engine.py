@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.core import check
-from sordino.core.errors import DataError, ModelError, SpecError
+from sordino.core.errors import DataError, ModelError, SordinoError, SpecError
 from sordino.core.types import Batch, SampleLoss
 from sordino.core.vector import Layout
 from sordino.gradients import clone, cost
@@ -260,17 +260,33 @@ class Gradients:
             self.reason += self._code.remark
         return seen
 
+    @property
+    def own_code(self) -> bool:
+        """Whether the model or the loss is anything but a module or a function of the closed list."""
+        return not self._code.known
+
     def _check_steady(self, weights: Tensor, batch: Batch) -> None:
-        """Refuse code that keeps something where it cannot be put back: the same record gives other losses."""
+        """Refuse code that keeps something where it cannot be put back: the same record gives other losses, when it is
+        called again, or after others have come by that are much larger, zero or turned round."""
         if self._code.known:
             return
         book = self._fast if self.path == "book-keeping" else None
         again = self._slow.again if book is None else book.again
-        losses = torch.stack([again(weights, batch.x[0], batch.y[0]) for _ in range(AGAIN)]).double()
+        x, y = batch.x[0], batch.y[0]
+        found = [again(weights, x, y) for _ in range(AGAIN)]
+        for other in _others(x):
+            try:
+                again(weights, other, y)
+            except SordinoError:
+                raise
+            except Exception:  # numbers the model has no use for; many kinds, none of ours
+                continue
+            found.append(again(weights, x, y))
+        losses = torch.stack(found).double()
         if not torch.allclose(losses, losses[:1], rtol=STEADY, atol=STEADY, equal_nan=True):
             raise ModelError(
-                f"the model or its loss gives other numbers for the same record when it is called {AGAIN} times, so it"
-                " keeps something from call to call. Let it depend on its inputs and parameters alone."
+                "the model or its loss gives other numbers for the same record when it is called again, or after other"
+                " records, so it keeps something from call to call. Let it depend on its inputs and parameters alone."
             )
 
     def _bounds(
@@ -316,3 +332,11 @@ class Gradients:
             )
         if seeds is not None and len(seeds) != clients:
             raise SpecError(f"seeds must hold one number for each of {clients} clients, not {len(seeds)}.")
+
+
+def _others(x: Tensor) -> list[Tensor]:
+    """Return records unlike x, made of its numbers: on a GPU an index out of its range is the end of the process."""
+    turned = x.flip(tuple(range(x.dim())))
+    if not x.is_floating_point():
+        return [turned, torch.zeros_like(x)]
+    return [turned, x / 2] if x.device.type != "cpu" else [1e4 * x, torch.zeros_like(x), -x, x / 1e4, turned]

@@ -32,7 +32,7 @@ def of_run(spec: Spec, method: Method, server: Batch | None, evaluation: Evaluat
     """What the rounds use of the clients without charge: the noise follows how much data each has."""
     by_user = spec.unit == "user" and method.viewer == "server"
     found = [f"how many {'users' if by_user else 'records'} each client has"]
-    if spec.unit == "user" and evaluation.held_out:  # of records it follows from the sizes and the seed
+    if spec.unit == "user" and evaluation.text:  # of records it follows from the sizes and the seed
         found.append("how many users are held out")
     if server is not None:
         found.append(f"the {len(server.y):,} records that the server holds")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from sordino.core import plugin
@@ -25,9 +24,12 @@ DERIVED = "computed from public inputs and from what was released"
 PLANNED = "the bound that was planned: it does not depend on who was drawn"
 
 HIDDEN = (  # keys of a spec that name places on the owner's machine, or the run to its owner
-    "data_dir", "schema", "name", "out", "ledger",
+    "data_dir", "schema", "test", "name", "out", "ledger",
 )  # fmt: skip
-PLACED = {"budgets": "", "private_data": "file:", "test": ""}  # keys that may name a file behind a prefix
+VALUES = {  # keys that may name a file instead of a value, and what their values look like
+    "budgets": re.compile(r"[\d.eE+:,\s-]+\Z"),
+    "private_data": re.compile(r"(label|feature):"),
+}
 OWN = "own-data"  # stands for the path of one's own file that has no name in the ledger
 PICTURES = ("accuracy", "rmse", "mae", "loss", "convergence", "noise", "claims")
 
@@ -47,7 +49,7 @@ TABLE: dict[str, dict[str, str]] = {
     "spec.toml": _of(
         INPUT,
         "method algorithm epsilon delta unit viewer max_participations records_per_user clients_per_user budgets mode "
-        "dataset data_name label_column client_column user_column split_column test public_share public_data partition "
+        "dataset data_name label_column client_column user_column split_column public_share public_data partition "
         "clients features standardise "
         "feature_bound private_data without_private validation tuning server_data evaluate_on release_noise model "
         "fix_model rounds client_sampling client_rate channel dropout late slow joining local_steps local_epochs "
@@ -84,7 +86,7 @@ FILES: dict[str, str] = {  # without fields, or whose fields are those of the fi
 def check_file(name: str) -> None:
     """Refuse a file of which nobody has said why it may be public."""
     if name not in TABLE and name not in FILES:
-        raise BoundaryError(f"{name} is not listed in runs/boundary.py, so it may not be written to public/.")
+        raise BoundaryError(f"{name} is not listed in runs/boundary.py, so it may not be in public/. Move it away.")
 
 
 def check_fields(name: str, data: Mapping[str, Any], also: Iterable[str] = ()) -> None:
@@ -141,18 +143,7 @@ def public_spec(spec: Spec, public_data: bool, own: bool) -> dict[str, Any]:
     if not public_data:
         kept = replace(kept, seed=None)
     found = {k: v for k, v in kept.to_dict().items() if k not in HIDDEN and not (own and k in NAMED)}
-    for key, prefix in PLACED.items():
-        text = found.get(key)
-        if isinstance(text, str) and _names_file(text, prefix):
-            del found[key]
-    return found
-
-
-def _names_file(text: str, prefix: str) -> bool:
-    """Whether a key's text is the place of a file and not a value such as 0.5:0.4,2:0.6 or label:3,8."""
-    if prefix:
-        return text.startswith(prefix)
-    return "/" in text or "\\" in text or bool(Path(text).suffix and not re.match(r"[\d.:,\s]+\Z", text))
+    return {k: v for k, v in found.items() if k not in VALUES or VALUES[k].match(str(v))}
 
 
 def options_of(spec: Spec) -> set[str]:

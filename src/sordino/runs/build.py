@@ -202,9 +202,11 @@ def _large_delta(method: Method, plan: Plan, viewer: str, held: Clients) -> Iter
         return
     unit = price.cost_to(viewer, method.costs(plan)).unit
     if plan.delta * (n := units(held, unit)) >= 1:
+        many = f"1/{n} for {n} {unit}s" if unit != "user" else "one over the number of users"  # which may be private
+        way = f"well below {1 / n:.1g}, for example {0.1 / n:.0e}" if unit != "user" else "well below that"
         yield (
-            f"delta = {plan.delta:g} is not below 1/{n} for {n} {unit}s: publishing one {unit} in full would satisfy "
-            f"it. Use delta well below {1 / n:.1g}, for example {0.1 / n:.0e}"
+            f"delta = {plan.delta:g} is not below {many}: publishing one {unit} in full would satisfy it. "
+            f"Use delta {way}"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -192,17 +191,3 @@ def looks_fitted(x: Tensor) -> bool:
     ranged = (rows.amin(0).abs() < FITTED) & ((rows.amax(0) - 1).abs() < FITTED)
     by_range = float(ranged.double().mean()) >= 0.5 and len(rows[:1000].unique()) > 256  # fewer: pictures, flags
     return whole or by_range or float(standard.double().mean()) >= 0.5
-
-
-def repeated(data: Dataset) -> tuple[int, bool]:
-    """How many test records are training records too, and whether training records repeat among themselves."""
-    train, test = _digests(data.x_train, data.y_train), _digests(data.x_test, data.y_test)
-    known = set(train)
-    return sum(t in known for t in test), len(known) < 0.99 * len(train)
-
-
-def _digests(x: Tensor, y: Tensor) -> list[bytes]:
-    if not len(x):
-        return []
-    pair = [t.reshape(len(t), -1).contiguous().view(torch.uint8).numpy() for t in (x, y)]
-    return [hashlib.blake2b(a.tobytes() + b.tobytes(), digest_size=16).digest() for a, b in zip(*pair, strict=True)]

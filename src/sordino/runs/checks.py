@@ -12,11 +12,12 @@ from dataclasses import replace
 
 from sordino.core import plugin
 from sordino.core.errors import ModelError
+from sordino.data.repeats import repeated
 from sordino.methods.dp_sgd import DpSgd
 from sordino.models.validate import fix, validate
 from sordino.privacy.algebra import non_private
 from sordino.runs import planner
-from sordino.runs.case import Case, looks_fitted, repeated
+from sordino.runs.case import Case, looks_fitted
 from sordino.runs.finding import SEVERITIES, Finding
 from sordino.runs.ledger_checks import ledger, spent_already, unnamed_data
 from sordino.runs.public_checks import dealt_by_label, declared_public, no_evaluation, no_public_part, partly_public

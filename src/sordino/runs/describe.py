@@ -32,7 +32,7 @@ def describe(job: Job) -> dict[str, Any]:
         "local_steps": plan.local.count(plan.smallest_client),
         "parameters": job.model.layout.dim,
         "gradient_path": job.model.gradients.path,
-        "gradient_reason": job.model.gradients.reason,
+        "gradient_reason": _reason(job),
         "evaluated_on": job.held_out.kind if job.held_out else loop.PUBLIC if job.test is not None else None,
         "evaluation": _cost_of_evaluation(job),
         "public": list(job.public),
@@ -46,6 +46,13 @@ def describe(job: Job) -> dict[str, Any]:
             "threads": torch.get_num_threads(),
         },
     }
+
+
+def _reason(job: Job) -> str:
+    """Return why gradients are clipped the way they are; of one's own code not what a look at a record found."""
+    if getattr(job.model.gradients, "own_code", False):
+        return "the model or the loss is one's own code, which is given one record at a time"
+    return job.model.gradients.reason
 
 
 def _cost_of_evaluation(job: Job) -> dict[str, Any] | None:

@@ -11,11 +11,15 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.torch import load
+
 from sordino.core.errors import RunError
 from sordino.core.parts import PUBLIC, runs_below
 from sordino.runs import boundary, spec
 from sordino.runs.folder import RECORDS, RunFolder
 
+WHOLE = {"spec.toml", "plan.json", "records.jsonl", "model.safetensors", "result.json"}  # what a run hands out
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first time that a .zip archive can hold: when a file was written is not told
 
 
@@ -25,14 +29,23 @@ def export(run: Path, target: Path, anyway: bool = False) -> list[str]:
         raise RunError(f"there is no run folder {run}.")
     if target.exists():
         raise RunError(f"{target} exists already. Choose another name, or remove it first.")
+    if target.absolute().is_relative_to(run.absolute()):
+        raise RunError(f"{target} lies inside the run folder. Choose a place outside of {run}.")
     cells = runs_below(run / "cells")
+    if not cells and (below := [str(each) for each in runs_below(run)]):
+        raise RunError(f"{run} is no run folder; runs in it: {', '.join(below[:8])}.")
+    if run.name == PUBLIC and (run / "plan.json").is_file():
+        raise RunError(f"{run} is the public part of a run: name the run itself, {run.parent}.")
     files: dict[str, bytes] = {}
     for at, prefix in [(run, ""), *((cell, f"cells/{cell.name}/") for cell in cells)]:
         if at == run and cells:
             files |= _files(at, prefix)
             continue
         _may_leave(at, anyway)
-        files |= _files(at, prefix)
+        found = _files(at, prefix)
+        for name in sorted(WHOLE - {name.removeprefix(prefix) for name in found}):
+            raise RunError(f"{at / PUBLIC / name} is missing. Put it back, or train again.")
+        files |= found
     try:
         _write(target, files)
     except OSError as error:
@@ -88,7 +101,9 @@ def _check(path: Path, data: bytes) -> None:
                 boundary.check_fields(path.name, json.loads(line))
         elif path.suffix == ".json":
             boundary.check_fields(path.name, json.loads(data))
-    except (ValueError, TypeError, AttributeError) as error:
+        elif path.suffix == ".safetensors":
+            load(data)
+    except (ValueError, TypeError, AttributeError, SafetensorError) as error:
         raise RunError(f"{path} is damaged: {error}") from error
 
 

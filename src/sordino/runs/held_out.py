@@ -25,6 +25,7 @@ from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch
 from sordino.data import splits
 from sordino.data.clients import ArrayClients
+from sordino.gradients.predict import predict
 from sordino.methods.base import Method, Plan
 from sordino.models.losses import accuracy
 from sordino.privacy import price
@@ -159,7 +160,7 @@ def evaluate(held: HeldOut, module: nn.Module, regression: bool, z: float | None
     values = []
     with torch.inference_mode():
         for x, y in zip(held.x.split(RECORDS), held.y.split(RECORDS), strict=True):
-            out, y = module(x.to(device)), y.to(device)
+            out, y = predict(module, x.to(device)), y.to(device)
             if regression:
                 error = (out.reshape(len(y), -1) - y.reshape(len(y), -1)).abs().mean(dim=1)
                 values.append(torch.nan_to_num(error, nan=1.0).clamp(0, 1).cpu().double().numpy())

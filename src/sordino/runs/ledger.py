@@ -37,7 +37,7 @@ from sordino.runs.units import Units, UnitStore
 __all__ = ["CHARGED", "RELATIONS", "UNITS", "Budget", "Charge", "Ledger", "View", "charge_of"]
 
 CHARGED = ("plan", "evaluation", "trial", "audit")  # the kinds that a budget pays for
-UNITS, RELATIONS = ("record", "client"), ("add/remove", "replace")
+UNITS, RELATIONS = ("record", "client", "user"), ("add/remove", "replace")
 _CHARGED = f"kind <> 'round' AND kind IN ({', '.join('?' * len(CHARGED))})"  # by an index that rounds are not in
 
 

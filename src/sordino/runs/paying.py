@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 from sordino.core.errors import BudgetError, RunError
-from sordino.runs import home, identity
+from sordino.runs import home, identity, labels
 from sordino.runs.folder import RunFolder
 from sordino.runs.identity import Whose
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
 from sordino.runs.ledger import Charge, Ledger
+from sordino.runs.units import UnitStore
 
 
 def ledger_path(job: Job) -> Path:
@@ -51,7 +52,33 @@ def plan_charge(job: Job) -> Charge:
 def whose_data(job: Job, exact: str, at: Path | None) -> Whose:
     """Whose data these are, for the ledger that the job is or was charged to."""
     path = ledger_path(job) if at is None else named_ledger(RunFolder(at))[0]
+    require_both(path)
     return identity.of_job(job, home.units_beside(path), exact)
+
+
+def require_both(path: Path) -> None:
+    """Refuse a ledger without the file that says whose data it charged, and such a file without its ledger.
+
+    Half of a registry would let everyone start from nothing, and nobody would be told."""
+    units = home.units_beside(path)
+    there = path.is_file() and path.stat().st_size > 0
+    way = "Put it back (`sordino ledger restore`), or move the other away too, to start from nothing."
+    if there and not units.is_file():
+        book = Ledger(path, "read")
+        try:
+            plans = [e for e in book.chain.select("kind = 'plan'") if not e.data.startswith(labels.BENCHMARK)]
+        finally:
+            book.close()
+        if known := sum("fingerprint" not in e.details() for e in plans):  # imported ones have no units
+            raise RunError(f"{units} is gone, which says whose data {known} runs in {path} were charged to. {way}")
+    if not there and units.is_file():
+        store = UnitStore(units, "read")
+        try:
+            jobs = len(store.members())
+        finally:
+            store.close()
+        if jobs:
+            raise RunError(f"the ledger {path} is gone or empty, and {units} knows the data of {jobs} runs. {way}")
 
 
 def afford(job: Job, whose: Whose) -> None:

@@ -22,6 +22,7 @@ from sordino.data.clients import ArrayClients
 from sordino.data.colour_scattering import colour_scattering
 from sordino.data.load import Columns, Dataset, Declared, load
 from sordino.data.oriented_gradients import oriented_gradients
+from sordino.data.repeats import repeated
 from sordino.data.scattering import scattering
 from sordino.data.silhouettes import silhouettes
 from sordino.runs.mode import settled
@@ -62,6 +63,7 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
     spec = _decided(spec, data)
     if not sketch:
         _refuse_baseline(spec, data)
+        _refuse_training_records(data)
     setup = Stream.research(spec.seed or 0)
     parts = _parts(spec, data, setup)
     spec = replace(spec, clients=len(parts))
@@ -207,6 +209,18 @@ def _refuse_baseline(spec: Spec, data: Dataset) -> None:
             f"baseline = true trains a second model on {data.name} without any noise, beside the epsilon of "
             f"{spec.method}. On one's own data drop baseline, and train with method = none in a run of its own, whose "
             "sentence says that nothing is protected."
+        )
+
+
+def _refuse_training_records(data: Dataset) -> None:
+    """Refuse test records of private data that are its training records: exact figures on them would be published."""
+    if data.public or not len(data.y_test):
+        return
+    both, often = repeated(data)
+    if 2 * both >= len(data.y_test) and not often:
+        raise DataError(
+            f"{both} of {len(data.y_test)} test records are training records of {data.name} too, and test records are "
+            "public: every round would show exact figures of private ones. Test on other records, or drop test."
         )
 
 

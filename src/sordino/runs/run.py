@@ -27,7 +27,7 @@ from sordino.privacy.guarantee import Guarantee
 from sordino.runs import boundary, build, faults, loop, returned, spec, statistics, toml
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
-from sordino.runs.folder import RunFolder, pack_model
+from sordino.runs.folder import CHECKPOINT, RunFolder, pack_model
 from sordino.runs.identity import Whose
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
@@ -199,6 +199,11 @@ def execute(
         if found is not None and ledger.charged < found[1]:
             raise RunError(
                 f"{folder.path}: the ledger has {ledger.charged} charges for {found[1]} rounds; it was lost."
+            )
+        if at is not None and found is None and ledger.charged:
+            raise RunError(
+                f"{folder.path}: both checkpoints are gone, after {ledger.charged} rounds were charged. Put "
+                f"{folder.private / CHECKPOINT} back, or start a new run."
             )
         if ledger.charged and job.method.steady and job.spec.mode == "secure":
             raise RunError(

@@ -233,6 +233,8 @@ class Spec:
             raise SpecError("a secure run accepts no seed: whoever knows it can subtract the noise. Drop seed.")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise SpecError(f"seed must lie between 0 and 2^63 - 1, not {self.seed}.")
+        if self.data_name is not None and self.data_name in plugin.available("data.sets"):
+            raise SpecError(f"data_name = {self.data_name} is the name of a shipped benchmark. Choose another.")
         for key in ("name", "data_name"):
             if (given := getattr(self, key)) is not None and not NAME.match(given):
                 raise SpecError(
