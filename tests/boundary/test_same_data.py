@@ -362,7 +362,7 @@ def test_new_pseudonyms_are_the_same_people(study, tmp_path):
     keys = {"unit": "user", "user_column": "who", "schema": "sites.toml"}
     study(table, "old.csv", **keys)
     set_budget(1.5)
-    with pytest.raises(BudgetError, match="left: epsilon 0.5"):
+    with pytest.raises(BudgetError, match=r"left: epsilon 0\.5"):
         study(table.assign(who=[f"person-{7 * i:012x}" for i in range(60)]), "new.csv", **keys)
 
 
