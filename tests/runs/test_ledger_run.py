@@ -20,6 +20,7 @@ from sordino.privacy import account
 from sordino.privacy.events import Repeated
 from sordino.runs import faults, run
 from sordino.runs.fingerprint import fingerprints
+from sordino.runs.folder import RunFolder
 from sordino.runs.ledger import Budget, Ledger
 
 
@@ -324,3 +325,17 @@ def test_where_the_draw_is_secret_only_those_with_less_than_the_run_count_their_
     assert set(rich.tolist()) == {8} and account.epsilon(Repeated(event, 8), 1e-5) > 2.0
     assert len(set(poor.tolist())) == 1 and 0 < poor[0] < 8
     assert account.epsilon(Repeated(event, int(poor[0])), 1e-5) <= 1.9
+
+
+def test_no_space_for_the_head_of_a_run_leaves_no_folder_and_no_charge(tmp_path, monkeypatch):
+    real = RunFolder.write_json
+
+    def full(self, name, data):
+        if name == "job.json":
+            raise RunError("cannot write job.json: No space left on device. Free some space, then resume.")
+        real(self, name, data)
+
+    monkeypatch.setattr(RunFolder, "write_json", full)
+    with pytest.raises(RunError, match="then start again; nothing was charged"):
+        train(tmp_path, name="it")
+    assert not (tmp_path / "it").exists() and not registry().exists()

@@ -121,6 +121,12 @@ def forget(
             gone, strange = forgetting.by_id(book, *(("user", user) if user is not None else ("client", str(client))))
     finally:
         book.close()
+    if not gone:
+        what = "these rows" if rows is not None else f"{'user' if user is not None else 'client'} {user or client!r}"
+        raise RunError(
+            f"{book.path} knows nothing of {what}, so nothing was erased. Write ids and columns as they stand in the "
+            "table of the run; rows need the same columns and the same --label-column."
+        )
     click.echo(f"{book.path}: {gone} hashes were erased; charges stay.")
     if rows is None:
         click.echo("Hashes of single rows are found by the rows alone: --rows FILE.")

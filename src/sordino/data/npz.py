@@ -45,6 +45,7 @@ def read(path: Path, test: Path | None = None) -> Dataset:
     """`test` is a second file, whose records are public."""
     found = arrays(path, (*PARTS, *IDS, "classes", "class_names"))
     name, notes, assumed, words = path.name, [], tuple[str, ...](), ""
+    shown = f"{name}, test part" if test is None else test.name
     if test is not None:
         if "x_test" in found or "y_test" in found:
             raise DataError(f"{name} has test records of its own: drop x_test and y_test, or test.")
@@ -60,14 +61,14 @@ def read(path: Path, test: Path | None = None) -> Dataset:
     x_train, y_train = checked(f"{name}, training part", found["x_train"], found["y_train"])
     x_test, y_test = x_train[:0], y_train[:0]
     if words:
-        x_test, y_test = checked(f"{name}, test part", found["x_test"], found["y_test"])
+        x_test, y_test = checked(shown, found["x_test"], found["y_test"])
     if x_train.shape[1:] != x_test.shape[1:] or y_train.shape[1:] != y_test.shape[1:]:
         shapes = [list(t.shape[1:]) for t in (x_train, y_train, x_test, y_test)]
-        raise DataError(f"{name}: training and test records differ in shape: x {shapes[0]}, y {shapes[1]}, "
+        raise DataError(f"{shown}: training and test records differ in shape: x {shapes[0]}, y {shapes[1]}, "
                         f"then x {shapes[2]}, y {shapes[3]}.")  # fmt: skip
     if y_train.is_floating_point() != y_test.is_floating_point():
         raise DataError(
-            f"{name}: y_train is {found['y_train'].dtype}, y_test {found['y_test'].dtype}; make them alike."
+            f"{shown}: y_train is {found['y_train'].dtype}, y_test {found['y_test'].dtype}; make them alike."
         )
     if x_train.dtype == torch.uint8 and x_train.ndim == 4 and x_train.shape[1] > 4 and x_train.shape[3] in (1, 3):
         x_train, x_test = (x.permute(0, 3, 1, 2).contiguous() for x in (x_train, x_test))

@@ -128,7 +128,8 @@ class Chain:
             )
         elif version != VERSION:
             raise RunError(
-                f"{self.path} has schema {version}, this version of Sordino reads {VERSION}. Use another file."
+                f"{self.path} has schema {version}, this version of Sordino reads {VERSION}. "
+                + ("A newer version made it: update Sordino." if version > VERSION else "Use another file.")
             )
         if self._mode != "read":
             self._db.execute("PRAGMA journal_mode=WAL")

@@ -240,9 +240,12 @@ def execute(
             if watch is not None:
                 watch(job, record)
         return _finish(job, folder, ledger, notes, book.together(ledger.job))
-    except BudgetError:
-        if at is None and ledger is None:  # refused at the last moment: as if it had never been there
+    except (BudgetError, RunError) as error:
+        unpaid = ledger is None if isinstance(error, BudgetError) else book is None
+        if at is None and unpaid:  # refused, or no space for its head: as if it had never been there
             shutil.rmtree(folder.path, ignore_errors=True)
+            if isinstance(error, RunError):
+                raise RunError(str(error).replace("then resume", "then start again; nothing was charged")) from error
         raise
     finally:
         store.close()
