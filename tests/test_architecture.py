@@ -49,7 +49,8 @@ CORE = {
     "record": (),
     "parts": (),
     "rounding": (),
-    "state": ("errors",),
+    "holders": ("errors",),
+    "state": ("errors", "holders"),
     "vector": (),
     "types": ("vector",),
 }

@@ -72,7 +72,7 @@ def test_what_was_printed_once_is_below_what_holds():
 
 @pytest.mark.parametrize("population", [2, 3, 4])
 def test_a_record_inside_a_client_that_is_surely_drawn(population):
-    """Of n clients n - 1 are drawn: a round in which the viewer stays out has every record of the others in it."""
+    """Draw n - 1 of n clients: a round in which the viewer stays out has every record of the others in it."""
     sampler, rounds = FixedSize(population - 1), 4
     cost = Cost("record", "add/remove", "server", Gaussian(2.0))
     law = known_rounds(population - 1, population, rounds)

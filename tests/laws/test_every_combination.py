@@ -168,7 +168,7 @@ def test_parts_of_the_data(split):
 )
 @pytest.mark.parametrize("wrap", [lambda e: e, lambda e: Repeated(e, 3), lambda e: Composed((Pure(0.1), e))])
 def test_what_no_theorem_covers_is_refused_by_all(event, wrap):
-    """By every accountant and filter, alone, repeated, and beside a release that is covered."""
+    """Every accountant and filter refuses it, alone, repeated, and beside a release that is covered."""
     assert answers(wrap(event)) == {} and answers(wrap(event), DELTAS, 0.5) == {}
     for ask in (account.explain, lambda e, d: pld.pair_of(e), lambda e, d: rdp.rdp(e), lambda e, d: zcdp.rho_of(e)):
         with pytest.raises(UnsupportedEvent):
@@ -250,7 +250,7 @@ def test_no_price_of_a_run_is_below_any_world(sampler, population, draw, viewer)
 
 @pytest.mark.parametrize("example", LEAVES, ids=str)
 def test_a_hidden_draw_of_every_kind(example):
-    """By Poisson draws and by cohorts of a fixed size, against the public."""
+    """Clients come by Poisson draws and in cohorts of a fixed size; the public looks on."""
     for sampler, relation in ((Poisson(0.3), RO if example.event.replaces else AR), (FixedCohort(1), RO)):
         cost = Cost("client", relation, "public", example.event)
         try:

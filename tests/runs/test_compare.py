@@ -330,6 +330,20 @@ def test_a_cell_that_died_before_its_plan_starts_anew(made, tmp_path):
     assert run(tmp_path, "it", found)[1] == {}
 
 
+def test_an_unfinished_cell_of_an_earlier_version_is_kept_and_told_of(made, tmp_path):
+    """It was charged, so its folder is nobody's to remove; and it cannot go on."""
+    found = made("none")
+    at = tmp_path / "it" / "cells" / "none-seed0"
+    at.mkdir(parents=True)
+    (tmp_path / "it" / "private").mkdir()
+    (tmp_path / "it" / "private" / "comparison.json").write_text(json.dumps(compare.canonical(found)))
+    (at / "plan.json").write_text("{}")
+    (at / "spec.toml").write_text("rounds = 1\n")
+    failures = run(tmp_path, "it", found)[1]
+    assert "made by an earlier version" in failures["none-seed0"]
+    assert {p.name for p in at.iterdir()} == {"plan.json", "spec.toml"}
+
+
 def test_a_failing_cell_stops_no_other(made, tmp_path):
     found = made("none,dp-sgd", (0.01, 4.0), 1, **CHARGED)
     folder, failures, _ = run(tmp_path, "it", found)

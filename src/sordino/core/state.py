@@ -27,7 +27,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.core.errors import ModelError
+from sordino.core.holders import (
+    Array,
+    Cache,
+    Cells,
+    Class,
+    Dict,
+    Holder,
+    Numbers,
+    Parameter,
+    Value,
+    Values,
+    get,
+)  # fmt: skip
 
 OTHERS = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy", "sordino"}  # keep nothing for the user
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), torch.dtype, torch.device, torch.Size)
@@ -43,9 +55,9 @@ class Snapshot:
     def __init__(self, *roots: object, beside: Snapshot | None = None) -> None:
         known: dict[int, object] = {} if beside is None else beside._seen
         walk = _Walk(roots, known)
-        empty = [holder for holder in walk.holders if isinstance(holder, _Dict) and holder.empty]
-        self._holders: list[_Holder] = [
-            holder for holder in walk.holders if not (isinstance(holder, _Dict) and holder.empty)
+        empty = [holder for holder in walk.holders if isinstance(holder, Dict) and holder.empty]
+        self._holders: list[Holder] = [
+            holder for holder in walk.holders if not (isinstance(holder, Dict) and holder.empty)
         ]
         self._empty, self._dicts = empty, [holder.held for holder in empty]  # hooks of modules, most of them
         self._seen: dict[int, object] = walk.seen
@@ -61,7 +73,7 @@ class Snapshot:
     def begin(self) -> None:
         """Take parameters as they are now: whoever trains them moves them between calls."""
         for holder in self._holders:
-            if isinstance(holder, _Parameter):
+            if isinstance(holder, Parameter):
                 holder.begin()
 
     def __enter__(self) -> Self:
@@ -81,193 +93,12 @@ class Snapshot:
             _turn.release()
 
 
-class _Holder:
-    """Something whose contents can be put back. `restore` says whether they had changed."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def restore(self) -> bool:
-        raise NotImplementedError
-
-
-class _Dict(_Holder):
-    """A dictionary, or some of its names."""
-
-    def __init__(self, name: str, held: dict[Any, Any], names: set[str] | None = None) -> None:
-        super().__init__(name)
-        self.held, self._names = held, names
-        self._saved = dict(held) if names is None else {key: held[key] for key in names if key in held}
-        self._ids = list(map(id, self._saved.values()))
-        self.empty = names is None and not held
-
-    def restore(self) -> bool:
-        held, saved, names = self.held, self._saved, self._names
-        if names is None:
-            if list(map(id, held.values())) == self._ids and held.keys() == saved.keys():
-                return False
-            held.clear()
-            for key, value in saved.items():
-                held[key] = value
-            return True
-        moved = [key for key in names if held.get(key, _NONE) is not saved.get(key, _NONE)]
-        for key in moved:
-            if key in saved:
-                held[key] = saved[key]
-            else:
-                del held[key]
-        return bool(moved)
-
-
-_NONE = object()
-
-
-class _Class(_Holder):
-    def __init__(self, held: type) -> None:
-        super().__init__(held.__qualname__)
-        self._held, self._saved = held, self._now(held)
-
-    @staticmethod
-    def _now(held: type) -> dict[str, object]:
-        return {key: value for key, value in vars(held).items() if not key.startswith(("__", "_abc_"))}
-
-    def restore(self) -> bool:
-        now, saved = self._now(self._held), self._saved
-        moved = [key for key in now.keys() | saved.keys() if now.get(key, _NONE) is not saved.get(key, _NONE)]
-        for key in moved:
-            if key in saved:
-                setattr(self._held, key, saved[key])
-            else:
-                delattr(self._held, key)
-        return bool(moved)
-
-
-class _Values(_Holder):
-    """A list, a deque, a set or a bytearray."""
-
-    def __init__(self, name: str, held: Any) -> None:
-        super().__init__(name)
-        self._held, self._saved = held, list(held)
-        self._ids = list(map(id, self._saved))
-
-    def restore(self) -> bool:
-        if list(map(id, self._held)) == self._ids:
-            return False
-        self._held.clear()
-        (self._held.update if isinstance(self._held, set) else self._held.extend)(self._saved)
-        return True
-
-
-class _Cells(_Holder):
-    """An array of numbers of the standard library."""
-
-    def __init__(self, name: str, held: array[Any]) -> None:
-        super().__init__(name)
-        self._held, self._saved = held, held[:]
-
-    def restore(self) -> bool:
-        if self._held == self._saved:
-            return False
-        self._held[:] = self._saved
-        return True
-
-
-class _Cache(_Holder):
-    """A function that remembers its results: it forgets them."""
-
-    def __init__(self, name: str, held: Any) -> None:
-        super().__init__(name)
-        self._held, self._size = held, held.cache_info().currsize
-
-    def restore(self) -> bool:
-        if self._held.cache_info().currsize == self._size == 0:
-            return False
-        self._held.cache_clear()
-        self._size = 0
-        return True
-
-
-class _Value(_Holder):
-    """A cell of a closure, or a slot of an object."""
-
-    def __init__(self, name: str, held: object, key: str) -> None:
-        super().__init__(name)
-        self._held, self._key, self._saved = held, key, _get(held, key)
-
-    def restore(self) -> bool:
-        if _get(self._held, self._key) is self._saved:
-            return False
-        if self._saved is _NONE:
-            delattr(self._held, self._key)
-        else:
-            setattr(self._held, self._key, self._saved)
-        return True
-
-
-def _get(held: object, key: str) -> Any:
-    try:
-        return getattr(held, key)
-    except (AttributeError, ValueError):  # an empty slot, an empty cell
-        return _NONE
-
-
-class _Parameter(_Holder):
-    """Weights may be large and are not copied: a model must not write into them."""
-
-    def __init__(self, name: str, held: Tensor) -> None:
-        super().__init__(name)
-        self._held, self._version = held, _version(held)
-
-    def begin(self) -> None:
-        self._version = _version(self._held)
-
-    def restore(self) -> bool:
-        if _version(self._held) == self._version:
-            return False
-        raise ModelError(
-            f"the model overwrites a parameter of shape {list(self._held.shape)} while it runs, so that one record's"
-            " gradient may depend on another record. Compute what is needed from the parameter in forward instead."
-        )
-
-
-class _Numbers(_Holder):
-    """A tensor or an array; copied back always, since not every way to write into one leaves a trace."""
-
-    def __init__(self, name: str, held: Tensor) -> None:
-        super().__init__(name)
-        self._held, self._version, self._data = held, _version(held), held.detach()
-        self._saved = held.untyped_storage().clone()
-
-    def restore(self) -> bool:
-        if self._held.data_ptr() != self._data.data_ptr() or self._held.shape != self._data.shape:
-            self._held.data = self._data
-        self._data.untyped_storage().copy_(self._saved)
-        before, self._version = self._version, _version(self._held)
-        return self._version != before
-
-
-def _version(value: Tensor) -> int:
-    return 0 if value.is_inference() else value._version
-
-
-class _Array(_Holder):
-    def __init__(self, name: str, held: np.ndarray[Any, Any]) -> None:
-        super().__init__(name)
-        self._held, self._saved = held, held.copy()
-
-    def restore(self) -> bool:
-        if not self._held.flags.writeable or np.array_equal(self._held, self._saved):
-            return False
-        np.copyto(self._held, self._saved)
-        return True
-
-
 class _Walk:
     """Everything that can be reached from some objects by the code that belongs to them."""
 
     def __init__(self, roots: tuple[object, ...], known: dict[int, object]) -> None:
         self.seen: dict[int, object] = {}  # kept, so that no number is used again
-        self.holders: list[_Holder] = []
+        self.holders: list[Holder] = []
         self.classes: list[type] = []
         self._known, self._names = known, {"forward", "__call__"}
         self._code: list[types.FunctionType] = []
@@ -296,16 +127,16 @@ class _Walk:
         for key, held in getattr(value, "__dict__", {}).items():
             self._push(f"{name}.{key}", [held])
         if hasattr(value, "__dict__"):
-            self.holders.append(_Dict(name, value.__dict__))
+            self.holders.append(Dict(name, value.__dict__))
         for key in {key for kind in type(value).__mro__ for key in _slots(kind)}:
-            self.holders.append(_Value(f"{name}.{key}", value, key))
-            self._push(f"{name}.{key}", [_get(value, key)])
+            self.holders.append(Value(f"{name}.{key}", value, key))
+            self._push(f"{name}.{key}", [get(value, key)])
 
     def _class(self, name: str, value: type) -> None:
         if not _other(value):
             self._push(value.__qualname__, value.__mro__)
             self.classes.append(value)
-            self.holders.append(_Class(value))
+            self.holders.append(Class(value))
 
     def _methods(self) -> None:
         """Follow methods whose names occur in the code, and the globals and modules that it names."""
@@ -324,7 +155,7 @@ class _Walk:
         names = _named(value.__code__)
         self._names |= names
         held = value.__globals__
-        self.holders.append(_Dict(f"a global of {value.__qualname__}", held, names & held.keys() | _stored(value)))
+        self.holders.append(Dict(f"a global of {value.__qualname__}", held, names & held.keys() | _stored(value)))
         imported = {key: sys.modules[key] for key in names - held.keys() if key in sys.modules}  # inside the function
         for key, found in (imported | {key: held[key] for key in names & held.keys()}).items():
             if isinstance(found, types.ModuleType):
@@ -332,8 +163,8 @@ class _Walk:
             else:
                 self._push(key, [found])
         for cell, key in zip(value.__closure__ or (), value.__code__.co_freevars, strict=True):
-            self.holders.append(_Value(key, cell, "cell_contents"))
-            self._push(key, [_get(cell, "cell_contents")])
+            self.holders.append(Value(key, cell, "cell_contents"))
+            self._push(key, [get(cell, "cell_contents")])
         self._push(name, [value.__defaults__, value.__kwdefaults__, value.__dict__])
 
     def _module(self, module: types.ModuleType, names: set[str]) -> None:
@@ -341,7 +172,7 @@ class _Walk:
         if module.__name__.partition(".")[0] in OTHERS:
             return
         inside = names & vars(module).keys()
-        self.holders.append(_Dict(module.__name__, vars(module), inside))
+        self.holders.append(Dict(module.__name__, vars(module), inside))
         for each in (vars(module)[key] for key in inside):
             if isinstance(each, types.ModuleType) and each is not module:
                 self._module(each, names - {module.__name__.rpartition(".")[2]})
@@ -349,25 +180,25 @@ class _Walk:
                 self._push(module.__name__, [each])
 
     def _cached(self, name: str, value: Any) -> None:
-        self.holders.append(_Cache(name, value))
+        self.holders.append(Cache(name, value))
         self._push(name, [value.__wrapped__])
 
     def _dict(self, name: str, value: dict[Any, Any]) -> None:
-        self.holders.append(_Dict(name, value))
+        self.holders.append(Dict(name, value))
         self._push(name, [*value.keys(), *value.values()])
 
     def _values(self, name: str, value: Any) -> None:
-        self.holders.append(_Values(name, value))
+        self.holders.append(Values(name, value))
         self._push(name, value)
 
     def _tensor(self, name: str, value: Tensor) -> None:
         if isinstance(value, nn.Parameter):
-            self.holders.append(_Parameter(name, value))
+            self.holders.append(Parameter(name, value))
         elif value.layout == torch.strided:
-            self.holders.append(_Numbers(name, value))
+            self.holders.append(Numbers(name, value))
 
     def _array(self, name: str, value: np.ndarray[Any, Any]) -> None:
-        self.holders.append(_Array(name, value))
+        self.holders.append(Array(name, value))
 
     def _method(self, name: str, value: types.MethodType) -> None:
         self._push(name, [value.__self__, value.__func__])
@@ -382,7 +213,7 @@ _KINDS: tuple[tuple[Any, _Visit], ...] = (
     ((types.ModuleType, types.BuiltinFunctionType), lambda *_: None),
     (Tensor, _Walk._tensor),
     (np.ndarray, _Walk._array),
-    (array, lambda walk, name, value: walk.holders.append(_Cells(name, value))),
+    (array, lambda walk, name, value: walk.holders.append(Cells(name, value))),
     (functools._lru_cache_wrapper, _Walk._cached),
     (types.FunctionType, _Walk._function),
     (types.MethodType, _Walk._method),

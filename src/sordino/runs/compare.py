@@ -289,7 +289,8 @@ def _finished(at: Path) -> News:
 def _run(cell: Cell, tell: Tell) -> None:
     """One cell to its end, from wherever it was left."""
     at = Path(cell.spec.out) / str(cell.spec.name)
-    if at.is_dir() and not locate(at, PRIVATE, "job.json").is_file():  # it died before it was charged anything
+    begun = locate(at, PRIVATE, "job.json").is_file() or RunFolder(at).flat  # the latter by an earlier version
+    if at.is_dir() and not begun:  # it died before it was charged anything
         shutil.rmtree(at)
     tell(News(cell.name, "began", rounds=cell.spec.rounds))
 

@@ -141,7 +141,7 @@ class RunFolder:
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-            raise RunError(f"cannot write {target}: {error.strerror}. Free some space, then resume.") from error
+            raise RunError(f"cannot write {target}: {error.strerror}. Free some space, then try again.") from error
 
     def write_json(self, name: str, data: Any) -> None:
         self.write(name, _json(data))

@@ -244,8 +244,6 @@ def execute(
         unpaid = ledger is None if isinstance(error, BudgetError) else book is None
         if at is None and unpaid:  # refused, or no space for its head: as if it had never been there
             shutil.rmtree(folder.path, ignore_errors=True)
-            if isinstance(error, RunError):
-                raise RunError(str(error).replace("then resume", "then start again; nothing was charged")) from error
         raise
     finally:
         store.close()
