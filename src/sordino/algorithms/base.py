@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -67,12 +67,12 @@ class Algorithm:
     def check_steps(self, least: int) -> None:
         """Refuse a number of local steps (the least that a client takes) with which nothing would be learnt."""
 
-    def begin(self, state: State, layout: Layout) -> State:
-        """Put the server's public variables into the state before the first round."""
-        return state
+    def variables(self, state: State, layout: Layout) -> Any:
+        """Return the server's public variables before the first round: a frozen dataclass of tensors, or None."""
+        return None
 
-    def fresh(self, state: State, clients: int) -> Rows:
-        """What clients keep before their first round [clients, k]; k = 0: nothing, ever."""
+    def keeps(self, state: State, clients: int) -> Rows:
+        """Return what clients keep before their first round [clients, k]; k = 0: nothing, ever."""
         return state.params.new_zeros(clients, 0)
 
     def numbers_down(self, state: State) -> int:

@@ -35,7 +35,7 @@ class Ditto(Algorithm):
             raise SpecError(f"pull {self.pull:g} times learning_rate {local.learning_rate:g} must stay below 2.")
         return local
 
-    def fresh(self, state: State, clients: int) -> Rows:
+    def keeps(self, state: State, clients: int) -> Rows:
         return state.params.expand(clients, -1).clone()  # v_k
 
     def aside(self, own: Rows, state: State, batches: Iterable[Batch], gradient: Gradient, local: Local) -> Rows:

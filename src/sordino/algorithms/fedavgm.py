@@ -11,16 +11,21 @@ __all__ = ["FedAvgM"]
 
 
 @dataclass(frozen=True)
+class Momentum:
+    velocity: Vector
+
+
+@dataclass(frozen=True)
 class FedAvgM(Algorithm):
     server_momentum: float = 0.9  # beta: the share of the last step that goes on
 
     def __post_init__(self) -> None:
         check.fraction(server_momentum=self.server_momentum)
 
-    def begin(self, state: State, layout: Layout) -> State:
-        return replace(state, extra=state.extra | {"velocity": 0 * state.params})
+    def variables(self, state: State, layout: Layout) -> Momentum:
+        return Momentum(0 * state.params)
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
-        velocity = self.server_momentum * state.extra["velocity"] + mean
-        state = replace(state, extra=state.extra | {"velocity": velocity})
+        velocity = self.server_momentum * state.algorithm.velocity + mean
+        state = replace(state, algorithm=Momentum(velocity))
         return super().update(state, velocity, server)

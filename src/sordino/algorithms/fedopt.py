@@ -18,6 +18,12 @@ KINDS = ("adagrad", "adam", "yogi")
 
 
 @dataclass(frozen=True)
+class Moments:
+    first: Vector  # running mean of the updates,
+    second: Vector  # and of their squares
+
+
+@dataclass(frozen=True)
 class FedOpt(Algorithm):
     server_optimizer: str = "adam"  # adagrad, adam or yogi
     server_beta1: float = 0.9  # of the mean of the updates; Adagrad uses none
@@ -31,19 +37,19 @@ class FedOpt(Algorithm):
         check.fraction(server_beta1=self.server_beta1, server_beta2=self.server_beta2)
         check.positive(server_tau=self.server_tau)
 
-    def begin(self, state: State, layout: Layout) -> State:
+    def variables(self, state: State, layout: Layout) -> Moments:
         start = torch.full_like(state.params, self.server_tau**2)  # v_{-1} = tau^2
-        return replace(state, extra=state.extra | {"first": 0 * state.params, "second": start})
+        return Moments(0 * state.params, start)
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
         beta1 = 0.0 if self.server_optimizer == "adagrad" else self.server_beta1
-        first = beta1 * state.extra["first"] + (1 - beta1) * mean
-        second, square = state.extra["second"], mean * mean
+        first = beta1 * state.algorithm.first + (1 - beta1) * mean
+        second, square = state.algorithm.second, mean * mean
         if self.server_optimizer == "adagrad":
             second = second + square
         elif self.server_optimizer == "adam":
             second = self.server_beta2 * second + (1 - self.server_beta2) * square
         else:
             second = second - (1 - self.server_beta2) * square * torch.sign(second - square)
-        state = replace(state, extra=state.extra | {"first": first, "second": second})
+        state = replace(state, algorithm=Moments(first, second))
         return super().update(state, first / (second.sqrt() + self.server_tau), server)

@@ -5,7 +5,7 @@ head never leaves it. Which parameters are personal is a matter of their names. 
 the plan's batches and learning rate. Under a method that noises gradients, the head is trained with noisy gradients
 too: an exact head would carry one record into the gradients of all others."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -19,6 +19,11 @@ from sordino.core.types import Rows, State, Vector
 from sordino.core.vector import Layout
 
 __all__ = ["FedRep"]
+
+
+@dataclass(frozen=True)
+class Head:
+    head: Tensor  # [dim]: which parameters stay with the client
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class FedRep(Algorithm):
                 f"{least}. Use local_steps above head_steps."
             )
 
-    def begin(self, state: State, layout: Layout) -> State:
+    def variables(self, state: State, layout: Layout) -> Head:
         names = [s.name for s in layout.slots]
         if not self.personal_layers and "." not in names[-1]:
             raise SpecError(
@@ -61,33 +66,33 @@ class FedRep(Algorithm):
             head[slot.start : slot.stop] = any(under(slot.name, w) for w in wanted)
         if head.all():
             raise SpecError("personal_layers names every parameter: nothing would be shared.")
-        return replace(state, extra=state.extra | {"head": head})
+        return Head(head)
 
-    def fresh(self, state: State, clients: int) -> Rows:
-        return state.params[state.extra["head"]].expand(clients, -1).clone()
+    def keeps(self, state: State, clients: int) -> Rows:
+        return state.params[state.algorithm.head].expand(clients, -1).clone()
 
     def numbers_down(self, state: State) -> int:
-        return int((~state.extra["head"]).sum())
+        return int((~state.algorithm.head).sum())
 
     def start(self, state: State, own: Rows) -> Tensor:
         return self.own_models(state, own)
 
     def correct(self, gradient: Rows, weights: Tensor, own: Rows, state: State, number: int, local: Local) -> Rows:
-        moves = state.extra["head"] if number < self.head_steps else ~state.extra["head"]
+        moves = state.algorithm.head if number < self.head_steps else ~state.algorithm.head
         return torch.where(moves, gradient, 0.0)
 
     def message(self, moved: Rows, own: Rows, state: State, work: Work) -> tuple[Rows, Rows]:
-        head = state.extra["head"]
+        head = state.algorithm.head
         return moved[:, ~head], own + moved[:, head]
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
         whole = torch.zeros_like(state.params)
-        whole[~state.extra["head"]] = mean
+        whole[~state.algorithm.head] = mean
         return super().update(state, whole, server)
 
     def own_models(self, state: State, own: Rows) -> Tensor:
         models = state.params.expand(len(own), -1).clone()
-        models[:, state.extra["head"]] = own
+        models[:, state.algorithm.head] = own
         return models
 
 

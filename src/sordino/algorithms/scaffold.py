@@ -19,6 +19,11 @@ __all__ = ["Scaffold"]
 
 
 @dataclass(frozen=True)
+class Control:
+    control: Vector  # c
+
+
+@dataclass(frozen=True)
 class Scaffold(Algorithm):
     mirrored: ClassVar[bool] = True
     plain_sgd: ClassVar[bool] = True
@@ -26,25 +31,25 @@ class Scaffold(Algorithm):
     condition: ClassVar[str] = "local optimizer sgd"
     with_clipped_message: ClassVar[str] = "noise gathers in the control variate and little is learnt: use dp-sgd"
 
-    def begin(self, state: State, layout: Layout) -> State:
-        return replace(state, extra=state.extra | {"control": 0 * state.params})  # c
+    def variables(self, state: State, layout: Layout) -> Control:
+        return Control(0 * state.params)
 
     def numbers_down(self, state: State) -> int:
         return 2 * state.params.numel()  # c too
 
-    def fresh(self, state: State, clients: int) -> Rows:
+    def keeps(self, state: State, clients: int) -> Rows:
         return state.params.new_zeros(clients, len(state.params))  # c_i
 
     def correct(self, gradient: Rows, weights: Tensor, own: Rows, state: State, number: int, local: Local) -> Rows:
-        return gradient - own + state.extra["control"]
+        return gradient - own + state.algorithm.control
 
     def message(self, moved: Rows, own: Rows, state: State, work: Work) -> tuple[Rows, Rows]:
         drift = -moved / (work.steps.clamp_min(1) * work.local.learning_rate)
-        change = torch.where(work.steps > 0, drift - state.extra["control"], 0.0)
+        change = torch.where(work.steps > 0, drift - state.algorithm.control, 0.0)
         return torch.cat([moved, change], dim=1), own + change
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
         moved, change = mean.chunk(2)
-        control = state.extra["control"] + server.share * change  # |S| / N
-        state = replace(state, extra=state.extra | {"control": control})
+        control = state.algorithm.control + server.share * change  # |S| / N
+        state = replace(state, algorithm=Control(control))
         return super().update(state, moved, server)

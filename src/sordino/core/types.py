@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -105,5 +105,13 @@ class State:
     """What the server knows after a round, all of it public."""
 
     params: Vector
-    extra: dict[str, Tensor] = field(default_factory=dict)  # momentum, adaptive clip, averages
     round: int = 0  # how many rounds are behind it
+    method: Any = None  # the method's own variables: a frozen dataclass (core/variables.py), or None
+    algorithm: Any = None  # those of the algorithm
+    average: Vector | None = None  # the average of the models so far, where one is kept
+    inputs: Any = None  # what features are shifted and scaled by, where that was released
+
+    @property
+    def model(self) -> Vector:
+        """The parameters that are shown and kept."""
+        return self.params if self.average is None else self.average

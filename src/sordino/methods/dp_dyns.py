@@ -16,8 +16,7 @@ import math
 from dataclasses import dataclass
 
 from sordino.core import check
-from sordino.core.types import State
-from sordino.methods.base import Plan
+from sordino.methods._recipe import Recipe, Whole
 from sordino.methods.dp_sgd import DpSgd
 
 __all__ = ["DpDyns"]
@@ -36,11 +35,13 @@ class DpDyns(DpSgd):
         super().__post_init__()
         check_decay(self.decay_shape, noise_decay=self.noise_decay, clip_decay=self.clip_decay)
 
-    def multiplier(self, plan: Plan, round: int) -> float:
-        return plan.z * decayed(self.decay_shape, self.noise_decay, round / plan.rounds)
-
-    def bound(self, state: State, plan: Plan) -> float:
-        return self.clip * decayed(self.decay_shape, self.clip_decay, state.round / plan.rounds)
+    def recipe(self) -> Recipe:
+        shape = self.decay_shape
+        return Recipe(
+            Whole(self.clip),
+            noise_schedule=lambda t, rounds: decayed(shape, self.noise_decay, t / rounds),
+            clip_schedule=lambda t, rounds: decayed(shape, self.clip_decay, t / rounds),
+        )
 
 
 def check_decay(shape: str, **ends: float) -> None:

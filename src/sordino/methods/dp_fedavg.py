@@ -20,17 +20,22 @@ import torch
 
 from sordino.core import check
 from sordino.core.errors import SpecError
-from sordino.core.rng import RowStream, Stream
-from sordino.core.types import Batch, Model, Rows, State, Vector
+from sordino.core.message import Message
+from sordino.core.types import Rows, State
 from sordino.core.vector import Layout
 from sordino.methods import local
-from sordino.methods.base import Method, Plan
-from sordino.privacy.clip import Bounded, clip_rows
-from sordino.privacy.events import Cost, NonPrivate
-from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.methods.base import Method, Own, Plan, Release, Site
+from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
 
 __all__ = ["DpFedAvg"]
+
+
+@dataclass(frozen=True)
+class Clip:
+    """What the server knows beside the model: the bound of the coming round."""
+
+    clip: float
 
 
 @dataclass(frozen=True)
@@ -50,70 +55,52 @@ class DpFedAvg(Method):
         check.below_one(quantile=self.quantile)
         check.non_negative(count_noise=self.count_noise, weight_cap=self.weight_cap)
 
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        relation = plan.sampler.relation
-        # removing a client moves the sum by C; replacing it, with a cohort of a fixed size, by 2C
-        moves = 1 if relation == "add/remove" else 2
-        seen = NonPrivate("the server receives the clipped updates and adds the noise itself")
-        if plan.unit == "user":  # the messages of up to `copies` clients change
-            event, draw = GaussianEvent(plan.z), "changed"
-            shown = Cost("user", "add/remove", "public", event, draw=draw, copies=plan.clients_per_user)
-            return Cost("user", "add/remove", "server", seen), shown
-        return (
-            Cost("client", relation, "server", seen),
-            Cost("client", relation, "public", GaussianEvent(plan.z / moves)),
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        unit, bound = plan.unit or "client", self.clip if state is None else state.method.clip
+        update = Release(
+            "update", Gaussian(self._update_noise(plan)), unit, bound, where="server", key="merge/update"
         )
+        if not self.adaptive_clip:
+            return (update,)
+        count = Gaussian(2 * self._count_noise(plan))  # of values of +-1/2
+        return update, Release("within", count, unit, 0.5, where="server", key="merge/count")
 
-    def begin(self, state: State, layout: Layout, plan: Plan) -> State:
-        state = plan.algorithm.begin(state, layout)
+    def variables(self, state: State, layout: Layout, plan: Plan) -> Clip:
         self._update_noise(plan)  # refuse a count that eats the whole budget before the first round
-        return replace(state, extra=state.extra | {"clip": torch.tensor(float(self.clip), dtype=torch.float64)})
+        return Clip(float(self.clip))
 
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        return local.sgd(state, data, own, model, plan, rng)
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        update, mine = local.sgd(state, site)
+        return self.message(update, state, site), site.kept(mine)
 
-    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
-        """Clipped, weighted rows; where the clip adapts, a last column of +-1/2: was the norm within it?"""
-        bound = float(state.extra["clip"])
-        clipped = clip_rows(rows, bound).value
+    def message(self, update: Rows, state: State, site: Site) -> Message:
+        """Return clipped, weighted updates; where the clip adapts, also +-1/2: was the norm within it?"""
+        clipped = site.out["update"](update)
         if self.weight_cap:
-            weights = torch.tensor([min(1.0, n / self.weight_cap) for n in sizes], device=rows.device)
+            weights = torch.tensor([min(1.0, n / self.weight_cap) for n in site.data.sizes], device=update.device)
             clipped = clipped * weights[:, None]
         if not self.adaptive_clip:
-            return clipped
-        within = (rows.double().norm(dim=1, keepdim=True) <= bound).to(rows.dtype)
-        return torch.cat([clipped, within - 0.5], dim=1)
+            return Message({"update": clipped})
+        within = (update.double().norm(dim=1, keepdim=True) <= state.method.clip).double()
+        return Message({"update": clipped, "within": site.out["within"](Bounded(within - 0.5, 0.5))})
 
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
-        bound = float(state.extra["clip"])
-        if plan.stragglers.late and self.adaptive_clip:  # a late row was clipped with an older bound
-            rows = torch.cat([clip_rows(rows[:, :-1], bound).value, rows[:, -1:]], dim=1)
-        total = rows.sum(dim=0, keepdim=True)
-        update, counts = (total[:, :-1], total[:, -1:]) if self.adaptive_clip else (total, None)
-        z = self._update_noise(plan)
-        noisy = Gaussian(z).add(Bounded(update, bound), rng.at("update").rows([0]))[0]
+    def merge(self, state: State, seen: Message, plan: Plan) -> State:
         answers = plan.expected_answers(state.round)
-        state = plan.algorithm.update(state, noisy / answers, plan.server(answers / plan.population))
-        return state if counts is None else self._move_clip(state, counts[0], plan, rng.at("count"))
+        after = plan.algorithm.update(state, seen["update"][0] / answers, plan.server(answers / plan.population))
+        if not self.adaptive_clip:
+            return after
+        # the bound moves geometrically by the noisy share of unclipped updates (Andrew et al., Section 2)
+        share = 0.5 + float(seen["within"][0, 0]) / answers
+        factor = math.exp(-self.clip_lr * (min(max(share, 0.0), 1.0) - self.quantile))
+        return replace(after, method=Clip(state.method.clip * factor))
 
     def noise(self, state: State, plan: Plan) -> float | None:
         """The server's noise, as if every client had brought its part of it."""
-        bound, answers = float(state.extra["clip"]), plan.expected_answers(state.round)
-        return self._update_noise(plan) * bound / math.sqrt(answers)
-
-    def _move_clip(self, state: State, counts: Vector, plan: Plan, rng: Stream) -> State:
-        """Geometric update of the bound by the noisy share of unclipped updates (Andrew et al., Section 2)."""
-        noise = rng.rows([0]).normal(1, like=counts.double())[0, 0]
-        share = 0.5 + (float(counts.double()[0]) + self._count_noise(plan) * float(noise)) / plan.expected_answers(
-            state.round
-        )
-        factor = math.exp(-self.clip_lr * (min(max(share, 0.0), 1.0) - self.quantile))
-        return replace(state, extra=state.extra | {"clip": state.extra["clip"] * factor})
+        answers = plan.expected_answers(state.round)
+        return self._update_noise(plan) * float(state.method.clip) / math.sqrt(answers)
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
-        return {"next_clip": float(state.extra["clip"])} if self.adaptive_clip else None
+        return {"next_clip": float(state.method.clip)} if self.adaptive_clip else None
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         known = [r for r in rounds if r.get("clip") is not None]

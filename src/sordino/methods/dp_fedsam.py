@@ -16,10 +16,10 @@ from torch import Tensor
 
 from sordino.algorithms.base import Gradient
 from sordino.core import check
-from sordino.core.rng import RowStream
-from sordino.core.types import Batch, Model, Rows, State
+from sordino.core.message import Message
+from sordino.core.types import Batch, Rows, State
 from sordino.methods import local
-from sordino.methods.base import Plan
+from sordino.methods.base import Own, Site
 from sordino.methods.dp_fedavg import DpFedAvg
 
 __all__ = ["DpFedSam"]
@@ -33,11 +33,10 @@ class DpFedSam(DpFedAvg):
         super().__post_init__()
         check.non_negative(radius=self.radius)
 
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        plain = local.exact(model, plan.now(state), rng)
-        return local.sgd(state, data, own, model, plan, rng, gradient=uphill(plain, self.radius))
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        plain = local.exact(site.model, site.plan.now(state), site.rng)
+        update, mine = local.sgd(state, site, gradient=uphill(plain, self.radius))
+        return self.message(update, state, site), site.kept(mine)
 
 
 def uphill(gradient: Gradient, radius: float) -> Gradient:

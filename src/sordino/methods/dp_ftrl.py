@@ -11,7 +11,7 @@ With a `separation` b above 1 clients take turns: client i answers in rounds t =
 banded matrix asks for it (b is at least its bands), unless nobody takes part twice.
 
 Whoever may resume a run must know the noise of earlier rounds. It is secret, so it is not part of the state: it is
-drawn again from the server's stream, which is the same in every round (`steady`). In secure mode that key dies with
+drawn again from the server's stream of the run, which is the same in every round. In secure mode that key dies with
 the process, and such a run is not resumed.
 
 Differs from the papers: plain binary nodes, without Honaker's estimator; the banded matrix is the truncated square
@@ -30,13 +30,10 @@ from scipy.signal import lfilter
 
 from sordino.core import check
 from sordino.core.errors import SpecError
-from sordino.core.rng import RowStream, Stream
-from sordino.core.types import Batch, Model, Rows, State
-from sordino.core.vector import Layout
+from sordino.core.message import Message
+from sordino.core.types import State
 from sordino.methods import local
-from sordino.methods.base import Method, Plan
-from sordino.privacy.clip import Bounded, clip_rows
-from sordino.privacy.events import Cost, Event, Gaussian, NonPrivate
+from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.mechanisms.banded import Banded
 from sordino.privacy.mechanisms.tree import Tree, nodes
 
@@ -52,7 +49,6 @@ class DpFtrl(Method):
 
     viewer: ClassVar[str] = "public"
     units: ClassVar[tuple[str, ...]] = ("client",)
-    steady: ClassVar[bool] = True  # the stream that `merge` gets is that of the run, the same in every round
 
     def __post_init__(self) -> None:
         check.positive(clip=self.clip)
@@ -86,38 +82,27 @@ class DpFtrl(Method):
                 "or mechanism = tree."
             )
 
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        relation, event = plan.sampler.relation, self.noise_of(plan).event()
-        seen = NonPrivate("the server receives the clipped updates and adds the noise itself")
-        return Cost("client", relation, "server", seen), Cost("client", relation, "public", _moved(event, relation))
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        noise = self.noise_of(plan)
+        return (
+            Release("update", noise, "client", self.clip, where="server", total=noise, key="merge/run noise"),
+        )
 
-    def whole(self, plan: Plan) -> tuple[Cost, ...]:
-        return self.costs(plan)  # all rounds together
-
-    def begin(self, state: State, layout: Layout, plan: Plan) -> State:
-        self.require(plan)
-        return plan.algorithm.begin(state, layout)
-
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
         """Only those whose turn it is train; the others send and keep what they would without having been asked."""
-        turn = torch.from_numpy(rng.ids % self.turns == state.round % self.turns).to(data.x.device)
+        turn = torch.from_numpy(site.rng.ids % self.turns == state.round % self.turns).to(site.data.x.device)
         if bool(turn.all()):
-            return local.sgd(state, data, own, model, plan, rng)
-        mine = data.where(turn.repeat_interleave(torch.tensor(data.sizes, device=turn.device)))
-        rows, kept = local.sgd(state, mine, own, model, plan, rng)
-        return torch.where(turn[:, None], rows, 0.0), torch.where(turn[:, None], kept, own)
+            update, mine = local.sgd(state, site)
+        else:
+            theirs = turn.repeat_interleave(torch.tensor(site.data.sizes, device=turn.device))
+            update, mine = local.sgd(state, replace(site, data=site.data.where(theirs)))
+            update, mine = torch.where(turn[:, None], update, 0.0), torch.where(turn[:, None], mine, site.mine)
+        return Message({"update": site.out["update"](update)}), site.kept(mine)
 
-    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
-        return clip_rows(rows, self.clip).value
-
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
+    def merge(self, state: State, seen: Message, plan: Plan) -> State:
         """The sum with this round's part of the noise, over the answers that are expected in a turn."""
-        total = Bounded(rows.sum(dim=0, keepdim=True), self.clip)
-        noisy = self.noise_of(plan).add(total, state.round, rng.at("run noise").rows([0]))[0]
         answers = plan.expected_answers(state.round) / self.turns
-        return plan.algorithm.update(state, noisy / answers, plan.server(answers / plan.population))
+        return plan.algorithm.update(state, seen["update"][0] / answers, plan.server(answers / plan.population))
 
     def noise(self, state: State, plan: Plan) -> float | None:
         """The server's noise of one round, as if every client had brought its part of it; over rounds, it cancels."""
@@ -129,9 +114,3 @@ class DpFtrl(Method):
         answers = plan.expected_answers(t) / self.turns
         return plan.z * math.sqrt(parts) * self.clip / math.sqrt(answers)
 
-
-def _moved(event: Event, relation: str) -> Event:
-    """Removing a client moves a sum by C; replacing it, where cohorts have a fixed size, by 2C."""
-    if relation == "add/remove" or not isinstance(event, Gaussian):
-        return event
-    return replace(event, noise_multiplier=event.noise_multiplier / 2)

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sordino.core.types import State
-from sordino.methods.base import Plan
+from sordino.methods._recipe import ByLayer, Recipe
 from sordino.methods.dp_dyns import ENDS_AT, check_decay, decayed
 from sordino.methods.fed_cdp import FedCdp
 
@@ -31,8 +30,10 @@ class FedAlphaCdp(FedCdp):
         super().__post_init__()
         check_decay(self.decay_shape, noise_decay=self.noise_decay, clip_decay=self.clip_decay)
 
-    def multiplier(self, plan: Plan, round: int) -> float:
-        return plan.z * decayed(self.decay_shape, self.noise_decay, round / plan.rounds)
-
-    def layer_bound(self, state: State, plan: Plan) -> float:
-        return self.clip * decayed(self.decay_shape, self.clip_decay, state.round / plan.rounds)
+    def recipe(self) -> Recipe:
+        shape = self.decay_shape
+        return Recipe(
+            ByLayer(self.clip),
+            noise_schedule=lambda t, rounds: decayed(shape, self.noise_decay, t / rounds),
+            clip_schedule=lambda t, rounds: decayed(shape, self.clip_decay, t / rounds),
+        )

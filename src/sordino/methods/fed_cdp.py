@@ -10,15 +10,10 @@ git-disl/Fed-CDP), not once an example (as printed, from memory)."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from sordino.core.types import Batch, Model, State
-from sordino.methods.base import Plan
-from sordino.methods.dp_sgd import DpSgd, Groups
-from sordino.privacy.clip import Bounded
+from sordino.methods._recipe import ByLayer, Recipe
+from sordino.methods.dp_sgd import DpSgd
 
 __all__ = ["FedCdp"]
 
@@ -27,16 +22,5 @@ __all__ = ["FedCdp"]
 class FedCdp(DpSgd):
     clip: float = 1.0  # C: bound on the L2 norm of each layer's part of one record's (or user's) gradient
 
-    def layer_bound(self, state: State, plan: Plan) -> float:
-        """The clip of every layer in the round that begins with this state."""
-        return self.clip
-
-    def bound(self, state: State, plan: Plan) -> float:
-        return self.layer_bound(state, plan) * math.sqrt(plan.layers)
-
-    def clipped(
-        self, weights: Tensor, batch: Batch, model: Model, state: State, plan: Plan, seeds: list[int], groups: Groups
-    ) -> Bounded:
-        bounds = [self.layer_bound(state, plan)] * len(model.layout.layers())
-        sums = model.gradients.sums(weights, batch, None, seeds=seeds, groups=groups, layers=bounds)
-        return Bounded(sums, math.hypot(*bounds))
+    def recipe(self) -> Recipe:
+        return Recipe(ByLayer(self.clip))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from sordino.core import check
 from sordino.core.errors import SpecError
+from sordino.methods._recipe import Recipe, Whole
 from sordino.methods.base import Plan
 from sordino.methods.dp_sgd import DpSgd
 
@@ -30,8 +31,8 @@ class GeoDP(DpSgd):
         super().__post_init__()
         check.positive(noise_ratio=self.noise_ratio)
 
-    def multiplier(self, plan: Plan, round: int) -> float:
-        return plan.z * math.exp(math.log(self.noise_ratio) * round / 2)
+    def recipe(self) -> Recipe:
+        return Recipe(Whole(self.clip), noise_schedule=lambda t, _: math.exp(math.log(self.noise_ratio) * t / 2))
 
     def require(self, plan: Plan) -> None:
         super().require(plan)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from sordino.algorithms.base import Gradient, Work
+from sordino.algorithms.base import Algorithm, Gradient, Work
 from sordino.algorithms.local import Local
 from sordino.algorithms.optimizers import Optimizer
 from sordino.core.rng import Ints, RowStream, flat
 from sordino.core.types import Batch, Model, Rows, State
 from sordino.methods.augment import augment
-from sordino.methods.base import Plan
+from sordino.methods.site import Site
 
 NONE = np.empty(0, dtype=np.int64)
 After = Callable[[int, Tensor, Rows, Optimizer], None]  # number of the step, weights after it, direction, optimiser
@@ -27,41 +27,34 @@ RECORDS = 2000  # whose losses are computed at once
 
 
 def sgd(
-    state: State,
-    data: Batch,
-    own: Rows,
-    model: Model,
-    plan: Plan,
-    rng: RowStream,
-    gradient: Gradient | None = None,
-    after: After | None = None,
+    state: State, site: Site, gradient: Gradient | None = None, after: After | None = None
 ) -> tuple[Rows, Rows]:
-    """Local training that is not private by itself: shuffled mini-batches, exact gradients."""
+    """Train without privacy of its own: shuffled mini-batches, exact gradients.
+
+    Returns what the algorithm would send for each client, and the rows that it keeps there."""
+    plan, data, rng = site.plan, site.data, site.rng
     local = plan.now(state)
     counts = plan.stragglers.steps([local.count(n) if n else 0 for n in data.sizes], rng.at("slow"))
-    losses = mean_losses(state, data, model) if "losses" in plan.algorithm.needs else None
-    gradient = gradient or exact(model, local, rng)
-    steps = batches(data, local, counts, rng)
-    return run(state, data, own, model, plan, rng, counts, steps, gradient, losses, after)
+    losses = mean_losses(state, data, site.model) if "losses" in plan.algorithm.needs else None
+    gradient = gradient or exact(site.model, local, rng)
+    return run(state, site, counts, batches(data, local, counts, rng), gradient, losses, after)
 
 
 def run(
     state: State,
-    data: Batch,
-    own: Rows,
-    model: Model,
-    plan: Plan,
-    rng: RowStream,
+    site: Site,
     counts: Sequence[int],
     steps: Iterable[Batch],
     gradient: Gradient,
     losses: Tensor | None,
     after: After | None = None,
+    algorithm: Algorithm | None = None,
 ) -> tuple[Rows, Rows]:
     """Train every client along `gradient`; what each would send and what it keeps, [clients, ...].
 
-    `after` is told of every step."""
-    algorithm, local = plan.algorithm, plan.now(state)
+    `after` is told of every step; `algorithm` stands in for that of the plan."""
+    plan, data, own, rng = site.plan, site.data, site.mine, site.rng
+    algorithm, local = algorithm or plan.algorithm, plan.now(state)
     step = Optimizer(local)
     start = algorithm.start(state, own)
     weights = start
@@ -81,7 +74,7 @@ def run(
     taken = torch.tensor(counts, device=moved.device, dtype=moved.dtype)[:, None]
     if algorithm.personal:
         rng = rng.at("aside")
-        own = algorithm.aside(own, state, batches(data, local, counts, rng), exact(model, local, rng), local)
+        own = algorithm.aside(own, state, batches(data, local, counts, rng), exact(site.model, local, rng), local)
     return algorithm.message(moved, own, state, Work(taken, local, losses))
 
 

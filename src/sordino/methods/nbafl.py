@@ -13,18 +13,14 @@ round that is what the public is charged (less the noise of one client, which ma
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sordino.core import check
-from sordino.core.rng import RowStream, Stream
-from sordino.core.types import Batch, Model, Rows, State
+from sordino.core.message import Message
+from sordino.core.types import State
 from sordino.methods import local
-from sordino.methods.base import Method, Plan
-from sordino.privacy.clip import clip_rows
-from sordino.privacy.events import Cost
-from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.mechanisms.gaussian import Gaussian
 
 __all__ = ["NbAFL"]
@@ -37,49 +33,30 @@ class NbAFL(Method):
 
     units: ClassVar[tuple[str, ...]] = ("client",)
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
+    channels: ClassVar[tuple[str, ...]] = ("direct", "secure-sum")
 
     def __post_init__(self) -> None:
         check.positive(clip=self.clip)
         check.non_negative(downlink=self.downlink)
 
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        relation = plan.sampler.relation
-        moves = 1 if relation == "add/remove" else 2
-        # "inside": a client that is not drawn sends no noise either, so its absence shows and does not amplify
-        seen = Cost("client", relation, "server", GaussianEvent(plan.z / moves), draw="inside")
-        shown = seen_in_the_mean(plan, plan.z, self.downlink * plan.z, 1.0) / moves
-        if shown <= plan.z / moves:
-            return (seen,)
-        return seen, Cost("client", relation, "public", GaussianEvent(shown), draw="inside")
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        up = Release("update", Gaussian(plan.z), "client", self.clip, key="release/uplink")
+        if not self.downlink:
+            return (up,)
+        return up, on_the_mean(self.downlink * plan.z, self.clip, plan, round)
 
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        return local.sgd(state, data, own, model, plan, rng)
+    def linear(self, plan: Plan) -> bool:
+        return True
 
-    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
-        return Gaussian(plan.z).add(clip_rows(rows, self.clip), rng.at("uplink"))
-
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
-        answers = plan.expected_answers(state.round)
-        mean = with_noise(rows.sum(dim=0, keepdim=True) / answers, self.downlink * plan.z * self.clip, rng)
-        return plan.algorithm.update(state, mean[0], plan.server(answers / plan.population))
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        update, mine = local.sgd(state, site)
+        return Message({"update": site.out["update"](update)}), site.kept(mine)
 
     def noise(self, state: State, plan: Plan) -> float | None:
         return plan.z * self.clip
 
 
-def seen_in_the_mean(plan: Plan, up: float, down: float, largest: float) -> float:
-    """Noise over sensitivity of the mean message, in units of one client's bound; 0 where nothing is known.
-
-    `up` is the noise of one message, `down` that of the mean, `largest` the most that a client weighs (the mean weight
-    is 1, so the sum of the squares is at least N). One client's noise is taken off: it may be the viewer's own."""
-    if not plan.everyone:
-        return 0.0
-    others = max(0.0, plan.population - largest**2)
-    return math.sqrt(others * up**2 + (plan.population * down) ** 2) / largest
-
-
-def with_noise(row: Rows, std: float, rng: Stream) -> Rows:
-    """What the server adds to the mean [1, dim]."""
-    return row if std == 0 else row + std * rng.at("downlink").rows([0]).normal(row.shape[1], like=row)
+def on_the_mean(multiplier: float, bound: float, plan: Plan, round: int) -> Release:
+    """Return the release by which the server adds noise of multiplier times bound to the mean of the updates."""
+    noise = Gaussian(plan.expected_answers(round) * multiplier)
+    return Release("downlink", noise, "client", bound, where="server", onto="update", key="merge/downlink")

@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import torch
 
-from sordino.core.rng import RowStream, Stream
-from sordino.core.types import Batch, Model, Rows, State
+from sordino.core.message import Message
+from sordino.core.types import State
 from sordino.methods import local
-from sordino.methods.base import Method, Plan
-from sordino.privacy.events import Cost, NonPrivate
+from sordino.methods.base import Method, Own, Plan, Release, Site
+from sordino.privacy.release import Unproven
 
 __all__ = ["NoPrivacy"]
 
@@ -25,21 +25,23 @@ class NoPrivacy(Method):
     units: ClassVar[tuple[str, ...]] = ("record", "client", "user")
     channels: ClassVar[tuple[str, ...]] = ("direct", "secure-sum")
 
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        return (Cost(plan.unit or "record", "add/remove", "server", NonPrivate("no noise is added")),)
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        return (Release("update", Unproven("no noise is added"), plan.unit or "record"),)
 
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        return local.sgd(state, data, own, model, plan, rng)
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        update, mine = local.sgd(state, site)
+        weight = torch.tensor(site.data.sizes, dtype=update.dtype, device=update.device)
+        return Message({"update": site.out["update"](update)}, weight), site.kept(mine)
 
-    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
-        weights = torch.tensor(sizes, dtype=rows.dtype, device=rows.device)[:, None]
-        return torch.cat([rows * weights, weights], dim=1)  # the last column is the weight
+    def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        return by_records(state, seen, plan, noisy=False)
 
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
-        total = rows.sum(dim=0)
-        if not float(total[-1]) > 0:  # nobody answered
-            return state
-        heard = float(total[-1]) / (plan.population * plan.mean_client)
-        return plan.algorithm.update(state, total[:-1] / total[-1], plan.server(heard, noisy=False))
+
+def by_records(state: State, seen: Message, plan: Plan, noisy: bool) -> State:
+    """Return the state after a round whose mean is over the records of those who answered."""
+    total = seen.total("update")
+    weight = total.weight
+    if weight is None or not float(weight[0]) > 0:  # nobody answered
+        return state
+    heard = float(weight[0]) / (plan.population * plan.mean_client)
+    return plan.algorithm.update(state, total["update"][0] / weight[0], plan.server(heard, noisy=noisy))

@@ -99,6 +99,52 @@ def replaced(event: Event) -> Event:
             return event if event.replaces else grouped(event, 2)
 
 
+def scaled(event: Event, factor: float) -> Event:
+    """Return the same releases with `factor` times their noise, which must have a scale."""
+    match event:
+        case Repeated(inner, count):
+            return Repeated(scaled(inner, factor), count)
+        case Composed(events):
+            return Composed(tuple(scaled(e, factor) for e in events))
+        case Parallel(events, by_place):
+            return Parallel(tuple(scaled(e, factor) for e in events), by_place)
+        case Sampled(inner, rate, relation):
+            return Sampled(scaled(inner, factor), rate, relation)
+        case FixedSize(inner, size, population):
+            return FixedSize(scaled(inner, factor), size, population)
+        case Visible(inner, rate):
+            return Visible(scaled(inner, factor), rate)
+        case NonPrivate():
+            return event
+        case _:
+            return event.scaled(factor)
+
+
+def pure(event: Event) -> float | None:
+    """Return epsilon if the releases of an event together are epsilon-DP, else None."""
+    total = 0.0
+    for part, count in parts(event).items():
+        each = [pure(e) for e in part.events] if isinstance(part, Parallel) else [_pure_of(part)]
+        if any(e is None for e in each):
+            return None
+        total += count * max((e for e in each if e is not None), default=0.0)
+    return total
+
+
+def _pure_of(part: Event) -> float | None:
+    match part:
+        case Sampled(inner, rate, "add/remove"):  # Balle, Barthe, Gaboardi (2018), Theorem 8
+            one = pure(inner)
+            return None if one is None else math.log1p(rate * math.expm1(min(one, 700.0)))
+        case FixedSize(inner, size, population):
+            one = pure(inner)
+            return None if one is None else math.log1p(size / population * math.expm1(min(one, 700.0)))
+        case Sampled(inner) | Visible(inner):
+            return pure(inner)
+        case _:
+            return part.pure()
+
+
 def of_replaced_units(event: Event) -> bool:
     """Whether an event is a statement about replaced units only, and so none about added or removed ones."""
     return "add/remove" not in relations(event)

@@ -9,7 +9,7 @@ counts every elementary release, so that none can forget a repetition.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,6 +79,13 @@ class Event:
     def summed(self, n: int) -> Event:
         """The same noise added by n clients, of whom only the sum is seen; itself, where no more is known."""
         return self
+
+    def scaled(self, factor: float) -> Event:
+        """Return the same release with `factor` times the noise."""
+        scale = getattr(self, "noise_multiplier", None)
+        if scale is None:
+            raise UnsupportedEvent(f"{self!r} has no noise of which a viewer could know a share.")
+        return replace(self, noise_multiplier=scale * factor)  # type: ignore[type-var]
 
 
 def _renyi_of_randomized_response(epsilon: float, orders: Floats) -> Floats:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from sordino.core.types import Rows
 from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Event
 from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.release import Use
 
 __all__ = ["Banded"]
 
@@ -48,6 +50,8 @@ class Banded:
     bands: int  # b: bands of C; a unit waits at least so many rounds from one participation to its next
     participations: int = 1  # k: in how many rounds one unit takes part at most
 
+    correlated: ClassVar[bool] = True  # its noise comes from the stream of the run and depends on the round
+
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
         check.count(rounds=self.rounds, bands=self.bands, participations=self.participations)
@@ -62,7 +66,7 @@ class Banded:
         """The L2 change of C x, in units of the bound on a row: a column has norm one at most."""
         return math.sqrt(min(self.participations, -(-self.rounds // self.bands)))
 
-    def event(self) -> Event:
+    def event(self, split: int = 1) -> Event:
         """The whole run is one Gaussian release, mu = sensitivity / noise_multiplier."""
         return GaussianEvent(self.noise_multiplier / self.sensitivity())
 
@@ -70,6 +74,10 @@ class Banded:
         """The sum of round `step` (from 0) with its noise."""
         rows.require(2, "banded")
         return rows.value + rows.bound * self.noise(step, rows.value.shape[1], rng, rows.value)
+
+    def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
+        """Return the sum of the round with its noise; `rng` is the stream of the run."""
+        return self.add(x, use.round, rng)
 
     def noise(self, step: int, dim: int, rng: RowStream, like: Tensor) -> Tensor:
         """What round `step` adds, in units of the bound, from scratch: it draws `step` + 1 vectors again.

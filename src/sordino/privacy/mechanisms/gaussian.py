@@ -11,6 +11,7 @@ from sordino.core.types import Rows
 from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Event
 from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.release import Use
 
 __all__ = ["Gaussian"]
 
@@ -26,8 +27,17 @@ class Gaussian:
 
     def add(self, rows: Bounded, rng: RowStream) -> Rows:
         """Every row gets its own noise, keyed by its client."""
-        noise = rng.normal(rows.value.shape[1], like=rows.value)
-        return rows.value + self.noise_multiplier * rows.bound * noise
+        return self.apply(rows, rng, Use())
 
-    def event(self) -> Event:
+    def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
+        """Add noise to every row, or each client's share of it; rows may have multipliers of their own."""
+        noise = rng.normal(x.value.shape[1], like=x.value)
+        if use.multiplier is not None:
+            return x.value + use.multiplier.to(x.value) * use.split**-0.5 * x.bound * noise
+        return x.value + self.noise_multiplier * use.split**-0.5 * x.bound * noise
+
+    def event(self, split: int = 1) -> Event:
         return GaussianEvent(self.noise_multiplier)
+
+    def std(self, bound: float) -> float:
+        return self.noise_multiplier * bound

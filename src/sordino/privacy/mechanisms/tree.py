@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from sordino.core.types import Rows
 from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Event
 from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.release import Use
 
 __all__ = ["Tree"]
 
@@ -35,6 +37,8 @@ class Tree:
     rounds: int  # T: how many rounds there will be
     participations: int = 1  # k: in how many rounds one unit takes part at most
     separation: int = 1  # b: rounds from one participation of a unit to its next, at least
+
+    correlated: ClassVar[bool] = True  # its noise comes from the stream of the run and depends on the round
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
@@ -59,7 +63,7 @@ class Tree:
             total += full * most * most + left * left
         return math.sqrt(total)
 
-    def event(self) -> Event:
+    def event(self, split: int = 1) -> Event:
         """The whole run is one Gaussian release, mu = sensitivity / noise_multiplier."""
         return GaussianEvent(self.noise_multiplier / self.sensitivity())
 
@@ -67,6 +71,10 @@ class Tree:
         """The sum of round `step` (from 0) with its noise; sums of these carry the noise of `prefix`."""
         rows.require(2, "tree")
         return rows.value + rows.bound * self.noise(step, rows.value.shape[1], rng, rows.value)
+
+    def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
+        """Return the sum of the round with its noise; `rng` is the stream of the run."""
+        return self.add(x, use.round, rng)
 
     def noise(self, step: int, dim: int, rng: RowStream, like: Tensor) -> Tensor:
         """What round `step` adds, in units of the bound: prefix(step + 1) - prefix(step).

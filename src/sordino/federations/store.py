@@ -100,6 +100,12 @@ class Store:
         self._held += _bytes(row) - _bytes(self._rows.pop(key, None))
         self._rows[key] = row  # now the newest
 
+    def kinds(self, prefix: str) -> list[str]:
+        """The kinds of rows whose names begin so."""
+        found = {kind for kind, _ in self._rows}
+        found |= {kind for (kind,) in self._ask("SELECT DISTINCT kind FROM kept", ())}
+        return sorted(kind for kind in found if kind.startswith(prefix.strip()))
+
     def clients(self, kind: str) -> list[int]:
         """Those that have a row of a kind, ascending."""
         found = {client for (k, client), row in self._rows.items() if k == kind and row is not None}
@@ -168,9 +174,14 @@ def _blob(row: Tensor | None) -> tuple[bytes | None, int | None]:
     """A row as it is on file, and its checksum."""
     if row is None:
         return None, None
-    blob = row.to(torch.float32).contiguous().numpy().tobytes()
+    shape = ",".join(map(str, row.shape))
+    head = f"{str(row.dtype).removeprefix('torch.')};{shape}\n".encode()  # a row may be of any type and shape
+    blob = head + row.contiguous().numpy().tobytes()
     return blob, zlib.crc32(blob)
 
 
 def _tensor(blob: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(blob, dtype=np.float32).copy())
+    head, _, data = blob.partition(b"\n")
+    kind, _, shape = head.decode().partition(";")
+    dtype = np.dtype("bool" if kind == "bool" else kind)
+    return torch.from_numpy(np.frombuffer(data, dtype=dtype).copy()).reshape([int(n) for n in shape.split(",") if n])

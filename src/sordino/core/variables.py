@@ -1,0 +1,61 @@
+"""Typed state of a method or an algorithm, as tensors on file and back.
+
+A state is a frozen dataclass whose fields are tensors, numbers, truth values or None; `flat` writes it down as named
+tensors and `restored` puts these into the object that a fresh start gives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sordino.core.errors import RunError
+
+
+def flat(name: str, state: Any) -> dict[str, Tensor]:
+    """Return the fields of a state as tensors under `name.field`; a field that is None is left out."""
+    if state is None:
+        return {}
+    fields = {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
+    return {f"{name}.{key}": _tensor(value) for key, value in fields.items() if value is not None}
+
+
+def restored(name: str, fresh: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
+    """Return `fresh` with the values that `flat` wrote down under that name."""
+    prefix = f"{name}."
+    saved = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    known = set() if fresh is None else {f.name for f in dataclasses.fields(fresh)}
+    if strange := set(saved) - known:
+        raise RunError(
+            f"the checkpoint holds {prefix}{sorted(strange)[0]}, which this run does not have: it was written by another "
+            "version or method. Resume it with that one, or start anew."
+        )
+    if fresh is None:
+        return None
+    values = {key: _value(getattr(fresh, key), saved[key], device) if key in saved else None for key in known}
+    required = [f.name for f in dataclasses.fields(fresh) if getattr(fresh, f.name) is not None]
+    if missing := [key for key in required if values[key] is None]:
+        raise RunError(
+            f"the checkpoint lacks {prefix}{missing[0]}: it was written by another version or method. Resume it with "
+            "that one, or start anew."
+        )
+    return dataclasses.replace(fresh, **values)
+
+
+def _tensor(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, bool):
+        return torch.tensor(value)
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
+
+
+def _value(like: Any, saved: Tensor, device: torch.device) -> Any:
+    """Return a saved tensor as what stands in its place in a fresh state: a tensor, or a plain number."""
+    if isinstance(like, bool | int | float):
+        return type(like)(saved.item())
+    return saved.to(device)

@@ -1,0 +1,173 @@
+"""The whole cohort at once, on this machine, in chunks that fit.
+
+Chunk borders depend on the plan, the model and `memory_gb` alone, never on what happens to be free, so that a seed
+repeats a run bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.core.message import Message, together
+from sordino.core.rng import Ints, Stream
+from sordino.core.types import Clients, Model, State
+from sordino.federations.base import Work
+from sordino.federations.heap import keep_freed_memory
+from sordino.federations.store import Store
+from sordino.methods.base import Method
+from sordino.methods.outlets import Outlets, Witness
+from sordino.methods.plan import Plan
+from sordino.methods.pricing import setting
+from sordino.methods.site import ALGORITHM, Own, Site
+
+COPIES = 6  # rows a training client holds at once: weights, gradient, noise, step, optimiser state
+SPENT = "spent"  # of the total that covers a run, what a client's outlets have metered
+LATE = "late "  # before the name of a field that is held back
+
+
+class Simulator:
+    def __init__(
+        self,
+        device: torch.device,
+        data: Clients,
+        rng: Stream,  # from which the clients' streams of every round are derived
+        memory_gb: float = 2.0,
+        public: Stream | None = None,
+    ) -> None:
+        self.device, self.data, self.rng = device, data, rng
+        self.memory = memory_gb * 2**30
+        self.store = Store(memory_gb)
+        self.public = public or Stream.research(0)  # deals clients their own probabilities to fail
+        self._work: Work | None = None
+        if device.type == "cpu":
+            keep_freed_memory()
+        else:  # a seed must repeat a run bit for bit; cuDNN would otherwise pick kernels that add in any order
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+
+    @property
+    def work(self) -> Work:
+        if self._work is None:
+            raise RuntimeError("the federation was not opened")
+        return self._work
+
+    def open(self, work: Work) -> None:
+        self._work = work
+
+    def resume(self, path: Path, done: int, forget_late: bool = False) -> None:
+        self.store.open(path, done)
+        if forget_late:
+            for kind in self.store.kinds(LATE):
+                self.store.drop(kind, self.store.clients(kind))
+
+    def save(self, done: int) -> None:
+        self.store.save(done)
+
+    def close(self) -> None:
+        self.store.close()
+
+    def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
+        """Train, let out and seal: what arrives in a phase; late answers of the last round too."""
+        plan, ids = self.work.plan, np.asarray(cohort, dtype=np.int64)
+        law, rng = plan.stragglers, self.rng.at("round", state.round).at("clients")
+        if law.none:
+            return plan.channel.seal(self._answers(phase, state, ids, rng), cohort)
+        failing = law.failing(ids, self.public.at("dropout"))
+        in_time, late = law.fates(ids, failing, rng.at("stragglers"))
+        come = in_time | late  # who fails does so before anything has changed
+        message = self._answers(phase, state, ids[come], rng)
+        counts = torch.from_numpy(law.weights(failing[come])).to(state.params)
+        waiting = torch.from_numpy(late[come]).to(state.params.device)
+        return plan.channel.seal(self._with_late(message.weighted(counts), waiting), cohort)
+
+    def _with_late(self, message: Message, waiting: Tensor) -> Message:
+        """Hold back what is late now, hand over what was late before; of one client only the newest."""
+        ids = message.ids if message.ids is not None else np.zeros(0, dtype=np.int64)
+        kinds = {name: LATE + name for name in message.fields} | {"": LATE.strip()}
+        before = self.store.clients(kinds[""])
+        now = set(ids[~waiting.cpu().numpy()].tolist())
+        arrived = [i for i in before if i not in now]
+        values = {"": message.weight if message.weight is not None else torch.ones(len(message))} | dict(message.fields)
+        old = {
+            name: self.store.read(kinds[name], arrived, value.new_zeros(len(arrived), *value.shape[1:]))
+            for name, value in values.items()
+        }
+        late = ids[waiting.cpu().numpy()].tolist()
+        for name, value in values.items():
+            self.store.drop(kinds[name], before)
+            self.store.write(kinds[name], late, value[waiting])
+        weight = old.pop("")
+        return message.pick(~waiting) + Message(old, weight, np.asarray(arrived, dtype=np.int64))
+
+    def _answers(self, phase: str, state: State, ids: Ints, rng: Stream) -> Message:
+        done = [answer(self.work, self.store, self.data, self.device, phase, state, part, rng) for part in self._chunks(ids)]
+        return together(done)
+
+    def _chunks(self, cohort: Ints) -> list[Ints]:
+        """Runs of clients whose weights fit the memory; one empty one if no one came."""
+        return chunks(cohort, self.work.model, self.memory)
+
+    def personal(self, state: State) -> dict[int, Tensor]:
+        work = self.work
+        found = {}
+        for client in self.store.clients(ALGORITHM):
+            rows = self.store.read(ALGORITHM, [client], work.plan.algorithm.keeps(state, 1))
+            found[client] = work.plan.algorithm.own_models(state, rows)[0]
+        return found
+
+
+def chunks(cohort: Ints, model: Model, memory: float) -> list[Ints]:
+    """Return runs of clients whose weights fit the memory; one empty one if no one came."""
+    fit = max(1, int(memory / (4 * COPIES * max(1, model.layout.dim))))
+    return [cohort[i : i + fit] for i in range(0, max(1, len(cohort)), fit)]
+
+
+def fresh(method: Method, state: State, clients: int, plan: Plan) -> Own:
+    """Return what clients keep before their first round: the algorithm's rows, the method's fields, the meter."""
+    rows = plan.algorithm.keeps(state, clients)
+    found = ({ALGORITHM: rows} if rows.shape[1] else {}) | method.keeps(state, clients, plan)
+    if any(r.total is not None and r.where == "client" for r in method.releases(plan)):
+        found[SPENT] = torch.zeros(clients, dtype=torch.float64)
+    return found
+
+
+def answer(
+    work: Work,
+    store: Store,
+    data: Clients,
+    device: torch.device,
+    phase: str,
+    state: State,
+    ids: Ints,
+    rng: Stream,
+    witness: Witness | None = None,
+) -> Message:
+    """Train some clients and return what they let out; what they keep goes to the store."""
+    method, plan = work.method, work.plan
+    batch, row = data.fetch(ids.tolist(), device), rng.rows(ids)
+    start = fresh(method, state, len(ids), plan)
+    own = {name: store.read(name, ids.tolist(), value) for name, value in start.items()}
+    spent = own.pop(SPENT, None)
+    declared = method.releases(plan, state.round, state)
+    first = method.phases[0]
+    out = Outlets(
+        tuple(r for r in declared if (r.phase or first) == phase),
+        row,
+        round=state.round,
+        split=setting(method, plan).split,
+        own=plan.z_of(ids, state.params) if plan.multipliers else None,
+        base=plan.z if plan.multipliers else 1.0,
+        spent=None if spent is None else spent.double().clone(),
+        witness=witness,
+    )
+    message, kept = method.train(state, Site(batch, own, work.model, plan, row.at("train"), out, phase))
+    out.check(message)
+    for name, value in kept.items():
+        store.write(name, ids.tolist(), value)
+    if out.spent is not None:
+        store.write(SPENT, ids.tolist(), out.spent)
+    return Message(message.fields, message.weight, ids)

@@ -1,0 +1,256 @@
+"""The only way out of the clients: an outlet clips, applies the mechanism that was declared, counts and meters.
+
+`site.out["gradient"](x)` returns the noisy value. An outlet refuses more uses than were declared, a larger bound, less
+noise than declared and, where a `total` covers the run, whatever would exceed it for any client.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.core.errors import RunError
+from sordino.core.message import Message
+from sordino.core.rng import Ints, RowStream, Stream
+from sordino.privacy.clip import Bounded, clip_rows
+from sordino.privacy.release import Release, Unproven, Use
+
+SLACK = 1e-9  # of a bound or a budget: what rounding may add to it
+NUMBERED = re.compile(r"(.*) (#|\d+)$")
+
+
+class Witness(Protocol):
+    """Sees what goes into an outlet and what comes out of it, and may hand back something else (rehearsals)."""
+
+    def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Outlets(Mapping[str, "Outlet"]):
+    """The outlets of some clients in one phase of a round."""
+
+    releases: tuple[Release, ...]
+    rng: RowStream  # the clients' streams of the round
+    round: int = 0
+    split: int = 1  # clients that share the noise
+    own: Tensor | None = None  # [clients, 1]: the multipliers of clients with budgets of their own,
+    base: float = 1.0  # where this is that of the run
+    spent: Tensor | None = None  # [clients]: of the total, before this round
+    witness: Witness | None = None
+    at: Ints | None = None  # the places of these clients among those below
+    used: dict[str, Ints] = field(default_factory=dict)  # by outlet: uses of every client
+    outputs: dict[str, Tensor] = field(default_factory=dict)  # by outlet: what it gave last
+
+    def __getitem__(self, name: str) -> Outlet:
+        for release in self.releases:
+            if release.name == name:
+                return Outlet(release, self)
+        raise RunError(
+            f"there is no outlet {name!r}: releases declares {', '.join(r.name for r in self.releases) or 'none'}."
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(r.name for r in self.releases)
+
+    def __len__(self) -> int:
+        return len(self.releases)
+
+    @property
+    def places(self) -> Ints:
+        return np.arange(len(self.rng.ids)) if self.at is None else self.at
+
+    def only(self, at: Ints) -> Outlets:
+        """Return the outlets of the clients at these places; uses are counted together."""
+        rng = RowStream(self.rng.stream, self.rng.ids[at])
+        return replace(
+            self,
+            rng=rng,
+            at=self.places[at],
+            own=None if self.own is None else self.own[torch.from_numpy(at).to(self.own.device)],
+        )
+
+    def check(self, message: Message) -> None:
+        """Refuse a message before it leaves: an outlet that nobody used, or rows that exceed a server's bound."""
+        for release in self.releases:
+            if release.onto or isinstance(release.mechanism, Unproven):
+                continue
+            if not release.part and len(self.rng.ids) and not self.used.get(release.name, np.zeros(1)).any():
+                raise RunError(
+                    f"the release {release.name} was declared and its outlet was never used: send what "
+                    f'site.out["{release.name}"] returns.'
+                )
+            if release.where == "server":
+                self._within(release, message)
+
+    def _within(self, release: Release, message: Message) -> None:
+        """Check that the noise a server will add covers the rows as they are sent."""
+        if release.name not in message.fields:
+            raise RunError(f"the server adds noise to the field {release.name}, which the message lacks.")
+        if message.weight is not None and len(message) and float(message.weight.max()) > 1 + SLACK:
+            raise RunError(f"rows of {release.name} weigh more than once, and the server's noise is for their bound.")
+        value = message[release.name]
+        if value is self.outputs.get(release.name) or not len(value):
+            return
+        longest = float(value.double().flatten(1).norm(p=release.norm, dim=1).max())
+        if release.bound is None or longest > release.bound * (1 + 1e-6):
+            raise RunError(
+                f"rows of {release.name} have norm {longest:.4g}, and the server's noise is for {release.bound:.4g}: "
+                f'send what site.out["{release.name}"] returns.'
+            )
+
+
+@dataclass(frozen=True)
+class Outlet:
+    release: Release
+    outlets: Outlets
+
+    def __call__(self, x: Tensor | Bounded, multiplier: Tensor | None = None) -> Tensor:
+        """Return the value [clients, ...] with the declared noise; a tensor is clipped row by row first.
+
+        `multiplier` [clients, 1] is each client's own, never below the declared one; infinite: the row becomes zero."""
+        release, all_of_them = self.release, self.outlets
+        bounded = self._bounded(x)
+        if len(bounded.value) != len(all_of_them.rng.ids):
+            raise RunError(
+                f"the outlet {release.name} takes one row a client, {len(all_of_them.rng.ids)}, not {len(bounded.value)}."
+            )
+        number = self._count()
+        if multiplier is None and all_of_them.own is not None and release.multiplier is not None:
+            multiplier = release.multiplier / all_of_them.base * all_of_them.own
+        if multiplier is not None:
+            self._enough(multiplier)
+        if release.total is not None and release.where == "client":
+            self._meter(multiplier)
+        if release.where == "server":
+            output = bounded.value
+        else:
+            use = Use(all_of_them.round, all_of_them.split, multiplier)
+            output = release.mechanism.apply(bounded, along(all_of_them.rng, release.key or release.name, number), use)
+            if multiplier is not None and bool(torch.isinf(multiplier).any()):
+                silent = torch.isinf(multiplier).reshape(-1, *(1,) * (output.ndim - 1))
+                output = torch.where(silent, torch.zeros((), dtype=output.dtype, device=output.device), output)
+        if all_of_them.witness is not None:
+            output = all_of_them.witness.passed(release, bounded, all_of_them.rng.ids, output)
+        all_of_them.outputs[release.name] = output
+        return output
+
+    def _bounded(self, x: Tensor | Bounded) -> Bounded:
+        release = self.release
+        if isinstance(release.mechanism, Unproven):
+            return x if isinstance(x, Bounded) else Bounded(x, release.bound or 1.0, release.norm)
+        bound = release.bound or 0.0
+        if not isinstance(x, Bounded):
+            return clip_rows(x, bound, release.norm)
+        if x.norm != release.norm and x.value.shape[-1] > 1:
+            raise RunError(
+                f"the outlet {release.name} takes values bounded in the L{release.norm:g} norm, not in L{x.norm:g}."
+            )
+        if x.bound > bound * (1 + SLACK):
+            raise RunError(f"the release {release.name} declares the bound {bound:.6g}; its outlet was given {x.bound:.6g}.")
+        return replace(x, bound=bound)
+
+    def _count(self) -> int:
+        """Count a use of these clients and return how many they had before."""
+        release, outlets = self.release, self.outlets
+        most = int(outlets.places.max()) + 1 if len(outlets.places) else 0
+        used = outlets.used.setdefault(release.name, np.zeros(0, dtype=np.int64))
+        if len(used) < most:
+            used = outlets.used[release.name] = np.concatenate([used, np.zeros(most - len(used), dtype=np.int64)])
+        before = int(used[outlets.places].max()) if len(outlets.places) else 0
+        if before >= release.times:
+            often = "once" if release.times == 1 else f"{release.times} times"
+            raise RunError(
+                f"the release {release.name} was declared {often} a round; its outlet was used once more. Declare times."
+            )
+        used[outlets.places] += 1
+        return before
+
+    def _enough(self, multiplier: Tensor) -> None:
+        declared = self.release.multiplier
+        if isinstance(self.release.mechanism, Unproven) or declared is None or not len(multiplier):
+            return
+        least = float(multiplier.min())
+        if not least >= declared * (1 - 1e-6):  # also where it is no number
+            raise RunError(
+                f"the release {self.release.name} declares a noise multiplier of {declared:.6g}; its outlet was asked "
+                f"for {least:.6g}, which is less noise than was paid for."
+            )
+
+    def _meter(self, multiplier: Tensor | None) -> None:
+        """Add this use to what each client has spent of the total, in squares of noise levels."""
+        release, outlets = self.release, self.outlets
+        whole, declared = getattr(release.total, "noise_multiplier", None), release.multiplier
+        if whole is None or declared is None or outlets.spent is None:
+            return
+        each = torch.full((len(outlets.places), 1), declared, dtype=torch.float64)
+        if multiplier is not None:
+            each = multiplier.double().cpu()
+        own = 1.0 if outlets.own is None else outlets.own.double().cpu() / outlets.base
+        at = torch.from_numpy(outlets.places)
+        outlets.spent[at] += ((whole * own / each) ** 2)[:, 0]
+        worst = float(outlets.spent[at].max()) if len(at) else 0.0
+        if worst > 1 + SLACK:
+            raise RunError(
+                f"the release {release.name} would take a client to {worst:.6g} times the total that the run pays for."
+            )
+
+
+def along(rng: RowStream, path: str, number: int) -> RowStream:
+    """Return the stream at a path such as "train/noise #"; # is the number of the use."""
+    for step in path.split("/"):
+        rng = rng.at(*_step(step, number))
+    return rng
+
+
+def stream_along(rng: Stream, path: str, number: int = 0) -> Stream:
+    """Return the stream at a path, of one party."""
+    for step in path.split("/"):
+        rng = rng.at(*_step(step, number))
+    return rng
+
+
+def _step(step: str, number: int) -> tuple[str | int, ...]:
+    found = NUMBERED.fullmatch(step)
+    if found is None:
+        return (step,)
+    return found[1], number if found[2] == "#" else int(found[2])
+
+
+def received(
+    arrived: Message, releases: Sequence[Release], round: int, rng: Stream, run: Stream, late: bool = False
+) -> Message:
+    """Return what the server may use: the sum of what arrived, with the noise that a trusted server adds.
+
+    The bound comes from the release and not from the rows, so that an empty cohort gets noise all the same. Rows that
+    arrive a round late were clipped to an older bound; those that exceed the present one are clipped again."""
+    at_server = [r for r in releases if r.where == "server"]
+    if not at_server:
+        return arrived
+    if late:
+        arrived = _clipped_again(arrived, at_server)
+    total = arrived.total()
+    fields = dict(total.fields)
+    for release in at_server:
+        name = release.onto or release.name
+        source = run if getattr(release.mechanism, "correlated", False) else rng
+        stream = stream_along(source, release.key or release.name).rows([0])
+        fields[name] = release.mechanism.apply(Bounded(fields[name], release.bound or 0.0), stream, Use(round))
+    return replace(total, fields=fields)
+
+
+def _clipped_again(arrived: Message, releases: Sequence[Release]) -> Message:
+    fields = dict(arrived.fields)
+    for release in releases:
+        if release.onto or release.bound is None:
+            continue
+        rows = fields[release.name]
+        weight = 1.0 if arrived.weight is None or arrived.heavy else arrived.weight[:, None].double()
+        if len(rows) and float((rows.double() * weight).norm(p=release.norm, dim=1).max()) > release.bound:
+            fields[release.name] = clip_rows(rows, release.bound, release.norm).value
+    return replace(arrived, fields=fields)

@@ -1,0 +1,57 @@
+"""What a method costs under a plan, derived from what it declares."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from sordino.core.types import State
+from sordino.methods import harmonizer
+from sordino.methods.base import Method
+from sordino.methods.plan import Plan
+from sordino.privacy import derive
+from sordino.privacy.events import Cost
+
+
+def setting(method: Method, plan: Plan) -> derive.Setting:
+    """Return the public circumstances under which a method's releases are priced."""
+    crowd = plan.crowd if method.by_records else replace(plan.crowd, heaviest=1.0)
+    return derive.Setting(plan.channel, crowd, plan.sampler, plan.clients_per_user, method.linear(plan))
+
+
+def costs(method: Method, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Cost, ...]:
+    """Return what one participation in a round costs, by viewer; by the public plan where no state is given."""
+    return derive.costs(method.releases(plan, round, state), setting(method, plan))
+
+
+def whole(method: Method, plan: Plan) -> tuple[Cost, ...] | None:
+    """Return what the run costs where noise is chosen on the way or correlated over the rounds; else None.
+
+    The calibrated noise multiplier is then that of the whole run, and the outlets keep every client to it."""
+    return derive.whole(method.releases(plan), setting(method, plan))
+
+
+def planned(method: Method, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
+    """Return what is priced beforehand: the whole run where that is one price, else the round."""
+    return whole(method, plan) or costs(method, plan, round)
+
+
+def correlated(method: Method, plan: Plan) -> bool:
+    """Return whether the noise of later rounds depends on that of earlier ones."""
+    return any(getattr(r.mechanism, "correlated", False) for r in method.releases(plan))
+
+
+def step_noise(method: Method, plan: Plan) -> float:
+    """Return the deviation of one release's noise, a coordinate, over the L2 length of one clipped contribution.
+
+    Where the multiplier is that of the whole run: as if all uses had the same part of it."""
+    release = method.releases(plan)[0]
+    if release.bound is None:
+        return 0.0
+    length = release.bound / (harmonizer.dense_l1(plan.dim) if release.norm == 1 else 1.0)
+    mechanism = release.mechanism
+    if release.total is not None and release.where == "client":
+        even = plan.z * math.sqrt(release.times * plan.participations)
+        mechanism = type(mechanism)(even) if hasattr(mechanism, "noise_multiplier") else mechanism
+    std = getattr(mechanism, "std", None)
+    return float(std(release.bound)) / length if std is not None else plan.z

@@ -1,0 +1,155 @@
+"""From declared releases to costs: relation, copies, draw and viewers are derived here, once for every method.
+
+    price(viewer) = clients' draw( channel.cost( records' draw( releases ), viewer ) )
+
+The draw of clients is left to price.py. Releases of one participation compose; those of different parts of the data are
+alternatives; Gaussian noise that a trusted server adds to several sums of one round is one Gaussian release. Where a
+`total` is declared, the run costs one use of it, whatever the rounds cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sordino.core.errors import SpecError
+from sordino.privacy.algebra import grouped
+from sordino.privacy.crowd import Crowd
+from sordino.privacy.events import Composed, Cost, Event, Gaussian, NonPrivate, Parallel, Repeated
+from sordino.privacy.release import Release
+from sordino.privacy.samplers import Poisson, Sampler
+from sordino.privacy.trust import Viewer
+
+TRUSTED = "the server receives the clipped updates and adds the noise itself"
+
+
+class Hides(Protocol):
+    """What pricing asks of a channel: see channels/base.py."""
+
+    def split(self, crowd: Crowd) -> int: ...
+
+    def cost(self, event: Event, viewer: Viewer, crowd: Crowd, linear: bool = False, more: float = 0.0) -> Event: ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The public circumstances of a round."""
+
+    channel: Hides
+    crowd: Crowd = field(default_factory=Crowd)
+    sampler: Sampler = field(default_factory=lambda: Poisson(1.0))  # of the clients
+    copies: int = 1  # in how many clients one unit lies at most
+    linear: bool = False  # whether what is sent is what the outlets gave, so that noise adds up in a sum
+
+    @property
+    def split(self) -> int:
+        """Among how many clients the noise of one release is shared: only where it adds up again."""
+        return self.channel.split(self.crowd) if self.linear else 1
+
+
+def costs(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...]:
+    """Return what one participation costs, by viewer."""
+    return _costs(releases, setting, lambda r: Repeated(r.draw.hidden(_leaf(r, releases, setting)), r.times))
+
+
+def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | None:
+    """Return what the run costs, whatever its rounds do; None where no release has a total."""
+    pooled = [r for r in releases if r.total is not None]
+    if not pooled:
+        return None
+    if any(r.total != pooled[0].total for r in releases if not r.onto):
+        raise SpecError("releases with a total share one: all releases of a method must name the same total.")
+    first = pooled[0]
+    copies = setting.copies if first.where == "client" and first.unit == "user" else 1
+
+    def event(release: Release) -> Event:
+        assert release.total is not None
+        one = _moved(release.total.event(setting.split), release, releases, setting)
+        return one if copies == 1 else Repeated(one, copies)
+
+    return _costs([first, *(r for r in releases if r.onto)], setting, event)
+
+
+def relation(releases: Sequence[Release], setting: Setting) -> str:
+    """Return the neighbouring relation under which all of the releases have a price."""
+    if any(r.unit == "user" and r.where == "server" for r in releases):
+        return "add/remove"  # of the user; clients change in place
+    for r in releases:
+        if r.relation == "replace" or r.draw.fixed or r.mechanism.event(setting.split).replaces:
+            return "replace"
+        if r.unit == "client" and setting.sampler.relation == "replace":
+            return "replace"
+    return "add/remove"
+
+
+def _leaf(release: Release, releases: Sequence[Release], setting: Setting) -> Event:
+    return _moved(release.mechanism.event(setting.split), release, releases, setting)
+
+
+def _moved(event: Event, release: Release, releases: Sequence[Release], setting: Setting) -> Event:
+    """Return what the relation makes of an event that adding a unit causes: replacing one moves it further."""
+    if relation(releases, setting) == "add/remove" or event.replaces or isinstance(event, NonPrivate):
+        return event
+    return grouped(event, release.swing)
+
+
+def _costs(
+    releases: Sequence[Release], setting: Setting, event_of: Callable[[Release], Event]
+) -> tuple[Cost, ...]:
+    at_clients = [r for r in releases if r.where == "client"]
+    at_server = [r for r in releases if r.where == "server" and not r.onto]
+    on_top = [r for r in releases if r.where == "server" and r.onto]
+    if not at_clients and not at_server:
+        raise SpecError("a method must release something: what it sends has no price otherwise.")
+    how, unit = relation(releases, setting), releases[0].unit
+    if any(r.unit != unit for r in releases):
+        raise SpecError("the releases of a method must protect one unit.")
+    copies = setting.copies if unit == "user" else 1
+    if at_server:
+        inside = [_together(at_clients, event_of)] if at_clients else []
+        shown = _composed([*inside, _fused([event_of(r) for r in at_server])])
+        draw = "changed" if unit == "user" else "unit"
+        return (
+            Cost(unit, how, "server", NonPrivate(TRUSTED)),
+            Cost(unit, how, "public", shown, draw=draw, copies=copies),
+        )
+    event, crowd = _together(at_clients, event_of), setting.crowd
+    more = math.hypot(*(r.multiplier or 0.0 for r in on_top)) if on_top else 0.0
+    if how == "replace":
+        more /= max((r.swing for r in on_top), default=1)
+    seen = setting.channel.cost(event, Viewer("server", crowd.colluders), crowd, setting.linear)
+    found = [Cost(unit, how, "server", seen, draw="inside", copies=copies)]
+    for kind in ("public", "client"):
+        shown = setting.channel.cost(event, Viewer(kind), crowd, setting.linear, more)
+        if shown != found[-1].event:
+            found.append(Cost(unit, how, kind, shown, draw="inside", copies=copies))
+    return tuple(found)
+
+
+def _together(releases: Sequence[Release], event_of: Callable[[Release], Event]) -> Event:
+    """Compose the releases of every part; a unit lies in one part."""
+    parts: dict[str, list[Event]] = {}
+    for release in releases:
+        parts.setdefault(release.part, []).append(event_of(release))
+    everywhere = parts.pop("", [])
+    apart = list(dict.fromkeys(_composed(events) for events in parts.values()))
+    if len(apart) == 1:
+        return _composed([*everywhere, apart[0]])
+    return _composed([*everywhere, Parallel(tuple(apart))] if apart else everywhere)
+
+
+def _composed(events: Sequence[Event]) -> Event:
+    return events[0] if len(events) == 1 else Composed(tuple(events))
+
+
+def _fused(events: Sequence[Event]) -> Event:
+    """Return Gaussian releases of one sum, with one draw, as one Gaussian release; others composed.
+
+    Releases with multipliers z_i are one of z with z^-2 = sum of z_i^-2 (Andrew et al. 2021, Theorem 1)."""
+    plain = [e.event if isinstance(e, Repeated) and e.count == 1 else e for e in events]
+    if len(plain) == 1:
+        return plain[0]
+    levels = [e.noise_multiplier**-2 for e in plain if isinstance(e, Gaussian)]
+    return Gaussian(math.fsum(levels) ** -0.5) if len(levels) == len(plain) else Composed(tuple(plain))
