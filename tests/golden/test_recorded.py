@@ -23,7 +23,7 @@ def same_machine() -> bool:
 
 @pytest.mark.parametrize("name", sorted(RUNS))
 def test_a_recorded_run_gives_what_it_gave(name, same_machine):
-    assert differences(play(name), RECORDED["runs"][name], same_machine) == []
+    assert differences(name, play(name), RECORDED["runs"][name], same_machine) == []
 
 
 def test_all_methods_algorithms_and_channels_are_recorded():
@@ -60,16 +60,16 @@ def test_a_replayed_run_was_recorded_as_the_uninterrupted_one(name):
 def test_a_change_is_seen(key, change, same):
     old = RECORDED["runs"]["udp-fl-managed"]
     new = copy.deepcopy(old)
-    assert differences(new, old, same) == []
+    assert differences("udp-fl-managed", new, old, same) == []
     new[key] = change(old[key])
     if key == "weights":
         new["model"] = "of other weights"
-    assert len(differences(new, old, same)) == 1
+    assert len(differences("udp-fl-managed", new, old, same)) == 1
 
 
 def test_the_last_bit_counts_on_the_same_machine():
     old = RECORDED["runs"]["dp-sgd"]
     last = repr(float(old["noise"][-1]) * (1 + 3e-16))
     assert last != old["noise"][-1]
-    assert len(differences(old | {"noise": [*old["noise"][:-1], last]}, old, True)) == 1
-    assert len(differences(old | {"model": "0" * 64}, old, True)) == 1
+    assert len(differences("dp-sgd", old | {"noise": [*old["noise"][:-1], last]}, old, True)) == 1
+    assert len(differences("dp-sgd", old | {"model": "0" * 64}, old, True)) == 1
