@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from sordino.core.record import RoundRecord
 from sordino.core.rounding import up
+from sordino.methods import pricing
 from sordino.runs.describe import describe
 from sordino.runs.job import Job
 
@@ -45,14 +46,14 @@ class RunProgress:
             who += f" ({later} of them join after round {plan.stragglers.joining[1]})"
         self.say(
             f"{how}: {spec.model} ({job.model.layout.dim:,} parameters) on {dataset}, {who}, "
-            f"{plan.rounds} rounds, on {job.engine.device}; gradients by {job.model.gradients.path}"
+            f"{plan.rounds} rounds, on {job.device}; gradients by {job.model.gradients.path}"
         )
         if job.method.private:
-            norm = job.method.step_noise(plan) * math.sqrt(job.model.layout.dim)
+            norm = pricing.step_noise(job.method, plan) * math.sqrt(job.model.layout.dim)
             noise = f"(noise norm {norm:,.0f} times one clipped contribution a step)"
-            if job.method.whole(plan) is not None:
+            if job.whole_costs is not None:
                 noise = "for the whole run, which its rounds share"
-            hidden = "" if plan.channel == "direct" else f" behind a {plan.channel.replace('-', ' ')}"
+            hidden = "" if plan.channel.name == "direct" else f" behind a {plan.channel.name.replace('-', ' ')}"
             self.say(
                 f"Budget: epsilon = {spec.epsilon:g}, delta = {spec.delta:g} against the {job.viewer}{hidden}, so "
                 f"noise multiplier {plan.z:.4g} {noise}, {spec.mode} mode"
@@ -100,7 +101,7 @@ class RunProgress:
             parts.append(f"epsilon {job.spec.epsilon:g} claimed, {up(spent)} accounted")
         elif math.isinf(spent):
             parts.append("epsilon infinite")
-        elif job.method.whole(job.plan) is not None:
+        elif job.whole_costs is not None:
             parts.append(f"epsilon {up(spent)} charged for the whole run")
         else:
             left = max(0.0, job.spec.epsilon - spent)

@@ -15,6 +15,7 @@ message is the plan's algorithm (algorithms/base.py). Write a method in a file o
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -97,6 +98,11 @@ class Method:
         """Return what the paper says, where that does not hold; such a method is not private in our sense."""
         return None
 
+    def claimed_noise(self, plan: Plan) -> float:
+        """Return the noise multiplier with which a printed method claims the plan's epsilon: where `own_noise` means
+        that clients have claims of their own."""
+        raise NotImplementedError
+
     def check_groups(self, highest: int) -> None:
         """Refuse data whose records belong to more groups of private attributes than the method knows of."""
 
@@ -123,3 +129,9 @@ class Method:
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         """Say in words, for `sordino explain`, what was `decided`, round by round, and why."""
         return []
+
+
+def started(method: Method, state: State, layout: Layout, plan: Plan) -> State:
+    """Return the state with the public variables of the algorithm and of the method, before the first round."""
+    state = replace(state, algorithm=plan.algorithm.variables(state, layout))
+    return replace(state, method=method.variables(state, layout, plan))

@@ -51,7 +51,13 @@ class Setting:
 
 def costs(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...]:
     """Return what one participation costs, by viewer."""
-    return _costs(releases, setting, lambda r: Repeated(r.draw.hidden(_leaf(r, releases, setting)), r.times))
+
+
+    def event(release: Release) -> Event:
+        one = release.draw.hidden(_moved(release.mechanism.event(setting.split), release, releases, setting))
+        return one if release.times == 1 else Repeated(one, release.times)
+
+    return _costs(releases, setting, event)
 
 
 def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | None:
@@ -82,10 +88,6 @@ def relation(releases: Sequence[Release], setting: Setting) -> str:
         if r.unit == "client" and setting.sampler.relation == "replace":
             return "replace"
     return "add/remove"
-
-
-def _leaf(release: Release, releases: Sequence[Release], setting: Setting) -> Event:
-    return _moved(release.mechanism.event(setting.split), release, releases, setting)
 
 
 def _moved(event: Event, release: Release, releases: Sequence[Release], setting: Setting) -> Event:
@@ -148,8 +150,7 @@ def _fused(events: Sequence[Event]) -> Event:
     """Return Gaussian releases of one sum, with one draw, as one Gaussian release; others composed.
 
     Releases with multipliers z_i are one of z with z^-2 = sum of z_i^-2 (Andrew et al. 2021, Theorem 1)."""
-    plain = [e.event if isinstance(e, Repeated) and e.count == 1 else e for e in events]
-    if len(plain) == 1:
-        return plain[0]
-    levels = [e.noise_multiplier**-2 for e in plain if isinstance(e, Gaussian)]
-    return Gaussian(math.fsum(levels) ** -0.5) if len(levels) == len(plain) else Composed(tuple(plain))
+    levels = [e.noise_multiplier**-2 for e in events if isinstance(e, Gaussian)]
+    if len(events) == 1 or len(levels) < len(events):
+        return _composed(events)
+    return Gaussian(math.fsum(levels) ** -0.5)

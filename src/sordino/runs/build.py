@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from sordino.algorithms.base import Algorithm
-from sordino.channels.direct import Direct
-from sordino.channels.secure_sum import SecureSum
+from sordino.core import plugin
 from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
 from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked, units
-from sordino.engines.simulator import Simulator
+from sordino.federations.base import Work
+from sordino.federations.simulator import Simulator
 from sordino.gradients.engine import Gradients
+from sordino.methods import pricing
 from sordino.methods.augment import augment
-from sordino.methods.base import Local, Method, Plan, Public
-from sordino.methods.dp_sgd import DpSgd
+from sordino.methods.base import Local, Method, Plan, Public, started
 from sordino.models import losses
 from sordino.models.validate import fix, validate
 from sordino.privacy import price, trust
@@ -136,15 +136,18 @@ def build(
         owners = np.where(owners >= 0, place[owners], -1)
     if shown is not None:
         on = Batch(shown.x.to(device), shown.y.to(device), shown.sizes)
-        plan = replace(plan, public=Public(model, on))
+        plan = replace(plan, public=Public(model, on), server_data=True)
         notes = (*notes, f"{len(shown.y)} records are held by the server and count as public")
     if method.private:
         plan = replace(plan, noise_multiplier=noise.calibrated(method, plan, viewer, spec, once, apart))
     plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))
     state = State(model.layout.read(module))
-    returned.Checked(method, spec.method).begin(state, model.layout, plan)  # refuses what cannot start
+    started(returned.Checked(method, spec.method), state, model.layout, plan)  # refuses what cannot start
     if isinstance(held, ArrayClients) and device.type != "cpu":
         held = held.to(device)
+    rng = Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system()
+    federation = Simulator(device, held, rng, spec.memory_gb, Stream.research(spec.seed or 0))
+    federation.open(Work(method, model, plan))
     return Job(
         spec=spec,
         method=method,
@@ -155,9 +158,9 @@ def build(
         test=None if pair is None else (pair[0].to(device), pair[1].to(device)),
         test_clients=owners,
         held_out=kept_out,
-        engine=Simulator(device, spec.memory_gb, Stream.research(spec.seed or 0)),
-        channel=Direct() if spec.channel == "direct" else SecureSum(),
-        rng=Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system(),
+        federation=federation,
+        device=device,
+        rng=rng,
         viewer=viewer,
         notes=(
             *notes,
@@ -179,7 +182,7 @@ def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown
     if plan.algorithm.note:
         yield plan.algorithm.note
     yield from returned.Checked(method, spec.method).remarks(plan)
-    if method.steady and spec.mode == "secure":
+    if pricing.correlated(method, plan) and spec.mode == "secure":
         yield f"in secure mode the noise of {spec.method} dies with its process: a run that is interrupted starts anew"
     if spec.private_data is not None and not method.tagged:
         yield f"{spec.method} makes no difference between records with private attributes and others"
@@ -200,7 +203,7 @@ def _large_delta(method: Method, plan: Plan, viewer: str, held: Clients) -> Iter
     """Warn of a delta that a mechanism may use up by publishing somebody in full."""
     if not method.private:
         return
-    unit = price.cost_to(viewer, method.costs(plan)).unit
+    unit = price.cost_to(viewer, pricing.planned(method, plan)).unit
     if plan.delta * (n := units(held, unit)) >= 1:
         many = f"1/{n} for {n} {unit}s" if unit != "user" else "one over the number of users"  # which may be private
         way = f"well below {1 / n:.1g}, for example {0.1 / n:.0e}" if unit != "user" else "well below that"
@@ -290,7 +293,7 @@ def _plan(spec: Spec, method: Method, held: Any, layout: Layout) -> tuple[Plan, 
         counts = held.all_sizes() if isinstance(held, ArrayClients) else np.array(held.sizes())
     sizes = tuple(np.unique(counts).tolist())
     what = "users" if by_user else "records"
-    noisy_steps = method.private and isinstance(method, DpSgd)  # whose cost is that of the smallest client
+    noisy_steps = method.private and method.noisy_steps  # whose cost is that of the smallest client
     if noisy_steps and spec.batch_size is not None and spec.batch_size > min(sizes):
         raise SpecError(
             f"batch_size {spec.batch_size} is larger than the smallest client's {min(sizes)} {what}. "
@@ -328,7 +331,7 @@ def _plan(spec: Spec, method: Method, held: Any, layout: Layout) -> tuple[Plan, 
         clients_per_user=spec.clients_per_user,
         epsilon=spec.epsilon,
         delta=spec.delta,
-        channel=spec.channel,
+        channel=plugin.load("channels", spec.channel)(),
         colluders=trust.viewer(spec.viewer or method.viewer).colluders,
         capped=spec.budgets is not None and not method.own_noise,
         dim=layout.dim,
@@ -339,7 +342,7 @@ def _plan(spec: Spec, method: Method, held: Any, layout: Layout) -> tuple[Plan, 
     if spec.channel != "direct" and plan.colluders >= plan.population:
         raise SpecError(f"viewer {spec.viewer}: of {plan.population} clients at least one must be honest.")
     method.require(plan)
-    returned.check_costs(spec, method, plan)
+    returned.check_releases(spec, method, plan)
     return plan, spec.viewer or method.viewer
 
 

@@ -17,8 +17,8 @@ from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.types import SampleLoss
 from sordino.data.clients import ArrayClients, adopt, checked, units
 from sordino.data.load import Dataset
+from sordino.methods import pricing
 from sordino.methods.base import Method, Plan
-from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy import price
 from sordino.privacy.events import Cost
 from sordino.privacy.samplers import FixedSize, Poisson
@@ -78,7 +78,7 @@ class Case:
 
     def cost(self, viewer: str | None = None) -> Cost:
         """Of one participation."""
-        return price.cost_to(viewer or self.viewer, self.method.costs(self.plan()))
+        return price.cost_to(viewer or self.viewer, pricing.planned(self.method, self.plan()))
 
     def units(self) -> int | None:
         """How many are protected."""
@@ -90,11 +90,11 @@ class Case:
         if self.job is None or not self.method.private:
             return None
         plan = self.job.plan
-        where = "records" if isinstance(self.method, DpSgd) else "sum"
+        where = "records" if self.method.noisy_steps else "sum"
         steps = plan.rounds * (plan.local.count(plan.smallest_client) if where == "records" else 1)
         batch = plan.local.expected_batch(max(1.0, plan.mean_client))
         step = planner.step_nsr(
-            where, self.job.method.step_noise(plan), self.job.model.layout.dim, max(1.0, plan.expected_cohort), batch
+            where, pricing.step_noise(self.method, plan), self.job.model.layout.dim, max(1.0, plan.expected_cohort), batch
         )
         return step / math.sqrt(steps)
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from sordino.core import plugin
 from sordino.core.errors import ModelError
 from sordino.data.repeats import repeated
-from sordino.methods.dp_sgd import DpSgd
 from sordino.models.validate import fix, validate
 from sordino.privacy.algebra import non_private
 from sordino.runs import planner
@@ -305,7 +304,7 @@ def every_round_paid(case: Case) -> Iterator[Finding]:
 def usefulness(case: Case) -> Iterator[Finding]:
     """whether anything is learnt under the noise: asks the planner"""
     run_nsr, plan = case.nsr(), case.plan()
-    unit = "record" if isinstance(case.method, DpSgd) else "client"  # where the noise goes; users are one or the other
+    unit = "record" if case.method.noisy_steps else "client"  # where the noise goes; users are one or the other
     if run_nsr is None or (says := planner.verdict(unit, run_nsr)) == "works":
         return
     yield Finding(

@@ -24,7 +24,7 @@ def describe(job: Job) -> dict[str, Any]:
         "noise_multiplier": plan.noise_multiplier,
         "promise": promise.to_json(),
         "claim": None if (claim := job.method.claim(plan)) is None else claim.to_json(),
-        "channel": plan.channel,
+        "channel": plan.channel.name,
         "mode": job.spec.mode,
         "public_data": job.public_data,
         "clients": plan.population,
@@ -37,7 +37,7 @@ def describe(job: Job) -> dict[str, Any]:
         "evaluation": _cost_of_evaluation(job),
         "public": list(job.public),
         "budgets": _own_budgets(job),
-        "device": str(job.engine.device),
+        "device": str(job.device),
         "environment": {
             "python": platform.python_version(),
             "torch": torch.__version__,

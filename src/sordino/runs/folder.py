@@ -44,6 +44,7 @@ from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.types import State
 from sordino.runs import boundary, faults
+from sordino.runs.saved import Saved, written
 
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 RECORDS = "records.jsonl"
@@ -216,7 +217,7 @@ class RunFolder:
     def save_state(self, state: State, done: int) -> None:
         """The state after `done` rounds; the one before is kept beside it."""
         faults.point("saving")
-        data = _pack({"params": state.params} | {f"extra.{k}": v for k, v in state.extra.items()}, {"done": str(done)})
+        data = _pack(written(state), {"done": str(done)})
         current = self.private / CHECKPOINT
         if current.is_file():
             with contextlib.suppress(OSError):
@@ -226,7 +227,7 @@ class RunFolder:
         self.write(CHECKPOINT, data)
         faults.point("saved")
 
-    def load_state(self) -> tuple[State, int, str | None] | None:
+    def load_state(self) -> tuple[Saved, int, str | None] | None:
         """The newest sound checkpoint, the rounds behind it, and a warning if it is not the newest of all."""
         problems: list[str] = []
         for name in (CHECKPOINT, PREVIOUS):
@@ -235,12 +236,8 @@ class RunFolder:
                 continue
             try:
                 tensors, metadata = _unpack(path)
-                extra = {k.removeprefix("extra."): v for k, v in tensors.items() if k.startswith("extra.")}
-                return (
-                    State(tensors["params"], extra, int(metadata["done"])),
-                    int(metadata["done"]),
-                    "; ".join(problems) or None,
-                )
+                done = int(metadata["done"])
+                return Saved(tensors, done), done, "; ".join(problems) or None
             except (RunError, KeyError, ValueError) as error:
                 problems.append(f"{path.name} is damaged ({error})")
         if problems:

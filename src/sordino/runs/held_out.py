@@ -26,6 +26,7 @@ from sordino.core.types import Batch
 from sordino.data import splits
 from sordino.data.clients import ArrayClients
 from sordino.gradients.predict import predict
+from sordino.methods import pricing
 from sordino.methods.base import Method, Plan
 from sordino.models.losses import accuracy
 from sordino.privacy import price
@@ -126,7 +127,7 @@ def releases(
         exact = wanted.held_out or spec.standardise
         told = replace(wanted, text="evaluation on held-out records, without noise") if wanted.held_out else wanted
         return told, (NonPrivate("statistics and evaluations on clients' records are exact"),) if exact else (), ()
-    cost = price.cost_to(spec.viewer or method.viewer, method.costs(replace(plan, noise_multiplier=1.0)))
+    cost = price.cost_to(spec.viewer or method.viewer, pricing.planned(method, replace(plan, noise_multiplier=1.0)))
     central = method.viewer == "public"
 
     def release(z: float) -> Event:  # one party's noise covers all copies of a unit at once, else each pays

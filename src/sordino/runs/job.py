@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
-from sordino.channels.direct import Direct
-from sordino.channels.secure_sum import SecureSum
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Clients, Model
 from sordino.data.canonical import Raw
-from sordino.engines.base import Engine
+from sordino.federations.base import Federation
+from sordino.methods import pricing
 from sordino.methods.base import Method, Plan
 from sordino.privacy import account, personal, price, trust
 from sordino.privacy.accountants import pld
@@ -36,8 +36,8 @@ class Job:
     clients: Clients
     brought: Clients  # all records as they came, before any was held out or left out: what a ledger knows the data by
     test: tuple[Tensor, Tensor] | None
-    engine: Engine
-    channel: Direct | SecureSum
+    federation: Federation  # who runs the clients
+    device: torch.device
     rng: Stream
     viewer: str
     notes: tuple[str, ...]  # what was changed or chosen on the way
@@ -64,7 +64,7 @@ class Job:
         pay at most, not what some client did, which is a function of the draw.
         """
         plan = self.plan
-        if rounds and self.may_end and self.method.whole(plan) is None:
+        if rounds and self.may_end and self.whole_costs is None:
             rounds, participations = plan.rounds, plan.participations
         elif not trust.viewer(viewer).sees_draw:
             participations = min(rounds, plan.participations)
@@ -72,7 +72,7 @@ class Job:
         cost, events = totals(self.method, plan, viewer, rounds, participations, self.once, apart, known=self._by_round)
         cells = pld.ROUGH if rough else pld.FINE
         found = price.of(events, cost, viewer, rounds, self.spec.delta, self.mode, cells)
-        return replace(found, channel=plan.channel, public=self.public)
+        return replace(found, channel=plan.channel.name, public=self.public)
 
     @property
     def may_end(self) -> bool:
@@ -96,7 +96,12 @@ class Job:
     @cached_property
     def _by_round(self) -> tuple[Costs, ...]:
         """What every round of the plan costs: asked after each round, so kept."""
-        return () if self.method.whole(self.plan) is not None else by_round(self.method, self.plan, self.plan.rounds)
+        return () if self.whole_costs is not None else by_round(self.method, self.plan, self.plan.rounds)
+
+    @cached_property
+    def whole_costs(self) -> Costs | None:
+        """What the run costs as a whole, where noise is chosen on the way or correlated over the rounds."""
+        return pricing.whole(self.method, self.plan)
 
     @property
     def alike(self) -> bool:
@@ -119,7 +124,7 @@ class Job:
 
 def by_round(method: Method, plan: Plan, rounds: int) -> tuple[Costs, ...]:
     """What each of the first rounds costs."""
-    return tuple(method.costs(plan, t) for t in range(rounds))
+    return tuple(pricing.costs(method, plan, t) for t in range(rounds))
 
 
 def totals(
@@ -134,11 +139,11 @@ def totals(
 ) -> tuple[Cost, tuple[Event, ...]]:
     """What so many rounds cost a viewer: whose data in which relation, and events that each bound all of it. `once` and
     `apart` are released beside the rounds (price.beside). `known`: what every round costs, if asked already."""
-    whole = method.whole(plan)
+    whole = pricing.whole(method, plan)
     if whole is not None:  # however little has happened: what is spent on the way is chosen on the way
         cost = price.cost_to(viewer, whole)
         return cost, (price.beside(cost.event if rounds else Composed(()), once, apart, (cost,)),)
-    cost = price.cost_to(viewer, method.costs(plan))
+    cost = price.cost_to(viewer, pricing.costs(method, plan))
     if known is None or len(known) < rounds:
         known = by_round(method, plan, rounds)
     costs = price.by_run(lambda c: price.cost_to(viewer, c), known[:rounds])

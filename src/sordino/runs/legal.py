@@ -13,7 +13,6 @@ from sordino.algorithms.base import Algorithm
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.methods.base import Method
-from sordino.methods.dp_sgd import DpSgd
 
 UNITS = plugin.UNITS
 
@@ -27,12 +26,12 @@ class Case:
     @property
     def noisy_gradients(self) -> bool:
         """Whether whatever a client computes from its data passes through clipped, noisy gradients."""
-        return self.method_class.private and issubclass(self.method_class, DpSgd)
+        return self.method_class.private and self.method_class.noisy_steps
 
     @property
     def clipped_message(self) -> bool:
         """Whether a client's message is clipped as a whole."""
-        return self.method_class.private and not issubclass(self.method_class, DpSgd)
+        return self.method_class.private and not self.method_class.noisy_steps
 
     @property
     def method_class(self) -> type[Method]:

@@ -16,11 +16,16 @@ from torch import nn
 
 from sordino.core.errors import RunError, SordinoError
 from sordino.core.record import OwnerRecord, RoundRecord
-from sordino.core.rng import Ints
+from sordino.core.message import Message
+from sordino.core.rng import Ints, Stream
 from sordino.core.types import State, Vector
+from sordino.federations.simulator import fresh
+from sordino.methods import pricing
+from sordino.methods.base import Method, started
+from sordino.methods.outlets import received
 from sordino.models.metrics import Meter, task_for
 from sordino.privacy import price
-from sordino.runs import faults, held_out, returned
+from sordino.runs import faults, held_out, returned, statistics
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
@@ -31,15 +36,18 @@ RECORDS = 2000  # evaluated at once
 
 
 def begin(job: Job) -> State:
+    """Return the state before the first round."""
     state = State(job.model.layout.read(job.model.module))
     if job.spec.average()[0] != "none":
-        state = replace(state, extra={"average": state.params.clone()})
-    return returned.checked(job).begin(state, job.model.layout, job.plan)
+        state = replace(state, average=state.params.clone())
+    if job.spec.standardise:
+        state = statistics.noted(job, state)
+    return started(returned.checked(job), state, job.model.layout, job.plan)
 
 
 def remembers(job: Job, state: State) -> bool:
     """Whether clients keep anything between rounds."""
-    return bool(returned.checked(job).fresh(state, 1, job.plan).shape[1]) or job.plan.stragglers.late > 0
+    return bool(fresh(returned.checked(job), state, 1, job.plan)) or job.plan.stragglers.late > 0
 
 
 def run(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> Iterator[RoundRecord]:
@@ -59,7 +67,7 @@ def _rounds(
 ) -> Iterator[RoundRecord]:
     saved, kept = time.monotonic(), done
     method = returned.checked(job)
-    uneven = method.whole(job.plan) is not None or not job.alike
+    uneven = job.whole_costs is not None or not job.alike
     while _goes_on(job, ledger, done):
         if method.over(state, job.plan):
             break
@@ -73,16 +81,12 @@ def _rounds(
         faults.point("drawn")
         if ledger.repeats(done) is None:
             faults.point("paying")
-            cost = price.cost_to(job.viewer, method.now_costs(state, job.plan))  # of one participation
+            cost = price.cost_to(job.viewer, pricing.costs(method, job.plan, done, state))  # of one participation
             ledger.spend(done, cohort, cost)  # durably, or stop here
         faults.point("paid")
         epsilon = beside.submit(spent, job, ledger.charged, not _goes_on(job, ledger, done + 1))
-        ids = cohort.tolist()
-        rows = job.engine.clients(method, state, ids, job.clients, job.model, job.plan, rng.at("clients"))
-        faults.point("trained")
-        seen = job.channel.carry(rows, rng.at("channel"))
-        drawn = (job.rng if method.steady else rng).at("merge")
-        state = _average(job, method.merge(state, seen, job.plan, drawn))
+        seen, sent = _round(job, method, state, cohort.tolist(), rng)
+        state = _average(job, method.merge(state, seen, job.plan))
         faults.point("merged")
         done += 1
         state = replace(state, round=done)
@@ -95,17 +99,17 @@ def _rounds(
         record = RoundRecord(
             round=done,
             epsilon=epsilon.result(),
-            clip=float(before.extra["clip"]) if "clip" in before.extra else None,
+            clip=_clip(before),
             noise=foreseen,
-            **(evaluate(job, model_vector(state), done) if due else {}),
+            **(evaluate(job, state.model, done) if due else {}),
         )
         owners = OwnerRecord(
             round=done,
-            clients=len(ids),
-            bytes_up=rows.numel() * rows.element_size(),
-            bytes_down=len(ids) * job.plan.algorithm.numbers_down(state) * state.params.element_size(),
+            clients=len(cohort),
+            bytes_up=sum(message.bits for message in sent) // 8,
+            bytes_down=len(cohort) * job.plan.algorithm.numbers_down(state) * state.params.element_size(),
             seconds=time.monotonic() - start,
-            answers=None if job.plan.stragglers.none else len(rows),
+            answers=None if job.plan.stragglers.none else len(sent[-1]),
             noise=_injected(decided) if foreseen is None else foreseen,
             decided=decided,
         )
@@ -117,6 +121,28 @@ def _rounds(
         yield record
     if done != kept:  # the budget ended the run before its rounds did
         _save(job, folder, ledger, state, done)
+
+
+def _round(
+    job: Job, method: Method, state: State, cohort: list[int], rng: Stream
+) -> tuple[Message, list[Message]]:
+    """Ask for every phase of a round; what may be merged, and what was sent in each phase."""
+    plan, sent = job.plan, []
+    for phase in method.phases:
+        releases = [r for r in method.releases(plan, state.round, state) if (r.phase or method.phases[0]) == phase]
+        sent.append(job.federation.ask(phase, state, cohort))
+        faults.point("trained")
+        arrived = plan.channel.carry(sent[-1], rng.at("channel"))
+        seen = received(arrived, releases, state.round, rng, job.rng, late=plan.stragglers.late > 0)
+        if phase != method.phases[-1]:
+            state = method.between(phase, state, seen, plan)
+    return seen, sent
+
+
+def _clip(state: State) -> float | None:
+    """Return the bound of the round that begins with this state, where it adapts or the method keeps one."""
+    found = getattr(state.method, "clip", None)
+    return None if found is None else float(found)
 
 
 def _injected(decided: dict[str, Any] | None) -> float | None:
@@ -140,12 +166,12 @@ def _lost_record(job: Job, ledger: Account, state: State, done: int) -> RoundRec
     """Make the record of a round whose checkpoint was written and whose record was not.
 
     No held-out record is evaluated on again with fresh noise."""
-    scores = evaluate(job, model_vector(state), done) if _due(job, done) and job.spec.mode == "research" else {}
+    scores = evaluate(job, state.model, done) if _due(job, done) and job.spec.mode == "research" else {}
     return RoundRecord(done, spent(job, ledger.charged, not _goes_on(job, ledger, done)), **scores)
 
 
 def _save(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> None:
-    job.engine.store.save(done)
+    job.federation.save(done)
     faults.point("stored")
     folder.save_state(state, done)
     faults.point("noting")
@@ -176,13 +202,8 @@ def _average(job: Job, state: State) -> State:
         weight = 1 - min(value, (t + 1) / (t + 10))
     else:
         weight = (value + 1) / (t + 1 + value)
-    average = state.extra["average"] + weight * (state.params - state.extra["average"])
-    return replace(state, extra=state.extra | {"average": average})
-
-
-def model_vector(state: State) -> Vector:
-    """The parameters that are shown and kept."""
-    return state.extra.get("average", state.params)
+    before = state.params if state.average is None else state.average
+    return replace(state, average=before + weight * (state.params - before))
 
 
 def spent(job: Job, rounds: int, last: bool) -> dict[str, float]:
@@ -241,11 +262,10 @@ def evaluate_own(job: Job, state: State) -> dict[str, float]:
     if job.test is None or job.test_clients is None or not job.plan.algorithm.personal or job.method.private:
         return {}
     (x, y), meter = job.test, Meter(task_for(job.test[1]), None, clients=True)
-    for client in job.engine.store.clients("own"):
+    for client, model in job.federation.personal(state).items():
         index = torch.from_numpy(np.flatnonzero(job.test_clients == client)).to(y.device)
         if len(index):
-            own = job.engine.store.read("own", [client], returned.checked(job).fresh(state, 1, job.plan))
-            module = trained(job, job.plan.algorithm.own_models(state, own)[0]).eval()
+            module = trained(job, model).eval()
             with torch.inference_mode():
                 meter.add(module(x[index]), y[index], torch.full((len(index),), client))
     return {f"personal_{name}": value for name, value in meter.result().items()}

@@ -9,8 +9,8 @@ import numpy as np
 
 from sordino.core.errors import BudgetError, SpecError
 from sordino.core.rng import Ints, Stream
+from sordino.methods import pricing
 from sordino.methods.base import Method, Plan
-from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy import personal, price
 from sordino.privacy.account import epsilon
 from sordino.privacy.calibrate import noise_multiplier
@@ -53,7 +53,7 @@ def personal_budgets(
     """The clients' own budgets and what they pay for: noise of their own, or fewer rounds with the noise of the run."""
     if spec.budgets is None:
         return plan, None, None, ()
-    if not method.private and not (method.own_noise and isinstance(method, DpSgd)):
+    if not method.private and not method.own_noise:
         raise SpecError(f"budgets of clients go with methods whose epsilon is accounted, not with {spec.method}.")
     dealer = Stream.research(spec.seed or 0).at("budgets")  # public, also in secure mode
     budgets = personal.read(spec.budgets, plan.population, spec.delta, dealer)
@@ -64,8 +64,8 @@ def personal_budgets(
 
     def noise(e: float, d: float) -> float:
         e, d = min(e, spec.epsilon), min(d, spec.delta)
-        if not method.private and isinstance(method, DpSgd):  # as printed: the noise with which (e, d) is claimed
-            return method.multiplier(replace(plan, epsilon=e, delta=d), 0)
+        if not method.private:  # as printed: the noise with which (e, d) is claimed
+            return method.claimed_noise(replace(plan, epsilon=e, delta=d))
         return calibrated(method, plan, viewer, replace(spec, epsilon=e, delta=d), ())
 
     if method.own_noise:
@@ -74,10 +74,10 @@ def personal_budgets(
         told = tuple(f"{n} clients have a budget of epsilon {e:g}: noise multiplier {z:.4g}" for (e, _), z, n in kinds)
         own = tuple(each[i] for i in budgets.of.tolist())
         return replace(plan, multipliers=own), budgets, None, cut + told
-    first = method.costs(plan)
-    if any(method.costs(plan, t) != first for t in range(1, plan.rounds)):
+    first = pricing.costs(method, plan)
+    if any(pricing.costs(method, plan, t) != first for t in range(1, plan.rounds)):
         raise SpecError(f"budgets of clients go with rounds that cost the same; those of {spec.method} do not.")
-    event = price.cost_to(viewer, method.costs(plan)).event
+    event = price.cost_to(viewer, pricing.costs(method, plan)).event
     rich = np.array([e >= spec.epsilon and d >= spec.delta for e, d in budgets.kinds])[budgets.of]
     caps = np.where(rich, plan.participations, personal.participations(event, budgets, plan.participations))
     out = np.flatnonzero(caps == 0)

@@ -7,6 +7,7 @@ the place in its file; where one of ours fails, the fault is ours and its trace 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,31 +21,31 @@ from sordino.algorithms.base import Algorithm
 from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.record import plain
-from sordino.core.rng import RowStream, Stream
-from sordino.core.types import Batch, Model, Rows, State
+from sordino.core.message import Message
+from sordino.core.types import State
 from sordino.core.vector import Layout
-from sordino.methods.base import Method, Plan
-from sordino.privacy import price, trust
+from sordino.methods import pricing
+from sordino.methods.base import Method, Plan, Release, Site
+from sordino.privacy import price
 from sordino.privacy.claims import Claim
-from sordino.privacy.events import Cost, Event
+from sordino.privacy.events import Event
 from sordino.runs import legal
 from sordino.runs.job import Job
 from sordino.runs.spec import Spec
 
 
-def check_costs(spec: Spec, method: Method, plan: Plan) -> None:
-    """A method that someone brought must say what it costs, in words we know, before anything is spent."""
+def check_releases(spec: Spec, method: Method, plan: Plan) -> None:
+    """A method that someone brought must declare what it lets out, in words we know, before anything is spent."""
     if plugin.ours("methods", spec.method):
         return
     ready = replace(plan, noise_multiplier=1.0)
-    viewer = spec.viewer or method.viewer
+    looks = Checked(method, spec.method, spec.viewer or method.viewer, SpecError)
     for t in range(plan.rounds):
-        check_words(spec.method, "costs", asked(spec.method, "costs", method.costs, ready, t), viewer)
-    if (whole := asked(spec.method, "whole", method.whole, ready)) is not None:
-        check_words(spec.method, "whole", whole, viewer)
-    step = asked(spec.method, "step_noise", method.step_noise, ready)
-    if isinstance(step, bool) or not isinstance(step, int | float):
-        raise SpecError(f"{spec.method}.step_noise must return a number, not {step!r}.")
+        looks.releases(ready, t)
+    try:
+        price.cost_to(spec.viewer or method.viewer, pricing.planned(cast(Method, looks), ready))
+    except SpecError as error:
+        raise SpecError(f"{spec.method}.releases: {error}") from error
     claim = asked(spec.method, "claim", method.claim, ready)
     if claim is not None and not isinstance(claim, Claim):
         raise SpecError(f"{spec.method}.claim must return a Claim or None, not {claim!r}.")
@@ -62,46 +63,21 @@ def asked(name: str, verb: str, function: Callable[..., Any], *args: Any, error:
         raise error(f"{name}.{verb} fails{where}: {type(found).__name__}: {told}") from found
 
 
-def check_words(name: str, verb: str, costs: Any, viewer: str) -> None:
-    """Costs must be made of events, in words we know, and say what this viewer is charged."""
-    if not isinstance(costs, tuple) or not costs or not all(isinstance(c, Cost) for c in costs):
-        raise SpecError(f"{name}.{verb} must return a tuple of Cost, not {costs!r}.")
-    for cost in costs:
-        if cost.unit not in legal.UNITS or cost.relation not in ("add/remove", "replace"):
-            raise SpecError(f"{name}.{verb}: unit {cost.unit!r}, relation {cost.relation!r} are not known.")
-        if not _is_event(cost.event):
-            raise SpecError(f"{name}.{verb}: the event of a Cost must be an Event, not {cost.event!r}.")
-        if cost.draw not in ("unit", "inside", "changed"):
-            raise SpecError(f"{name}.{verb}: draw must be unit, inside or changed, not {cost.draw!r}.")
-        if isinstance(cost.copies, bool) or not isinstance(cost.copies, int) or cost.copies < 1:
-            raise SpecError(f"{name}.{verb}: copies must be a whole number of at least 1, not {cost.copies!r}.")
-    try:
-        for cost in costs:
-            trust.viewer(cost.viewer)
-        price.cost_to(viewer, costs)
-    except SpecError as error:
-        raise SpecError(f"{name}.{verb}: {error}") from error
-
-
-def _is_event(found: Any) -> bool:
-    """An event, of events only where it combines others."""
-    inner = (found.event,) if hasattr(found, "event") else getattr(found, "events", ())
-    return isinstance(found, Event) and isinstance(inner, tuple) and all(map(_is_event, inner))
-
-
 class Checked:
     """A method; its verbs are checked, all else is as it was."""
 
-    def __init__(self, method: Method, name: str, viewer: str | None = None) -> None:
+    def __init__(
+        self, method: Method, name: str, viewer: str | None = None, error: type[SordinoError] = RunError
+    ) -> None:
         self._method, self._name, self._ours = method, name, plugin.ours("methods", name)
-        self._viewer = viewer or method.viewer  # who pays by `now_costs`
+        self._viewer, self._error = viewer or method.viewer, error
 
     def __getattr__(self, verb: str) -> Any:
         found = getattr(self._method, verb)
         return found if self._ours or not callable(found) else partial(self._call, verb, found)
 
     def _call(self, verb: str, function: Callable[..., Any], *args: Any) -> Any:
-        return function(*args) if self._ours else asked(self._name, verb, function, *args, error=RunError)
+        return function(*args) if self._ours else asked(self._name, verb, function, *args, error=self._error)
 
     def remarks(self, plan: Plan) -> Any:
         found = self._call("remarks", self._method.remarks, plan)
@@ -109,44 +85,64 @@ class Checked:
             raise self._wrong("remarks", "a tuple of text", found)
         return found
 
-    def begin(self, state: State, layout: Layout, plan: Plan) -> Any:
-        return self._state("begin", self._call("begin", self._method.begin, state, layout, plan), state)
-
-    def fresh(self, state: State, clients: int, plan: Plan) -> Any:
-        found = self._call("fresh", self._method.fresh, state, clients, plan)
-        self._rows("fresh", found, clients, None)
-        return found
-
-    def train(self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream) -> Any:
-        found = self._call("train", self._method.train, state, data, own, model, plan, rng)
-        kept = list(own.shape)
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            raise self._wrong("train", f"two things, rows [{len(data.sizes)}, ...] and own {kept}", found)
-        self._rows("train", found[0], len(data.sizes), None)
-        if not isinstance(found[1], Tensor) or list(found[1].shape) != kept:
-            raise self._wrong("train", f"what clients keep, own {kept}, second", found[1])
-        return found
-
-    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Any:
-        found = self._call("release", self._method.release, rows, sizes, state, plan, rng)
-        plain = type(plan.algorithm).message is Algorithm.message and type(self._method).merge is Method.merge
-        self._rows("release", found, len(sizes), len(state.params) if plain else None, rows)
-        return found
-
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> Any:
-        return self._state("merge", self._call("merge", self._method.merge, state, rows, plan, rng), state)
-
-    def now_costs(self, state: State, plan: Plan) -> Any:
-        found = self._call("now_costs", self._method.now_costs, state, plan)
-        if not isinstance(found, tuple) or not found or not all(isinstance(cost, Cost) for cost in found):
-            raise self._wrong("now_costs", "a tuple of Cost", found)
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> Any:
+        found = self._call("releases", self._method.releases, plan, round, state)
         if self._ours:
             return found
-        try:
-            check_words(self._name, "now_costs", found, self._viewer)
-        except SpecError as error:
-            raise RunError(str(error)) from error
+        if not isinstance(found, tuple) or not found or not all(isinstance(r, Release) for r in found):
+            raise self._wrong("releases", "a tuple of Release", found)
+        names = [r.name for r in found]
+        if len(set(names)) < len(names):
+            raise self._wrong("releases", "releases of different names", f"{names}")
+        for release in found:
+            if release.unit not in legal.UNITS:
+                raise self._error(f"{self._name}.releases: unit {release.unit!r} is not known.")
+            if release.phase and release.phase not in self._method.phases:
+                raise self._error(f"{self._name}.releases: {release.phase!r} is no phase of the method.")
+            event = asked(self._name, "releases", release.mechanism.event, 1, error=self._error)
+            if not isinstance(event, Event):
+                raise self._error(f"{self._name}.releases: the mechanism of {release.name} must have an Event.")
         return found
+
+    def variables(self, state: State, layout: Layout, plan: Plan) -> Any:
+        found = self._call("variables", self._method.variables, state, layout, plan)
+        if found is not None and (not dataclasses.is_dataclass(found) or isinstance(found, type)):
+            raise self._wrong("variables", "a frozen dataclass of tensors and numbers, or None", found)
+        return found
+
+    def keeps(self, state: State, clients: int, plan: Plan) -> Any:
+        found = self._call("keeps", self._method.keeps, state, clients, plan)
+        if not isinstance(found, dict) or not all(isinstance(v, Tensor) and len(v) == clients for v in found.values()):
+            raise self._wrong("keeps", f"a dict of tensors [{clients}, ...]", found)
+        return found
+
+    def train(self, state: State, site: Site) -> Any:
+        found = self._call("train", self._method.train, state, site)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise self._wrong("train", "two things, a Message and what clients keep", found)
+        message, own = found
+        clients = len(site.data.sizes)
+        if not isinstance(message, Message) or not message.fields:
+            raise self._wrong("train", "a Message with one field at least, first", message)
+        for name, value in message.fields.items():
+            if not isinstance(value, Tensor) or not value.ndim or len(value) != clients:
+                raise self._wrong("train", f"rows [{clients}, ...] as the field {name}", value)
+        if message.weight is not None and tuple(message.weight.shape) != (clients,):
+            raise self._wrong("train", f"weights [{clients}]", message.weight)
+        plain = type(site.plan.algorithm).message is Algorithm.message and type(self._method).merge is Method.merge
+        if plain and (message.fields.get("update") is None or message["update"].shape[1:] != state.params.shape):
+            raise self._wrong("train", f"a field update [{clients}, {len(state.params)}]", message.fields.get("update"))
+        shapes = {name: (value.shape, value.dtype) for name, value in site.own.items()}
+        if not isinstance(own, dict) or {k: (v.shape, v.dtype) for k, v in own.items()} != shapes:
+            raise self._wrong("train", "what clients keep as it came, by site.kept(...), second", own)
+        return found
+
+    def between(self, phase: str, state: State, seen: Message, plan: Plan) -> Any:
+        found = self._call("between", self._method.between, phase, state, seen, plan)
+        return self._state("between", found, state)
+
+    def merge(self, state: State, seen: Message, plan: Plan) -> Any:
+        return self._state("merge", self._call("merge", self._method.merge, state, seen, plan), state)
 
     def over(self, state: State, plan: Plan) -> Any:
         found = self._call("over", self._method.over, state, plan)
@@ -183,19 +179,10 @@ class Checked:
             raise self._wrong(verb, "a State", found)
         if found.params.shape != before.params.shape:
             raise self._wrong(verb, f"a State with params {list(before.params.shape)}", found.params)
-        if not isinstance(found.extra, dict) or not all(isinstance(v, Tensor) for v in found.extra.values()):
-            raise self._wrong(verb, "a State whose extra is a dict of tensors", found.extra)
         return found
 
-    def _rows(self, verb: str, found: Any, clients: int, width: int | None, given: Rows | None = None) -> None:
-        wanted = [clients, "..." if width is None else width]
-        good = isinstance(found, Tensor) and found.ndim == 2 and found.is_floating_point()
-        if not good or len(found) != clients or width not in (None, found.shape[1]):
-            from_train = "" if given is None else f" (it was given {list(given.shape)} by train)"
-            raise self._wrong(verb, f"rows [{', '.join(map(str, wanted))}]", found, from_train)
-
-    def _wrong(self, verb: str, wanted: str, found: Any, more: str = "") -> RunError:
-        return RunError(f"{self._name}.{verb} must return {wanted}, not {_shown(found)}{more}.")
+    def _wrong(self, verb: str, wanted: str, found: Any, more: str = "") -> SordinoError:
+        return self._error(f"{self._name}.{verb} must return {wanted}, not {_shown(found)}{more}.")
 
 
 def checked(job: Job) -> Method:
@@ -215,29 +202,4 @@ def _shown(found: Any) -> str:
 
 
 def rehearse(job: Job) -> None:
-    """A round of a method that someone brought, on made-up records, thrown away: before there is a folder or a charge.
-
-    Of the clients' records it uses the shape alone."""
-    if plugin.ours("methods", job.spec.method):
-        return
-    method, plan, device = checked(job), job.plan, job.engine.device
-    clients = range(min(4, plan.population))
-    one = job.clients.fetch([0], torch.device("cpu"))
-    size = min(plan.smallest_client, len(one.y))
-    many = size * len(clients)
-    groups = None if one.groups is None else ((1,) * size,) * len(clients)
-    batch = Batch(
-        one.x.new_zeros(many, *one.x.shape[1:]).to(device),
-        one.y.new_zeros(many, *one.y.shape[1:]).to(device),
-        (size,) * len(clients),
-        groups,
-        None if one.tags is None else one.tags.new_zeros(many).to(device),
-    )
-    rng = Stream.research(0).at("rehearsal")
-    state = method.begin(State(job.model.layout.read(job.model.module)), job.model.layout, plan)
-    method.now_costs(state, plan)
-    row, own = rng.rows(list(clients)), method.fresh(state, len(clients), plan)
-    rows, _ = method.train(state, batch, own, job.model, plan, row.at("train"))
-    rows = method.release(rows, batch.sizes, state, plan, row.at("release"))
-    after = method.merge(state, job.channel.carry(rows, rng.at("channel")), plan, rng.at("merge"))
-    method.noise(state, plan), method.decided(after, plan), method.over(after, plan)
+    """Play before the run; see runs/rehearsal.py."""

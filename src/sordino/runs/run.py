@@ -23,6 +23,8 @@ from sordino.core.rng import Stream
 from sordino.core.types import SampleLoss
 from sordino.data import canonical
 from sordino.data.clients import ArrayClients, adopt
+from sordino.federations.base import Work
+from sordino.methods import pricing
 from sordino.privacy.guarantee import Guarantee
 from sordino.runs import boundary, build, faults, loop, returned, spec, statistics, toml
 from sordino.runs.describe import describe
@@ -180,7 +182,7 @@ def execute(
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
     _refuse_flat(folder)
     folder.lock()
-    book, ledger, store = None, None, job.engine.store
+    book, ledger = None, None
     try:
         if at is None:
             _write_head(folder, job, own, ordered, whose)
@@ -205,7 +207,7 @@ def execute(
                 f"{folder.path}: both checkpoints are gone, after {ledger.charged} rounds were charged. Put "
                 f"{folder.private / CHECKPOINT} back, or start a new run."
             )
-        if ledger.charged and job.method.steady and job.spec.mode == "secure":
+        if ledger.charged and pricing.correlated(job.method, job.plan) and job.spec.mode == "secure":
             raise RunError(
                 f"{folder.path}: the secret noise of its rounds is gone with the process that drew it, so "
                 f"{job.spec.method} cannot go on in secure mode. Start anew."
@@ -217,23 +219,18 @@ def execute(
             statistics.release(drawn, None if found is None else found[0])
             job = build.again(job)
         state, done = loop.begin(job), 0
-        if job.spec.standardise:
-            state = statistics.noted(job, state)
         faults.point("beginning")
         if found is None:
             folder.save_state(state, 0)  # a resumed run goes on from these statistics and weights, not from new ones
         folder.remove(STATISTICS_KEY)
+        job.federation.open(Work(returned.checked(job), job.model, job.plan))
         if loop.remembers(job, state):
-            store.open(folder.private / "clients.sqlite", 0 if found is None else found[1])
-            if found is not None and secure and ledger.charged > found[1]:
-                store.drop("late", store.clients("late"))  # they may have been in the sum of a round that died
+            # late answers may have been in the sum of a round that died
+            lost = found is not None and secure and ledger.charged > found[1]
+            job.federation.resume(folder.private / "clients.sqlite", 0 if found is None else found[1], forget_late=lost)
         if found is not None:
-            state, done, warning = found
-            state = replace(
-                state,
-                params=state.params.to(job.engine.device),
-                extra={k: v if k == "clip" else v.to(job.engine.device) for k, v in state.extra.items()},
-            )
+            saved, done, warning = found
+            state = saved.restored(state, job.device)
             notes += (warning,) if warning else ()
         loop.complete(job, folder, ledger, state, done)
         for record in loop.run(job, folder, ledger, state, done):
@@ -246,7 +243,7 @@ def execute(
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
     finally:
-        store.close()
+        job.federation.close()
         if book is not None:
             book.close()
         folder.close()
@@ -273,10 +270,10 @@ def to_owner(text: str) -> None:
 
 def _finish(job: Job, folder: RunFolder, ledger: Account, notes: tuple[str, ...], together: str | None) -> Result:
     history, found = folder.records(), folder.load_state()
-    state = found[0] if found is not None else loop.begin(job)
-    if not bool(torch.isfinite(loop.model_vector(state)).all()):
+    state = loop.begin(job) if found is None else found[0].restored(loop.begin(job), job.device)
+    if not bool(torch.isfinite(state.model).all()):
         notes += ("the model's weights are not finite: training has diverged. Lower learning_rate",)
-    module = loop.trained(job, loop.model_vector(state).to(job.engine.device))
+    module = loop.trained(job, state.model.to(job.device))
     guarantees = {v: job.guarantee(v, ledger.charged, job.planned(ledger.charged)) for v in job.viewers}
     drawn = {v: job.guarantee(v, ledger.charged, ledger.most) for v in job.viewers}
     faults.point("finishing")

@@ -6,7 +6,7 @@ The first layer of the model holds shift and scale as constants, so whoever uses
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -20,6 +20,15 @@ from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.runs.evaluation import STATISTICS
 from sordino.runs.job import Job
+from sordino.runs.saved import Saved
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What features are shifted and scaled by."""
+
+    shift: Tensor
+    scale: Tensor
 
 
 class Standardise(nn.Module):
@@ -54,11 +63,11 @@ def reset(module: nn.Module) -> nn.Module:
     return fresh
 
 
-def release(job: Job, found: State | None) -> None:
+def release(job: Job, found: Saved | None) -> None:
     """Put shift and scale into the job's model: drawn now, or as the checkpoint has them."""
     layer = cast(Standardise, cast(nn.Sequential, job.model.module)[0])
     if found is not None:
-        shift, scale = found.extra["shift"], found.extra["scale"]
+        shift, scale = found.tensors["inputs.shift"], found.tensors["inputs.scale"]
     else:
         shift, scale = _noisy(job)
     with torch.no_grad():
@@ -69,7 +78,7 @@ def release(job: Job, found: State | None) -> None:
 def noted(job: Job, state: State) -> State:
     """The state with shift and scale, for the checkpoint."""
     layer = cast(Standardise, cast(nn.Sequential, job.model.module)[0])
-    return replace(state, extra=state.extra | {"shift": layer.shift.clone(), "scale": layer.scale.clone()})
+    return replace(state, inputs=Inputs(layer.shift.clone(), layer.scale.clone()))
 
 
 def _noisy(job: Job) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,51 @@
+"""A state as a checkpoint holds it: named tensors, put back into the state that a fresh start gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sordino.core.errors import RunError
+from sordino.core.types import State
+from sordino.core.variables import flat, restored
+
+PARTS = ("method", "algorithm", "inputs")  # of a state, each with variables of its own
+
+
+def written(state: State) -> dict[str, Tensor]:
+    """Return a state as named tensors."""
+    out = {"params": state.params}
+    if state.average is not None:
+        out["average"] = state.average
+    for part in PARTS:
+        out |= flat(part, getattr(state, part))
+    return out
+
+
+@dataclass(frozen=True)
+class Saved:
+    tensors: Mapping[str, Tensor]
+    done: int  # rounds behind it
+
+    def __post_init__(self) -> None:
+        if "params" not in self.tensors:
+            raise KeyError("params")
+
+    def restored(self, fresh: State, device: torch.device) -> State:
+        """Return the state that was saved, given the one with which the same run begins."""
+        if any(name.startswith("extra.") for name in self.tensors):
+            raise RunError("the checkpoint was written by an earlier version of sordino: resume it with that one.")
+        average = self.tensors.get("average")
+        if (average is None) != (fresh.average is None) or self.tensors["params"].shape != fresh.params.shape:
+            raise RunError("the checkpoint does not fit this run: it was written by another model or configuration.")
+        parts = {name: restored(name, getattr(fresh, name), self.tensors, device) for name in PARTS}
+        return replace(
+            fresh,
+            params=self.tensors["params"].to(device),
+            round=self.done,
+            average=None if average is None else average.to(device),
+            **parts,
+        )
