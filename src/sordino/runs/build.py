@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -142,7 +142,8 @@ def build(
         plan = replace(plan, noise_multiplier=noise.calibrated(method, plan, viewer, spec, once, apart))
     plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))
     state = State(model.layout.read(module))
-    started(returned.Checked(method, spec.method), state, model.layout, plan)  # refuses what cannot start
+    looks = cast(Method, returned.Checked(method, spec.method))
+    started(looks, state, model.layout, plan)  # refuses what cannot start
     if isinstance(held, ArrayClients) and device.type != "cpu":
         held = held.to(device)
     rng = Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system()
