@@ -46,6 +46,7 @@ class Outlets(Mapping[str, "Outlet"]):
     at: Ints | None = None  # the places of these clients among those below
     used: dict[str, Ints] = field(default_factory=dict)  # by outlet: uses of every client
     outputs: dict[str, Tensor] = field(default_factory=dict)  # by outlet: what it gave last
+    uneven: set[str] = field(default_factory=set)  # outlets at which clients had multipliers of their own
 
     def __getitem__(self, name: str) -> Outlet:
         for release in self.releases:
@@ -88,6 +89,13 @@ class Outlets(Mapping[str, "Outlet"]):
             if release.where == "server":
                 self._within(release, message)
 
+    def released(self, message: Message) -> frozenset[str]:
+        """Return the fields that are, as they stand, what an outlet gave: by one mechanism, the same for everyone.
+
+        Whatever else a row holds may tell its client apart, even if it is public: a size, a place, a remark."""
+        alike = [value for name, value in self.outputs.items() if name not in self.uneven]
+        return frozenset(name for name, value in message.fields.items() if any(value is one for one in alike))
+
     def _within(self, release: Release, message: Message) -> None:
         """Check that the noise a server will add covers the rows as they are sent."""
         if release.name not in message.fields:
@@ -126,6 +134,7 @@ class Outlet:
             multiplier = release.multiplier / all_of_them.base * all_of_them.own
         if multiplier is not None:
             self._enough(multiplier)
+            all_of_them.uneven.add(release.name)
         if release.total is not None and release.where == "client":
             self._meter(multiplier)
         if release.where == "server":

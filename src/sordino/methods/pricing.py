@@ -12,6 +12,13 @@ from sordino.methods.base import Method
 from sordino.methods.plan import Plan
 from sordino.privacy import derive
 from sordino.privacy.events import Cost
+from sordino.privacy.release import Release
+
+
+def declared(method: Method, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+    """Return the releases of a round, each with the phase that it belongs to."""
+    first = method.phases[0]
+    return tuple(r if r.phase else replace(r, phase=first) for r in method.releases(plan, round, state))
 
 
 def setting(method: Method, plan: Plan) -> derive.Setting:
@@ -22,14 +29,14 @@ def setting(method: Method, plan: Plan) -> derive.Setting:
 
 def costs(method: Method, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Cost, ...]:
     """Return what one participation in a round costs, by viewer; by the public plan where no state is given."""
-    return derive.costs(method.releases(plan, round, state), setting(method, plan))
+    return derive.costs(declared(method, plan, round, state), setting(method, plan))
 
 
 def whole(method: Method, plan: Plan) -> tuple[Cost, ...] | None:
     """Return what the run costs where noise is chosen on the way or correlated over the rounds; else None.
 
     The calibrated noise multiplier is then that of the whole run, and the outlets keep every client to it."""
-    return derive.whole(method.releases(plan), setting(method, plan))
+    return derive.whole(declared(method, plan), setting(method, plan))
 
 
 def planned(method: Method, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
