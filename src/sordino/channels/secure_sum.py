@@ -65,10 +65,22 @@ class SecureSum:
         return crowd.honest if crowd.everyone else 1
 
     def cost(self, event: Event, viewer: Viewer, crowd: Crowd, linear: bool = False, more: float = 0.0) -> Event:
-        if not linear or self.split(crowd) == 1 or viewer.kind != "client" or crowd.colluders:
+        if not linear or self.split(crowd) == 1 or (left := self._left(viewer, crowd)) >= 1:
             return event
-        others = max(1, crowd.population - 1)  # a client knows its own share of the noise
         try:
-            return scaled(event, (others / crowd.population) ** 0.5)
+            return scaled(event, left**0.5)
         except UnsupportedEvent as error:
-            return NonPrivate(f"another client knows its share of the noise in the sum: {error}".rstrip("."))
+            return NonPrivate(f"the viewer knows a part of the noise in the sum: {error}".rstrip("."))
+
+    def _left(self, viewer: Viewer, crowd: Crowd) -> float:
+        """Return the variance in the sum that a viewer does not know, over that of the noise that is priced, in units
+        of what one client moves.
+
+        Weights have mean one, so their squares add up to the number of clients at least. A client knows its own share;
+        of colluders it is not known how much of the weight is theirs. What the client that is protected adds is left
+        in any case. Where units are a part of what a client holds, rows weigh so that each of them counts alike."""
+        weight = crowd.heaviest if crowd.single else 1.0
+        squares = crowd.population - weight**2 * (viewer.kind == "client")
+        if viewer.colluders:
+            squares = crowd.honest if weight <= 1 else 0.0
+        return max(squares / weight**2, 1.0) / crowd.honest

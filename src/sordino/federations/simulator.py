@@ -22,7 +22,7 @@ from sordino.federations.store import Store
 from sordino.methods.base import Method
 from sordino.methods.outlets import Outlets, Witness
 from sordino.methods.plan import Plan
-from sordino.methods.pricing import setting
+from sordino.methods.pricing import check_weights, setting
 from sordino.methods.site import ALGORITHM, Own, Site
 
 COPIES = 6  # rows a training client holds at once: weights, gradient, noise, step, optimiser state
@@ -169,6 +169,7 @@ def answer(
     )
     message, kept = method.train(state, Site(batch, own, work.model, plan, row.at("train"), out, phase))
     out.check(message)
+    check_weights(method, plan, message, batch)
     for name, value in kept.items():
         store.write(name, ids.tolist(), value)
     if out.spent is not None:

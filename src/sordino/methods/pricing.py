@@ -6,8 +6,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from sordino.core.types import State
-from sordino.methods import harmonizer
+import torch
+
+from sordino.core.errors import RunError
+from sordino.core.message import Message
+from sordino.core.types import Batch, State
+from sordino.methods import _steps, harmonizer
 from sordino.methods.base import Method
 from sordino.methods.plan import Plan
 from sordino.privacy import derive
@@ -25,6 +29,16 @@ def setting(method: Method, plan: Plan) -> derive.Setting:
     """Return the public circumstances under which a method's releases are priced."""
     crowd = plan.crowd if method.by_records else replace(plan.crowd, heaviest=1.0)
     return derive.Setting(plan.channel, crowd, plan.sampler, plan.clients_per_user, method.linear(plan))
+
+
+def check_weights(method: Method, plan: Plan, message: Message, data: Batch) -> None:
+    """Refuse weights other than those for which the noise that adds up in a sum was priced."""
+    if message.weight is None or not len(message) or not method.linear(plan):
+        return
+    priced = torch.tensor(_steps.units(data, plan)) / plan.mean_client if method.by_records else torch.ones(1)
+    if bool(((message.weight.double().cpu() - priced).abs() > 1e-5 * priced.max()).any()):
+        how = "by records, relative to the mean client" if method.by_records else "once each: set by_records otherwise"
+        raise RunError(f"the noise in a sum of these rows is priced for rows that count {how}.")
 
 
 def costs(method: Method, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Cost, ...]:
