@@ -29,7 +29,9 @@ class Work:
 
 
 class Federation(Protocol):
-    facts: Facts  # of the clients' data: public
+    @property
+    def facts(self) -> Facts:
+        """What is public of the clients' data."""
 
     def open(self, work: Work) -> None:
         """Get ready for a run, once, after calibration."""
