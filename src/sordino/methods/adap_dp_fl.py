@@ -113,7 +113,8 @@ class AdapDpFl(Method):
 
     def paid(self, state: State, plan: Plan) -> Tensor:
         """Return what each round has cost, in squared GDP levels; at most, where the state knows nothing of it."""
-        costs, z = state.method.paid.clone(), state.method.noise
+        now: Adapted = state.method
+        costs, z = now.paid.clone(), now.noise
         for lost in (costs[: state.round] == 0).nonzero()[:, 0].tolist():
             costs[lost] = self.worth(plan) / z**2
             z *= self.noise_step
@@ -126,10 +127,12 @@ class AdapDpFl(Method):
     def z_now(self, state: State, plan: Plan) -> float:
         """Return the noise multiplier of the round that begins with this state: what is left must pay for it."""
         left = max(self.left(state, plan), 1e-12 * plan.z**-2) * (1 - 1e-9)
-        return max(state.method.noise, math.sqrt(self.worth(plan) / left))
+        now: Adapted = state.method
+        return max(now.noise, math.sqrt(self.worth(plan) / left))
 
     def over(self, state: State, plan: Plan) -> bool:
-        return self.left(state, plan) < LEAST_ROUND * self.worth(plan) / state.method.noise**2
+        now: Adapted = state.method
+        return self.left(state, plan) < LEAST_ROUND * self.worth(plan) / now.noise**2
 
     def _first(self, plan: Plan) -> float:
         """Return z_1."""
@@ -142,9 +145,9 @@ class AdapDpFl(Method):
     # --- the round
 
     def noise(self, state: State, plan: Plan) -> float | None:
-        local = plan.now(state)
+        local, bound = plan.now(state), float(state.method.clip)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
-        return local.learning_rate * math.sqrt(steps) * self.z_now(state, plan) * state.method.clip / batch
+        return local.learning_rate * math.sqrt(steps) * self.z_now(state, plan) * bound / batch
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         """Send the update, the squared norm of the mean gradients and, unless the server has public records, the loss,
