@@ -44,7 +44,7 @@ def knowing(state, **known):
 def sent(here, states, clients=None, federation=None):
     """What all clients send in these states, one after the other."""
     federation = federation or federation_of(here, clients=clients)
-    return [federation.ask("train", s, range(here.clients.count)) for s in states]
+    return [federation.ask("train", s, range(here.plan.population)) for s in states]
 
 
 def budgets(federation, clients=4):

@@ -36,7 +36,7 @@ def silent(**keys):
 
 
 def sent(made, state, plan=None, clients=None):
-    return federation_of(made, plan, clients, rng=RNG).ask("train", state, range(made.clients.count))
+    return federation_of(made, plan, clients, rng=RNG).ask("train", state, range(made.plan.population))
 
 
 def told(square, loss, clients=8, dim=DIM):

@@ -37,7 +37,7 @@ def two_rounds(made, clients=None):
 
 def test_the_norms_are_those_of_autograd():
     made = job(linear(), method="adap-dp-fl-paper", clients=federation((5, 3)))
-    data = made.clients.fetch(range(2), CPU)
+    data = made.federation.data.fetch(range(2), CPU)
     found = record_norms(loop.begin(made).params, data, made.model)
     for x, y, value in zip(data.x, data.y, found, strict=True):
         module = linear()
@@ -48,7 +48,7 @@ def test_the_norms_are_those_of_autograd():
 
 def test_every_client_clips_and_noises_with_its_own_mean_norm():
     made = job(linear(), method="adap-dp-fl-paper", clip_factor=0.5, clients=federation((5, 9, 7)))
-    data = made.clients.fetch(range(3), CPU)
+    data = made.federation.data.fetch(range(3), CPU)
     norms = record_norms(loop.begin(made).params, data, made.model).split((5, 9, 7))
     _, own = two_rounds(made)
     assert torch.allclose(own[:, 0], torch.stack([0.5 * n.mean() for n in norms]), rtol=1e-4)
@@ -57,7 +57,7 @@ def test_every_client_clips_and_noises_with_its_own_mean_norm():
     simulator.store.write("clip", range(3), own)
     rows = simulator.ask("train", quiet, range(3)).weighed()["update"]
     for k, n in enumerate((5, 9, 7)):
-        one = made.clients.fetch([k], CPU)
+        one = made.federation.data.fetch([k], CPU)
         total = made.model.gradients.sums(state.params, one, float(own[k, 0]))
         assert torch.allclose(rows[k], -0.1 * total[0] / n * n / made.plan.mean_client, atol=1e-5)
 
@@ -79,7 +79,7 @@ def test_one_record_shows_in_the_noise_of_the_next_round():
     with_it = [(torch.zeros(10, 4000), torch.zeros(10))] * 3
     loud = torch.zeros(11, 4000), torch.zeros(11)
     loud[0][10, 0], loud[1][10] = 1.0, 50.0
-    neighbour = job(nn.Linear(4000, 1), [*with_it, loud], method="none").clients
+    neighbour = job(nn.Linear(4000, 1), [*with_it, loud], method="none").federation.data
     (_, second), _ = two_rounds(made)
     (_, other), own = two_rounds(made, neighbour)
     assert float(second["update"][3, 1:].std()) < 1e-4  # coordinates in which no record has a gradient

@@ -143,17 +143,17 @@ def test_noise_and_allocation_are_the_same_whatever_the_private_data_given_the_t
     states, _ = rounds_of(here, 4)
     assert len({s.method.ratio for s in states}) > 2  # the contribution did move
     other = tagged([(-7 * x, (y + 1) % 3) for x, y in federation(SIZES, seed=5)], seed=9)
-    assert not torch.equal(other.tags, here.clients.tags)
+    assert not torch.equal(other.tags, here.federation.data.tags)
 
     def noise(clients):  # gradients taken out: what is left is noise, and what is said of it
         federation = federation_of(here, clients=clients, model=replace(here.model, gradients=Nothing()))
         return sent(here, states, federation=federation), budgets(federation)
 
-    (one, own), (two, theirs) = noise(here.clients), noise(other)
+    (one, own), (two, theirs) = noise(here.federation.data), noise(other)
     for a, b in zip(one, two, strict=True):
         assert all(torch.equal(a[name], b[name]) for name in a.fields)
     assert torch.equal(own, theirs)
-    real, changed = (sent(here, states, c) for c in (here.clients, other))
+    real, changed = (sent(here, states, c) for c in (here.federation.data, other))
     for a, b in zip(real, changed, strict=True):
         public = {"spent", "left", "std"} & set(a.fields)
         assert len(public) >= 2 and all(torch.equal(a[name], b[name]) for name in public)
@@ -173,7 +173,7 @@ def test_with_next_to_no_noise_the_contribution_is_the_shapley_share_of_the_grou
     here = replace(here, plan=replace(here.plan, noise_multiplier=1e-7))
     state = loop.begin(here)
     after = play(here, federation=federation_of(here)).after
-    data = here.clients.fetch(range(4), CPU)
+    data = here.federation.data.fetch(range(4), CPU)
     sums = []
     for g in range(groups + 1):
         total = torch.zeros_like(state.params, dtype=torch.float64)
@@ -257,7 +257,7 @@ def test_data_must_say_what_is_private():
     here = made()
     with pytest.raises(DataError, match="private_data"):
         sent(here, [loop.begin(here)], adopt(federation(SIZES)))
-    double = with_tags(adopt(federation(SIZES)), [2 * t.numpy() for t in here.clients.tags.split(SIZES)])
+    double = with_tags(adopt(federation(SIZES)), [2 * t.numpy() for t in here.federation.data.tags.split(SIZES)])
     with pytest.raises(DataError, match="groups = 1"):
         sent(here, [loop.begin(here)], double)
 

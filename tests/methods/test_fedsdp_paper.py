@@ -48,7 +48,7 @@ def made(module=None, clients=None, groups=1, without=(), **keys):
 def sent(here, state=None, clients=None):
     """What leaves the clients: moves, and what was found out, by name."""
     federation = federation_of(here, clients=clients)
-    message = federation.ask("train", state or loop.begin(here), range(here.clients.count))
+    message = federation.ask("train", state or loop.begin(here), range(here.plan.population))
     found = {name: message[name].tolist() for name in ("ratio", "std")} | {"client": message.ids.tolist()}
     scores = dict(zip(SCORED, message["accuracy"].T.tolist(), strict=True))
     return message["update"], found | scores | {"shares": message["shares"]}
@@ -60,7 +60,7 @@ def sent(here, state=None, clients=None):
 def by_hand(here, client, keep, steps, clip):
     """Full-batch gradient descent on some records of a client, written out."""
     module = loop.trained(here, loop.begin(here).params)
-    data = here.clients.fetch([client], CPU)
+    data = here.federation.data.fetch([client], CPU)
     for _ in range(steps):
         module.zero_grad()
         nn.functional.cross_entropy(module(data.x[keep]), data.y[keep]).backward()
@@ -78,7 +78,7 @@ def test_contribution_and_noise_of_a_hand_written_round(empty):
     here = made(linear(), **keys)
     told = sent(here)[1]
     for client, n in enumerate(SIZES):
-        data = here.clients.fetch([client], CPU)
+        data = here.federation.data.fetch([client], CPU)
         tags, held = data.tags.numpy(), np.zeros(n, bool)
         for g in (0, 1):
             place = np.flatnonzero(tags == g)
@@ -136,7 +136,7 @@ def test_the_ratio_of_given_accuracies(monkeypatch, scores, empty, ratio):
 
 def test_what_is_held_out_is_the_same_in_every_round_and_of_every_group():
     here = made(groups=2, held_out=0.3)
-    data = here.clients.fetch(range(3), CPU)
+    data = here.federation.data.fetch(range(3), CPU)
     seen, checked = here.method._split(data)
     assert [len(part.y) for part in (seen, checked)] == [sum(SIZES) - sum(checked.sizes), sum(checked.sizes)]
     for k, n in enumerate(SIZES):
@@ -239,7 +239,7 @@ def test_the_server_takes_the_mean_of_the_weights_by_records():
 
 def test_with_next_to_no_noise_it_learns():
     here = made(learning_rate=0.5, local_steps=3, **QUIET)
-    x, y, state = here.clients.x, here.clients.y, loop.begin(here)
+    x, y, state = here.federation.data.x, here.federation.data.y, loop.begin(here)
 
     def loss(state):
         return float(here.model.loss(loop.trained(here, state.params)(x), y).mean().detach())

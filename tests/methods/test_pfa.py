@@ -169,8 +169,8 @@ def test_the_bound_of_a_record_is_the_clip():
     made = job(method="pfa", budgets="1:0.5,3:0.5", clients=[(30 * x, y) for x, y in federation()], clip=0.2)
     quiet = replace(made.plan, noise_multiplier=1e-9, multipliers=(1e-9,) * 8)
     less = [(x[1:], y[1:]) if i == 3 else (x, y) for i, (x, y) in enumerate((30 * x, y) for x, y in federation())]
-    fewer = job(method="none", clients=less).clients
-    a, b = (rows(made, [3], federation=federation_of(made, quiet, held)) for held in (made.clients, fewer))
+    fewer = job(method="none", clients=less).federation.data
+    a, b = (rows(made, [3], federation=federation_of(made, quiet, held)) for held in (made.federation.data, fewer))
     sums = [12 / 0.1 * a, 12 / 0.1 * b]  # undo learning rate and weight; 12 records are expected, 11 are there
     moved = float((sums[0] - sums[1]).norm())
     assert 0.1 < moved <= 0.2 * (1 + 1e-4)
