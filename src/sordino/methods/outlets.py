@@ -47,6 +47,7 @@ class Outlets(Mapping[str, "Outlet"]):
     used: dict[str, Ints] = field(default_factory=dict)  # by outlet: uses of every client
     outputs: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # by outlet: what it gave last, its version
     uneven: set[str] = field(default_factory=set)  # outlets at which clients had multipliers of their own
+    apart: dict[str, Tensor] = field(default_factory=dict)  # by part of the data: of the total, in this round [clients]
 
     def __getitem__(self, name: str) -> Outlet:
         for release in self.releases:
@@ -131,7 +132,7 @@ class Outlet:
         bounded = self._bounded(x)
         if len(bounded.value) != len(all_of_them.rng.ids):
             raise RunError(
-                f"the outlet {release.name} takes one row a client, {len(all_of_them.rng.ids)}, not "
+                f"the outlet {release.name} takes one row a client, {len(all_of_them.rng.ids)}, and was given "
                 f"{len(bounded.value)}."
             )
         number = self._count()
@@ -183,8 +184,8 @@ class Outlet:
         if before >= release.times:
             often = "once" if release.times == 1 else f"{release.times} times"
             raise RunError(
-                f"the release {release.name} was declared {often} a round; its outlet was used once more. "
-                "Declare times."
+                f"the release {release.name} was declared {often} a round and its outlet was used once more: declare "
+                "`times`."
             )
         used[outlets.places] += 1
         return before
@@ -211,7 +212,13 @@ class Outlet:
             each = multiplier.double().cpu()
         own = 1.0 if outlets.own is None else outlets.own.double().cpu() / outlets.base
         at = torch.from_numpy(outlets.places)
-        outlets.spent[at] += ((whole * own / each) ** 2)[:, 0]
+        used = ((whole * own / each) ** 2)[:, 0]
+        if release.part:  # a record lies in one part: the dearest one counts
+            spent = outlets.apart.setdefault(release.part, torch.zeros_like(outlets.spent))
+            before = torch.stack([*outlets.apart.values()]).amax(dim=0)[at]
+            spent[at] += used
+            used = torch.stack([*outlets.apart.values()]).amax(dim=0)[at] - before
+        outlets.spent[at] += used
         worst = float(outlets.spent[at].max()) if len(at) else 0.0
         if worst > 1 + SLACK:
             raise RunError(
