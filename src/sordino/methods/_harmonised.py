@@ -27,8 +27,8 @@ multiplier z_t has rho_t = K / (2 z_t^2); a client's rho_t are fixed before each
 than rho = 1/(2 z^2), z being the calibrated multiplier of the whole run. At every order a the divergences then sum to
 rho a at most, and a filter on that sum gives D_a <= rho a (Feldman and Zrnic 2021; filters: Rogers et al. 2016). Where
 all of a run's noise is Gaussian its rounds are 1/z-GDP together (Smith and Thakurta 2022), which is less; the run is
-charged as the one or the other. A filter of rho alone knows no amplification: batches must be full. Nor does it know what
-L1-Laplace and staircase noise have beyond rho, which costs them about a sixth more noise where nobody is ever away."""
+charged as the one or the other. A filter of rho alone knows no amplification: batches must be full. Nor does it know
+what L1-Laplace and staircase noise have beyond rho, which costs them about a sixth more noise where nobody is away."""
 
 from __future__ import annotations
 
@@ -240,9 +240,7 @@ class Harmonised(Method):
         rows, kept = (torch.cat([part[j] for part in done])[back] for j in (0, 1))
         return rows, kept
 
-    def _alike(
-        self, state: State, site: Site, name: str, outlet: str, multiplier: Tensor | None
-    ) -> tuple[Rows, Rows]:
+    def _alike(self, state: State, site: Site, name: str, outlet: str, multiplier: Tensor | None) -> tuple[Rows, Rows]:
         """Train clients with noise of that name, which leaves through the outlets whose names end so."""
 
         def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
