@@ -71,7 +71,7 @@ def play(
         arrived = plan.channel.carry(sent, here.at("channel", phase))
         seen = received(arrived, releases, now.round, here, rng, late=plan.stragglers.late > 0)
         now = method.between(phase, now, seen, plan) if phase != method.phases[-1] else now
-    after = replace(method.merge(now, seen, plan), round=state.round + 1)
+    after = replace(method.merge(now, seen, plan.merging(here)), round=state.round + 1)
     return Played(sent, seen, after)
 
 

@@ -189,8 +189,8 @@ def answer(
         row,
         round=state.round,
         split=setting(method, plan).split,
-        own=plan.z_of(ids, state.params) if plan.multipliers else None,
-        base=plan.z if plan.multipliers else 1.0,
+        own=plan.z_of(ids, state.params) if plan.multipliers and plan.noise_multiplier is not None else None,
+        base=plan.noise_multiplier or 1.0,  # None: a printed method, which hands over its clients' own multipliers
         spent=None if spent is None else spent.double().clone(),
         witness=witness,
     )

@@ -12,10 +12,12 @@ from sordino.algorithms.fedavg import FedAvg
 from sordino.algorithms.local import Local
 from sordino.channels.base import Channel
 from sordino.channels.direct import Direct
-from sordino.core.rng import Ints
+from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Model, State
+from sordino.methods.outlets import stream_along
 from sordino.methods.stragglers import Stragglers
 from sordino.privacy.crowd import Crowd
+from sordino.privacy.release import DICE
 from sordino.privacy.samplers import FixedSize, Sampler
 
 
@@ -57,6 +59,7 @@ class Plan:
     public: Public | None = None  # data that the server may use; clients get a plan without it,
     server_data: bool = False  # which says whether there are any
     capped: bool = False  # whether clients' own budgets may keep them out of rounds
+    dice: Stream | None = None  # public randomness of the server in a merge; clients get none, and no noise is from it
 
     @property
     def z(self) -> float:
@@ -126,6 +129,12 @@ class Plan:
     def server(self, heard: float, noisy: bool = True) -> Server:
         """What the server's step may read; `heard` is the share of the clients whose messages are in the mean."""
         return Server(self.server_lr, heard, noisy, self.local, self.mean_steps)
+
+    def merging(self, round: Stream) -> Plan:
+        """Return the plan as the server has it while it merges, given the stream of the round.
+
+        The dice have a stream of their own, which no release of the server may name as its key."""
+        return replace(self, dice=stream_along(round, DICE))
 
     def now(self, state: State) -> Local:
         """How clients train in the round that begins with this state: the schedule sets the learning rate."""

@@ -87,7 +87,7 @@ def _rounds(
         faults.point("paid")
         epsilon = beside.submit(spent, job, ledger.charged, not _goes_on(job, ledger, done + 1))
         before, seen, sent = _round(job, method, state, cohort.tolist(), rng)
-        state = _average(job, method.merge(before, seen, job.plan))
+        state = _average(job, method.merge(before, seen, job.plan.merging(rng)))
         faults.point("merged")
         done += 1
         state = replace(state, round=done)
