@@ -132,7 +132,7 @@ class DpSgd(Method):
     def linear(self, plan: Plan) -> bool:
         """One step of plain SGD with one batch rate for all is the noisy sum times a public number; on a direct channel
         nothing is made of it."""
-        return plan.channel.name != "direct" and self._why_not_linear(plan) is None
+        return not plan.channel.shows_rows and self._why_not_linear(plan) is None
 
     def _why_not_linear(self, plan: Plan) -> str | None:
         least, algorithm = plan.local.count(plan.smallest_client), plan.algorithm
@@ -157,7 +157,7 @@ class DpSgd(Method):
         return None
 
     def require(self, plan: Plan) -> None:
-        if plan.channel.name != "direct" and (why := self._why_not_linear(plan)) is not None:
+        if not plan.channel.shows_rows and (why := self._why_not_linear(plan)) is not None:
             raise SpecError(why)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
