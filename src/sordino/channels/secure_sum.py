@@ -58,7 +58,7 @@ class SecureSum:
 
     def _signed(self, value: Tensor) -> Tensor:
         """Return whole numbers modulo 2^bits, as signed ones."""
-        half = 2 ** (self.bits - 1)
+        half = 1 << (self.bits - 1)
         found: Tensor = (value.long() + half).remainder(2 * half) - half
         return found
 
