@@ -28,7 +28,9 @@ NUMBERED = re.compile(r"(.*) (#|\d+)$")
 class Witness(Protocol):
     """Sees what goes into an outlet and what comes out of it, and may hand back something else (rehearsals)."""
 
-    def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor) -> Tensor: ...
+    def passed(
+        self, release: Release, x: Bounded, ids: Ints, output: Tensor, multiplier: Tensor | None
+    ) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class Outlet:
                 silent = torch.isinf(multiplier).reshape(-1, *(1,) * (output.ndim - 1))
                 output = torch.where(silent, torch.zeros((), dtype=output.dtype, device=output.device), output)
         if all_of_them.witness is not None:
-            output = all_of_them.witness.passed(release, bounded, all_of_them.rng.ids, output)
+            output = all_of_them.witness.passed(release, bounded, all_of_them.rng.ids, output, multiplier)
         all_of_them.outputs[release.name] = output
         return output
 

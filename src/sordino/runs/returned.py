@@ -199,7 +199,3 @@ def _shown(found: Any) -> str:
     if isinstance(found, tuple | list):
         return f"{len(found)} things: {', '.join(map(_shown, found[:4]))}"
     return "nothing (None)" if found is None else f"a {type(found).__name__}"
-
-
-def rehearse(job: Job) -> None:
-    """Play before the run; see runs/rehearsal.py."""

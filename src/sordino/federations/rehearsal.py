@@ -1,0 +1,283 @@
+"""The rehearsal: three plays of two rounds on made-up records, which refuse a method from which a value leaves past an
+outlet, or whose outlets are given more than was declared.
+
+1. The first play records what goes into every outlet and what comes out of it.
+2. Other records, and the outlets hand back what came out before: messages and weights must be the same bit for bit, in
+   the second round too, and so must the number of uses and the noise multipliers. Whatever differs follows the records
+   and has left past an outlet, now or through what clients keep.
+3. One unit is replaced: it moves what goes into an outlet by at most `swing` bounds, in its client's row and in one part
+   of the data alone. Where the price is that of an added or removed unit, another client has one record (or user) less,
+   which moves the first use of an outlet by one bound at most; later uses follow the public sizes of clients.
+
+Everyone answers in time, the second round is the last one of the plan, and what clients keep is thrown away. What a
+rehearsal cannot see: a branch that made-up records never reach, and code that recognises a rehearsal. Uses, bounds,
+multipliers and totals are therefore checked in every real round as well (methods/outlets.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.core.errors import RunError, SordinoError
+from sordino.core.message import Message
+from sordino.core.rng import Ints, Stream
+from sordino.core.types import Batch, State
+from sordino.federations.base import Work
+from sordino.federations.simulator import answer
+from sordino.federations.store import Store
+from sordino.methods.base import started
+from sordino.methods.outlets import received
+from sordino.privacy.clip import Bounded
+from sordino.privacy.release import Release
+
+SLACK = 1e-4  # of a bound: what adding up float32 numbers in another order may move
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Made-up clients: their records in each of the three plays. Sizes are public, and change where a unit is gone."""
+
+    ids: tuple[int, ...]
+    first: Batch
+    other: Batch  # every record is another one
+    changed: Batch  # as the first, but for
+    replaced: frozenset[int] = frozenset()  # clients one unit of which is another one,
+    removed: frozenset[int] = frozenset()  # and clients that have one unit less
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of one play, as clients that are all asked at once."""
+
+    batch: Batch
+
+    @property
+    def count(self) -> int:
+        return len(self.batch.sizes)
+
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(sorted(set(self.batch.sizes)))
+
+    def mean_size(self) -> float:
+        return sum(self.batch.sizes) / max(1, self.count)
+
+    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
+        return self.batch
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One phase of a round: the public state in which it begins, and what was sent in it."""
+
+    phase: str
+    state: State
+    message: Message
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One client's row on its way through an outlet."""
+
+    release: Release
+    value: Tensor  # what went in,
+    output: Tensor  # and what came out
+    multiplier: Tensor | None
+
+
+Place = tuple[int, str, int]  # number of the scene, outlet, client
+
+
+class Recorder:
+    """Keeps what passes the outlets and, given an earlier recording, hands back what came out then."""
+
+    def __init__(self, name: str, earlier: Recorder | None = None) -> None:
+        self.name, self.earlier, self.scene = name, earlier, 0
+        self.passages: dict[Place, list[Passage]] = {}
+
+    def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor, multiplier: Tensor | None) -> Tensor:
+        rows = []
+        for k, client in enumerate(ids.tolist()):
+            before = self.passages.setdefault((self.scene, release.name, client), [])
+            own = None if multiplier is None else multiplier[k].clone()
+            before.append(Passage(release, x.value[k].clone(), output[k].clone(), own))
+            if self.earlier is not None:
+                known = self.earlier.passages.get((self.scene, release.name, client), [])
+                if len(known) < len(before):
+                    raise RunError(often(self.name, release.name))
+                rows.append(known[len(before) - 1].output)
+        return torch.stack(rows) if rows else output
+
+
+def often(name: str, outlet: str) -> str:
+    return (
+        f"{name}: how often the outlet {outlet} is used follows the clients' records, which gives them away. Use it a "
+        "number of times that the public plan says."
+    )
+
+
+class Rehearsal:
+    """A method, a small model on the CPU and a small plan, played with made-up clients."""
+
+    def __init__(self, name: str, work: Work, cast: Cast) -> None:
+        self.name, self.work, self.cast = name, work, cast
+        self.rng = Stream.research(0).at("rehearsal")
+
+    def run(self) -> None:
+        """Play three times; the first thing that must not be is one error."""
+        scenes, first = self.first()
+        other = self._again(scenes, first, self.cast.other)
+        self._same_uses(first, other)
+        changed = self._again(scenes, first, self.cast.changed, compare=False)
+        self._moves(scenes, first, changed)
+
+    def first(self) -> tuple[list[Scene], Recorder]:
+        """Play two rounds as they would be, merge included; return what was sent in every phase, and the recording."""
+        method, plan = self.work.method, self.work.plan
+        recorder, store, scenes = Recorder(self.name), Store(), list[Scene]()
+        state = started(method, State(self.work.model.layout.read(self.work.model.module)), self.work.model.layout, plan)
+        for number in (0, plan.rounds - 1):
+            state = before = replace(state, round=number)
+            if method.over(state, plan):
+                break
+            rng = self.rng.at("round", number)
+            for phase in method.phases:
+                recorder.scene = len(scenes)
+                message = self._answer(phase, state, self.cast.first, store, recorder)
+                scenes.append(Scene(phase, state, message))
+                declared = method.releases(plan, number, state)
+                releases = [r for r in declared if (r.phase or method.phases[0]) == phase]
+                arrived = plan.channel.carry(plan.channel.seal(message, self.cast.ids), rng.at("channel"))
+                seen = received(arrived, releases, number, rng, self.rng)
+                if phase != method.phases[-1]:
+                    state = method.between(phase, state, seen, plan)
+            state = method.merge(state, seen, plan)
+            method.noise(before, plan), method.decided(state, plan)
+        return scenes, recorder
+
+    def _again(self, scenes: list[Scene], first: Recorder, batch: Batch, compare: bool = True) -> Recorder:
+        """Play the same scenes with other records; the outlets hand back what they gave in the first play."""
+        recorder, store = Recorder(self.name, first), Store()
+        for recorder.scene, scene in enumerate(scenes):
+            message = self._answer(scene.phase, scene.state, batch, store, recorder)
+            if compare:
+                self._same_message(scene, message)
+        return recorder
+
+    def _answer(self, phase: str, state: State, batch: Batch, store: Store, recorder: Recorder) -> Message:
+        rng = self.rng.at("round", state.round).at("clients")
+        try:
+            return answer(self.work, store, Records(batch), CPU, phase, state, np.array(self.cast.ids), rng, recorder)
+        except SordinoError as error:
+            raise error if str(error).startswith(self.name) else RunError(f"{self.name}: {error}") from error
+
+    # --- what must hold
+
+    def _same_message(self, scene: Scene, message: Message) -> None:
+        """Refuse what follows the records although all outlets gave what they gave before."""
+        first = scene.message
+        later = "" if not scene.state.round else "in a later round, "
+        if first.fields.keys() != message.fields.keys():
+            raise RunError(f"{self.name}: {later}which fields a message has follows the clients' records.")
+        for field, value in message.fields.items():
+            if not same(first[field], value):
+                way = "through what clients keep (site.own), " if later else ""
+                raise RunError(
+                    f"{self.name}: {later}the field {field} follows the clients' records past the outlets: {way}with "
+                    "other records and the same outputs of the outlets it is another one. Send what site.out[...] "
+                    "returns, or what is made of that alone."
+                )
+        if not same(first.weight, message.weight):
+            raise RunError(
+                f"{self.name}: {later}the weights of a message follow the clients' records, and they are public. Take "
+                "them from the sizes of clients or from the plan, or release them through an outlet."
+            )
+
+    def _same_uses(self, first: Recorder, other: Recorder) -> None:
+        for place, passages in first.passages.items():
+            again = other.passages.get(place, [])
+            if len(again) != len(passages):
+                raise RunError(often(self.name, place[1]))
+            for one, two in zip(passages, again, strict=True):
+                if not same(one.multiplier, two.multiplier):
+                    raise RunError(
+                        f"{self.name}: the noise multiplier of the outlet {place[1]} follows the clients' records. "
+                        "Compute it from the plan and from what was released before."
+                    )
+
+    def _moves(self, scenes: list[Scene], first: Recorder, changed: Recorder) -> None:
+        """Compare what went into the outlets with and without one unit."""
+        parts: dict[int, dict[str, str]] = {}  # by client: which parts of the data were touched, and by which outlet
+        for (scene, outlet, client), before, after in _pairs(first, changed, self.name):
+            for use, (one, two) in enumerate(zip(before, after, strict=True)):
+                release = one.release
+                self._within(release, one, two)
+                if client in self.cast.removed and (use or scenes[scene].state.round):
+                    break
+                moved = length(two.value.double() - one.value.double(), release)
+                self._moved(release, client, moved)
+                if release.part and moved > SLACK * float(release.bound or 0.0):
+                    parts.setdefault(client, {})[release.part] = outlet
+        for outlets in parts.values():
+            if len(outlets) > 1:
+                raise RunError(
+                    f"{self.name}: one unit moves the outlets {' and '.join(outlets.values())}, whose parts of the data "
+                    "were declared to be disjoint."
+                )
+
+    def _within(self, release: Release, *passages: Passage) -> None:
+        """Where a row is one unit's, or clipped for a server's noise, it must keep the bound as it is."""
+        bound = float(release.bound or 0.0)
+        for passage in passages if release.unit == "client" or release.where == "server" else ():
+            norm = length(passage.value.double(), release)
+            if not norm <= bound * (1 + SLACK):
+                raise RunError(
+                    f"{self.name}: a row of norm {norm:.4g} goes into the outlet {release.name}, which declares the "
+                    f"bound {bound:.4g}. Hand the outlet a tensor, which it clips, or clip it to the bound."
+                )
+
+    def _moved(self, release: Release, client: int, moved: float) -> None:
+        bound, many = float(release.bound or 0.0), 0
+        if client in self.cast.replaced:
+            many, what = release.swing, f"replacing one {release.unit}"
+        elif client in self.cast.removed:
+            many, what = 1, f"removing one {release.unit}"
+        if moved <= bound * (many + SLACK):
+            return
+        if not many:
+            raise RunError(
+                f"{self.name}: a client's row in the outlet {release.name} follows the records of another client. Row i "
+                "of what train computes must depend on client i and the state alone."
+            )
+        raise RunError(
+            f"{self.name}: {what} moves what goes into the outlet {release.name} by {moved:.4g}; declared is {many} x "
+            f"the bound {bound:.4g}. Clip the contribution of every {release.unit}, add them up, and let nothing "
+            "private but the sum reach the outlet."
+        )
+
+
+def _pairs(first: Recorder, changed: Recorder, name: str) -> Iterator[tuple[Place, list[Passage], list[Passage]]]:
+    for place, before in first.passages.items():
+        after = changed.passages.get(place, [])
+        if len(after) != len(before):
+            raise RunError(often(name, place[1]))
+        yield place, before, after
+
+
+def length(row: Tensor, release: Release) -> float:
+    """Return the norm of a row, the one that the release is bounded in."""
+    return float(torch.linalg.vector_norm(row.flatten(), ord=release.norm))
+
+
+def same(one: Tensor | None, two: Tensor | None) -> bool:
+    """Return whether two tensors are the same bit for bit; not-a-number is the same as itself."""
+    if one is None or two is None:
+        return one is two
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    return bool(((one == two) | ((one != one) & (two != two))).all())

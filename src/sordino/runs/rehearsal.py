@@ -1,0 +1,170 @@
+"""Rehearse a job before its run: a small plan, the model on the CPU and made-up records of the right shape.
+
+Nothing of the clients' records is used but the shape and type of one; labels come from the model's outputs, tags from
+the method's groups. Plays and laws are in federations/rehearsal.py."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from sordino.core import plugin
+from sordino.core.state import Snapshot
+from sordino.core.types import Batch, Model
+from sordino.federations.base import Work
+from sordino.federations.rehearsal import Cast, Rehearsal
+from sordino.gradients.engine import Gradients
+from sordino.methods import pricing
+from sordino.methods.base import Method, Plan, Public, Release
+from sordino.methods.stragglers import Stragglers
+from sordino.privacy import derive
+from sordino.privacy.events import NonPrivate
+from sordino.runs import returned
+from sordino.runs.job import Job
+
+CLIENTS, RECORDS, USERS = 4, 3, (1, 2)  # made-up ones; records of a client; records of a client's users
+STEPS, RATE = 2, 0.75  # local steps at most, so that a second use shows; of the records in a batch that is drawn
+LARGE = 100.0  # how much larger the one unit is that is replaced
+CPU = torch.device("cpu")
+
+
+def rehearse(job: Job) -> None:
+    """Refuse a method from which a value leaves past an outlet; before there is a folder or a charge.
+
+    A method that promises nothing has nothing to refuse; where someone brought it, two rounds are played all the same,
+    for the shapes of what it returns."""
+    name, method = job.spec.method, returned.checked(job)
+    ours, promises = plugin.ours("methods", name), promising(method.releases(job.plan))
+    if ours and not promises:
+        return
+    model = job.model if job.device.type == "cpu" else on_cpu(job.model)
+    one = job.clients.fetch([0], CPU)
+    made_up = MadeUp.like(one, model.module, getattr(method, "groups", 1))
+    by_user = job.plan.unit == "user" and method.viewer == "server"
+    sizes = (len(USERS) if by_user else min(RECORDS, job.plan.sizes[-1]),) * CLIENTS
+    plan = small(job.plan, sizes[0])
+    if job.plan.public is not None:
+        plan = replace(plan, public=Public(model, made_up.draw((RECORDS,), None, 4)))
+    rehearsal = Rehearsal(name, Work(method, model, plan), cast_of(made_up, method, plan))
+    rehearsal.run() if promises else rehearsal.first()
+
+
+def promising(releases: tuple[Release, ...]) -> bool:
+    """Return whether the releases have a finite price."""
+    return not any(isinstance(r.mechanism.event(), NonPrivate) for r in releases)
+
+
+def on_cpu(model: Model) -> Model:
+    """Return a copy of a model whose gradients are computed on the CPU."""
+    module = copy.deepcopy(model.module).cpu()
+    return Model(module, model.layout, model.loss, Gradients.of(module, model.loss, model.layout))
+
+
+def small(plan: Plan, size: int) -> Plan:
+    """Return the plan of a rehearsal: few records, few steps, two rounds at least, and everyone answers in time.
+
+    A draw of records stays one, with a rate at which some of a few are drawn; clients keep multipliers of their own."""
+    local, least = plan.local, max(CLIENTS, plan.population)
+    full = all(local.rate(n) >= 1 for n in plan.sizes)
+    steps = min(STEPS, max(local.count(n) for n in plan.sizes))
+    own = plan.multipliers
+    return replace(
+        plan,
+        rounds=max(2, plan.rounds),
+        max_participations=None if plan.max_participations is None else max(2, plan.max_participations),
+        population=least,
+        multipliers=tuple(own[k % len(own)] for k in range(least)) if own else (),
+        local=replace(local, steps=steps, epochs=None, batch_size=None, batch_rate=1.0 if full else RATE),
+        sizes=(size,),
+        mean_client=float(size),
+        mean_steps=float(steps),
+        stragglers=Stragglers(),
+    )
+
+
+def cast_of(made_up: MadeUp, method: Method, plan: Plan) -> Cast:
+    """Return made-up clients for all three plays: one unit is replaced, or as many copies as a user may have, and one
+    removed where that is what the price speaks of."""
+    ids = (*range(CLIENTS - 1), plan.population - 1)
+    releases = method.releases(plan)
+    unit, at_clients = releases[0].unit, all(r.where == "client" for r in releases)
+    copies = min(2, plan.clients_per_user) if unit == "user" else 1
+    removes = derive.relation(releases, pricing.setting(method, plan)) == "add/remove"
+    removed = ids[copies : copies + 1] if removes and at_clients and unit != "client" else ()
+    groups = USERS if plan.unit == "user" or made_up.users else None
+    size = sum(USERS) if groups else plan.sizes[0]
+    last = {"client": size, "user": USERS[-1]}.get(unit, 1)  # records of the unit, the last ones of a client
+    first, other = (made_up.draw((size,) * CLIENTS, groups, seed) for seed in (1, 2))
+    strange = made_up.draw((size,) * CLIENTS, groups, 3, LARGE)
+    x, y = first.x.clone(), first.y.clone()
+    for k in range(copies):
+        rows = slice((k + 1) * size - last, (k + 1) * size)
+        x[rows], y[rows] = strange.x[rows], strange.y[rows]
+    changed = replace(first, x=x, y=y)
+    if removed:
+        changed = without(changed, copies, last)
+    return Cast(ids, first, other, changed, frozenset(ids[:copies]), frozenset(removed))
+
+
+def without(batch: Batch, client: int, last: int) -> Batch:
+    """Return the records without the last ones of a client, which are those of one unit."""
+    end = sum(batch.sizes[: client + 1])
+    keep = torch.tensor([not end - last <= k < end for k in range(len(batch.y))])
+    groups = batch.groups
+    if groups is not None:
+        groups = (*groups[:client], groups[client][:-1], *groups[client + 1 :])
+    return replace(batch.where(keep), groups=groups)
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """Records of a shape, drawn from a law that the model can take."""
+
+    x: Tensor  # of the right type and shape, without records
+    y: Tensor
+    law: str  # of the features: normal, unit (between 0 and 1) or zero; or below
+    high: int  # for whole numbers
+    classes: int
+    users: bool
+    groups: int | None  # of private attributes
+
+    @staticmethod
+    def like(one: Batch, module: nn.Module, groups: object) -> MadeUp:
+        """Return the widest law whose records the model takes; labels are as many as its outputs."""
+        tags = None if one.tags is None else groups if isinstance(groups, int) else 1
+        words = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
+        high = min(words, default=256 if one.x.dtype == torch.uint8 else 2)
+        laws = ("normal", "unit", "zero") if one.x.is_floating_point() else ("whole", "zero")
+        made = MadeUp(one.x[:0].clone(), one.y[:0].clone(), "zero", high, 2, one.groups is not None, tags)
+        for law in laws:
+            tried = replace(made, law=law)
+            try:
+                with Snapshot(module), torch.no_grad():
+                    out = module(tried.draw((RECORDS,), None, 1).x)
+            except Exception:  # a model of someone's own may take but a part of all numbers
+                continue
+            if bool(torch.isfinite(out).all()):
+                return replace(tried, classes=max(2, int(out.shape[-1]) if out.ndim > 1 else 2))
+        return made
+
+    def draw(self, sizes: tuple[int, ...], users: tuple[int, ...] | None, seed: int, scale: float = 1.0) -> Batch:
+        """Return records of clients of these sizes; normal ones are `scale` times as large as usual."""
+        draw, n = torch.Generator().manual_seed(seed), sum(sizes)
+        x, y, shape = self.x, self.y, (n, *self.x.shape[1:])
+        if self.law == "normal":
+            x = (scale * torch.randn(shape, generator=draw)).to(x.dtype)
+        elif self.law == "unit":
+            x = torch.rand(shape, generator=draw).to(x.dtype)
+        else:
+            x = torch.randint(self.high if self.law == "whole" else 1, shape, generator=draw).to(x.dtype)
+        targets = (n, *y.shape[1:])
+        if y.is_floating_point():
+            y = torch.rand(targets, generator=draw).to(y.dtype)
+        else:
+            y = torch.randint(self.classes, targets, generator=draw).to(y.dtype)
+        tags = None if self.groups is None else torch.randint(self.groups + 1, (n,), generator=draw)
+        return Batch(x, y, sizes, None if users is None else (users,) * len(sizes), tags)
