@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -37,20 +36,23 @@ def rehearse(job: Job) -> None:
 
     A method that promises nothing has nothing to refuse; where someone brought it, two rounds are played all the same,
     for the shapes of what it returns."""
-    name, method = job.spec.method, returned.checked(job)
-    ours, promises = plugin.ours("methods", name), promising(method.releases(job.plan))
-    if ours and not promises:
-        return
+    releases = returned.checked(job).releases(job.plan)
+    if promising(releases):
+        prepared(job).run()
+    elif not plugin.ours("methods", job.spec.method):
+        prepared(job).first()
+
+
+def prepared(job: Job) -> Rehearsal:
+    """Return the rehearsal of a job: its method with made-up clients."""
+    method, plan = returned.checked(job), job.plan
     model = job.model if job.device.type == "cpu" else on_cpu(job.model)
-    one = job.clients.fetch([0], CPU)
-    made_up = MadeUp.like(one, model.module, getattr(method, "groups", 1))
-    by_user = job.plan.unit == "user" and method.viewer == "server"
-    sizes = (len(USERS) if by_user else min(RECORDS, job.plan.sizes[-1]),) * CLIENTS
-    plan = small(job.plan, sizes[0])
-    if job.plan.public is not None:
+    made_up = MadeUp.like(job.clients.fetch([0], CPU), model.module, getattr(method, "groups", 1))
+    by_user = plan.unit == "user" and method.viewer == "server"  # sizes are then numbers of users
+    plan = small(plan, len(USERS) if by_user else min(RECORDS, plan.sizes[-1]))
+    if plan.public is not None:
         plan = replace(plan, public=Public(model, made_up.draw((RECORDS,), None, 4)))
-    rehearsal = Rehearsal(name, Work(method, model, plan), cast_of(made_up, method, plan))
-    rehearsal.run() if promises else rehearsal.first()
+    return Rehearsal(job.spec.method, Work(method, model, plan), cast_of(made_up, method, plan))
 
 
 def promising(releases: tuple[Release, ...]) -> bool:
@@ -98,7 +100,8 @@ def cast_of(made_up: MadeUp, method: Method, plan: Plan) -> Cast:
     groups = USERS if plan.unit == "user" or made_up.users else None
     size = sum(USERS) if groups else plan.sizes[0]
     last = {"client": size, "user": USERS[-1]}.get(unit, 1)  # records of the unit, the last ones of a client
-    first, other = (made_up.draw((size,) * CLIENTS, groups, seed) for seed in (1, 2))
+    first = made_up.draw((size,) * CLIENTS, groups, 1)
+    other = made_up.opposite(first, 2)
     strange = made_up.draw((size,) * CLIENTS, groups, 3, LARGE)
     x, y = first.x.clone(), first.y.clone()
     for k in range(copies):
@@ -156,7 +159,7 @@ class MadeUp:
         draw, n = torch.Generator().manual_seed(seed), sum(sizes)
         x, y, shape = self.x, self.y, (n, *self.x.shape[1:])
         if self.law == "normal":
-            x = (scale * torch.randn(shape, generator=draw)).to(x.dtype)
+            x = (scale * (0.5 + torch.randn(shape, generator=draw))).to(x.dtype)
         elif self.law == "unit":
             x = torch.rand(shape, generator=draw).to(x.dtype)
         else:
@@ -168,3 +171,13 @@ class MadeUp:
             y = torch.randint(self.classes, targets, generator=draw).to(y.dtype)
         tags = None if self.groups is None else torch.randint(self.groups + 1, (n,), generator=draw)
         return Batch(x, y, sizes, None if users is None else (users,) * len(sizes), tags)
+
+    def opposite(self, batch: Batch, seed: int) -> Batch:
+        """Return other records of the same clients, as unlike the given ones as the law allows."""
+        x, y = batch.x, batch.y
+        if self.law == "normal":
+            x = -3 * x
+        elif self.law != "zero":
+            x = (1 if self.law == "unit" else self.high - 1) - x
+        y = 1 - y if y.is_floating_point() else ((y.long() + 1) % self.classes).to(y.dtype)
+        return replace(batch, x=x.to(batch.x.dtype), y=y, tags=self.draw(batch.sizes, None, seed).tags)
