@@ -82,7 +82,9 @@ def test_every_method_passes_however_clients_train(method, way):
     rehearse(made)
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if "batch_sampling" in plugin.load("methods", m).__annotations__])
+@pytest.mark.parametrize(
+    "method", [m for m in METHODS if "batch_sampling" in plugin.load("methods", m).__annotations__]
+)
 def test_batches_of_a_fixed_size_pass(method):
     rehearse(usual(method, batch_sampling="fixed", local={"steps": 2, "batch_rate": 0.4}))
 

@@ -140,7 +140,9 @@ class Rehearsal:
         """Play two rounds as they would be, merge included; return what was sent in every phase, and the recording."""
         method, plan = self.work.method, self.work.plan
         recorder, store, scenes = Recorder(self.name), Store(), list[Scene]()
-        state = started(method, State(self.work.model.layout.read(self.work.model.module)), self.work.model.layout, plan)
+        state = started(
+            method, State(self.work.model.layout.read(self.work.model.module)), self.work.model.layout, plan
+        )
         for number in (0, plan.rounds - 1):
             state = before = replace(state, round=number)
             if method.over(state, plan):

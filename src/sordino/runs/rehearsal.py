@@ -1,6 +1,6 @@
 """Rehearse a job before its run: a small plan, the model on the CPU and made-up records of the right shape.
 
-Nothing of the clients' records is used but the shape and type of one; labels come from the model's outputs, tags from
+Of the clients' records only public facts are used, the shape and type of one; labels come from the model's outputs, tags from
 the method's groups. Plays and laws are in federations/rehearsal.py."""
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import copy
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sordino.core import plugin
 from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Model
 from sordino.federations.base import Work
+from sordino.federations.facts import Facts
 from sordino.federations.rehearsal import Cast, Rehearsal
 from sordino.gradients.engine import Gradients
 from sordino.methods import pricing
@@ -28,7 +29,6 @@ from sordino.runs.job import Job
 CLIENTS, RECORDS, USERS = 4, 3, (1, 2)  # made-up ones; records of a client; records of a client's users
 STEPS, RATE = 2, 0.75  # local steps at most, so that a second use shows; of the records in a batch that is drawn
 LARGE = 100.0  # how much larger the one unit is that is replaced
-CPU = torch.device("cpu")
 
 
 def rehearse(job: Job) -> None:
@@ -47,7 +47,7 @@ def prepared(job: Job) -> Rehearsal:
     """Return the rehearsal of a job: its method with made-up clients."""
     method, plan = returned.checked(job), job.plan
     model = job.model if job.device.type == "cpu" else on_cpu(job.model)
-    made_up = MadeUp.like(job.clients.fetch([0], CPU), model.module, getattr(method, "groups", 1))
+    made_up = MadeUp.like(job.federation.facts, model.module, getattr(method, "groups", None))
     by_user = plan.unit == "user" and method.viewer == "server"  # sizes are then numbers of users
     plan = small(plan, len(USERS) if by_user else min(RECORDS, plan.sizes[-1]))
     if plan.public is not None:
@@ -127,23 +127,22 @@ def without(batch: Batch, client: int, last: int) -> Batch:
 class MadeUp:
     """Records of a shape, drawn from a law that the model can take."""
 
-    x: Tensor  # of the right type and shape, without records
-    y: Tensor
-    law: str  # of the features: normal, unit (between 0 and 1) or zero; or below
-    high: int  # for whole numbers
+    x: tuple[tuple[int, ...], torch.dtype]  # shape and type of one record
+    y: tuple[tuple[int, ...], torch.dtype]  # and of its target
+    law: str  # of the features: normal, unit (between 0 and 1), whole or zero
+    high: int  # whole numbers are below it
     classes: int
     users: bool
     groups: int | None  # of private attributes
 
     @staticmethod
-    def like(one: Batch, module: nn.Module, groups: object) -> MadeUp:
+    def like(facts: Facts, module: nn.Module, groups: object) -> MadeUp:
         """Return the widest law whose records the model takes; labels are as many as its outputs."""
-        tags = None if one.tags is None else groups if isinstance(groups, int) else 1
+        tags = groups if isinstance(groups, int) and facts.tags is not None else facts.tags
         words = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
-        high = min(words, default=256 if one.x.dtype == torch.uint8 else 2)
-        laws = ("normal", "unit", "zero") if one.x.is_floating_point() else ("whole", "zero")
-        made = MadeUp(one.x[:0].clone(), one.y[:0].clone(), "zero", high, 2, one.groups is not None, tags)
-        for law in laws:
+        high = min(words, default=256 if facts.x[1] == torch.uint8 else 2)
+        made = MadeUp(facts.x, facts.y, "zero", high, 2, facts.users is not None, tags)
+        for law in ("normal", "unit", "zero") if facts.x[1].is_floating_point else ("whole", "zero"):
             tried = replace(made, law=law)
             try:
                 with Snapshot(module), torch.no_grad():
@@ -151,26 +150,25 @@ class MadeUp:
             except Exception:  # a model of someone's own may take but a part of all numbers
                 continue
             if bool(torch.isfinite(out).all()):
-                return replace(tried, classes=max(2, int(out.shape[-1]) if out.ndim > 1 else 2))
+                return replace(tried, classes=int(out.shape[-1]) if out.ndim > 1 and out.shape[-1] > 1 else 2)
         return made
 
     def draw(self, sizes: tuple[int, ...], users: tuple[int, ...] | None, seed: int, scale: float = 1.0) -> Batch:
         """Return records of clients of these sizes; normal ones are `scale` times as large as usual."""
         draw, n = torch.Generator().manual_seed(seed), sum(sizes)
-        x, y, shape = self.x, self.y, (n, *self.x.shape[1:])
+        shape, targets = (n, *self.x[0]), (n, *self.y[0])
         if self.law == "normal":
-            x = (scale * (0.5 + torch.randn(shape, generator=draw))).to(x.dtype)
+            x = scale * (0.5 + torch.randn(shape, generator=draw))
         elif self.law == "unit":
-            x = torch.rand(shape, generator=draw).to(x.dtype)
+            x = torch.rand(shape, generator=draw)
         else:
-            x = torch.randint(self.high if self.law == "whole" else 1, shape, generator=draw).to(x.dtype)
-        targets = (n, *y.shape[1:])
-        if y.is_floating_point():
-            y = torch.rand(targets, generator=draw).to(y.dtype)
+            x = torch.randint(self.high if self.law == "whole" else 1, shape, generator=draw)
+        if self.y[1].is_floating_point:
+            y = torch.rand(targets, generator=draw)
         else:
-            y = torch.randint(self.classes, targets, generator=draw).to(y.dtype)
+            y = torch.randint(self.classes, targets, generator=draw)
         tags = None if self.groups is None else torch.randint(self.groups + 1, (n,), generator=draw)
-        return Batch(x, y, sizes, None if users is None else (users,) * len(sizes), tags)
+        return Batch(x.to(self.x[1]), y.to(self.y[1]), sizes, None if users is None else (users,) * len(sizes), tags)
 
     def opposite(self, batch: Batch, seed: int) -> Batch:
         """Return other records of the same clients, as unlike the given ones as the law allows."""
