@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ import torch
 from torch import nn
 
 import sordino
-from laws.bad_methods import REFUSED, NoBound, Sound, Steps, WrongDraw
-from problems import CLASSES, FEATURES, federation, job, marked
+from laws.bad_methods import REFUSED, NoBound, RawInstead, Sound, Steps, WrongDraw
+from problems import CLASSES, FEATURES, federation, job, marked, registry
 from sordino.core import plugin
 from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
 from sordino.data.clients import ArrayClients
 from sordino.methods import local
-from sordino.methods.base import Release
+from sordino.methods.base import Method, Release
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.runs import legal
@@ -107,7 +108,7 @@ def test_a_bad_method_is_refused_for_its_fault(monkeypatch, found, words):
 
 
 def test_a_release_without_a_bound_is_refused_while_the_plan_is_made(monkeypatch):
-    with pytest.raises(SpecError, match="brought.releases: the release update needs a bound"):
+    with pytest.raises(SpecError, match=r"brought\.releases: the release update needs a bound"):
         brought(monkeypatch, NoBound)
 
 
@@ -115,3 +116,169 @@ def test_a_release_without_a_bound_is_refused_while_the_plan_is_made(monkeypatch
 @pytest.mark.parametrize("keys", [{}, {"rounds": 1}, {"max_participations": 1}, {"dropout": "0.3", "slow": 0.5}])
 def test_the_methods_that_bad_ones_are_made_of_pass(monkeypatch, found, keys):
     rehearse(brought(monkeypatch, found, **keys))
+
+
+# --- what it looks at, and what it cannot see
+
+
+def test_a_draw_that_is_claimed_and_not_made_is_not_seen(monkeypatch):
+    """Known: what a rehearsal compares are bounds, not how likely a record is in a sum. docs/methods.md says so."""
+    rehearse(brought(monkeypatch, WrongDraw))
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"local_steps": 3}, {"batch_rate": 0.3}, {"batch_rate": 0.4, "batch_sampling": "fixed"}]
+)
+@pytest.mark.parametrize("unit", ["record", "user"])
+def test_the_unit_that_is_replaced_or_removed_does_move_what_goes_in(keys, unit):
+    """Not a bound is slack: a rehearsal whose unit is never drawn would refuse nothing."""
+    made = prepared(job(method="dp-sgd", clients=dealt(), unit=unit, clip=0.5, epsilon=50.0, **keys))
+    scenes, first = made.first()
+    changed = made._again(scenes, first, made.cast.changed, compare=False)
+    farthest = dict.fromkeys(made.cast.ids, 0.0)
+    for place, before in first.passages.items():
+        for one, two in zip(before, changed.passages[place], strict=True):
+            farthest[place[2]] = max(farthest[place[2]], float((one.value - two.value).norm()))
+    assert len(made.cast.removed) == (0 if "batch_sampling" in keys else 1)
+    assert all(0.4 < farthest[client] < 1.01 for client in made.cast.replaced)
+    assert all(farthest[client] > 0.2 for client in made.cast.removed)
+    assert all(farthest[c] < 1e-5 for c in {*made.cast.ids} - made.cast.replaced - made.cast.removed)
+
+
+def test_records_are_made_up_and_the_model_stays_as_it_is(monkeypatch):
+    seen = []
+
+    class Curious(Sound):
+        def train(self, state, site):
+            seen.append(site.data)
+            return super().train(state, site)
+
+    made = brought(monkeypatch, Curious)
+    before, ours = made.model.layout.read(made.model.module), torch.cat([x for x, _ in federation()])
+    rehearse(made)
+    assert torch.equal(before, made.model.layout.read(made.model.module))
+    assert len(seen) == 6 and all(len(batch.sizes) == CLIENTS for batch in seen)
+    for batch in seen:
+        assert not (batch.x[:, None] == ours[None]).all(dim=2).any()
+
+
+class Own(nn.Module):
+    """Looks at a column as a number of a table, and so takes no negative ones; run one record at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Parameter(torch.randn(2, 4)), nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        if bool((x < 0).any()):
+            raise IndexError("no such row")
+        return self.out(self.table[x[:, 0].long()])
+
+
+class Words(nn.Module):
+    """One class a position."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(7, 4), nn.Linear(4, 7)
+
+    def forward(self, x):
+        return self.out(self.words(x))
+
+
+def pairs(x, y, clients=5):
+    return [(x, y) for _ in range(clients)]
+
+
+def linear_with(*layers):
+    return nn.Sequential(nn.Linear(FEATURES, 6), *layers, nn.Linear(6, CLASSES))
+
+
+KINDS = {
+    "dropout": (linear_with(nn.Dropout(0.5), nn.Tanh()), None, {}),
+    "own": (Own(), pairs(torch.ones(6, FEATURES), torch.arange(6) % CLASSES), {}),
+    "words": (Words(), pairs(torch.arange(18).reshape(6, 3) % 7, torch.arange(18).reshape(6, 3) % 7), {}),
+    "regression": (nn.Linear(FEATURES, 2), pairs(torch.rand(6, FEATURES), torch.rand(6, 2)), {"loss": "squared_error"}),
+    "picture": (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, CLASSES)),
+                pairs(torch.rand(6, 1, 4, 4), torch.arange(6) % CLASSES), {"augment": "flip", "views": 2}),
+    "one record": (nn.Linear(FEATURES, CLASSES), pairs(torch.rand(1, FEATURES), torch.tensor([1]), 2), {}),
+    "lazy": (nn.Linear(FEATURES, CLASSES),
+             sordino.LazyClients(6, 4, lambda k: (torch.rand(4, FEATURES), torch.arange(4) % CLASSES), CLASSES), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", ["dp-sgd", "dp-fedavg", "nbafl"])
+def test_whatever_clients_and_models_look_like(kind, method):
+    module, clients, keys = KINDS[kind]
+    rehearse(job(module, clients, method=method, **keys))
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "own"])  # whose gradients are the same for any record
+def test_faults_show_with_every_kind_of_records(monkeypatch, kind):
+    module, clients, keys = KINDS[kind]
+    bring(monkeypatch, "brought", RawInstead)
+    with pytest.raises(RunError, match="the field update follows"):
+        rehearse(job(module, clients, method="brought", **keys))
+
+
+@dataclass(frozen=True)
+class Many(Method):
+    """Two phases, whole numbers, truth values, an empty field, and clients that keep something of every type."""
+
+    phases: ClassVar[tuple[str, ...]] = ("count", "train")
+    units: ClassVar[tuple[str, ...]] = ("client",)
+    reads: ClassVar[str] = "rows"
+
+    def releases(self, plan, round=0, state=None):
+        return (
+            Release("share", Gaussian(2 * plan.z), "client", 1.0, swing=1, phase="count"),
+            Release("update", Gaussian(2 * plan.z), "client", 0.5, phase="train"),
+        )
+
+    def keeps(self, state, clients, plan):
+        return {"rounds": torch.zeros(clients, dtype=torch.int64), "seen": torch.zeros(clients, dtype=torch.bool)}
+
+    def train(self, state, site):
+        n = len(site.data.sizes)
+        if site.phase == "count":
+            share = torch.tensor([[float((y == 0).double().mean())] for y in site.data.y.split(list(site.data.sizes))])
+            noisy = site.out["share"](Bounded(share, 1.0))
+            return Message({"large": noisy > 0.5, "steps": (10 * noisy).long()}), site.kept()
+        update, mine = local.sgd(state, site)
+        fields = {"update": site.out["update"](update), "nothing": update.new_zeros(n, 0)}
+        return Message(fields), site.kept(mine, rounds=site.own["rounds"] + 1, seen=~site.own["seen"])
+
+    def merge(self, state, seen, plan):
+        return replace(state, params=state.params + seen["update"].mean(dim=0))
+
+
+def test_phases_and_fields_of_any_type_pass(monkeypatch):
+    rehearse(brought(monkeypatch, Many))
+
+
+class Ends(Sound):
+    """Is over before it begins."""
+
+    def over(self, state, plan):
+        return True
+
+
+def test_a_method_that_ends_at_once_has_nothing_to_show(monkeypatch):
+    rehearse(brought(monkeypatch, Ends))
+
+
+def test_what_promises_nothing_is_not_rehearsed(monkeypatch):
+    made = job(method="none")
+    monkeypatch.setattr(type(made.method), "train", lambda *args: 1 / 0)
+    assert not promising(made.method.releases(made.plan))
+    rehearse(made)
+
+
+def test_a_method_of_ours_is_rehearsed_before_every_run(monkeypatch, tmp_path):
+    """A fault that someone puts into one of ours is refused before there is a folder or a charge."""
+    bad = lambda self, state, site: RawInstead().train(state, site)  # noqa: E731
+    monkeypatch.setattr(plugin.load("methods", "nbafl"), "train", bad)
+    with pytest.raises(RunError, match="nbafl: the field update follows the clients' records past the outlets"):
+        sordino.train(nn.Linear(FEATURES, CLASSES), federation(), method="nbafl", rounds=1, out=str(tmp_path / "o"))
+    assert not (tmp_path / "o").exists() and not registry().exists()

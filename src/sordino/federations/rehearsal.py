@@ -5,9 +5,9 @@ outlet, or whose outlets are given more than was declared.
 2. Other records, and the outlets hand back what came out before: messages and weights must be the same bit for bit, in
    the second round too, and so must the number of uses and the noise multipliers. Whatever differs follows the records
    and has left past an outlet, now or through what clients keep.
-3. One unit is replaced: it moves what goes into an outlet by at most `swing` bounds, in its client's row and in one part
-   of the data alone. Where the price is that of an added or removed unit, another client has one record (or user) less,
-   which moves the first use of an outlet by one bound at most; later uses follow the public sizes of clients.
+3. One unit is replaced: it moves what goes into an outlet by at most `swing` bounds, in its client's row and in one
+   part of the data alone. Where the price is that of an added or removed unit, another client has one record (or user)
+   less, which moves the first use of an outlet by one bound at most; later uses follow the public sizes of clients.
 
 Everyone answers in time, the second round is the last one of the plan, and what clients keep is thrown away. What a
 rehearsal cannot see: a branch that made-up records never reach, and code that recognises a rehearsal. Uses, bounds,
@@ -228,8 +228,8 @@ class Rehearsal:
         for outlets in parts.values():
             if len(outlets) > 1:
                 raise RunError(
-                    f"{self.name}: one unit moves the outlets {' and '.join(outlets.values())}, whose parts of the data "
-                    "were declared to be disjoint."
+                    f"{self.name}: one unit moves the outlets {' and '.join(outlets.values())}, whose parts of the "
+                    "data were declared to be disjoint."
                 )
 
     def _within(self, release: Release, *passages: Passage) -> None:
@@ -253,8 +253,8 @@ class Rehearsal:
             return
         if not many:
             raise RunError(
-                f"{self.name}: a client's row in the outlet {release.name} follows the records of another client. Row i "
-                "of what train computes must depend on client i and the state alone."
+                f"{self.name}: a client's row in the outlet {release.name} follows the records of another client. Row "
+                "i of what train computes must depend on client i and the state alone."
             )
         raise RunError(
             f"{self.name}: {what} moves what goes into the outlet {release.name} by {moved:.4g}; declared is {many} x "
