@@ -27,7 +27,7 @@ from support.brought import bring
 
 METHODS = plugin.available("methods")
 ALGORITHMS = plugin.available("algorithms")
-SIZES = (12, 5, 9, 7)
+SIZES = (12,) * 4
 LOCALS = {  # beside one step with all records
     "steps": {"steps": 3},
     "batches": {"steps": 3, "batch_rate": 0.2},

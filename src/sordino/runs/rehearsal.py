@@ -1,7 +1,7 @@
 """Rehearse a job before its run: a small plan, the model on the CPU and made-up records of the right shape.
 
-Of the clients' records only public facts are used, the shape and type of one; labels are as many as the model's outputs,
-tags as the method's groups. Plays and laws are in federations/rehearsal.py."""
+Of the clients' records only public facts are used, the shape and type of one; labels are as many as the model's
+outputs, tags as the method's groups. Plays and laws are in federations/rehearsal.py."""
 
 from __future__ import annotations
 
