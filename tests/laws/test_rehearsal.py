@@ -62,8 +62,14 @@ def test_every_method_passes_in_its_usual_setting(method):
     [(m, a) for m in METHODS for a in ALGORITHMS if legal.verdict(m, a, plugin.load("methods", m).units[0]).allowed],
 )
 def test_every_method_passes_with_every_algorithm(method, algorithm):
-    steps = 1 if algorithm == "fedsgd" else 3
-    rehearse(usual(method, algorithm=algorithm, local={"steps": steps}))
+    rehearse(usual(method, algorithm=algorithm, local_steps=1 if algorithm == "fedsgd" else 3))
+
+
+def test_steps_are_few_but_enough_for_the_algorithm():
+    keys = {"method": "dp-sgd", "clients": dealt(), "local_steps": 9}
+    assert prepared(job(**keys)).work.plan.local.steps == 2
+    assert prepared(job(algorithm="fedrep", head_steps=4, **keys)).work.plan.local.steps == 5
+    assert prepared(job(**(keys | {"local_steps": 1}))).work.plan.local.steps == 1
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if "user" in plugin.load("methods", m).units])

@@ -5,6 +5,7 @@ outputs, tags as the method's groups. Plays and laws are in federations/rehearsa
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from sordino.core import plugin
+from sordino.core.errors import SpecError
 from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Model
 from sordino.federations.base import Work
@@ -72,7 +74,7 @@ def small(plan: Plan, size: int) -> Plan:
     A draw of records stays one, with a rate at which some of a few are drawn; clients keep multipliers of their own."""
     local, least = plan.local, max(CLIENTS, plan.population)
     full = all(local.rate(n) >= 1 for n in plan.sizes)
-    steps = min(STEPS, max(local.count(n) for n in plan.sizes))
+    steps = _few(plan, max(local.count(n) for n in plan.sizes))
     own = plan.multipliers
     return replace(
         plan,
@@ -86,6 +88,15 @@ def small(plan: Plan, size: int) -> Plan:
         mean_steps=float(steps),
         stragglers=Stragglers(),
     )
+
+
+def _few(plan: Plan, most: int) -> int:
+    """Return the least number of local steps, from two on, with which the algorithm does all that it does."""
+    for steps in range(min(STEPS, most), most):
+        with contextlib.suppress(SpecError):
+            plan.algorithm.check_steps(steps)
+            return steps
+    return most
 
 
 def cast_of(made_up: MadeUp, method: Method, plan: Plan) -> Cast:
