@@ -16,7 +16,7 @@ multipliers and totals are therefore checked in every real round as well (method
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,15 +72,6 @@ class Records:
 
 
 @dataclass(frozen=True)
-class Scene:
-    """One phase of a round: the public state in which it begins, and what was sent in it."""
-
-    phase: str
-    state: State
-    message: Message
-
-
-@dataclass(frozen=True)
 class Passage:
     """One client's row on its way through an outlet."""
 
@@ -90,28 +81,33 @@ class Passage:
     multiplier: Tensor | None
 
 
-Place = tuple[int, str, int]  # number of the scene, outlet, client
+Passages = dict[tuple[str, int], list[Passage]]  # by outlet and client, in the order of use
 
 
 class Recorder:
-    """Keeps what passes the outlets and, given an earlier recording, hands back what came out then."""
+    """Keeps what passes the outlets in one phase and, given an earlier play of it, hands back what came out then."""
 
-    def __init__(self, name: str, earlier: Recorder | None = None) -> None:
-        self.name, self.earlier, self.scene = name, earlier, 0
-        self.passages: dict[Place, list[Passage]] = {}
+    def __init__(self, name: str, earlier: Passages | None = None) -> None:
+        self.name, self.earlier = name, earlier
+        self.passages: Passages = {}
 
-    def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor, multiplier: Tensor | None) -> Tensor:
+    def known(self, release: Release, ids: Ints) -> Tensor | None:
+        if self.earlier is None or not len(ids):
+            return None
         rows = []
+        for client in ids.tolist():
+            place = (release.name, client)
+            number, before = len(self.passages.get(place, ())), self.earlier.get(place, [])
+            if number >= len(before):
+                raise RunError(often(self.name, release.name))
+            rows.append(before[number].output)
+        return torch.stack(rows)
+
+    def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor, multiplier: Tensor | None) -> None:
         for k, client in enumerate(ids.tolist()):
-            before = self.passages.setdefault((self.scene, release.name, client), [])
             own = None if multiplier is None else multiplier[k].clone()
-            before.append(Passage(release, x.value[k].clone(), output[k].clone(), own))
-            if self.earlier is not None:
-                known = self.earlier.passages.get((self.scene, release.name, client), [])
-                if len(known) < len(before):
-                    raise RunError(often(self.name, release.name))
-                rows.append(known[len(before) - 1].output)
-        return torch.stack(rows) if rows else output
+            passage = Passage(release, x.value[k].clone(), output[k].clone(), own)
+            self.passages.setdefault((release.name, client), []).append(passage)
 
 
 def often(name: str, outlet: str) -> str:
@@ -122,36 +118,30 @@ def often(name: str, outlet: str) -> str:
 
 
 class Rehearsal:
-    """A method, a small model on the CPU and a small plan, played with made-up clients."""
+    """A method, a model on the CPU and a small plan, played with made-up clients, phase by phase in all three plays."""
 
     def __init__(self, name: str, work: Work, cast: Cast) -> None:
         self.name, self.work, self.cast = name, work, cast
         self.rng = Stream.research(0).at("rehearsal")
+        self._stores = {"first": Store(), "other": Store(), "changed": Store()}  # what clients keep in each play
 
-    def run(self) -> None:
-        """Play three times; the first thing that must not be is one error."""
-        scenes, first = self.first()
-        other = self._again(scenes, first, self.cast.other)
-        self._same_uses(first, other)
-        changed = self._again(scenes, first, self.cast.changed, compare=False)
-        self._moves(scenes, first, changed)
+    def run(self, laws: bool = True) -> None:
+        """Play the first and the last round of the plan; the first thing that must not be is one error.
 
-    def first(self) -> tuple[list[Scene], Recorder]:
-        """Play two rounds as they would be, merge included; return what was sent in every phase, and the recording."""
-        method, plan = self.work.method, self.work.plan
-        recorder, store, scenes = Recorder(self.name), Store(), list[Scene]()
-        state = started(
-            method, State(self.work.model.layout.read(self.work.model.module)), self.work.model.layout, plan
-        )
+        Without laws the first play alone: every verb is called, and what it returns is looked at by whoever asks."""
+        method, plan, model = self.work.method, self.work.plan, self.work.model
+        state = started(method, State(model.layout.read(model.module)), model.layout, plan)
         for number in (0, plan.rounds - 1):
             state = before = replace(state, round=number)
             if method.over(state, plan):
                 break
             rng = self.rng.at("round", number)
             for phase in method.phases:
-                recorder.scene = len(scenes)
-                message = self._answer(phase, state, self.cast.first, store, recorder)
-                scenes.append(Scene(phase, state, message))
+                message, passages = self.play("first", self.cast.first, phase, state)
+                if laws:
+                    self._same(message, passages, *self.play("other", self.cast.other, phase, state, passages), number)
+                    changed = self.play("changed", self.cast.changed, phase, state, passages)[1]
+                    self._moves(passages, changed, number)
                 declared = method.releases(plan, number, state)
                 releases = [r for r in declared if (r.phase or method.phases[0]) == phase]
                 arrived = plan.channel.carry(plan.channel.seal(message, self.cast.ids), rng.at("channel"))
@@ -160,66 +150,59 @@ class Rehearsal:
                     state = method.between(phase, state, seen, plan)
             state = method.merge(state, seen, plan)
             method.noise(before, plan), method.decided(state, plan)
-        return scenes, recorder
 
-    def _again(self, scenes: list[Scene], first: Recorder, batch: Batch, compare: bool = True) -> Recorder:
-        """Play the same scenes with other records; the outlets hand back what they gave in the first play."""
-        recorder, store = Recorder(self.name, first), Store()
-        for recorder.scene, scene in enumerate(scenes):
-            message = self._answer(scene.phase, scene.state, batch, store, recorder)
-            if compare:
-                self._same_message(scene, message)
-        return recorder
-
-    def _answer(self, phase: str, state: State, batch: Batch, store: Store, recorder: Recorder) -> Message:
-        rng = self.rng.at("round", state.round).at("clients")
+    def play(
+        self, which: str, batch: Batch, phase: str, state: State, earlier: Passages | None = None
+    ) -> tuple[Message, Passages]:
+        """Play one phase with some records; return what was sent and what passed the outlets."""
+        recorder, rng = Recorder(self.name, earlier), self.rng.at("round", state.round).at("clients")
+        data, ids = Records(batch), np.array(self.cast.ids)
         try:
-            return answer(self.work, store, Records(batch), CPU, phase, state, np.array(self.cast.ids), rng, recorder)
+            message = answer(self.work, self._stores[which], data, CPU, phase, state, ids, rng, recorder)
         except SordinoError as error:
             raise error if str(error).startswith(self.name) else RunError(f"{self.name}: {error}") from error
+        for place, before in (earlier or {}).items():
+            if len(recorder.passages.get(place, ())) != len(before):
+                raise RunError(often(self.name, place[0]))
+        return message, recorder.passages
 
     # --- what must hold
 
-    def _same_message(self, scene: Scene, message: Message) -> None:
+    def _same(self, first: Message, passages: Passages, other: Message, again: Passages, round: int) -> None:
         """Refuse what follows the records although all outlets gave what they gave before."""
-        first = scene.message
-        later = "" if not scene.state.round else "in a later round, "
-        if first.fields.keys() != message.fields.keys():
-            raise RunError(f"{self.name}: {later}which fields a message has follows the clients' records.")
-        for field, value in message.fields.items():
+        later, way = ("in a later round, ", "through what clients keep (site.own), ") if round else ("", "")
+        for (outlet, client), before in passages.items():
+            after = again[outlet, client]
+            if not all(same(one.multiplier, two.multiplier) for one, two in zip(before, after, strict=True)):
+                raise RunError(
+                    f"{self.name}: the noise multiplier of the outlet {outlet} follows the clients' records. Compute it "
+                    "from the plan and from what was released before."
+                )
+        if first.fields.keys() != other.fields.keys():
+            raise RunError(
+                f"{self.name}: {later}which fields a message has follows the clients' records. Send the same ones always."
+            )
+        for field, value in other.fields.items():
             if not same(first[field], value):
-                way = "through what clients keep (site.own), " if later else ""
                 raise RunError(
                     f"{self.name}: {later}the field {field} follows the clients' records past the outlets: {way}with "
                     "other records and the same outputs of the outlets it is another one. Send what site.out[...] "
                     "returns, or what is made of that alone."
                 )
-        if not same(first.weight, message.weight):
+        if not same(first.weight, other.weight):
             raise RunError(
                 f"{self.name}: {later}the weights of a message follow the clients' records, and they are public. Take "
                 "them from the sizes of clients or from the plan, or release them through an outlet."
             )
 
-    def _same_uses(self, first: Recorder, other: Recorder) -> None:
-        for place, passages in first.passages.items():
-            again = other.passages.get(place, [])
-            if len(again) != len(passages):
-                raise RunError(often(self.name, place[1]))
-            for one, two in zip(passages, again, strict=True):
-                if not same(one.multiplier, two.multiplier):
-                    raise RunError(
-                        f"{self.name}: the noise multiplier of the outlet {place[1]} follows the clients' records. "
-                        "Compute it from the plan and from what was released before."
-                    )
-
-    def _moves(self, scenes: list[Scene], first: Recorder, changed: Recorder) -> None:
+    def _moves(self, first: Passages, changed: Passages, round: int) -> None:
         """Compare what went into the outlets with and without one unit."""
         parts: dict[int, dict[str, str]] = {}  # by client: which parts of the data were touched, and by which outlet
-        for (scene, outlet, client), before, after in _pairs(first, changed, self.name):
-            for use, (one, two) in enumerate(zip(before, after, strict=True)):
+        for (outlet, client), before in first.items():
+            for use, (one, two) in enumerate(zip(before, changed[outlet, client], strict=True)):
                 release = one.release
                 self._within(release, one, two)
-                if client in self.cast.removed and (use or scenes[scene].state.round):
+                if client in self.cast.removed and (use or round):
                     break
                 moved = length(two.value.double() - one.value.double(), release)
                 self._moved(release, client, moved)
@@ -229,7 +212,7 @@ class Rehearsal:
             if len(outlets) > 1:
                 raise RunError(
                     f"{self.name}: one unit moves the outlets {' and '.join(outlets.values())}, whose parts of the "
-                    "data were declared to be disjoint."
+                    "data were declared to be disjoint. Give every unit to one part."
                 )
 
     def _within(self, release: Release, *passages: Passage) -> None:
@@ -261,14 +244,6 @@ class Rehearsal:
             f"the bound {bound:.4g}. Clip the contribution of every {release.unit}, add them up, and let nothing "
             "private but the sum reach the outlet."
         )
-
-
-def _pairs(first: Recorder, changed: Recorder, name: str) -> Iterator[tuple[Place, list[Passage], list[Passage]]]:
-    for place, before in first.passages.items():
-        after = changed.passages.get(place, [])
-        if len(after) != len(before):
-            raise RunError(often(name, place[1]))
-        yield place, before, after
 
 
 def length(row: Tensor, release: Release) -> float:

@@ -39,10 +39,9 @@ def rehearse(job: Job) -> None:
     A method that promises nothing has nothing to refuse; where someone brought it, two rounds are played all the same,
     for the shapes of what it returns."""
     releases = returned.checked(job).releases(job.plan)
-    if promising(releases):
-        prepared(job).run()
-    elif not plugin.ours("methods", job.spec.method):
-        prepared(job).first()
+    promises = promising(releases)
+    if promises or not plugin.ours("methods", job.spec.method):
+        prepared(job).run(laws=promises)
 
 
 def prepared(job: Job) -> Rehearsal:
