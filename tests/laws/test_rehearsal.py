@@ -291,3 +291,45 @@ def test_a_method_of_ours_is_rehearsed_before_every_run(monkeypatch, tmp_path):
     with pytest.raises(RunError, match="nbafl: the field update follows the clients' records past the outlets"):
         sordino.train(nn.Linear(FEATURES, CLASSES), federation(), method="nbafl", rounds=1, out=str(tmp_path / "o"))
     assert not (tmp_path / "o").exists() and not registry().exists()
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if plugin.load("methods", m).own_noise])
+def test_clients_with_budgets_of_their_own_pass(method):
+    rehearse(usual(method, budgets="0.5:0.5,8:0.5", epsilon=8.0))
+
+
+def test_on_a_gpu_it_is_played_on_the_cpu(monkeypatch):
+    made = replace(job(method="dp-sgd"), device=torch.device("cuda"))
+    found = prepared(made)
+    assert found.work.model is not made.model
+    found.run()
+    bring(monkeypatch, "brought", RawInstead)
+    with pytest.raises(RunError, match="the field update follows"):
+        rehearse(replace(job(method="brought"), device=torch.device("cuda")))
+
+
+class Picky(nn.Module):
+    """Takes nothing but sevens."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        if not bool((x == 7).all()):
+            raise ValueError("no sevens")
+        return self.out(x)
+
+
+def test_a_model_that_takes_no_made_up_records_is_told_so():
+    with pytest.raises(SpecError, match="takes no made-up records, not even zeros"):
+        rehearse(job(Picky(), pairs(torch.full((6, FEATURES), 7.0), torch.arange(6) % CLASSES), method="dp-sgd"))
+
+
+def test_a_loss_of_ones_own_that_takes_few_labels_is_served():
+    def even(predictions, targets):
+        if bool((targets % 2).any()):
+            raise ValueError("odd")
+        return nn.functional.cross_entropy(predictions, targets, reduction="none")
+
+    rehearse(job(clients=pairs(torch.rand(6, FEATURES), torch.zeros(6).long()), loss=even, method="dp-sgd"))

@@ -16,23 +16,21 @@ multipliers and totals are therefore checked in every real round as well (method
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sordino.core.errors import RunError, SordinoError
 from sordino.core.message import Message
-from sordino.core.rng import Ints, Stream
+from sordino.core.rng import Stream
 from sordino.core.types import Batch, State
 from sordino.federations.base import Work
+from sordino.federations.replay import Passage, Passages, Recorder, Records, length, often, same
 from sordino.federations.simulator import answer
 from sordino.federations.store import Store
 from sordino.methods.base import started
 from sordino.methods.outlets import received
-from sordino.privacy.clip import Bounded
 from sordino.privacy.release import Release
 
 SLACK = 1e-4  # of a bound: what adding up float32 numbers in another order may move
@@ -49,72 +47,6 @@ class Cast:
     changed: Batch  # as the first, but for
     replaced: frozenset[int] = frozenset()  # clients one unit of which is another one,
     removed: frozenset[int] = frozenset()  # and clients that have one unit less
-
-
-@dataclass(frozen=True)
-class Records:
-    """The records of one play, as clients that are all asked at once."""
-
-    batch: Batch
-
-    @property
-    def count(self) -> int:
-        return len(self.batch.sizes)
-
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(sorted(set(self.batch.sizes)))
-
-    def mean_size(self) -> float:
-        return sum(self.batch.sizes) / max(1, self.count)
-
-    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
-        return self.batch
-
-
-@dataclass(frozen=True)
-class Passage:
-    """One client's row on its way through an outlet."""
-
-    release: Release
-    value: Tensor  # what went in,
-    output: Tensor  # and what came out
-    multiplier: Tensor | None
-
-
-Passages = dict[tuple[str, int], list[Passage]]  # by outlet and client, in the order of use
-
-
-class Recorder:
-    """Keeps what passes the outlets in one phase and, given an earlier play of it, hands back what came out then."""
-
-    def __init__(self, name: str, earlier: Passages | None = None) -> None:
-        self.name, self.earlier = name, earlier
-        self.passages: Passages = {}
-
-    def known(self, release: Release, ids: Ints) -> Tensor | None:
-        if self.earlier is None or not len(ids):
-            return None
-        rows = []
-        for client in ids.tolist():
-            place = (release.name, client)
-            number, before = len(self.passages.get(place, ())), self.earlier.get(place, [])
-            if number >= len(before):
-                raise RunError(often(self.name, release.name))
-            rows.append(before[number].output)
-        return torch.stack(rows)
-
-    def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor, multiplier: Tensor | None) -> None:
-        for k, client in enumerate(ids.tolist()):
-            own = None if multiplier is None else multiplier[k].clone()
-            passage = Passage(release, x.value[k].clone(), output[k].clone(), own)
-            self.passages.setdefault((release.name, client), []).append(passage)
-
-
-def often(name: str, outlet: str) -> str:
-    return (
-        f"{name}: how often the outlet {outlet} is used follows the clients' records, which gives them away. Use it a "
-        "number of times that the public plan says."
-    )
 
 
 class Rehearsal:
@@ -175,12 +107,12 @@ class Rehearsal:
             after = again[outlet, client]
             if not all(same(one.multiplier, two.multiplier) for one, two in zip(before, after, strict=True)):
                 raise RunError(
-                    f"{self.name}: the noise multiplier of the outlet {outlet} follows the clients' records. Compute it "
-                    "from the plan and from what was released before."
+                    f"{self.name}: the noise multiplier of the outlet {outlet} follows the clients' records. Compute "
+                    "it from the plan and from what was released before."
                 )
         if first.fields.keys() != other.fields.keys():
             raise RunError(
-                f"{self.name}: {later}which fields a message has follows the clients' records. Send the same ones always."
+                f"{self.name}: {later}which fields a message has follows the clients' records. Send always the same."
             )
         for field, value in other.fields.items():
             if not same(first[field], value):
@@ -244,17 +176,3 @@ class Rehearsal:
             f"the bound {bound:.4g}. Clip the contribution of every {release.unit}, add them up, and let nothing "
             "private but the sum reach the outlet."
         )
-
-
-def length(row: Tensor, release: Release) -> float:
-    """Return the norm of a row, the one that the release is bounded in."""
-    return float(torch.linalg.vector_norm(row.flatten(), ord=release.norm))
-
-
-def same(one: Tensor | None, two: Tensor | None) -> bool:
-    """Return whether two tensors are the same bit for bit; not-a-number is the same as itself."""
-    if one is None or two is None:
-        return one is two
-    if one.shape != two.shape or one.dtype != two.dtype:
-        return False
-    return bool(((one == two) | ((one != one) & (two != two))).all())

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
-from torch import nn
 
 from sordino.core import plugin
 from sordino.core.errors import SpecError
-from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Model
 from sordino.federations.base import Work
-from sordino.federations.facts import Facts
 from sordino.federations.rehearsal import Cast, Rehearsal
 from sordino.gradients.engine import Gradients
 from sordino.methods import pricing
@@ -27,6 +24,7 @@ from sordino.privacy import derive
 from sordino.privacy.events import NonPrivate
 from sordino.runs import returned
 from sordino.runs.job import Job
+from sordino.runs.made_up import MadeUp
 
 CLIENTS, RECORDS, USERS = 4, 3, (1, 2)  # made-up ones; records of a client; records of a client's users
 STEPS, RATE = 2, 0.75  # local steps at most, so that a second use shows; of the records in a batch that is drawn
@@ -48,7 +46,7 @@ def prepared(job: Job) -> Rehearsal:
     """Return the rehearsal of a job: its method with made-up clients."""
     method, plan = returned.checked(job), job.plan
     model = job.model if job.device.type == "cpu" else on_cpu(job.model)
-    made_up = MadeUp.like(job.federation.facts, model.module, getattr(method, "groups", None))
+    made_up = MadeUp.like(job.federation.facts, model, getattr(method, "groups", None))
     by_user = plan.unit == "user" and method.viewer == "server"  # sizes are then numbers of users
     plan = small(plan, len(USERS) if by_user else min(RECORDS, plan.sizes[-1]))
     if plan.public is not None:
@@ -131,61 +129,3 @@ def without(batch: Batch, client: int, last: int) -> Batch:
     if groups is not None:
         groups = (*groups[:client], groups[client][:-1], *groups[client + 1 :])
     return replace(batch.where(keep), groups=groups)
-
-
-@dataclass(frozen=True)
-class MadeUp:
-    """Records of a shape, drawn from a law that the model can take."""
-
-    x: tuple[tuple[int, ...], torch.dtype]  # shape and type of one record
-    y: tuple[tuple[int, ...], torch.dtype]  # and of its target
-    law: str  # of the features: normal, unit (between 0 and 1), whole or zero
-    high: int  # whole numbers are below it
-    classes: int
-    users: bool
-    groups: int | None  # of private attributes
-
-    @staticmethod
-    def like(facts: Facts, module: nn.Module, groups: object) -> MadeUp:
-        """Return the widest law whose records the model takes; labels are as many as its outputs."""
-        tags = groups if isinstance(groups, int) and facts.tags is not None else facts.tags
-        words = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
-        high = min(words, default=256 if facts.x[1] == torch.uint8 else 2)
-        made = MadeUp(facts.x, facts.y, "zero", high, 2, facts.users is not None, tags)
-        for law in ("normal", "unit", "zero") if facts.x[1].is_floating_point else ("whole", "zero"):
-            tried = replace(made, law=law)
-            try:
-                with Snapshot(module), torch.no_grad():
-                    out = module(tried.draw((RECORDS,), None, 1).x)
-            except Exception:  # a model of someone's own may take but a part of all numbers
-                continue
-            if bool(torch.isfinite(out).all()):
-                return replace(tried, classes=int(out.shape[-1]) if out.ndim > 1 and out.shape[-1] > 1 else 2)
-        return made
-
-    def draw(self, sizes: tuple[int, ...], users: tuple[int, ...] | None, seed: int, scale: float = 1.0) -> Batch:
-        """Return records of clients of these sizes; normal ones are `scale` times as large as usual."""
-        draw, n = torch.Generator().manual_seed(seed), sum(sizes)
-        shape, targets = (n, *self.x[0]), (n, *self.y[0])
-        if self.law == "normal":
-            x = scale * (0.5 + torch.randn(shape, generator=draw))
-        elif self.law == "unit":
-            x = torch.rand(shape, generator=draw)
-        else:
-            x = torch.randint(self.high if self.law == "whole" else 1, shape, generator=draw)
-        if self.y[1].is_floating_point:
-            y = torch.rand(targets, generator=draw)
-        else:
-            y = torch.randint(self.classes, targets, generator=draw)
-        tags = None if self.groups is None else torch.randint(self.groups + 1, (n,), generator=draw)
-        return Batch(x.to(self.x[1]), y.to(self.y[1]), sizes, None if users is None else (users,) * len(sizes), tags)
-
-    def opposite(self, batch: Batch, seed: int) -> Batch:
-        """Return other records of the same clients, as unlike the given ones as the law allows."""
-        x, y = batch.x, batch.y
-        if self.law == "normal":
-            x = -3 * x
-        elif self.law != "zero":
-            x = (1 if self.law == "unit" else self.high - 1) - x
-        y = 1 - y if y.is_floating_point() else ((y.long() + 1) % self.classes).to(y.dtype)
-        return replace(batch, x=x.to(batch.x.dtype), y=y, tags=self.draw(batch.sizes, None, seed).tags)
