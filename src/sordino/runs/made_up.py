@@ -12,7 +12,7 @@ from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Model
 from sordino.federations.facts import Facts
 
-TRIED = 3  # records that a model is tried with
+TRIED, LABELS = 3, 64  # records that a model is tried with, and labels of them, at most
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,10 @@ class MadeUp:
                 out = model.module(self.draw((TRIED,), None, 1).x)
                 outputs = int(out.shape[-1]) if out.ndim > 1 and out.shape[-1] > 1 else 2
                 found = replace(self, classes=outputs if labels else 1)
-                losses = model.loss(out, found.draw((TRIED,), None, 1).y)
+                y = found.draw((max(TRIED, min(outputs, LABELS)),), None, 1).y
+                if not y.is_floating_point():  # every label once
+                    y = (torch.arange(len(y)) % found.classes).reshape(-1, *(1,) * (y.ndim - 1)).expand_as(y).to(y)
+                losses = model.loss(out[torch.arange(len(y)) % TRIED], y)
         except Exception:
             return None
         return found if self.law == "zero" or bool(torch.isfinite(losses).all()) else None
