@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
 from sordino.data.clients import ArrayClients
 from sordino.methods import local
-from sordino.methods.base import Method, Release
+from sordino.methods.base import Local, Method, Release
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.runs import legal
@@ -89,11 +89,29 @@ def test_every_method_passes_however_clients_train(method, way):
     rehearse(made)
 
 
-@pytest.mark.parametrize(
-    "method", [m for m in METHODS if "batch_sampling" in plugin.load("methods", m).__annotations__]
-)
+def takes_fixed_batches(method):
+    """Whether batches of a fixed size are an option of a method, which it may refuse for reasons of its own."""
+    found = plugin.load("methods", method)
+    if "batch_sampling" not in {f.name for f in fields(found)}:
+        return False
+    try:
+        made = found(batch_sampling="fixed")
+        made.require(replace(job(method="dp-sgd").plan, local=Local(steps=2, batch_rate=0.4)))
+    except SpecError:
+        return False
+    return True
+
+
+FIXED = [m for m in METHODS if takes_fixed_batches(m)]
+
+
+@pytest.mark.parametrize("method", FIXED)
 def test_batches_of_a_fixed_size_pass(method):
     rehearse(usual(method, batch_sampling="fixed", local={"steps": 2, "batch_rate": 0.4}))
+
+
+def test_batches_of_a_fixed_size_are_looked_at():
+    assert {"dp-sgd", "fed-cdp", "geodp", "dp-scaffold"} <= {*FIXED}
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if "secure-sum" in plugin.load("methods", m).channels])
