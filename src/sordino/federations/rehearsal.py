@@ -29,6 +29,7 @@ from sordino.federations.base import Work
 from sordino.federations.replay import Passage, Passages, Recorder, Records, length, often, same
 from sordino.federations.simulator import answer
 from sordino.federations.store import Store
+from sordino.methods import pricing
 from sordino.methods.base import started
 from sordino.methods.outlets import received
 from sordino.privacy.release import Release
@@ -64,7 +65,7 @@ class Rehearsal:
         method, plan, model = self.work.method, self.work.plan, self.work.model
         state = started(method, State(model.layout.read(model.module)), model.layout, plan)
         for number in (0, plan.rounds - 1):
-            state = before = replace(state, round=number)
+            state = replace(state, round=number)
             if method.over(state, plan):
                 break
             rng = self.rng.at("round", number)
@@ -74,14 +75,14 @@ class Rehearsal:
                     self._same(message, passages, *self.play("other", self.cast.other, phase, state, passages), number)
                     changed = self.play("changed", self.cast.changed, phase, state, passages)[1]
                     self._moves(passages, changed, number)
-                declared = method.releases(plan, number, state)
-                releases = [r for r in declared if (r.phase or method.phases[0]) == phase]
-                arrived = plan.channel.carry(plan.channel.seal(message, self.cast.ids), rng.at("channel"))
+                releases = [r for r in pricing.declared(method, plan, number, state) if r.phase == phase]
+                arrived = plan.channel.carry(plan.channel.seal(message, self.cast.ids), rng.at("channel", phase))
                 seen = received(arrived, releases, number, rng, self.rng)
                 if phase != method.phases[-1]:
-                    state = method.between(phase, state, seen, plan)
-            state = method.merge(state, seen, plan)
-            method.noise(before, plan), method.decided(state, plan)
+                    state = replace(method.between(phase, state, seen, plan), round=number)
+            method.noise(state, plan)
+            state = method.merge(state, seen, plan.merging(rng))
+            method.decided(state, plan)
 
     def play(
         self, which: str, batch: Batch, phase: str, state: State, earlier: Passages | None = None

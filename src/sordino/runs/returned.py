@@ -131,6 +131,7 @@ class Checked:
         if message.weight is not None and tuple(message.weight.shape) != (clients,):
             raise self._wrong("train", f"weights [{clients}]", message.weight)
         plain = type(site.plan.algorithm).message is Algorithm.message and type(self._method).merge is Method.merge
+        plain = plain and site.phase == self._method.phases[-1]  # what is sent before is for `between`
         if plain and (message.fields.get("update") is None or message["update"].shape[1:] != state.params.shape):
             raise self._wrong("train", f"a field update [{clients}, {len(state.params)}]", message.fields.get("update"))
         shapes = {name: (value.shape, value.dtype) for name, value in site.own.items()}
