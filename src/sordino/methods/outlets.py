@@ -26,9 +26,13 @@ NUMBERED = re.compile(r"(.*) (#|\d+)$")
 
 
 class Witness(Protocol):
-    """Sees what goes into an outlet and what comes out of it, and may hand back something else (rehearsals)."""
+    """Sees what goes into an outlet and what comes out of it, and may know the latter beforehand (rehearsals)."""
 
-    def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor) -> Tensor: ...
+    def known(self, release: Release, ids: Ints) -> Tensor | None:
+        """Return what the outlet gives these clients, in place of what its mechanism would; None: let it act."""
+
+    def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor, multiplier: Tensor | None) -> None:
+        """Take note of one use."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,11 @@ class Outlet:
             all_of_them.uneven.add(release.name)
         if release.total is not None and release.where == "client":
             self._meter(multiplier)
-        if release.where == "server":
+        witness = all_of_them.witness
+        known = None if witness is None else witness.known(release, all_of_them.rng.ids)
+        if known is not None:
+            output = known
+        elif release.where == "server":
             output = bounded.value
         else:
             use = Use(all_of_them.round, all_of_them.split, multiplier)
@@ -151,8 +159,8 @@ class Outlet:
             if multiplier is not None and bool(torch.isinf(multiplier).any()):
                 silent = torch.isinf(multiplier).reshape(-1, *(1,) * (output.ndim - 1))
                 output = torch.where(silent, torch.zeros((), dtype=output.dtype, device=output.device), output)
-        if all_of_them.witness is not None:
-            output = all_of_them.witness.passed(release, bounded, all_of_them.rng.ids, output)
+        if witness is not None:
+            witness.passed(release, bounded, all_of_them.rng.ids, output, multiplier)
         all_of_them.outputs[release.name] = output, _version(output)
         return output
 

@@ -40,12 +40,13 @@ def check_releases(spec: Spec, method: Method, plan: Plan) -> None:
         return
     ready = replace(plan, noise_multiplier=1.0)
     looks = Checked(method, spec.method, spec.viewer or method.viewer, SpecError)
-    for t in range(plan.rounds):
-        looks.releases(ready, t)
     try:
+        for t in range(plan.rounds):
+            looks.releases(ready, t)
         price.cost_to(spec.viewer or method.viewer, pricing.planned(cast(Method, looks), ready))
     except SpecError as error:
-        raise SpecError(f"{spec.method}.releases: {error}") from error
+        named = str(error).startswith(f"{spec.method}.")
+        raise error if named else SpecError(f"{spec.method}.releases: {error}") from error
     claim = asked(spec.method, "claim", method.claim, ready)
     if claim is not None and not isinstance(claim, Claim):
         raise SpecError(f"{spec.method}.claim must return a Claim or None, not {claim!r}.")
@@ -205,7 +206,3 @@ def _shown(found: Any) -> str:
     if isinstance(found, tuple | list):
         return f"{len(found)} things: {', '.join(map(_shown, found[:4]))}"
     return "nothing (None)" if found is None else f"a {type(found).__name__}"
-
-
-def rehearse(job: Job) -> None:
-    """Play before the run; see runs/rehearsal.py."""
