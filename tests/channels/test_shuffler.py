@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from problems import federation, job, linear
+import sordino
+from problems import federation, job, linear, registry
 from sordino.channels.shuffler import Shuffler
 from sordino.core import plugin
 from sordino.core.errors import RunError, SpecError
@@ -22,6 +23,7 @@ from sordino.runs import loop
 from support.methods import federation_of, play
 
 RNG = Stream.research(2)
+EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
 
 
 def rows(n: int = 500, **keys) -> Message:
@@ -105,7 +107,7 @@ def test_chunks_of_a_cohort_are_sealed_as_one():
 
 @pytest.fixture
 def examples(monkeypatch):
-    monkeypatch.setenv(plugin.VARIABLE, str(Path(__file__).parents[2] / "examples" / "plugins"))
+    monkeypatch.setenv(plugin.VARIABLE, str(EXAMPLES))
 
 
 def test_with_stragglers_reports_are_charged_unmixed(examples):
@@ -130,3 +132,18 @@ def test_a_cohort_of_a_fixed_size_hides_its_members_in_one_another(examples):
     mixed = shuffle.ShuffledEvent(1 / made.plan.z, 30)
     assert made.promise.epsilon == pytest.approx(account.epsilon(Repeated(mixed, 3), 1e-5), rel=1e-3)
     assert "every message, but not whose it is" in made.promise.sentence()
+
+
+def test_a_remark_that_tells_clients_apart_is_refused_before_anything_is_paid(tmp_path, monkeypatch):
+    """A public number of one's own, sent beside the report: fine where senders are known, not behind a shuffler."""
+    source = (EXAMPLES / "methods" / "sign_bits.py").read_text()
+    (tmp_path / "methods").mkdir()
+    remark = '"bit": bit, "size": torch.tensor(site.data.sizes)}'
+    (tmp_path / "methods" / "sized_bits.py").write_text(source.replace('"bit": bit}', remark))
+    monkeypatch.setenv(plugin.VARIABLE, str(tmp_path))
+    keys = {"method": "sized-bits", "rounds": 1, "mode": "research", "device": "cpu", "out": str(tmp_path / "out")}
+    with pytest.raises(RunError, match="the field size is not what an outlet returned"):
+        sordino.train(linear(), federation((2, 3, 4)), channel="shuffler", **keys)
+    assert not registry().exists()
+    sordino.train(linear(), federation((2, 3, 4)), **keys)
+    assert registry().exists()
