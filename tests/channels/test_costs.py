@@ -139,6 +139,14 @@ def test_a_shuffler_amplifies_pure_reports_only():
     assert seen(Shuffler(), both, "server", thousand) == both  # a message of which one part has a delta
 
 
+def test_mixed_reports_cost_what_independent_code_says():
+    """The clones' pair summed with scipy alone: one round; and 80 rounds of the same clients, by an FFT over losses that
+    were all rounded down, or all up, to multiples of 1e-5."""
+    mixed = seen(Shuffler(), RandomizedResponseEvent(2.0), "server", everyone(10_000))
+    assert account.epsilon(mixed, 1e-6) == pytest.approx(0.1550452425, rel=1e-3)
+    assert 1.4277925092 < account.epsilon(Repeated(mixed, 80), 1e-5) < 1.4285893823
+
+
 def test_the_whole_message_is_what_is_mixed():
     """Rows stay together, so their levels add up before they are amplified; never to more than they cost unmixed."""
     three = Composed((RR, Repeated(RR, 2), Composed(())))

@@ -58,7 +58,7 @@ def test_they_are_short():
     assert NAMES == ["printed-form", "sign-bits", "skellam-sum", "two-phases"]
     for path in (EXAMPLES / "methods").glob("*.py"):
         code = path.read_text().split('"""', 2)[2]
-        assert sum(bool(line.strip()) for line in code.splitlines()) <= 70, path.name
+        assert sum(bool(line.strip()) for line in code.splitlines()) <= 60, path.name
 
 
 @pytest.mark.parametrize(

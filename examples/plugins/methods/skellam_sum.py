@@ -12,6 +12,7 @@ client's row is zero and its share of the noise is still there. Differs from the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,7 +50,7 @@ class Rounded:
         return Skellam(self.noise_multiplier).event(self.limits, split)
 
     def std(self, bound: float) -> float:
-        return self.granularity * Skellam(self.noise_multiplier).variance(self.limits) ** 0.5
+        return self.granularity * math.sqrt(Skellam(self.noise_multiplier).variance(self.limits))
 
 
 @dataclass(frozen=True)
