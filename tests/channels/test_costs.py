@@ -140,8 +140,8 @@ def test_a_shuffler_amplifies_pure_reports_only():
 
 
 def test_mixed_reports_cost_what_independent_code_says():
-    """The clones' pair summed with scipy alone: one round; and 80 rounds of the same clients, by an FFT over losses that
-    were all rounded down, or all up, to multiples of 1e-5."""
+    """The clones' pair summed with scipy alone: one round; and 80 rounds of the same clients, by an FFT over losses
+    that were all rounded down, or all up, to multiples of 1e-5."""
     mixed = seen(Shuffler(), RandomizedResponseEvent(2.0), "server", everyone(10_000))
     assert account.epsilon(mixed, 1e-6) == pytest.approx(0.1550452425, rel=1e-3)
     assert 1.4277925092 < account.epsilon(Repeated(mixed, 80), 1e-5) < 1.4285893823

@@ -19,6 +19,7 @@ from sordino.core.rng import Stream
 from sordino.methods.nbafl import NbAFL
 from sordino.privacy import account, shuffle
 from sordino.privacy.events import Repeated
+from sordino.privacy.release import Release, Unproven
 from sordino.runs import loop
 from support.methods import federation_of, play
 
@@ -132,6 +133,34 @@ def test_a_cohort_of_a_fixed_size_hides_its_members_in_one_another(examples):
     mixed = shuffle.ShuffledEvent(1 / made.plan.z, 30)
     assert made.promise.epsilon == pytest.approx(account.epsilon(Repeated(mixed, 3), 1e-5), rel=1e-3)
     assert "every message, but not whose it is" in made.promise.sentence()
+
+
+class Names(NbAFL):
+    """Says in each of two phases who everyone is; of no privacy whatever, so that the orders can be compared."""
+
+    phases = ("ask", "train")
+
+    def releases(self, plan, round=0, state=None):
+        return tuple(Release(phase, Unproven("names"), "client", phase=phase) for phase in self.phases)
+
+    def train(self, state, site):
+        return Message({site.phase: site.out[site.phase](torch.from_numpy(site.rng.ids)[:, None].float())}), site.own
+
+    def between(self, phase, state, seen, plan):
+        return replace(state, method=seen)
+
+
+def test_every_phase_and_round_has_an_order_of_its_own():
+    """One order for two phases would tie a client's reports together."""
+    made = job(linear(), federation((2,) * 40), method="nbafl")
+    made = replace(made, method=Names(), plan=replace(made.plan, channel=Shuffler()))
+    made, orders = replace(made, federation=federation_of(made)), []
+    for number in range(2):
+        state = replace(loop.begin(made), round=number)
+        state, seen, _ = loop._round(made, made.method, state, list(range(40)), made.rng.at("round", number))
+        orders += [state.method["ask"], seen["train"]]
+    assert all(order[:, 0].sort().values.tolist() == list(range(40)) for order in orders)
+    assert len({tuple(order[:, 0].tolist()) for order in orders}) == 4
 
 
 def test_a_remark_that_tells_clients_apart_is_refused_before_anything_is_paid(tmp_path, monkeypatch):
