@@ -61,8 +61,9 @@ def allow(before: Kept, state: State, plan: Plan) -> tuple[int, Kept]:
 
 
 def most(round: int, plan: Plan) -> int:
-    """Return units that no participation in this round exceeds, whatever its client's history: left <= UNITS (P - count) / P
-    up to one unit of rounding a participation, where P participations are allowed."""
+    """Return units that no participation in this round exceeds, whatever its client's history.
+
+    Where P participations are allowed, left <= UNITS (P - count) / P, up to one unit of rounding a participation."""
     even = UNITS / min(float(plan.participations), likely(round, plan))
     return min(UNITS, math.ceil(even) + plan.participations)
 

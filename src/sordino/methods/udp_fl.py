@@ -90,7 +90,7 @@ class UdpFl(Harmonised):
         return self.guide.fields(site)
 
     def strengths(self, plan: Plan) -> dict[float, float]:
-        """Return by scale: lambda_k = (eps_max - eps_k) / eps_max, eps_k being what the scale costs at the run's delta."""
+        """Return by scale lambda_k = (eps_max - eps_k) / eps_max; eps_k is what the scale costs at the run's delta."""
         found = {z: epsilon(self._whole(plan, z), plan.delta, pld.ROUGH) for z in sorted(set(plan.multipliers))}
         most = max(found.values())
         return {z: (most - e) / most for z, e in found.items()}
@@ -202,8 +202,9 @@ class UdpFl(Harmonised):
         return sum(own) / len(own) * math.sqrt(self._sums(plan) * plan.participations)
 
     def _spent(self, state: State, plan: Plan) -> dict[str, float]:
-        """Return the Renyi divergence of the rounds so far and of all: for a client that takes part in every one or, managed, on
-        average over those that were heard last."""
+        """Return the Renyi divergence of the rounds so far and of all.
+
+        For a client that takes part in every one or, managed, on average over those that were heard last."""
         whole = self._whole(plan, plan.z)
         found = harmonizer.renyi(whole, plan.delta)
         if found is None:
