@@ -18,7 +18,7 @@ from sordino.methods.outlets import stream_along
 from sordino.methods.stragglers import Stragglers
 from sordino.privacy.crowd import Crowd
 from sordino.privacy.release import DICE
-from sordino.privacy.samplers import Sampler
+from sordino.privacy.samplers import FixedSize, Sampler
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,22 @@ class Plan:
     @property
     def everyone(self) -> bool:
         """Whether every client answers in every round, so that the noise of all of them is always there."""
-        always = self.share >= 1 and self.participations >= self.rounds and not self.stragglers.joining[0]
-        return always and self.stragglers.none and not self.capped
+        return self.share >= 1 and self._nobody_missing
+
+    @property
+    def _nobody_missing(self) -> bool:
+        """Whether every client that is drawn takes part and answers in time, whatever was drawn before."""
+        there = self.participations >= self.rounds and not self.stragglers.joining[0]
+        return there and self.stragglers.none and not self.capped
+
+    @property
+    def _sure(self) -> int:
+        """How many clients are sure to answer in a round in which a given one does: a Poisson draw makes none sure."""
+        if self.everyone:
+            return self.population
+        if isinstance(self.sampler, FixedSize) and self._nobody_missing:
+            return min(self.sampler.size, self.population)
+        return 1
 
     @property
     def split(self) -> int:
@@ -86,8 +100,9 @@ class Plan:
     @property
     def crowd(self) -> Crowd:
         """Among whom the channel hides a client's message."""
-        sure = self.population if self.everyone else 1
-        return Crowd(self.population, self.everyone, self.colluders, self.sizes[-1] / self.mean_client, sure)
+        single = self.sizes == (1,) and self.clients_per_user == 1
+        heaviest = self.sizes[-1] / self.mean_client
+        return Crowd(self.population, self.everyone, self.colluders, heaviest, self._sure, single)
 
     @property
     def smallest_client(self) -> int:
