@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -79,11 +79,20 @@ class Stream:
         """`size` of n indices without replacement, sorted."""
         return np.sort(self.permutation(n, row)[:size])
 
-    def words(self, n: int, row: int = -1) -> NDArray[np.uint64]:
-        """n random words of 64 bits: the keystream of this path and row."""
-        nonce = (row % 2**64).to_bytes(8, "big") + bytes(8)  # the lower half counts blocks
-        cipher = Cipher(algorithms.AES(self.key), modes.CTR(nonce)).encryptor()
-        return np.frombuffer(cipher.update(bytes(8 * n)), dtype=np.uint64)
+    def words(self, n: int, row: int = -1, start: int = 0) -> NDArray[np.uint64]:
+        """n random words of 64 bits: the keystream of this path and row, from word `start`, an even number, on."""
+        return np.frombuffer(self._cipher(row, start).update(bytes(8 * n)), dtype=np.uint64)
+
+    def fill(self, room: NDArray[np.uint64], n: int, row: int = -1, start: int = 0) -> NDArray[np.uint64]:
+        """`words` into memory that is there already: room for n + 2 words, since the cipher asks for some to spare."""
+        room[:n] = 0
+        place = memoryview(room).cast("B")
+        self._cipher(row, start).update_into(place[: 8 * n], place)
+        return room[:n]
+
+    def _cipher(self, row: int, start: int) -> CipherContext:
+        nonce = (row % 2**64).to_bytes(8, "big") + (start // 2).to_bytes(8, "big")  # the lower half counts blocks
+        return Cipher(algorithms.AES(self.key), modes.CTR(nonce)).encryptor()
 
 
 @dataclass(frozen=True, repr=False)
