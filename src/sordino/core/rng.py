@@ -31,6 +31,7 @@ from sordino.core.errors import SpecError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+ZEROS = bytes(1 << 18)  # encrypted, they are the keystream
 Picks = tuple[Tensor, tuple[int, ...]]  # indices into clients' records laid end to end, and how many of each
 
 
@@ -85,9 +86,8 @@ class Stream:
 
     def fill(self, room: NDArray[np.uint64], n: int, row: int = -1, start: int = 0) -> NDArray[np.uint64]:
         """`words` into memory that is there already: room for n + 2 words, since the cipher asks for some to spare."""
-        room[:n] = 0
-        place = memoryview(room).cast("B")
-        self._cipher(row, start).update_into(place[: 8 * n], place)
+        zeros = memoryview(ZEROS)[: 8 * n] if 8 * n <= len(ZEROS) else bytes(8 * n)
+        self._cipher(row, start).update_into(zeros, room.data.cast("B"))
         return room[:n]
 
     def _cipher(self, row: int, start: int) -> CipherContext:

@@ -1,7 +1,7 @@
 """A float sum on a lattice, and how far apart two neighbouring sums can then be.
 
-A lattice of step g, a power of two, has the points g k, k an integer. Dividing a float by g is exact, and so is rounding
-the quotient to an integer: what is released is a function of integers, and no last digit of a float reaches it.
+A lattice of step g, a power of two, has the points g k, k an integer. Dividing a float by g is exact, and so is
+rounding the quotient to an integer: what is released is a function of integers, and no last digit of a float gets out.
 
 Rounding moves a coordinate by at most g / 2 in either of two neighbouring worlds, so that two sums of `dim` coordinates
 are moved apart by at most g sqrt(dim). Let float arithmetic move either sum by at most `error` times its bound. Then
@@ -9,9 +9,9 @@ what was `bound` apart is at most
 
     bound (1 + 2 error) + g sqrt(dim)
 
-apart on the lattice. g is the largest power of two for which rounding adds at most 2^-10 of the bound: noise that
-follows this sensitivity is at most 0.1 % wider, and it is 1,000 z sqrt(dim) steps wide, or up to twice that, which
-leaves room for 2^36 in `rounded_normal`. A finer lattice would buy noise of 0.1 % at the most, a coarser one nothing.
+apart on the lattice. g is the largest power of two for which rounding adds at most 2^-10 of the bound, so that noise
+which follows this sensitivity is at most 0.1 % wider. It is then 1,000 to 2,000 z sqrt(dim) steps wide. A finer lattice
+could save less than those 0.1 % and makes `rounded_normal` look twice at more numbers.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def settle(first: int, second: int, scale: float, more: Bits, context: Any) -> t
         if first > 0:
             u = context.mpf([first, first + 1]) / 2 ** (63 + ones)
             angle = context.mpf([second, second + 1]) * context.pi / 2 ** (63 + ones)
-            radius = context.sqrt(-2 * context.log(context.mpf([u.a, min(u.b, 1)]))) * scale
+            radius = context.sqrt(-2 * context.log(u)) * scale
             pair = [_integer(radius * turned + 0.5) for turned in (context.cos(angle), context.sin(angle))]
             if pair[0] is not None and pair[1] is not None:
                 return pair[0], pair[1]

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.core import check
@@ -29,6 +31,8 @@ from sordino.privacy.lattice import Lattice
 
 __all__ = ["RoundedGaussian"]
 
+Floats = NDArray[np.float64]
+
 
 @dataclass(frozen=True)
 class RoundedGaussian:
@@ -37,6 +41,8 @@ class RoundedGaussian:
     noise_multiplier: float
     contributions: int = 1  # vectors that were added up in floating point, each within the bound
     float_error: float = 0.0  # a further error of the sum, relative to the bound
+
+    exact: ClassVar[bool] = True  # no floating point lies between the random words and the law of the noise
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
@@ -58,18 +64,17 @@ class RoundedGaussian:
             return value.clone()
         lattice = self.lattice(rows)
         scale = self._scales(multipliers, clients, lattice)
-        out, host = torch.zeros_like(value), value.cpu()
-        target = out if out.device.type == "cpu" else torch.zeros_like(host)
-        silent = np.isinf(scale)
+        host, silent = value.cpu(), np.isinf(scale)
+        out = torch.empty_like(host)
 
         def apply(part: slice, columns: slice, noise: Tensor, room: Tensor) -> None:
             noise += lattice.points(host[part, columns], room)
             if silent[part].any():
                 noise[torch.from_numpy(silent[part])] = 0.0
-            lattice.floats(noise, target[part, columns])
+            lattice.floats(noise, out[part, columns])
 
         rounded_normal.blocks(rng, dim, np.where(silent, 0.0, scale), apply)
-        return out if target is out else out.copy_(target)
+        return out.to(value.device)
 
     def lattice(self, rows: Bounded) -> Lattice:
         """Return the lattice for these rows: of their shape and bound alone."""
@@ -78,7 +83,7 @@ class RoundedGaussian:
         error = error_of_sum(self.contributions, rows.value.dtype) + self.float_error
         return Lattice(rows.bound, rows.value.shape[1], error)
 
-    def _scales(self, multipliers: float | Tensor, clients: int, lattice: Lattice) -> np.ndarray:
+    def _scales(self, multipliers: float | Tensor, clients: int, lattice: Lattice) -> Floats:
         """The noise of each row in steps of the lattice [clients], rounded up."""
         z = torch.as_tensor(multipliers, dtype=torch.float64).cpu().reshape(-1).numpy()
         if len(z) not in (1, clients) or not (z > 0).all():
