@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Use = Callable[[slice, slice, Tensor, Tensor], None]  # rows, columns, integers [rows, columns], room of that shape
 
-BLOCK = 1 << 15  # numbers drawn at once: all of a block's arrays (1.3 MB) stay in the cache
+BLOCK = 1 << 15  # numbers drawn at once: a block's memory (650 kB) stays in the cache
 ERROR = 2.0**-39  # of a number, relative to the scale
 LEAST, MOST = 2.0**-10, math.sqrt(44 * math.log(2))  # radius: u from 2^-22 to 1 - 2^-21
 WIDEST = 2.0**36  # scale: the error is then at most 1/8
@@ -76,13 +76,11 @@ def blocks(rng: RowStream, n: int, scale: float | Floats, use: Use) -> None:
 
 
 class _Workspace:
-    """The arrays of one block: memory that is asked for anew each time costs as much as the arithmetic."""
+    """The memory of one block: asking for it anew each time would cost as much as the arithmetic."""
 
     def __init__(self) -> None:
         self.words = np.empty(BLOCK + 2, dtype=np.uint64)
-        self.first = np.empty(BLOCK // 2, dtype=np.int64)
-        self.radius, self.angle, self.turned = (np.empty(BLOCK // 2) for _ in range(3))
-        self.noise, self.nearest = np.empty(BLOCK), np.empty(BLOCK)
+        self.radius, self.noise = np.empty(BLOCK // 2), np.empty(BLOCK)
 
     @cached_property
     def context(self) -> Any:
@@ -106,16 +104,14 @@ def _block(rng: RowStream, columns: slice, scales: Floats, own: _Workspace) -> t
     """Return the integers of these columns, of a few clients, and room of that shape; both lie in the workspace."""
     n, start, clients = columns.stop - columns.start, columns.start, len(rng.ids)
     half = (n + 1) // 2
-    first, radius, angle, turned = (
-        part[: clients * half].reshape(clients, half) for part in (own.first, own.radius, own.angle, own.turned)
-    )
-    noise, nearest = (part[: 2 * clients * half].reshape(clients, 2 * half) for part in (own.noise, own.nearest))
     for row, client in enumerate(rng.ids.tolist()):
         rng.stream.fill(own.words[2 * half * row :], 2 * half, client, start)
     words = own.words[: 2 * clients * half].reshape(clients, 2 * half)
-    np.right_shift(words[:, :half], 1, out=first.view(np.uint64))
-    np.multiply(words[:, half:].view(np.int64), TURN, out=angle)
-    np.multiply(first, 2.0**-63, out=radius)
+    noise = own.noise[: 2 * clients * half].reshape(clients, 2 * half)
+    radius = own.radius[: clients * half].reshape(clients, half)
+    cosine, sine = noise[:, :half], noise[:, half:]
+    first = np.right_shift(words[:, :half], 1, out=words[:, :half])
+    np.multiply(first.view(np.int64), 2.0**-63, out=radius)
     with np.errstate(divide="ignore"):  # a word of zeros; computed again below
         np.log(radius, out=radius)
     radius *= -2
@@ -125,11 +121,12 @@ def _block(rng: RowStream, columns: slice, scales: Floats, own: _Workspace) -> t
         unsure = ~((radius >= LEAST) & (radius <= MOST))
         radius[unsure] = 1.0
     radius *= scales[:, None]
-    torch.cos(torch.from_numpy(angle), out=torch.from_numpy(turned))
-    np.multiply(turned, radius, out=noise[:, :half])
-    torch.sin(torch.from_numpy(angle), out=torch.from_numpy(turned))
-    np.multiply(turned, radius, out=noise[:, half:])
-    np.rint(noise, out=nearest)
+    angle = torch.from_numpy(np.multiply(words[:, half:].view(np.int64), TURN, out=sine))
+    torch.cos(angle, out=torch.from_numpy(cosine))
+    angle.sin_()
+    cosine *= radius
+    sine *= radius
+    nearest = np.rint(noise, out=words.view(np.float64))
     noise -= nearest
     reach = 0.5 - float(scales.max()) * ERROR
     low, high = torch.aminmax(torch.from_numpy(noise))
@@ -138,11 +135,16 @@ def _block(rng: RowStream, columns: slice, scales: Floats, own: _Workspace) -> t
         close = close[:, :half] | close[:, half:]
         unsure = close if unsure is None else unsure | close
     for row, at in np.argwhere(unsure).tolist() if unsure is not None else ():
-        client, scale = int(rng.ids[row]), float(scales[row])
-        leading = int(first[row, at]), signed(int(words[row, half + at]))
+        client = int(rng.ids[row])
+        leading = _word(rng.stream, client, start + at) >> 1, signed(_word(rng.stream, client, start + half + at))
         more = Bits(rng.stream.at("further bits", start + at), client)
-        nearest[row, at], nearest[row, half + at] = settle(*leading, scale, more, own.context)
+        nearest[row, at], nearest[row, half + at] = settle(*leading, float(scales[row]), more, own.context)
     return torch.from_numpy(nearest[:, :n]), torch.from_numpy(noise[:, :n])
+
+
+def _word(stream: Stream, client: int, at: int) -> int:
+    """Return a single word of a client's keystream."""
+    return int(stream.words(2, client, at - at % 2)[at % 2])
 
 
 def signed(word: int) -> int:
