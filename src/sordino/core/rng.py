@@ -91,6 +91,8 @@ class Stream:
         return room[:n]
 
     def _cipher(self, row: int, start: int) -> CipherContext:
+        if start % 2:
+            raise SpecError(f"a keystream is entered at an even word, not at {start}.")
         nonce = (row % 2**64).to_bytes(8, "big") + (start // 2).to_bytes(8, "big")  # the lower half counts blocks
         return Cipher(algorithms.AES(self.key), modes.CTR(nonce)).encryptor()
 
