@@ -107,8 +107,8 @@ def test_it_is_bounded_where_sums_are_of_what_was_measured_and_nowhere_else(name
 @EVERY
 def test_on_the_other_path_every_model_is_bounded(name):
     slots = len(Layout.of(MODELS[name][0]).slots)
-    length = gamma(CHAIN + slots) / 2
-    assert ask(name, path="vmap").factor == pytest.approx(length / 2 + 20 * 23 * 2.0**-24, rel=0.1)
+    length = gamma(2 * CHAIN + slots) / 2
+    assert ask(name, path="vmap").factor == pytest.approx(length / 2 + 20 * 23 * 2.0**-24, rel=0.05)
 
 
 def test_a_guard_bounds_a_few_records_of_a_few_tokens():

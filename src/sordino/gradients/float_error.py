@@ -17,8 +17,9 @@ depends on what is added up:
 The norm itself is float32: f_i G_i may be longer than C by its error, beyond the margin of `clipping`, and this is
 counted as well. Assumed: products and sums are made of float32 additions and multiplications in some order (no TF32:
 see `clipping`); torch.sum adds up a row of any length in chains of at most `CHAIN` additions; the clip is not so small
-that what vanishes among the smallest numbers counts. Not covered: the arithmetic before the sum. A record's numbers are
-taken to be the same whichever records are beside it, which libraries promise for one shape of the batch at best.
+that what vanishes among the smallest numbers counts (`LEAST`). Not covered: the arithmetic before the sum. A record's
+numbers are taken to be the same whichever records are beside it, which libraries promise for one shape of the batch at
+best.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from sordino.gradients.terms import LOST
 
 CHAIN = 1024  # additions one after the other in torch.sum: it sums in cascades on a CPU, in blocks on a GPU
 LEAST = 2.0**-20  # of a clip
+TINY = 2.0**-40  # of the clip: more than squares and products below the smallest float32 can lose, a record and number
 WORTH = 0.05  # of the clip: an error above this would cost more noise than the proof is worth
 UNIT = ROUNDOFF[torch.float32]
 
@@ -94,10 +96,12 @@ def float_error(
         return FloatError(None, str(error))
     # products and sums of a record's tokens, the factor, and adding the parts of a long batch
     worst = max(gamma(records * each.tokens + 3) / each.guard for each in sums)
-    length = max(0.0, gamma(CHAIN + len(layout.slots)) / 2 + 4 * UNIT - MARGIN)  # norms taken for too short
+    # norms taken for too short: two sums of squares are multiplied where there is one token, then added up and rooted
+    length = max(0.0, gamma(2 * CHAIN + len(layout.slots) + 4) / 2 + 4 * UNIT - MARGIN)
     if scaled:
         length += gamma(max(max(slot.shape, default=1) for slot in layout.slots))
-    factor = up(length / 2 + records * worst * (1 + length) + 2.0**-40)
+    lost = records * math.sqrt(layout.dim) * TINY
+    factor = up(length / 2 + records * worst * (1 + length) + lost)
     if factor > WORTH:
         text = f"float32 may move a sum of {records} records by {factor:.2g} of the clip; add up fewer at a time"
         return FloatError(None, text)
@@ -134,7 +138,12 @@ def _product(slot: str, t: int, d: int, p: int, scaled: bool) -> Sum:
         raise Unsupported(
             f"the gradients of {slot} are formed for their norm and again for the sum, and {t} tokens may cancel"
         )
-    return Sum(t, math.sqrt(UNIT * (d + p + t + LOST)))
+    return Sum(t, _guard(d + p + t))
+
+
+def _guard(operations: int) -> float:
+    """k of `terms.ghost`, whose S is a float32 as well."""
+    return 0.99 * math.sqrt(UNIT * (operations + LOST))
 
 
 def _kernel(slot: str, part: Any, t: int, uses: int, shape: tuple[int, ...], patches: int, scaled: bool) -> Sum:
@@ -151,7 +160,7 @@ def _table(t: int, d: int) -> Sum:
     """An embedding: see `terms.Lookup`."""
     if t == 1 or t > cost.LOOKUP_GRAM:  # the latter are added up and held, row by row
         return Sum()
-    return Sum(t, math.sqrt(UNIT * (d + t + LOST)))
+    return Sum(t, _guard(d + t))
 
 
 class _Shapes:
