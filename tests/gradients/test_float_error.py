@@ -153,6 +153,11 @@ def test_a_tied_weight_has_no_rule_and_says_so():
     assert found.factor is None and "tied" in found.reason
 
 
+def test_nothing_trained_is_nothing_off():
+    module = nn.Linear(2, 2).requires_grad_(False)
+    assert float_error(module, Layout.of(module), torch.zeros(1, 2), 5, clip=1.0, path="vmap").factor == 0.0
+
+
 def test_asking_changes_nothing():
     module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
     before, state = [p.clone() for p in module.parameters()], torch.random.get_rng_state()

@@ -86,6 +86,8 @@ def float_error(
     check.count(records=records, width=width)
     check.positive(clip=clip)
     check.one_of(("book-keeping", "vmap"), path=path)
+    if not layout.slots:
+        return FloatError(0.0, "nothing is trained")
     if clip < LEAST:
         return FloatError(None, f"the clip is below {LEAST:.2g}, where float32 begins to lose small numbers")
     if compiled:

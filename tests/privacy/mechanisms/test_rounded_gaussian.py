@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -61,8 +62,6 @@ def test_noise_follows_the_sensitivity_on_the_lattice():
 
 
 def test_the_scale_is_never_below_the_multiplier_times_the_sensitivity():
-    from fractions import Fraction
-
     for z in (1.0, 0.1, 1 / 3, 7.3):
         mechanism, rows = RoundedGaussian(z), Bounded(torch.zeros(1, 17), 0.3)
         lattice = mechanism.lattice(rows)

@@ -50,11 +50,11 @@ class RoundedGaussian:
         check.non_negative(float_error=self.float_error)
 
     def add(self, rows: Bounded, rng: RowStream) -> Rows:
-        """Every row gets its own noise, keyed by its client."""
+        """Return rows with noise of their own, keyed by their clients."""
         return self.add_each(rows, self.noise_multiplier, rng)
 
     def add_each(self, rows: Bounded, multipliers: float | Tensor, rng: RowStream) -> Rows:
-        """The same with noise multipliers of the clients' own [clients, 1]; with an infinite one a row becomes zero."""
+        """Do the same with the clients' own multipliers [clients, 1]; with an infinite one a row becomes zero."""
         rows.require(2, "RoundedGaussian")
         value = rows.value.detach()
         clients, dim = value.shape
@@ -84,10 +84,13 @@ class RoundedGaussian:
         return Lattice(rows.bound, rows.value.shape[1], error)
 
     def _scales(self, multipliers: float | Tensor, clients: int, lattice: Lattice) -> Floats:
-        """The noise of each row in steps of the lattice [clients], rounded up."""
+        """Return the noise of each row in steps of the lattice [clients], rounded up."""
         z = torch.as_tensor(multipliers, dtype=torch.float64).cpu().reshape(-1).numpy()
         if len(z) not in (1, clients) or not (z > 0).all():
-            raise SpecError(f"noise multipliers must be positive, one or {clients}, not {multipliers!r}.")
+            raise SpecError(
+                f"noise multipliers must be positive, one for all or one for each of {clients} rows; "
+                f"found {len(z)}, the least {z.min():g}."
+            )
         ratio = lattice.sensitivity / lattice.step  # exact: a power of two
         return np.broadcast_to(np.nextafter(z * ratio, math.inf), (clients,))
 
