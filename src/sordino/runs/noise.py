@@ -36,7 +36,7 @@ def calibrated(
         )
     try:
         found = [
-            noise_multiplier(lambda z, i=i: alternatives(z)[i], spec.epsilon, spec.delta)  # type: ignore[misc]
+            noise_multiplier(lambda z, i=i: alternatives(z)[i], spec.epsilon, plan.spendable(spec.delta))  # type: ignore[misc]
             for i in range(len(alternatives(1.0)))
         ]
     except BudgetError as error:

@@ -28,6 +28,7 @@ from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Event
 from sordino.privacy.events import Gaussian as GaussianEvent
 from sordino.privacy.lattice import Lattice
+from sordino.privacy.release import Use
 
 __all__ = ["RoundedGaussian"]
 
@@ -52,6 +53,15 @@ class RoundedGaussian:
     def add(self, rows: Bounded, rng: RowStream) -> Rows:
         """Return rows with noise of their own, keyed by their clients."""
         return self.add_each(rows, self.noise_multiplier, rng)
+
+    def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
+        """Add noise to every row; rows may have multipliers of their own."""
+        if use.split != 1:
+            raise SpecError("rounded Gaussian noise is not shared: a sum of rounded normals is no rounded normal.")
+        return self.add_each(x, self.noise_multiplier if use.multiplier is None else use.multiplier, rng)
+
+    def std(self, bound: float) -> float:
+        return self.noise_multiplier * bound
 
     def add_each(self, rows: Bounded, multipliers: float | Tensor, rng: RowStream) -> Rows:
         """Do the same with the clients' own multipliers [clients, 1]; with an infinite one a row becomes zero."""
@@ -94,5 +104,5 @@ class RoundedGaussian:
         ratio = lattice.sensitivity / lattice.step  # exact: a power of two
         return np.broadcast_to(np.nextafter(z * ratio, math.inf), (clients,))
 
-    def event(self) -> Event:
+    def event(self, split: int = 1) -> Event:
         return GaussianEvent(self.noise_multiplier)
