@@ -62,15 +62,19 @@ class Message:
         fields = {name: _scaled(name, value, self.weight) for name, value in self.fields.items()}
         return replace(self, fields=fields, heavy=True)
 
-    def total(self, *names: str) -> Message:
+    def total(self, *names: str, wide: bool = False) -> Message:
         """Add up the rows, each by its weight, into one row; calling it again changes nothing.
 
-        Of the named fields alone, if any are named. The weight of the result is the sum of all weights."""
+        Of the named fields alone, if any are named. The weight of the result is the sum of all weights. `wide` adds
+        floats up in 64 bits."""
         if self.summed:
             return self
         kept = self if not names else replace(self, fields={name: self.fields[name] for name in names})
         heavy = kept.weighed()
-        fields = {name: value.sum(dim=0, keepdim=True) for name, value in heavy.fields.items()}
+        fields = {
+            name: value.sum(dim=0, keepdim=True, dtype=torch.float64 if wide and value.is_floating_point() else None)
+            for name, value in heavy.fields.items()
+        }
         some = next(iter(fields.values()))
         weight = some.new_full((1,), len(self), dtype=torch.float32) if self.weight is None else self.weight[:, None]
         return Message(fields, weight if self.weight is None else weight.sum(dim=0), None, heavy=True, summed=True)

@@ -24,7 +24,7 @@ from sordino.federations.store import Store
 from sordino.methods.base import Method
 from sordino.methods.outlets import Outlets, Witness
 from sordino.methods.plan import Plan
-from sordino.methods.pricing import check_weights, setting
+from sordino.methods.pricing import check_weights, declared, setting
 from sordino.methods.site import ALGORITHM, Own, Site
 
 COPIES = 6  # rows a training client holds at once: weights, gradient, noise, step, optimiser state
@@ -183,10 +183,8 @@ def answer(
     start = fresh(method, state, len(ids), plan)
     own = {name: store.read(name, ids.tolist(), value) for name, value in start.items()}
     spent = own.pop(SPENT, None)
-    declared = method.releases(plan, state.round, state)
-    first = method.phases[0]
     out = Outlets(
-        tuple(r for r in declared if (r.phase or first) == phase),
+        tuple(r for r in declared(method, plan, state.round, state) if r.phase == phase),
         row,
         round=state.round,
         split=setting(method, plan).split,

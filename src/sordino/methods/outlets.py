@@ -272,13 +272,16 @@ def received(
         return arrived
     if late:
         arrived = _clipped_again(arrived, at_server)
-    total = arrived.total()
+    total = arrived.total(wide=any(getattr(r.mechanism, "exact", False) for r in at_server))
     fields = dict(total.fields)
     for release in at_server:
         name = release.onto or release.name
         source = run if getattr(release.mechanism, "correlated", False) else rng
         stream = stream_along(source, release.key or release.name).rows([0])
         fields[name] = release.mechanism.apply(Bounded(fields[name], release.bound or 0.0), stream, Use(round))
+    for name, value in fields.items():
+        if value.is_floating_point():
+            fields[name] = value.to(arrived[name].dtype)
     return replace(total, fields=fields)
 
 
