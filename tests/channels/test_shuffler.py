@@ -121,7 +121,7 @@ def test_with_stragglers_reports_are_charged_unmixed(examples):
     clients, state = federation_of(made), loop.begin(made)
     first = play(made, state=state, federation=clients)
     second = play(made, state=first.after, federation=clients)
-    late = clients.store.clients("late")
+    late = clients.store.clients("late train")
     assert 0 < len(first.seen) < 60 and late and second.seen.ids is None
     with pytest.raises(SpecError, match="does not go with these stragglers: weights tell clients apart"):
         job(linear(), many, method="sign-bits", channel="shuffler", dropout="0.1-0.4")

@@ -286,7 +286,7 @@ def test_answers_that_are_late_arrive_in_the_phase_they_belong_to():
     exact = federation_of(found, plan=in_time).ask("measure", state, ids)["norm"]
     clients, later = federation_of(found), replace(state, params=0.9 * state.params, round=1)
     first = {phase: clients.ask(phase, state, ids) for phase in found.method.phases}
-    waiting = {"measure": clients.store.clients("late"), "train": clients.store.clients("late/train")}
+    waiting = {phase: clients.store.clients(f"late {phase}") for phase in found.method.phases}
     second = {phase: clients.ask(phase, later, ids) for phase in found.method.phases}
     assert waiting["measure"] == waiting["train"] and len(waiting["train"]) > 50
     for sent in (first, second):

@@ -29,7 +29,7 @@ from sordino.methods.site import ALGORITHM, Own, Site
 
 COPIES = 6  # rows a training client holds at once: weights, gradient, noise, step, optimiser state
 SPENT = "spent"  # of the total that covers a run, what a client's outlets have metered
-LATE = "late"  # kind of the rows that are held back: of their weights, and, with a name behind it, of a field
+LATE = "late "  # before the phase, and the name, of a field that is held back
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,7 @@ class Simulator:
     def _with_late(self, phase: str, message: Message, waiting: Tensor) -> Message:
         """Hold back what is late now, hand over what was late in that phase before; of one client only the newest."""
         ids = message.ids if message.ids is not None else np.zeros(0, dtype=np.int64)
-        kind = LATE if phase == self.work.method.phases[0] else f"{LATE}/{phase}"
-        kinds = {name: f"{kind} {name}".strip() for name in ("", *message.fields)}
+        kinds = {name: f"{LATE}{phase} {name}".strip() for name in ("", *message.fields)}
         before = self.store.clients(kinds[""])
         now = set(ids[~waiting.cpu().numpy()].tolist())
         arrived = [i for i in before if i not in now]
