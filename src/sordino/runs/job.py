@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -80,7 +81,8 @@ class Job:
         cost, events = totals(self.method, plan, viewer, rounds, participations, self.once, apart, known=self._by_round)
         cells = pld.ROUGH if rough else pld.FINE
         found = price.of(events, cost, viewer, rounds, plan.spendable(self.spec.delta), self.mode, cells)
-        delta, proven = self.spec.delta, self.mode == "secure" and self.doubt(viewer) is None
+        delta = self.spec.delta
+        proven = self.mode == "secure" and math.isfinite(found.epsilon) and self.doubt(viewer) is None
         return replace(found, delta=delta, channel=plan.channel.name, public=self.public, exact=proven)
 
     def doubt(self, viewer: str) -> str | None:
