@@ -13,7 +13,7 @@ import sordino
 from problems import CLASSES, FEATURES, federation, job, linear, mlp
 from sordino.core.rng import Stream
 from sordino.data.clients import LazyClients
-from sordino.engines.simulator import Simulator
+from sordino.federations.simulator import Simulator
 from sordino.runs import loop
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sordino.core.errors import RunError
-from sordino.engines.store import Store
+from sordino.federations.store import Store
 
 DIM = 5
 GB = 2.0**-30  # one byte
