@@ -31,8 +31,8 @@ def restored(name: str, fresh: Any, tensors: Mapping[str, Tensor], device: torch
     known = set() if fresh is None else {f.name for f in dataclasses.fields(fresh)}
     if strange := set(saved) - known:
         raise RunError(
-            f"the checkpoint holds {prefix}{sorted(strange)[0]}, which this run does not have: it was written by another "
-            "version or method. Resume it with that one, or start anew."
+            f"the checkpoint holds {prefix}{sorted(strange)[0]}, which this run does not have: it was written by "
+            "another version or method. Resume it with that one, or start anew."
         )
     if fresh is None:
         return None

@@ -104,7 +104,9 @@ class Simulator:
         return message.pick(~waiting) + Message(old, weight, np.asarray(arrived, dtype=np.int64))
 
     def _answers(self, phase: str, state: State, ids: Ints, rng: Stream) -> Message:
-        done = [answer(self.work, self.store, self.data, self.device, phase, state, part, rng) for part in self._chunks(ids)]
+        done = [
+            answer(self.work, self.store, self.data, self.device, phase, state, part, rng) for part in self._chunks(ids)
+        ]
         return together(done)
 
     def _chunks(self, cohort: Ints) -> list[Ints]:

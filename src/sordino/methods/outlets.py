@@ -152,7 +152,9 @@ class Outlet:
                 f"the outlet {release.name} takes values bounded in the L{release.norm:g} norm, not in L{x.norm:g}."
             )
         if x.bound > bound * (1 + SLACK):
-            raise RunError(f"the release {release.name} declares the bound {bound:.6g}; its outlet was given {x.bound:.6g}.")
+            raise RunError(
+                f"the release {release.name} declares the bound {bound:.6g}; its outlet was given {x.bound:.6g}."
+            )
         return replace(x, bound=bound)
 
     def _count(self) -> int:

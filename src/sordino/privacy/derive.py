@@ -52,7 +52,6 @@ class Setting:
 def costs(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...]:
     """Return what one participation costs, by viewer."""
 
-
     def event(release: Release) -> Event:
         one = release.draw.hidden(_moved(release.mechanism.event(setting.split), release, releases, setting))
         return one if release.times == 1 else Repeated(one, release.times)
@@ -97,9 +96,7 @@ def _moved(event: Event, release: Release, releases: Sequence[Release], setting:
     return grouped(event, release.swing)
 
 
-def _costs(
-    releases: Sequence[Release], setting: Setting, event_of: Callable[[Release], Event]
-) -> tuple[Cost, ...]:
+def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Release], Event]) -> tuple[Cost, ...]:
     at_clients = [r for r in releases if r.where == "client"]
     at_server = [r for r in releases if r.where == "server" and not r.onto]
     on_top = [r for r in releases if r.where == "server" and r.onto]

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from sordino.core.errors import RunError, SordinoError
-from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.message import Message
+from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import State, Vector
 from sordino.federations.simulator import fresh
@@ -123,9 +123,7 @@ def _rounds(
         _save(job, folder, ledger, state, done)
 
 
-def _round(
-    job: Job, method: Method, state: State, cohort: list[int], rng: Stream
-) -> tuple[Message, list[Message]]:
+def _round(job: Job, method: Method, state: State, cohort: list[int], rng: Stream) -> tuple[Message, list[Message]]:
     """Ask for every phase of a round; what may be merged, and what was sent in each phase."""
     plan, sent = job.plan, []
     for phase in method.phases:

@@ -20,8 +20,8 @@ from torch import Tensor
 from sordino.algorithms.base import Algorithm
 from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
-from sordino.core.record import plain
 from sordino.core.message import Message
+from sordino.core.record import plain
 from sordino.core.types import State
 from sordino.core.vector import Layout
 from sordino.methods import pricing
