@@ -41,7 +41,8 @@ class Scaffold(Algorithm):
         return state.params.new_zeros(clients, len(state.params))  # c_i
 
     def correct(self, gradient: Rows, weights: Tensor, own: Rows, state: State, number: int, local: Local) -> Rows:
-        return gradient - own + state.algorithm.control
+        control: Tensor = state.algorithm.control
+        return gradient - own + control
 
     def message(self, moved: Rows, own: Rows, state: State, work: Work) -> tuple[Rows, Rows]:
         drift = -moved / (work.steps.clamp_min(1) * work.local.learning_rate)

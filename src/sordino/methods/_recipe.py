@@ -1,4 +1,4 @@
-"""What DP-SGD is made of: how a record's gradient is clipped, which noise its sum gets, and how both change by round."""
+"""What DP-SGD is made of: how a record's gradient is clipped, which noise its sum gets, how both change by round."""
 
 from __future__ import annotations
 

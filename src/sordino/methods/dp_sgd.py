@@ -110,5 +110,5 @@ class DpSgd(Method):
         local = plan.now(state)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
         own = plan.multipliers or (plan.z,)
-        z = self._level(plan, state.round) / plan.z * sum(own) / len(own) * plan.split**-0.5
+        z = self._level(plan, state.round) / plan.z * sum(own) / len(own) * float(plan.split**-0.5)
         return local.learning_rate * math.sqrt(steps) * z * self._bound(plan, state.round) / batch  # of plain SGD steps

@@ -52,6 +52,6 @@ def step_noise(method: Method, plan: Plan) -> float:
     mechanism = release.mechanism
     if release.total is not None and release.where == "client":
         even = plan.z * math.sqrt(release.times * plan.participations)
-        mechanism = type(mechanism)(even) if hasattr(mechanism, "noise_multiplier") else mechanism
+        mechanism = replace(mechanism, noise_multiplier=even)  # type: ignore[type-var]
     std = getattr(mechanism, "std", None)
     return float(std(release.bound)) / length if std is not None else plan.z

@@ -142,7 +142,7 @@ def build(
         plan = replace(plan, noise_multiplier=noise.calibrated(method, plan, viewer, spec, once, apart))
     plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))
     state = State(model.layout.read(module))
-    started(returned.Checked(method, spec.method), state, model.layout, plan)  # refuses what cannot start
+    started(returned.wrapped(method, spec.method), state, model.layout, plan)  # refuses what cannot start
     if isinstance(held, ArrayClients) and device.type != "cpu":
         held = held.to(device)
     rng = Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system()

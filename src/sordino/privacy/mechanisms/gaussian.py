@@ -31,10 +31,10 @@ class Gaussian:
 
     def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
         """Add noise to every row, or each client's share of it; rows may have multipliers of their own."""
-        noise = rng.normal(x.value.shape[1], like=x.value)
+        noise, share = rng.normal(x.value.shape[1], like=x.value), float(use.split**-0.5)
         if use.multiplier is not None:
-            return x.value + use.multiplier.to(x.value) * use.split**-0.5 * x.bound * noise
-        return x.value + self.noise_multiplier * use.split**-0.5 * x.bound * noise
+            return x.value + use.multiplier.to(x.value) * share * x.bound * noise
+        return x.value + self.noise_multiplier * share * x.bound * noise
 
     def event(self, split: int = 1) -> Event:
         return GaussianEvent(self.noise_multiplier)
