@@ -14,7 +14,7 @@ from sordino.core.types import State
 from sordino.methods.dp_dyns import ENDS_AT, SHAPES, DpDyns, decayed
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
-from support.methods import inputs, rows
+from support.methods import let_out, rows
 
 RNG = Stream.research(8)
 
@@ -58,8 +58,8 @@ def test_noise_follows_both_schedules_and_the_gradients_the_clip():
     assert made.method.noise(state, made.plan) == pytest.approx(std)
     assert kstest(noise, norm(scale=std).cdf).pvalue > 1e-3
     assert kstest(noise, norm(scale=1.1 * std).cdf).pvalue < 1e-3
-    ((release, x, _),) = inputs(made, state=state, rng=RNG)
-    assert release.bound == x.bound == pytest.approx(1.2)
+    (use,) = let_out(made, state=state, rng=RNG)
+    assert use.release.bound == use.x.bound == pytest.approx(1.2)
 
 
 def test_the_schedule_is_public():

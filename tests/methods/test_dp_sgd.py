@@ -15,7 +15,7 @@ from sordino.methods.base import Local
 from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy.events import FixedSize, Gaussian, Repeated, Sampled
 from sordino.runs import loop
-from support.methods import clients_stream, inputs, play, price, rows
+from support.methods import clients_stream, let_out, play, price, rows
 
 RNG = Stream.research(4)
 WIDE = 4000
@@ -130,9 +130,9 @@ def test_as_many_steps_are_taken_as_are_charged():
     made = silent()
     made = replace(made, plan=replace(made.plan, local=replace(made.plan.local, steps=None, epochs=2.0, batch_rate=0.25)))
     (cost,) = price(made.method, made.plan)
-    uses = inputs(made, rng=RNG)
+    uses = let_out(made, rng=RNG)
     assert len(uses) == cost.event.count == 8
-    assert all(release.name == "gradient" and len(ids) == 4 for release, _, ids in uses)
+    assert all(use.release.name == "gradient" and len(use.ids) == 4 for use in uses)
 
 
 def test_epochs_with_a_batch_size_need_clients_of_one_size():

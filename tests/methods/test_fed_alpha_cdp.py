@@ -8,7 +8,7 @@ from sordino.core.errors import SpecError
 from sordino.methods.fed_alpha_cdp import FedAlphaCdp
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
-from support.methods import inputs
+from support.methods import let_out
 
 
 def test_clip_and_noise_fall_and_the_total_is_kept():
@@ -23,9 +23,9 @@ def test_clip_and_noise_fall_and_the_total_is_kept():
 def test_the_clip_of_the_round_is_the_one_enforced():
     made = job(mlp(), [(50 * x, y) for x, y in federation((1,) * 3)], method="fed-alpha-cdp", rounds=4, clip=0.2)
     for t in range(4):
-        ((release, sums, _),) = inputs(made, state=replace(loop.begin(made), round=t))
-        each = release.bound / math.sqrt(2)  # of one of both layers
-        assert sums.bound == release.bound == pytest.approx(made.method.releases(made.plan, t)[0].bound)
+        (use,) = let_out(made, state=replace(loop.begin(made), round=t))
+        sums, each = use.x, use.release.bound / math.sqrt(2)  # of one of both layers
+        assert sums.bound == use.release.bound == pytest.approx(made.method.releases(made.plan, t)[0].bound)
         for part in made.model.layout.layers().values():
             norms = sums.value[:, part].norm(dim=1)
             assert float(norms.max()) <= each * (1 + 1e-5)

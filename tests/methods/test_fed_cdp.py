@@ -9,7 +9,7 @@ from problems import federation, job, mlp
 from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients
 from sordino.runs import loop
-from support.methods import inputs, rows
+from support.methods import let_out, rows
 
 RNG = Stream.research(10)
 CPU = torch.device("cpu")
@@ -23,13 +23,14 @@ def test_a_record_moves_the_sum_by_no_more_than_the_root_of_the_layers():
     wild = [(x * 10.0**k, y) for k, (x, y) in enumerate(federation((6,) * 4))]
     made = made_of(wild, clip=0.3)
     data, longest = made.clients.fetch(range(4), CPU), 0.0
-    ((release, whole, _),) = inputs(made, rng=RNG)
-    assert whole.bound == pytest.approx(0.3 * math.sqrt(2)) == release.bound
+    (use,) = let_out(made, rng=RNG)
+    whole = use.x
+    assert whole.bound == pytest.approx(0.3 * math.sqrt(2)) == use.release.bound
     for i in range(24):
         keep = [j for j in range(24) if j != i]
         sizes = tuple(6 - (i // 6 == k) for k in range(4))
-        ((_, less, _),) = inputs(made, clients=ArrayClients(data.x[keep], data.y[keep], sizes), rng=RNG)
-        moved = whole.value - less.value
+        (less,) = let_out(made, clients=ArrayClients(data.x[keep], data.y[keep], sizes), rng=RNG)
+        moved = whole.value - less.x.value
         for part in made.model.layout.layers().values():
             assert float(moved[:, part].norm()) <= 0.3 * (1 + 1e-4)
         longest = max(longest, float(moved.norm()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -126,28 +126,38 @@ def site_of(method: Method, plan: Plan, state: State, sizes: Sequence[int], rng:
     return Site(data, {}, None, plan, row.at("train"), out, method.phases[-1])  # type: ignore[arg-type]
 
 
-@dataclass
-class Watched:
-    """A witness of what goes into the outlets."""
+@dataclass(frozen=True)
+class Passed:
+    """One use of an outlet."""
 
-    inputs: list[tuple[Release, Bounded, Ints]] = field(default_factory=list)
+    release: Release
+    x: Bounded  # what went in, clipped
+    ids: Ints
+    output: Tensor
+
+
+class Watched:
+    """A witness of what goes through the outlets."""
+
+    def __init__(self) -> None:
+        self.uses: list[Passed] = []
 
     def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor) -> Tensor:
-        self.inputs.append((release, x, ids))
+        self.uses.append(Passed(release, x, ids, output))
         return output
 
 
-def inputs(
+def let_out(
     made: build.Job,
     cohort: Sequence[int] | None = None,
     state: State | None = None,
     clients: Clients | None = None,
     rng: Stream = RNG,
-) -> list[tuple[Release, Bounded, Ints]]:
-    """Return what the clients of a cohort give to their outlets in the last phase, before noise, use by use."""
+) -> list[Passed]:
+    """Return what goes through the outlets of a cohort's clients in the last phase, use by use."""
     state = loop.begin(made) if state is None else state
     held, seen = made.clients if clients is None else clients, Watched()
     ids = np.arange(made.clients.count) if cohort is None else np.asarray(cohort, dtype=np.int64)
     work, stream = Work(made.method, made.model, made.plan), clients_stream(rng, state.round)
     answer(work, Store(), held, CPU, made.method.phases[-1], state, ids, stream, seen)
-    return seen.inputs
+    return seen.uses
