@@ -43,7 +43,7 @@ class Rounds:
 
 
 def everyone(job: Job, rounds: int) -> list[range]:
-    return [range(job.clients.count)] * rounds
+    return [range(job.federation.facts.population)] * rounds
 
 
 # --- the papers' side: autograd over one module, one client at a time

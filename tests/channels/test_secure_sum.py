@@ -96,7 +96,7 @@ def test_unequal_clients_weigh_by_their_records():
     made = replace(made, plan=replace(made.plan, noise_multiplier=1e-12))
     state = loop.begin(made)
     after = play(made, state=state, rng=RNG).after
-    batch = made.clients.fetch([0, 1, 2], torch.device("cpu"))
+    batch = made.federation.data.fetch([0, 1, 2], torch.device("cpu"))
     whole = made.model.gradients.sums(state.params, replace(batch, sizes=(36,)), None)[0] / 36
     assert torch.allclose(after.params, state.params - whole, atol=1e-5)
 

@@ -72,7 +72,7 @@ def transcript(job):
     states, engine = [loop.begin(job)], Simulator(CPU)
     for r in range(rounds - 1):
         rng = RNG.at("round", r)
-        rows = engine.clients(job.method, states[-1], range(len(SIZES)), job.clients, job.model, job.plan, rng)
+        rows = engine.clients(job.method, states[-1], range(len(SIZES)), job.federation.data, job.model, job.plan, rng)
         states.append(replace(job.method.merge(states[-1], rows, job.plan, RNG.at("merge", r)), round=r + 1))
     return states
 
@@ -87,7 +87,7 @@ def wild(seed=0):
 def test_no_message_is_longer_than_the_clip_whatever_the_data(cell):
     job = made(*cell, clip=0.05)
     states = transcript(job)
-    for clients in (job.clients, wild()):
+    for clients in (job.federation.data, wild()):
         for rows in play(job, clients, states):
             norms = rows.double().norm(dim=1)
             assert bool((norms <= 0.05).all()), norms
@@ -99,7 +99,7 @@ def test_over_rounds_a_row_depends_on_its_client_alone_kept_state_included(cell)
     """The same public states, some rounds, other data in client 2: what the others send stays bit for bit."""
     job = made(*cell)
     states = transcript(job)
-    before = play(job, job.clients, states)
+    before = play(job, job.federation.data, states)
     for other in (federation(SIZES, seed=5)[2], (torch.full((9, FEATURES), 3e38), torch.zeros(9, dtype=torch.int64))):
         pairs = federation(SIZES)
         pairs[2] = other
@@ -197,11 +197,11 @@ def test_messages_know_the_data_through_noisy_gradients_only(cell, monkeypatch):
         return found, engine.store.read("own", range(4), job.plan.algorithm.fresh(states[0], 4))
 
     dim = job.model.layout.dim
-    one, own = rows(job.clients, Fixed(job.model.gradients, dim))
+    one, own = rows(job.federation.data, Fixed(job.model.gradients, dim))
     other, theirs = rows(dealt(federation(SIZES, seed=9)), Fixed(job.model.gradients, dim))
     assert torch.equal(one, other)
     assert torch.equal(own, theirs) == (cell[1] != "ditto")  # personal models are trained on the data as they are
-    assert not torch.equal(rows(job.clients, job.model.gradients)[0], one)
+    assert not torch.equal(rows(job.federation.data, job.model.gradients)[0], one)
 
 
 def sure(job):
@@ -241,7 +241,7 @@ def test_one_unit_moves_the_released_loss_by_at_most_its_cap(unit):
 def test_without_the_cap_the_loss_would_move_further():
     """What the cap is for."""
     job = made("dp-sgd", "q-fedavg", "record")
-    losses = training.record_losses(sure(job), job.clients.fetch(range(4), CPU), job.model)
+    losses = training.record_losses(sure(job), job.federation.data.fetch(range(4), CPU), job.model)
     assert torch.isfinite(losses).all() and float(losses.max()) > 20 * job.plan.algorithm.loss_clip
 
 
@@ -251,8 +251,8 @@ def test_a_round_in_which_nobody_answers_is_a_round_like_any_other(method, algor
     unit = base(method, None).method.units[0]
     job = made(method, algorithm, unit)
     state = loop.begin(job)
-    rows = Simulator(CPU).clients(job.method, state, [], job.clients, job.model, job.plan, RNG)
-    full = Simulator(CPU).clients(job.method, state, [0, 3], job.clients, job.model, job.plan, RNG)
+    rows = Simulator(CPU).clients(job.method, state, [], job.federation.data, job.model, job.plan, RNG)
+    full = Simulator(CPU).clients(job.method, state, [0, 3], job.federation.data, job.model, job.plan, RNG)
     assert rows.shape == (0, full.shape[1])
     after = job.method.merge(state, rows, job.plan, RNG)
     assert torch.isfinite(after.params).all()
@@ -266,4 +266,4 @@ def test_labels_alone_move_a_row_too():
     job = made("dp-fedavg", "fedavg", "client")
     other = dealt([(x, (y + 1) % CLASSES) for x, y in federation(SIZES)])
     states = [loop.begin(job)]
-    assert not torch.allclose(play(job, job.clients, states)[0], play(job, other, states)[0], atol=1e-4)
+    assert not torch.allclose(play(job, job.federation.data, states)[0], play(job, other, states)[0], atol=1e-4)

@@ -40,7 +40,7 @@ def rows_of(job, cohort, engine=None, state=None):
     """What leaves the clients of a cohort."""
     state = state or loop.begin(job)
     engine = engine or Simulator(CPU)
-    return engine.clients(job.method, state, cohort, job.clients, job.model, job.plan, RNG.at("clients"))
+    return engine.clients(job.method, state, cohort, job.federation.data, job.model, job.plan, RNG.at("clients"))
 
 
 def uncalibrated(method, z=0.7, **keys):
@@ -184,7 +184,7 @@ def test_a_round_draws_fresh_noise(method):
     def round_at(number):
         rng = RNG.at("round", number)
         who, plan = range(8), made.plan
-        rows = Simulator(CPU).clients(made.method, state, who, made.clients, made.model, plan, rng.at("c"))
+        rows = Simulator(CPU).clients(made.method, state, who, made.federation.data, made.model, plan, rng.at("c"))
         return made.method.merge(state, rows, made.plan, rng.at("merge")).params
 
     assert torch.equal(round_at(0), round_at(0))
@@ -241,7 +241,7 @@ def test_costs_can_be_asked_for_under_every_documented_plan(method):
 def test_local_training_learns(method):
     """With next to no noise the loss goes down: the signs are right."""
     made = uncalibrated(method, z=1e-4, module=mlp(), clients=federation((40,) * 4), learning_rate=0.5)
-    x, y = made.clients.x, made.clients.y
+    x, y = made.federation.data.x, made.federation.data.y
     state, losses = loop.begin(made), []
     for r in range(12):
         losses.append(float(made.model.loss(loop.trained(made, state.params)(x), y).mean().detach()))

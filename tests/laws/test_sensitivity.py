@@ -20,7 +20,7 @@ SIZES = (3, 40, 1, 12, 100, 7)
 def released(made, cohort):
     state = loop.begin(made)
     engine = Simulator(CPU)
-    return engine.clients(made.method, state, cohort, made.clients, made.model, made.plan, RNG.at("c"))
+    return engine.clients(made.method, state, cohort, made.federation.data, made.model, made.plan, RNG.at("c"))
 
 
 @pytest.mark.parametrize("method", ["dp-fedavg"])
@@ -52,7 +52,7 @@ def test_one_client_moves_the_sum_by_at_most_the_clip(method, weight_cap, adapti
 @pytest.mark.parametrize("clip", [0.05, 1.0])
 def test_one_record_moves_a_clients_clipped_sum_by_at_most_the_clip(clip):
     made = job(method="dp-sgd", clients=[(30 * x, y) for x, y in federation(SIZES)], clip=clip)
-    data = made.clients.fetch(range(6), CPU)
+    data = made.federation.data.fetch(range(6), CPU)
     weights = loop.begin(made).params
     whole = made.model.gradients.sums(weights, data, clip)
     start, seen = 0, 0.0
@@ -86,7 +86,7 @@ def test_no_client_draws_a_record_more_often_than_is_charged(sampling, batch):
     local = replace(made.plan.local, **({"batch_size": None, "batch_rate": None} | batch))
     plan = replace(made.plan, local=local)
     charged = accounted_rate(made.method.costs(plan)[0].event)
-    data = made.clients.fetch(range(len(sizes)), CPU)
+    data = made.federation.data.fetch(range(len(sizes)), CPU)
     if sampling == "fixed":
         drawn = made.method._batch(data, plan, RNG.rows(range(len(sizes)))).sizes
         rates = [m / n for m, n in zip(drawn, sizes, strict=True)]

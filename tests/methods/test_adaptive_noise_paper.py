@@ -34,7 +34,7 @@ def test_the_foreseen_weights_are_those_of_table_2(optimizer):
     k, eta, gamma = 5, 0.05, 0.9
     made = job(method="adaptive-noise-paper", module=mlp(), clients=federation((12,)), optimizer=optimizer,
                learning_rate=eta, momentum=gamma, local_steps=k, sigma0=1e-9, epsilon=1e24, beta=0.7)  # fmt: skip
-    batch, w = made.clients.fetch([0], CPU), loop.begin(made).params.clone()
+    batch, w = made.federation.data.fetch([0], CPU), loop.begin(made).params.clone()
     start, v, m, e = w.clone(), torch.zeros_like(w), torch.zeros_like(w), torch.zeros_like(w)
     for step in range(1, k + 1):
         g = made.model.gradients.sums(w, batch, None)[0] / 12
@@ -185,7 +185,7 @@ def test_a_slow_client_is_foreseen_at_its_own_last_step(monkeypatch):
     for i, count in enumerate(counts):
         weights, expected = state.params.clone(), state.params
         for step in range(1, count):
-            moved = 0.1 * made.model.gradients.sums(weights, made.clients.fetch([i], CPU), None)[0] / 12
+            moved = 0.1 * made.model.gradients.sums(weights, made.federation.data.fetch([i], CPU), None)[0] / 12
             weights = weights - moved
             if step == count - 1:
                 expected = weights - moved

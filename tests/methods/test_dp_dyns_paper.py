@@ -43,7 +43,7 @@ def test_the_noise_shows_whether_the_record_is_there():
 def three_clients():
     """The second has no record in its batch."""
     made = job(linear(), federation((5, 9)), method="dp-dyns-paper")
-    data = made.clients.fetch(range(2), torch.device("cpu"))
+    data = made.federation.data.fetch(range(2), torch.device("cpu"))
     return made, replace(data, sizes=(5, 0, 9), groups=None), loop.begin(made).params
 
 

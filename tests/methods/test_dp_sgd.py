@@ -70,7 +70,7 @@ def test_the_divisor_is_the_expected_batch_not_the_realised_one():
     """One step without noise: the clipped sum of the drawn records over rate * size, whoever was drawn."""
     made = job(method="dp-sgd", clients=federation((40,)), learning_rate=1.0)
     made = quiet(made, batch_rate=0.25)
-    data, state = made.clients.fetch([0], torch.device("cpu")), loop.begin(made)
+    data, state = made.federation.data.fetch([0], torch.device("cpu")), loop.begin(made)
     sizes = set()
     for i in range(6):
         rng = RNG.at("try", i)
@@ -84,7 +84,7 @@ def test_the_divisor_is_the_expected_batch_not_the_realised_one():
 
 def test_a_step_is_the_clipped_sum_of_a_hand_written_loop():
     made = job(nn.Linear(20, CLASSES), method="dp-sgd", clients=federation((6,)), learning_rate=0.5, clip=0.4)
-    data, state = made.clients.fetch([0], torch.device("cpu")), loop.begin(made)
+    data, state = made.federation.data.fetch([0], torch.device("cpu")), loop.begin(made)
     module, total = loop.trained(made, state.params), torch.zeros_like(state.params)
     for x, y in zip(data.x, data.y, strict=True):
         module.zero_grad()
@@ -146,7 +146,7 @@ def test_larger_clients_weigh_more_and_the_noise_is_inside_already():
     made, state = quiet(made), loop.begin(made)
     alone = []
     for i, n in enumerate((10, 20, 30)):  # mean over the records, times the client's share of all records
-        data = made.clients.fetch([i], torch.device("cpu"))
+        data = made.federation.data.fetch([i], torch.device("cpu"))
         alone.append(-0.5 * made.model.gradients.sums(state.params, data, 1.0)[0] / n * (n / 20))
     sent = rows(made, state=state, rng=RNG)
     assert torch.allclose(sent, torch.stack(alone), atol=1e-6)

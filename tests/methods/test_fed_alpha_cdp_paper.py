@@ -42,7 +42,7 @@ def test_the_noise_of_a_layer_shows_whether_the_record_is_there():
 
 def test_the_scale_is_the_largest_norm_of_the_layer():
     made, there = sent(0.1, reading="sum")
-    data = made.clients.fetch([0], torch.device("cpu"))
+    data = made.federation.data.fetch([0], torch.device("cpu"))
     state = loop.begin(made)
     gradient = made.model.gradients.sums(state.params, data, None, layers=[1.0, 1.0])[0, :WIDE]
     std = made.method.sigma(made.plan, 0) * float(gradient.norm()) / 9

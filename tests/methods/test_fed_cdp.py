@@ -22,7 +22,7 @@ def made_of(clients, **keys):
 def test_a_record_moves_the_sum_by_no_more_than_the_root_of_the_layers():
     wild = [(x * 10.0**k, y) for k, (x, y) in enumerate(federation((6,) * 4))]
     made = made_of(wild, clip=0.3)
-    data, longest = made.clients.fetch(range(4), CPU), 0.0
+    data, longest = made.federation.data.fetch(range(4), CPU), 0.0
     (use,) = let_out(made, rng=RNG)
     whole = use.x
     assert whole.bound == pytest.approx(0.3 * math.sqrt(2)) == use.release.bound

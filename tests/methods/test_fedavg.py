@@ -58,7 +58,7 @@ def test_only_those_who_took_part_are_averaged():
 
 
 def expected(made, state, cohort):
-    data = made.clients.fetch(cohort, CPU)
+    data = made.federation.data.fetch(cohort, CPU)
     steps = -0.1 * made.model.gradients.sums(state.params, data, None)  # weight times mean gradient: the sum
     return steps.sum(0) / sum(data.sizes)
 
@@ -111,7 +111,7 @@ def test_epochs_in_batches_use_every_record_once_a_pass():
     from sordino.methods.local import batches
 
     made = job(method="none", clients=federation((12, 7)))
-    data = made.clients.fetch([0, 1], CPU)
+    data = made.federation.data.fetch([0, 1], CPU)
     for local in (
         Local(steps=None, epochs=1.0, batch_rate=None, batch_size=3),
         Local(steps=None, epochs=2.0, batch_rate=None, batch_size=3),
@@ -133,6 +133,6 @@ def test_a_client_with_fewer_steps_waits_for_the_others():
     made = replace(made, plan=replace(made.plan, local=local))
     state = loop.begin(made)
     both = rows(made, [0, 1], state, rng=RNG)
-    data = made.clients.fetch([1], CPU)
+    data = made.federation.data.fetch([1], CPU)
     once = -0.1 * made.model.gradients.sums(state.params, data, None)[0]  # weight 4 times mean: the sum
     assert torch.allclose(both[1], once, atol=1e-5)

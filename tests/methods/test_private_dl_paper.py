@@ -31,7 +31,7 @@ def sent(made):
 
 
 def estimate(made):
-    data = made.clients.fetch([0], torch.device("cpu"))
+    data = made.federation.data.fetch([0], torch.device("cpu"))
     _, norms = sums_and_norms(loop.begin(made).params, data, made.model, [0], None)
     return norms, float(three_sigma(norms))
 

@@ -41,7 +41,7 @@ def made(z=1e-9, held=None, **keys):
 def moved(job, rng=RNG, **local):
     plan = replace(job.plan, local=replace(job.plan.local, **local))
     sent = federation_of(job, plan, rng=rng).ask("train", loop.begin(job), range(3))
-    users = torch.tensor([float(len(g)) for g in job.clients.fetch(range(3), CPU).groups])
+    users = torch.tensor([float(len(g)) for g in job.federation.data.fetch(range(3), CPU).groups])
     assert torch.allclose(sent.weight, users / plan.mean_client)  # a client weighs as much as it has users
     return sent["update"]
 
@@ -56,11 +56,11 @@ def test_a_user_s_mean_gradient_is_clipped_as_a_whole():
     """By hand: one user after the other, divided by the number of users."""
     job, clip = made(clip=0.5), 0.5
     module, rows, start = loop.trained(job, loop.begin(job).params), moved(job), 0
-    one_by_one = moved(made(clip=clip, held=ArrayClients(job.clients.x, job.clients.y, SIZES, np.arange(27))))
+    one_by_one = moved(made(clip=clip, held=ArrayClients(job.federation.data.x, job.federation.data.y, SIZES, np.arange(27))))
     for k, lengths in enumerate(RUNS):
         total = 0
         for n in lengths:
-            own = [gradient(module, job.clients.x[i], job.clients.y[i]) for i in range(start, start + n)]
+            own = [gradient(module, job.federation.data.x[i], job.federation.data.y[i]) for i in range(start, start + n)]
             mean = torch.stack(own).mean(0)
             total, start = total + mean * min(1.0, clip / float(mean.norm())), start + n
         assert torch.allclose(rows[k], -total / len(lengths), atol=1e-5)
@@ -87,7 +87,7 @@ def test_the_noise_of_a_user_s_client_is_z_clip_over_the_expected_users():
 def test_users_are_drawn_whole_at_the_rate_that_is_charged(sampling):
     job = made(batch_sampling=sampling)
     plan = replace(job.plan, local=replace(job.plan.local, batch_rate=0.4))
-    data, draws = job.clients.fetch(range(3), CPU), 1500
+    data, draws = job.federation.data.fetch(range(3), CPU), 1500
     place = {row.numpy().tobytes(): i for i, row in enumerate(data.x)}
     came = np.zeros((draws, 10), bool)
     names = list(dict.fromkeys(USERS.tolist()))

@@ -45,7 +45,7 @@ def federation_of(
     memory_gb: float = 2.0,
 ) -> Simulator:
     """Return a simulator of a job's clients, opened; parts of the job may be replaced."""
-    found = Simulator(CPU, made.clients if clients is None else clients, rng, memory_gb)
+    found = Simulator(CPU, made.federation.data if clients is None else clients, rng, memory_gb)
     found.open(Work(made.method, model or made.model, plan or made.plan))
     return found
 
@@ -72,7 +72,7 @@ def play(
     """Play one round of a job with a cohort (everyone unless said), without ledger and files."""
     federation = federation or federation_of(made, rng=rng)
     state, plan, method = loop.begin(made) if state is None else state, federation.work.plan, made.method
-    ids = list(range(made.clients.count)) if cohort is None else list(cohort)
+    ids = list(range(made.federation.facts.population)) if cohort is None else list(cohort)
     now = state
     for phase in method.phases:
         sent = federation.ask(phase, now, ids)
@@ -93,7 +93,7 @@ def rows(
     """Return one field of what leaves the clients of a cohort in the last phase, weighed as in a sum."""
     federation = federation or federation_of(made, rng=rng)
     state = loop.begin(made) if state is None else state
-    ids = list(range(made.clients.count)) if cohort is None else list(cohort)
+    ids = list(range(made.federation.facts.population)) if cohort is None else list(cohort)
     message = federation.ask(made.method.phases[-1], state, ids)
     return Message({field: message[field]}, message.weight, heavy=message.heavy).weighed()[field]
 
@@ -156,8 +156,8 @@ def let_out(
 ) -> list[Passed]:
     """Return what goes through the outlets of a cohort's clients in the last phase, use by use."""
     state = loop.begin(made) if state is None else state
-    held, seen = made.clients if clients is None else clients, Watched()
-    ids = np.arange(made.clients.count) if cohort is None else np.asarray(cohort, dtype=np.int64)
+    held, seen = made.federation.data if clients is None else clients, Watched()
+    ids = np.arange(made.federation.facts.population) if cohort is None else np.asarray(cohort, dtype=np.int64)
     work, stream = Work(made.method, made.model, made.plan), clients_stream(rng, state.round)
     answer(work, Store(), held, CPU, made.method.phases[-1], state, ids, stream, seen)
     return seen.uses

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from sordino.core import plugin
 from sordino.core.errors import SordinoError
+from sordino.methods import pricing
 from sordino.methods.base import Method, Plan
 from sordino.privacy import price
 from sordino.privacy.samplers import Poisson
@@ -38,7 +39,7 @@ def _methods() -> list[dict[str, Any]]:
             rows.append(_method(name))
             continue
         try:
-            rows.append(returned.asked(name, "costs", _method, name))
+            rows.append(returned.asked(name, "releases", _method, name))
         except SordinoError as error:
             who = "" if name in str(error) else f"{name}: "
             warnings.warn(f"left out: {who}{error}", stacklevel=2)
@@ -48,8 +49,7 @@ def _methods() -> list[dict[str, Any]]:
 def _method(name: str) -> dict[str, Any]:
     plan = Plan(rounds=1, population=10, sampler=Poisson(1.0), noise_multiplier=1.0)
     cls = plugin.load("methods", name)
-    costs = cls().costs(plan)
-    returned.check_words(name, "costs", costs, "server")
+    costs = pricing.planned(returned.wrapped(cls(), name), plan)
     finite = [
         v for v in price.VIEWERS
         if math.isfinite(price.guarantee(costs, v, plan.sampler, 10, 1, 1, 1e-5, "research").epsilon)
