@@ -61,17 +61,16 @@ def costs(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...]:
 
 def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | None:
     """Return what the run costs, whatever its rounds do; None where no release has a total."""
-    pooled = [r for r in releases if r.total is not None]
-    if not pooled:
+    totals = [(r, r.total) for r in releases if r.total is not None]
+    if not totals:
         return None
-    if any(r.total != pooled[0].total for r in releases if not r.onto):
+    first, total = totals[0]
+    if any(r.total != total for r in releases if not r.onto):
         raise SpecError("releases with a total share one: all releases of a method must name the same total.")
-    first = pooled[0]
     copies = setting.copies if first.where == "client" and first.unit == "user" else 1
 
     def event(release: Release) -> Event:
-        assert release.total is not None
-        one = _moved(release.total.event(setting.split), release, releases, setting)
+        one = _moved(total.event(setting.split), release, releases, setting)
         return one if copies == 1 else Repeated(one, copies)
 
     return _costs([first, *(r for r in releases if r.onto)], setting, event)
