@@ -67,10 +67,12 @@ def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | N
     first, total = totals[0]
     if any(r.total != total for r in releases if not r.onto):
         raise SpecError("releases with a total share one: all releases of a method must name the same total.")
-    copies = setting.copies if first.where == "client" and first.unit == "user" else 1
+    copies = setting.copies if first.unit == "user" else 1
 
     def event(release: Release) -> Event:
         one = _moved(total.event(setting.split), release, releases, setting)
+        if release.where == "server" and release.unit == "user":  # all its clients change in one sum
+            return grouped(one, release.swing * copies)
         return one if copies == 1 else Repeated(one, copies)
 
     return _costs([first, *(r for r in releases if r.onto)], setting, event)
@@ -124,15 +126,16 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
     if at_server:
         inside = [_together(at_clients, event_of)] if at_clients else []
         shown = _composed([*inside, _fused([event_of(r) for r in at_server])])
-        draw = "changed" if unit == "user" else "unit"
+        if inside and unit == "user":
+            raise SpecError("noise of clients and of the server on one method's releases has no price for unit = user.")
+        # clients whose own noise is missing when they are, and records that come with others, show that they are there
+        draw = "changed" if unit == "user" else "unit" if unit == "client" and not inside else "inside"
         return (
             Cost(unit, how, "server", NonPrivate(TRUSTED)),
             Cost(unit, how, "public", shown, draw=draw, copies=copies),
         )
     event, crowd = _together(at_clients, event_of), setting.crowd
-    more = math.hypot(*(r.multiplier or 0.0 for r in on_top)) if on_top else 0.0
-    if how == "replace":
-        more /= max((r.swing for r in on_top), default=1)
+    more = math.hypot(*(_over(r, at_clients, how) for r in on_top)) if on_top else 0.0
     seen = setting.channel.cost(event, Viewer("server", crowd.colluders), crowd, setting.linear)
     found = [Cost(unit, how, "server", seen, draw="inside", copies=copies)]
     for kind in ("public", "client"):
@@ -140,6 +143,15 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
         if shown != found[-1].event:
             found.append(Cost(unit, how, kind, shown, draw="inside", copies=copies))
     return tuple(found)
+
+
+def _over(release: Release, at_clients: Sequence[Release], relation: str) -> float:
+    """Return the deviation of noise that a server adds on top, over what one unit moves the field by."""
+    for below in at_clients:
+        if below.name == release.onto and below.bound and release.bound:
+            moved = below.bound * (below.swing if relation == "replace" else 1)
+            return (release.multiplier or 0.0) * release.bound / moved
+    return 0.0
 
 
 def _together(releases: Sequence[Release], event_of: Callable[[Release], Event]) -> Event:
