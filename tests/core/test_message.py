@@ -8,6 +8,7 @@ import torch
 
 from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
+from sordino.core.errors import RunError
 from sordino.core.message import Message, together
 from sordino.core.rng import Stream
 
@@ -87,9 +88,9 @@ def test_fields_of_any_shape_are_summed_by_row():
 def test_named_fields_are_summed_alone_so_that_others_need_no_sum():
     sent = message(flag=torch.tensor([True, False, True]))
     assert list(sent.total("update").fields) == ["update"]
-    with pytest.raises(TypeError, match="the field flag holds torch.bool, which has no weighted sum"):
+    with pytest.raises(RunError, match="the field flag holds torch.bool, which has no weighted sum"):
         sent.total()
-    with pytest.raises(TypeError, match="flag"):
+    with pytest.raises(RunError, match="flag"):
         sent.weighed()
     counted = Message({"flag": torch.tensor([[1, 0], [1, 1]])}).total()
     assert counted["flag"].tolist() == [[2, 1]] and counted["flag"].dtype == torch.int64
@@ -152,3 +153,9 @@ def test_whole_numbers_are_added_as_the_protocol_adds_them():
 
     assert summed(100, 100, -150) == 50 and summed(-128) == -128 and summed(127) == 127
     assert summed(127, 1) == -128  # one too many wraps, as it does behind the masks
+
+
+def test_rows_that_are_put_together_are_released_where_all_of_them_are():
+    one = Message({"bit": UPDATE, "size": UPDATE}, released=frozenset(["bit", "size"]))
+    other = Message({"bit": UPDATE, "size": UPDATE}, released=frozenset(["bit"]))
+    assert together([one, other]).released == {"bit"} and one.pick(torch.tensor([0])).released == {"bit", "size"}

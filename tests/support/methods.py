@@ -78,7 +78,7 @@ def play(
         sent = federation.ask(phase, now, ids)
         seen = arrived(method, plan, now, sent, rng, phase)
         now = method.between(phase, now, seen, plan) if phase != method.phases[-1] else now
-    after = replace(method.merge(now, seen, plan), round=state.round + 1)
+    after = replace(method.merge(now, seen, plan.merging(rng.at("round", state.round))), round=state.round + 1)
     return Played(sent, seen, after)
 
 
@@ -103,20 +103,20 @@ def rows(
 
 def declared(method: Method, plan: Plan, state: State, phase: str = "") -> tuple[Release, ...]:
     """Return the releases of one phase of the round that begins with this state, the last one unless said."""
-    phase, first = phase or method.phases[-1], method.phases[0]
-    return tuple(r for r in method.releases(plan, state.round, state) if (r.phase or first) == phase)
+    phase = phase or method.phases[-1]
+    return tuple(r for r in pricing.declared(method, plan, state.round, state) if r.phase == phase)
 
 
 def arrived(method: Method, plan: Plan, state: State, sent: Message, rng: Stream = RNG, phase: str = "") -> Message:
     """Return what the server may use of a message: carried, and with the noise of a trusted server."""
-    here, releases = rng.at("round", state.round), declared(method, plan, state, phase)
-    carried = plan.channel.carry(sent, here.at("channel"))
+    here, phase = rng.at("round", state.round), phase or method.phases[-1]
+    releases, carried = declared(method, plan, state, phase), plan.channel.carry(sent, here.at("channel", phase))
     return received(carried, releases, state.round, here, rng, late=plan.stragglers.late > 0)
 
 
 def merged(method: Method, plan: Plan, state: State, sent: Message, rng: Stream = RNG) -> State:
     """Return the state that a message of our choice leads to."""
-    return method.merge(state, arrived(method, plan, state, sent, rng), plan)
+    return method.merge(state, arrived(method, plan, state, sent, rng), plan.merging(rng.at("round", state.round)))
 
 
 def site_of(method: Method, plan: Plan, state: State, sizes: Sequence[int], rng: Stream = RNG) -> Site:
@@ -142,9 +142,11 @@ class Watched:
     def __init__(self) -> None:
         self.uses: list[Passed] = []
 
-    def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor) -> Tensor:
+    def known(self, release: Release, ids: Ints) -> Tensor | None:
+        return None
+
+    def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor, multiplier: Tensor | None) -> None:
         self.uses.append(Passed(release, x, ids, output))
-        return output
 
 
 def let_out(
