@@ -129,9 +129,9 @@ def test_bits_are_those_of_the_fields():
     assert message().bits == 3 * 2 * 32  # weights and senders are public already
     assert message(flag=torch.zeros(3, 5, dtype=torch.bool)).bits == 3 * 2 * 32 + 15
     assert Message({"count": torch.zeros(4, 2, dtype=torch.int64)}).bits == 4 * 2 * 64
-    assert Message({"double": torch.zeros(4, dtype=torch.float64), "byte": torch.zeros(4, 3, dtype=torch.uint8)}).bits == (
-        4 * 64 + 4 * 3 * 8
-    )
+    assert Message(
+        {"double": torch.zeros(4, dtype=torch.float64), "byte": torch.zeros(4, 3, dtype=torch.uint8)}
+    ).bits == (4 * 64 + 4 * 3 * 8)
     assert Message({"update": UPDATE[:0]}).bits == 0
 
 

@@ -26,7 +26,9 @@ class Everything:
 
 
 def fresh():
-    return Everything(torch.zeros(3), torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.bool), 1.0, 0, False)
+    return Everything(
+        torch.zeros(3), torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.bool), 1.0, 0, False
+    )
 
 
 def later():

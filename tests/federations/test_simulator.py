@@ -11,9 +11,14 @@ from torch import nn
 
 import sordino
 from problems import CLASSES, FEATURES, federation, job, linear, mlp
+from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.data.clients import LazyClients
+from sordino.federations.base import Work
+from sordino.federations.simulator import Simulator
+from sordino.methods.base import Method, Release
 from sordino.methods.site import ALGORITHM
+from sordino.privacy.release import Unproven
 from sordino.runs import loop
 from support.methods import federation_of, play
 
@@ -83,12 +88,53 @@ def test_late_messages_wait_in_the_store_and_are_handed_over_once():
         return federation.ask("train", replace(state, round=number), cohort)
 
     first = arrive(range(8), 0)
-    waiting = federation.store.clients("late")
+    waiting = federation.store.clients("late train")
     assert 0 < len(waiting) < 8 and len(first) == 8 - len(waiting)
     assert sorted([*first.ids.tolist(), *waiting]) == list(range(8))
-    assert arrive([], 1).ids.tolist() == waiting and federation.store.clients("late") == []
-    assert federation.store.clients("late update") == []
+    assert arrive([], 1).ids.tolist() == waiting
+    assert not any(federation.store.clients(kind) for kind in ("late train", "late train update"))
     assert len(arrive([], 2)) == 0
+
+
+class Notes(Method):
+    """Sends fields of several types in two phases: its number and the round, so that a row shows where it is from."""
+
+    phases = ("ask", "tell")
+
+    def releases(self, plan, round=0, state=None):
+        told = Release("number", Unproven("a test"), "client", phase="tell")
+        return Release("flag", Unproven("a test"), "client", phase="ask"), told
+
+    def train(self, state, site):
+        who = torch.from_numpy(site.rng.ids)
+        origin = torch.full((len(who),), state.round, dtype=torch.int64)
+        if site.phase == "ask":
+            return Message({"flag": site.out["flag"](who[:, None] % 2 == 0), "origin": origin}), site.kept()
+        number = site.out["number"](who[:, None].double() / 3)
+        return Message(
+            {"number": number, "origin": origin, "size": who.float()[:, None, None]}, 1 + who.float()
+        ), site.kept()
+
+
+def test_late_fields_of_any_type_come_a_round_later_with_their_weights_and_senders():
+    """In every phase by itself: what was late in one is not taken for an answer in the other."""
+    made = built("fedavg", late=0.5, dropout="0.2")
+    clients = Simulator(torch.device("cpu"), made.federation.data, RNG)
+    clients.open(Work(Notes(), made.model, made.plan))
+    law, origins = made.plan.stragglers, set()
+    factor = law.weights(law.failing(range(8), clients.public.at("dropout")))
+    for number in range(6):
+        state = replace(loop.begin(made), round=number)
+        asked, told = (clients.ask(phase, state, range(8)) for phase in ("ask", "tell"))
+        assert asked.ids.tolist() == told.ids.tolist() and len(set(told.ids.tolist())) == len(told)
+        who = torch.from_numpy(told.ids)
+        assert asked["flag"].dtype == torch.bool and torch.equal(asked["flag"][:, 0], who % 2 == 0)
+        assert told["number"].dtype == torch.float64 and torch.equal(told["number"][:, 0], who.double() / 3)
+        assert told["size"].shape[1:] == (1, 1) and torch.equal(told["size"].flatten(), who.float())
+        assert told["origin"].dtype == torch.int64 and torch.equal(asked["origin"], told["origin"])
+        assert torch.allclose(told.weight.double(), (1 + who) * torch.from_numpy(factor)[who], rtol=1e-6)
+        origins |= set((number - told["origin"]).tolist())
+    assert origins == {0, 1}  # some were late, by one round
 
 
 # --- a million clients

@@ -305,7 +305,9 @@ def kinds_of_rows():
         "int64": torch.tensor([[2**62 + 1, -1], [-(2**63), 0], [3, 4]]),
         "int32": torch.arange(6, dtype=torch.int32).reshape(3, 2),
         "int8": torch.tensor([[-128], [127], [0]], dtype=torch.int8),
-        "uint8": torch.tensor([[10, 59], [44, 255], [0, 1]], dtype=torch.uint8),  # the bytes of a newline and commas too
+        "uint8": torch.tensor(
+            [[10, 59], [44, 255], [0, 1]], dtype=torch.uint8
+        ),  # the bytes of a newline and commas too
         "bool": torch.tensor([[True, False], [False, False], [True, True]]),
         "number": torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64),  # one a client
         "matrix": torch.randn(3, 2, 5, generator=draw),

@@ -79,7 +79,9 @@ def test_the_count_has_its_noise():
     method = DpFedAvg(adaptive_clip=True, count_noise=20.0, clip_lr=0.2)
     made = plan(population=CLIENTS, noise_multiplier=1.0)
     state = state_of(method, made, 1)
-    even = Message({"update": torch.zeros(CLIENTS, 1), "within": torch.zeros(CLIENTS, 1).double()})  # a share of one half
+    even = Message(
+        {"update": torch.zeros(CLIENTS, 1), "within": torch.zeros(CLIENTS, 1).double()}
+    )  # a share of one half
     logs = [math.log(merged(method, made, state, even, RNG.at("r", i)).method.clip) / -0.2 for i in range(2000)]
     assert kstest(logs, norm(scale=20 / CLIENTS).cdf).pvalue > 1e-3
     assert kstest(logs, norm(scale=26 / CLIENTS).cdf).pvalue < 1e-3

@@ -128,7 +128,9 @@ def test_what_a_step_is_charged():
 def test_as_many_steps_are_taken_as_are_charged():
     """Local epochs: the number of noisy steps is what the price says."""
     made = silent()
-    made = replace(made, plan=replace(made.plan, local=replace(made.plan.local, steps=None, epochs=2.0, batch_rate=0.25)))
+    made = replace(
+        made, plan=replace(made.plan, local=replace(made.plan.local, steps=None, epochs=2.0, batch_rate=0.25))
+    )
     (cost,) = price(made.method, made.plan)
     uses = let_out(made, rng=RNG)
     assert len(uses) == cost.event.count == 8

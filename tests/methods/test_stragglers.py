@@ -344,10 +344,10 @@ def test_in_secure_mode_a_late_answer_is_not_heard_again_after_a_kill(tmp_path, 
     """A re-run is a new release with new noise; a row in both would be charged once."""
     heard, real = [], Simulator._with_late
 
-    def spy(self, message, waiting):
-        before, now = self.store.clients("late"), set(message.ids[~waiting.numpy()].tolist())
+    def spy(self, phase, message, waiting):
+        before, now = self.store.clients("late train"), set(message.ids[~waiting.numpy()].tolist())
         heard.append({i for i in before if i not in now})
-        return real(self, message, waiting)
+        return real(self, phase, message, waiting)
 
     monkeypatch.setattr(Simulator, "_with_late", spy)
     both = set()

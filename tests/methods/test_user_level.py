@@ -56,11 +56,15 @@ def test_a_user_s_mean_gradient_is_clipped_as_a_whole():
     """By hand: one user after the other, divided by the number of users."""
     job, clip = made(clip=0.5), 0.5
     module, rows, start = loop.trained(job, loop.begin(job).params), moved(job), 0
-    one_by_one = moved(made(clip=clip, held=ArrayClients(job.federation.data.x, job.federation.data.y, SIZES, np.arange(27))))
+    one_by_one = moved(
+        made(clip=clip, held=ArrayClients(job.federation.data.x, job.federation.data.y, SIZES, np.arange(27)))
+    )
     for k, lengths in enumerate(RUNS):
         total = 0
         for n in lengths:
-            own = [gradient(module, job.federation.data.x[i], job.federation.data.y[i]) for i in range(start, start + n)]
+            own = [
+                gradient(module, job.federation.data.x[i], job.federation.data.y[i]) for i in range(start, start + n)
+            ]
             mean = torch.stack(own).mean(0)
             total, start = total + mean * min(1.0, clip / float(mean.norm())), start + n
         assert torch.allclose(rows[k], -total / len(lengths), atol=1e-5)

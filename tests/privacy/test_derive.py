@@ -63,7 +63,9 @@ def test_full_batches_and_a_single_step():
 def test_batches_of_a_fixed_size_are_priced_under_replace_with_twice_the_bound():
     (cost,) = costs([gradient(draw=Draw(size=3, population=12))], DIRECT)
     assert cost == Cost("record", "replace", "server", Repeated(FixedSize(G(Z / 2), 3, 12), 3))
-    (dear,) = costs([gradient(draw=Draw(size=12, population=12))], DIRECT)  # of the dearest client: others leave some out
+    (dear,) = costs(
+        [gradient(draw=Draw(size=12, population=12))], DIRECT
+    )  # of the dearest client: others leave some out
     assert dear.relation == "replace" and parts(dear.event) == {G(Z / 2): 3}
 
 
@@ -260,7 +262,9 @@ def test_the_total_of_a_user_is_paid_by_all_its_clients(copies):
 
 
 def test_releases_of_different_parts_are_alternatives():
-    groups = [gradient(name=f"group {g}", part=str(g), times=1, mechanism=Gaussian(z)) for g, z in enumerate((1.0, 3.0))]
+    groups = [
+        gradient(name=f"group {g}", part=str(g), times=1, mechanism=Gaussian(z)) for g, z in enumerate((1.0, 3.0))
+    ]
     (cost,) = costs(groups, DIRECT)
     assert cost.event == Parallel((G(1.0), G(3.0)))
     everywhere = gradient(name="losses", times=1, mechanism=Gaussian(9.0))

@@ -116,7 +116,8 @@ def test_another_client_sees_what_the_public_sees_and_colluders_see_what_the_ser
     for viewer, other in (("client", "public"), ("server+3", "server")):
         for method in (DpSgd(), DpFedAvg()):
             a, b = (
-                price.guarantee(cost_of(method, half), v, half.sampler, 8, 5, 5, 1e-5, "secure") for v in (viewer, other)
+                price.guarantee(cost_of(method, half), v, half.sampler, 8, 5, 5, 1e-5, "secure")
+                for v in (viewer, other)
             )
             assert a.epsilon == b.epsilon and a.viewer == viewer
     assert "3 clients that collude" in a.sentence() or math.isinf(a.epsilon)

@@ -143,7 +143,9 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
 
     def seen(viewer: Viewer) -> Event:
         """Compose what the channel shows a viewer of the message of each phase."""
-        more = {phase: 0.0 if viewer.kind == "server" else _on_top(on_top, at_clients, phase, how) for phase in messages}
+        more = {
+            phase: 0.0 if viewer.kind == "server" else _on_top(on_top, at_clients, phase, how) for phase in messages
+        }
         channel, linear = setting.channel, setting.linear
         return _composed([channel.cost(event, viewer, crowd, linear, more[p]) for p, event in messages.items()])
 
