@@ -228,7 +228,7 @@ def test_a_client_is_kept_to_the_total_over_rounds():
         out["step"](zeros())
         spent = out.spent
     assert torch.allclose(spent, torch.ones(4, dtype=torch.float64))
-    with pytest.raises(RunError, match="to 1.25 times the total that the run pays for"):
+    with pytest.raises(RunError, match=r"to 1\.25 times the total that the run pays for"):
         outlets(POOLED, spent=spent)["step"](zeros())
 
 

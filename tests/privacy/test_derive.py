@@ -10,12 +10,11 @@ import pytest
 from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
 from sordino.core.errors import SpecError
-from sordino.privacy import derive, price
+from sordino.privacy import derive, events, price
 from sordino.privacy.algebra import parts
 from sordino.privacy.crowd import Crowd
 from sordino.privacy.derive import TRUSTED, Setting, costs, whole
 from sordino.privacy.events import Composed, Cost, Event, FixedSize, NonPrivate, Parallel, Repeated, Sampled, Visible
-from sordino.privacy.events import Gaussian as G
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.mechanisms.laplace import LaplaceEvent
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponseEvent
@@ -24,6 +23,7 @@ from sordino.privacy.samplers import FixedSize as FixedCohort
 from sordino.privacy.samplers import Poisson
 
 Z = 2.0
+G = events.Gaussian  # the event; the mechanism has the long name
 DIRECT = Setting(Direct(), Crowd(8))
 ALL = Crowd(8, everyone=True, sure=8)  # every client answers in every round
 
