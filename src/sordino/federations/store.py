@@ -68,7 +68,7 @@ class Store:
         found = [self._find((kind, int(i))) for i in ids]
         if not any(row is not None for row in found):
             return fresh
-        if any(row is not None and row.shape != fresh.shape[1:] for row in found):
+        if any(row is not None and (row.shape, row.dtype) != (fresh.shape[1:], fresh.dtype) for row in found):
             raise RunError("what clients keep does not fit this model: it was saved by another run.")
         rows = [mine if row is None else row.to(fresh.device) for row, mine in zip(found, fresh, strict=True)]
         self._forget()
@@ -101,10 +101,10 @@ class Store:
         self._rows[key] = row  # now the newest
 
     def kinds(self, prefix: str) -> list[str]:
-        """The kinds of rows whose names begin so."""
+        """The kinds of rows that have this name or begin with it and a space."""
         found = {kind for kind, _ in self._rows}
         found |= {kind for (kind,) in self._ask("SELECT DISTINCT kind FROM kept", ())}
-        return sorted(kind for kind in found if kind.startswith(prefix.strip()))
+        return sorted(kind for kind in found if f"{kind} ".startswith(f"{prefix.strip()} "))
 
     def clients(self, kind: str) -> list[int]:
         """Those that have a row of a kind, ascending."""
@@ -176,12 +176,14 @@ def _blob(row: Tensor | None) -> tuple[bytes | None, int | None]:
         return None, None
     shape = ",".join(map(str, row.shape))
     head = f"{str(row.dtype).removeprefix('torch.')};{shape}\n".encode()  # a row may be of any type and shape
-    blob = head + row.contiguous().numpy().tobytes()
+    blob = head + row.reshape(-1).view(torch.uint8).numpy().tobytes()
     return blob, zlib.crc32(blob)
 
 
 def _tensor(blob: bytes) -> Tensor:
     head, _, data = blob.partition(b"\n")
     kind, _, shape = head.decode().partition(";")
-    dtype = np.dtype("bool" if kind == "bool" else kind)
-    return torch.from_numpy(np.frombuffer(data, dtype=dtype).copy()).reshape([int(n) for n in shape.split(",") if n])
+    row = torch.zeros([int(n) for n in shape.split(",") if n], dtype=getattr(torch, kind))
+    if data:
+        row.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy()))
+    return row
