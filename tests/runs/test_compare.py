@@ -9,11 +9,11 @@ import signal
 from multiprocessing import active_children
 
 import pytest
-from sordino.engines.simulator import Simulator
 
 from problems import charges, registry
 from sordino.core.errors import BudgetError, DataError, RunError, SpecError
 from sordino.core.types import Batch
+from sordino.federations.simulator import Simulator
 from sordino.report.cells import read
 from sordino.report.summary import blocks, lines
 from sordino.report.tables import cell_row, to_csv
@@ -215,22 +215,22 @@ class Seen:
 
     def __init__(self, monkeypatch):
         self.first, self.cohorts, self.batches = [], [], []
-        real, pick = Simulator.clients, Batch.pick
+        real, pick = Simulator.ask, Batch.pick
 
-        def clients(engine, method, state, cohort, *rest):
+        def ask(federation, phase, state, cohort):
             if state.round == 0:
                 self.first.append(state.params.tolist())
                 self.cohorts.append([])
                 self.batches.append([])
             self.cohorts[-1].append(list(cohort))
-            return real(engine, method, state, cohort, *rest)
+            return real(federation, phase, state, cohort)
 
         def picked(batch, index, sizes):
             at = zip(self.cohorts[-1][-1], batch.x[index].split(list(sizes)), strict=True)
             self.batches[-1].append([(client, x.tolist()) for client, x in at])
             return pick(batch, index, sizes)
 
-        monkeypatch.setattr(Simulator, "clients", clients)
+        monkeypatch.setattr(Simulator, "ask", ask)
         monkeypatch.setattr(Batch, "pick", picked)
 
 

@@ -253,7 +253,7 @@ def test_the_checkpoint_before_still_has_its_rows_while_one_is_written(point, tm
 
 
 def test_a_full_disk_is_one_clear_line_and_the_run_goes_on(tmp_path, monkeypatch, whole):
-    from sordino.engines.store import Store
+    from sordino.federations.store import Store
 
     folder, _ = stopped(tmp_path, number=1)
     real = Store.open
