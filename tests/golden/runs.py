@@ -106,7 +106,7 @@ RUNS: dict[str, Run] = {
     "dp-sgd-scaffold": _run("dp-sgd", "uneven", algorithm="scaffold", **TWO),
     # other methods with noise inside the clients
     "adaptive-noise-record": _run("adaptive-noise", "uneven", warm=1, rounds=5),
-    "adaptive-noise-client": _run("adaptive-noise", unit="client", warm=1, rounds=5, clip=0.5),
+    "adaptive-noise-client": _run("adaptive-noise-client", warm=1, rounds=5, clip=0.5),
     "adaptive-noise-secure-sum": _run("adaptive-noise", channel="secure-sum", warm=1, rounds=4),
     "adaptive-noise-sampled": _run("adaptive-noise", warm=1, rounds=4, algorithm="fedprox", mu=0.1, **SAMPLED, **TWO),
     "geodp": _run("geodp", "uneven", noise_ratio=0.8),

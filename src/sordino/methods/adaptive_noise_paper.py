@@ -33,13 +33,16 @@ from torch import Tensor
 from sordino.algorithms.optimizers import Optimizer
 from sordino.core import check
 from sordino.core.errors import SpecError
-from sordino.core.rng import RowStream, Stream
-from sordino.core.types import Batch, Model, Rows, State
+from sordino.core.message import Message
+from sordino.core.rng import RowStream
+from sordino.core.types import Batch, Rows, State
 from sordino.core.vector import Layout
 from sordino.methods import local
-from sordino.methods.base import Claim, Method, Plan
+from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
+from sordino.methods.none import by_records
 from sordino.privacy import claims
-from sordino.privacy.events import Cost, NonPrivate
+from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.release import Unproven
 
 __all__ = ["AdaptiveNoisePaper"]
 
@@ -53,6 +56,18 @@ WHY_NOT = (
 
 
 @dataclass(frozen=True)
+class Shown:
+    """What the server knows of the last round."""
+
+    most: int  # participations of the busiest client so far
+    tensors: int  # of the model
+    std: float  # of the noise: mean over components and clients,
+    largest: float  # and of the largest component
+    weights: Tensor  # quantiles of the first client's weights,
+    truncated: Tensor  # and of what was left of them
+
+
+@dataclass(frozen=True)
 class AdaptiveNoisePaper(Method):
     beta: float = 1.1  # truncation factor
     sigma0: float = 0.0  # the noise level sigma_0; 0 takes the least that Eq. (13) allows
@@ -61,6 +76,7 @@ class AdaptiveNoisePaper(Method):
 
     private: ClassVar[bool] = False
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
+    reads: ClassVar[str] = "rows"
 
     def __post_init__(self) -> None:
         check.positive(beta=self.beta)
@@ -70,8 +86,8 @@ class AdaptiveNoisePaper(Method):
         if self.scope == "round" and self.sigma0:
             raise SpecError("scope = round takes sigma_0 from the claimed epsilon: leave sigma0 out.")
 
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        return (Cost("record", "add/remove", "server", NonPrivate(WHY_NOT)),)
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        return (Release("update", Unproven(WHY_NOT, Gaussian(1.0)), "record", key="train/noise"),)
 
     def claim(self, plan: Plan) -> Claim:
         return Claim(plan.epsilon, plan.delta, "Xue et al., Theorem 1", WHY_NOT, self.scope)
@@ -96,35 +112,35 @@ class AdaptiveNoisePaper(Method):
         counted = plan.participations if self.scope == "total" else 1
         return self.sigma0 or claims.xue_sigma(plan.epsilon, plan.delta, counted)
 
-    def begin(self, state: State, layout: Layout, plan: Plan) -> State:
-        shown = state.params.new_zeros(3 + 2 * len(QUANTILES))
-        tensors = torch.tensor(float(len(layout.slots)))
-        extra = {"shown": shown, "most": torch.zeros(()), "tensors": tensors}
-        state = plan.algorithm.begin(state, layout)
-        return replace(state, extra=state.extra | extra)
+    def variables(self, state: State, layout: Layout, plan: Plan) -> Shown:
+        nothing = torch.zeros(len(QUANTILES), dtype=torch.float64)
+        return Shown(0, len(layout.slots), 0.0, 0.0, nothing, nothing)
 
-    def fresh(self, state: State, clients: int, plan: Plan) -> Rows:
-        counts = state.params.new_zeros(clients, 1)  # L_i
-        return torch.cat([plan.algorithm.fresh(state, clients), counts], dim=1)
+    def keeps(self, state: State, clients: int, plan: Plan) -> Own:
+        return {"participations": torch.zeros(clients, dtype=torch.int64)}  # L_i
 
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        foreseen, counts = self._watch(state, data, plan, rng)
-        rows, kept = local.sgd(state, data, own[:, :-1], model, plan, rng, after=foreseen.after)
-        taken = own[:, -1:] + 1
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        data, plan = site.data, site.plan
+        foreseen, counts = self._watch(state, data, plan, site.rng)
+        rows, mine = local.sgd(state, site, after=foreseen.after)
+        taken = site.own["participations"] + 1
         q = 0.5 * self.beta * foreseen.weights.abs()
         truncated = torch.minimum(torch.maximum(rows, -q), q)  # of the weights to w_0 +- q
-        factor = self.factor(state, data, plan, counts)
-        noise = rng.at("noise").normal(rows.shape[1], like=rows)
-        std = factor * 2 * q
-        shown = torch.cat([_quantiles(state.params + rows), _quantiles(state.params + truncated)], dim=1)
-        extra = torch.cat([taken, std.mean(dim=1, keepdim=True), std.amax(dim=1, keepdim=True), shown], dim=1)
-        return torch.cat([truncated + std * noise, extra], dim=1), torch.cat([kept, taken], dim=1)
+        std = self.factor(state, data, plan, counts) * 2 * q
+        weight = torch.tensor(data.sizes, dtype=rows.dtype, device=rows.device)
+        fields = {
+            "update": site.out["update"](truncated, multiplier=std),
+            "participations": taken,
+            "std": std.mean(dim=1).double(),
+            "most": std.amax(dim=1).double(),
+            "weights": _quantiles(state.params + rows),
+            "truncated": _quantiles(state.params + truncated),
+        }
+        return Message(fields, weight), site.kept(mine, participations=taken)
 
     def factor(self, state: State, data: Batch, plan: Plan, counts: list[int]) -> Tensor:
         """sigma_m / Delta_m of every client [clients, 1]."""
-        m = state.params.numel() if self.reading == "literal" else float(state.extra["tensors"])
+        m = state.params.numel() if self.reading == "literal" else float(state.method.tensors)
         sizes = torch.tensor(data.sizes, dtype=state.params.dtype, device=state.params.device)[:, None].clamp_min(1)
         divide = torch.ones_like(sizes)
         if self.reading == "per-batch":
@@ -138,41 +154,42 @@ class AdaptiveNoisePaper(Method):
         counts = plan.stragglers.steps([plan.local.count(n) if n else 0 for n in data.sizes], rng.at("slow"))
         return Foreseen(state.params.expand(len(data.sizes), -1), counts), counts
 
-    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
-        weights = torch.tensor(sizes, dtype=rows.dtype, device=rows.device)[:, None]
-        return torch.cat([rows * weights, weights], dim=1)
-
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
-        total, dim = rows.sum(dim=0), state.params.numel()
-        if not float(total[-1]) > 0:  # nobody answered
-            return state
-        taken = rows[:, dim] / rows[:, -1]
-        most = torch.maximum(state.extra["most"].to(taken), taken.max())
-        heard = float(total[-1]) / (plan.population * plan.mean_client)
-        after = plan.algorithm.update(state, total[:dim] / total[-1], plan.server(heard, noisy=True))
-        shown = torch.cat([total[dim : dim + 3] / total[-1], rows[0, dim + 3 : -1] / rows[0, -1]])
-        return replace(after, extra=after.extra | {"shown": shown, "most": most})
+    def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        after = by_records(state, seen, plan, noisy=True)
+        weight = seen.weight
+        if weight is None or not float(weight.sum()) > 0:  # nobody answered
+            return after
+        share = weight.double() / weight.double().sum()
+        shown = Shown(
+            max(state.method.most, int(seen["participations"].max())),
+            state.method.tensors,
+            float((share * seen["std"]).sum()),
+            float((share * seen["most"]).sum()),
+            seen["weights"][0].double(),
+            seen["truncated"][0].double(),
+        )
+        return replace(after, method=shown)
 
     def over(self, state: State, plan: Plan) -> bool:
         """Whether one more participation would exceed delta* by Algorithm 4; an epsilon of one round never ends."""
-        most = round(float(state.extra["most"]))
+        most = state.method.most
         return self.scope == "total" and claims.xue_delta(plan.epsilon, most + 1, self.level(plan)) > plan.delta * (
             1 + 1e-9
         )
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any]:
-        most, sigma = round(float(state.extra["most"])), self.level(plan)
-        shown, n = state.extra["shown"].double().tolist(), len(QUANTILES)
+        shown, sigma = state.method, self.level(plan)
+        most = shown.most
         return {
             "sigma0": sigma,
             "participations": most,
             "delta_algorithm_4": claims.xue_delta(plan.epsilon, most, sigma) if most else 0.0,
             "delta_exact_if_public": claims.xue_exact_delta(plan.epsilon, most, sigma) if most else 0.0,
-            "noise": shown[1],  # standard deviation, mean over components and clients
-            "std": shown[1],  # the same, for the record of injected noise
-            "noise_most": shown[2],  # of the largest component, mean over clients
-            "weights_quantiles": shown[3 : 3 + n],
-            "truncated_quantiles": shown[3 + n :],
+            "noise": shown.std,  # standard deviation, mean over components and clients
+            "std": shown.std,  # the same, for the record of injected noise
+            "noise_most": shown.largest,  # of the largest component, mean over clients
+            "weights_quantiles": shown.weights.tolist(),
+            "truncated_quantiles": shown.truncated.tolist(),
         }
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:

@@ -14,17 +14,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from sordino.core.rng import RowStream
+from sordino.core.message import Message
 from sordino.core.types import Batch, Model, Rows, State
+from sordino.methods import _steps
 from sordino.methods._measured import Measured, of_clients, require_plain, sigma, sums_and_norms
-from sordino.methods.base import Claim, Plan
+from sordino.methods.base import Claim, Own, Plan, Release, Site
 from sordino.methods.dp_dyns import ENDS_AT, check_decay, decayed
-from sordino.methods.dp_sgd import DpSgd, Groups
+from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Cost, NonPrivate
+from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.release import Unproven
 
 __all__ = ["DpDynsPaper"]
 
@@ -54,22 +55,36 @@ class DpDynsPaper(DpSgd):
     def factor(self, plan: Plan, round: int) -> float:
         return decayed(self.decay_shape, self.noise_decay, round / plan.rounds)
 
-    def multiplier(self, plan: Plan, round: int) -> float:
+    def sigma(self, plan: Plan, round: int) -> float:
         """sigma_t."""
         return sigma(plan, lambda t: self.factor(plan, t)) * self.factor(plan, round)
 
-    def clipped(
-        self, weights: Tensor, batch: Batch, model: Model, state: State, plan: Plan, seeds: list[int], groups: Groups
-    ) -> Measured:
+    def why_not(self) -> str:
+        return WHY_NOT
+
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        return _steps.releases(plan, Unproven(self.why_not(), Gaussian(1.0)), 1.0, self.batch_sampling)
+
+    def measured(self, weights: Tensor, batch: Batch, model: Model, seeds: list[int]) -> Measured:
+        """Return the clipped sums, and S."""
         sums, norms = sums_and_norms(weights, batch, model, seeds, self.clip)
-        return Measured(sums, self.clip, spread=of_clients(norms, batch.sizes, lambda found: found.amax(dim=0)))
+        return Measured(sums, 1.0, spread=of_clients(norms, batch.sizes, lambda found: found.amax(dim=0)))
 
-    def add(self, sums: Bounded, z: float | Tensor, state: State, plan: Plan, rng: RowStream) -> Rows:
-        spread = sums.spread if isinstance(sums, Measured) else torch.tensor(sums.bound)
-        return sums.value + z * spread * rng.normal(sums.value.shape[1], like=sums.value)
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        level = self.sigma(site.plan, state.round)
 
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        return (Cost("record", "add/remove", "server", NonPrivate(WHY_NOT)),)
+        def let_out(sums: Bounded) -> Rows:
+            spread = sums.spread if isinstance(sums, Measured) else sums.value.new_ones(len(sums.value), 1)
+            return site.out["gradient"](sums, multiplier=level * spread)
+
+        rows, mine = _steps.steps(
+            state,
+            site,
+            lambda weights, batch, seeds, groups: self.measured(weights, batch, site.model, seeds),
+            let_out,
+            self.batch_sampling,
+        )
+        return Message({"update": rows}, _steps.weights(site, rows)), site.kept(mine)
 
     def claim(self, plan: Plan) -> Claim:
         return Claim(plan.epsilon, plan.delta, "Wei and Liu (2021)", WHY_NOT)

@@ -57,9 +57,7 @@ class DpFedAvg(Method):
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         unit, bound = plan.unit or "client", self.clip if state is None else state.method.clip
-        update = Release(
-            "update", Gaussian(self._update_noise(plan)), unit, bound, where="server", key="merge/update"
-        )
+        update = Release("update", Gaussian(self._update_noise(plan)), unit, bound, where="server", key="merge/update")
         if not self.adaptive_clip:
             return (update,)
         count = Gaussian(2 * self._count_noise(plan))  # of values of +-1/2

@@ -84,9 +84,7 @@ class DpFtrl(Method):
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         noise = self.noise_of(plan)
-        return (
-            Release("update", noise, "client", self.clip, where="server", total=noise, key="merge/run noise"),
-        )
+        return (Release("update", noise, "client", self.clip, where="server", total=noise, key="merge/run noise"),)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         """Only those whose turn it is train; the others send and keep what they would without having been asked."""
@@ -113,4 +111,3 @@ class DpFtrl(Method):
             parts = float(np.square(lfilter([1.0], found.coefficients(), np.eye(1, t + 1)[0])).sum())
         answers = plan.expected_answers(t) / self.turns
         return plan.z * math.sqrt(parts) * self.clip / math.sqrt(answers)
-

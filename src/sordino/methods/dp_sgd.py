@@ -52,12 +52,8 @@ class DpSgd(Method):
         """Return what it is made of; presets return another."""
         return Recipe(Whole(self.clip))
 
-    def multiplier(self, plan: Plan) -> float:
-        """Return the noise multiplier of the run, to which the schedule of the rounds is relative."""
-        return plan.z
-
     def _level(self, plan: Plan, round: int) -> float:
-        return self.multiplier(plan) * self.recipe().noise_schedule(round, plan.rounds)
+        return plan.z * self.recipe().noise_schedule(round, plan.rounds)
 
     def _bound(self, plan: Plan, round: int) -> float:
         recipe = self.recipe()

@@ -23,12 +23,10 @@ import torch
 from torch import Tensor
 
 from sordino.core import check
-from sordino.core.types import Batch, Model, State
+from sordino.core.types import Batch, Model
 from sordino.methods._measured import Measured, of_clients, sums_and_norms
 from sordino.methods.base import Claim, Plan
 from sordino.methods.dp_dyns_paper import DpDynsPaper
-from sordino.methods.dp_sgd import Groups
-from sordino.privacy.events import Cost, NonPrivate
 
 __all__ = ["FedAlphaCdpPaper"]
 
@@ -48,19 +46,17 @@ class FedAlphaCdpPaper(DpDynsPaper):
         super().__post_init__()
         check.one_of(READINGS, reading=self.reading)
 
-    def clipped(
-        self, weights: Tensor, batch: Batch, model: Model, state: State, plan: Plan, seeds: list[int], groups: Groups
-    ) -> Measured:
+    def why_not(self) -> str:
+        return WHY_NOT
+
+    def measured(self, weights: Tensor, batch: Batch, model: Model, seeds: list[int]) -> Measured:
         layers = model.layout.layers()
         sums, norms = sums_and_norms(weights, batch, model, seeds, None, [self.clip] * len(layers))
         largest = of_clients(norms, batch.sizes, lambda found: found.amax(dim=0))
         if self.reading == "example":
             largest = largest * torch.tensor(batch.sizes).to(largest)[:, None].sqrt()
         widths = torch.tensor([part.stop - part.start for part in layers.values()], device=largest.device)
-        return Measured(sums, self.clip, spread=largest.repeat_interleave(widths, dim=1))
-
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        return (Cost("record", "add/remove", "server", NonPrivate(WHY_NOT)),)
+        return Measured(sums, 1.0, spread=largest.repeat_interleave(widths, dim=1))
 
     def claim(self, plan: Plan) -> Claim:
         return Claim(plan.epsilon, plan.delta, "Wei et al. (2023)", WHY_NOT)

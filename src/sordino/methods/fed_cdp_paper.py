@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from sordino.core.types import State
 from sordino.methods._measured import sigma
-from sordino.methods.base import Claim, Plan
+from sordino.methods.base import Claim, Plan, Release
 from sordino.methods.fed_cdp import FedCdp
 
 __all__ = ["FedCdpPaper"]
@@ -42,7 +42,7 @@ class FedCdpPaper(FedCdp):
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
 
     def require(self, plan: Plan) -> None:
-        self.costs(plan)  # refuses what has no accounting
+        self.releases(plan)  # refuses what has no accounting
 
     def sigma(self, plan: Plan) -> float:
         """With which the claim is (epsilon, delta)."""
@@ -51,9 +51,12 @@ class FedCdpPaper(FedCdp):
         hidden = replace(local, steps=steps, epochs=None, batch_size=None, batch_rate=plan.share * rate)
         return sigma(replace(plan, local=hidden, max_participations=None))
 
-    def multiplier(self, plan: Plan, round: int) -> float:
-        """Noise over how far one record really moves the sum: sigma C over C sqrt(layers)."""
-        return self.sigma(plan) / math.sqrt(plan.layers)
+    def printed(self, plan: Plan) -> Plan:
+        """Return the plan with the noise over how far one record really moves the sum: sigma C over C sqrt(layers)."""
+        return replace(plan, noise_multiplier=self.sigma(plan) / math.sqrt(plan.layers))
+
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        return super().releases(self.printed(plan), round, state)
 
     def remarks(self, plan: Plan) -> tuple[str, ...]:
         if self._wrong(plan):
@@ -66,11 +69,11 @@ class FedCdpPaper(FedCdp):
             return WHY_NOT
         if plan.share < 1:
             return DRAWN
-        return FIXED if self.costs(plan)[0].relation == "replace" else None
+        return FIXED if self.releases(plan)[0].draw.fixed else None
 
     def claim(self, plan: Plan) -> Claim | None:
         why = self._wrong(plan)
         return None if why is None else Claim(plan.epsilon, plan.delta, "Wei et al. (2021)", why)
 
     def noise(self, state: State, plan: Plan) -> float | None:
-        return super().noise(state, replace(plan, noise_multiplier=1.0))
+        return super().noise(state, self.printed(plan))

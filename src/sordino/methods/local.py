@@ -26,9 +26,7 @@ After = Callable[[int, Tensor, Rows, Optimizer], None]  # number of the step, we
 RECORDS = 2000  # whose losses are computed at once
 
 
-def sgd(
-    state: State, site: Site, gradient: Gradient | None = None, after: After | None = None
-) -> tuple[Rows, Rows]:
+def sgd(state: State, site: Site, gradient: Gradient | None = None, after: After | None = None) -> tuple[Rows, Rows]:
     """Train without privacy of its own: shuffled mini-batches, exact gradients.
 
     Returns what the algorithm would send for each client, and the rows that it keeps there."""

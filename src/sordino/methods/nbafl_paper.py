@@ -35,15 +35,14 @@ from typing import ClassVar
 import torch
 
 from sordino.core import check
-from sordino.core.rng import RowStream, Stream
-from sordino.core.types import Batch, Model, Rows, State
+from sordino.core.message import Message
+from sordino.core.types import Rows, State
 from sordino.methods import local
-from sordino.methods.base import Claim, Method, Plan
-from sordino.methods.nbafl import seen_in_the_mean, with_noise
+from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
+from sordino.methods.nbafl import on_the_mean
 from sordino.privacy import claims
-from sordino.privacy.clip import clip_rows
-from sordino.privacy.events import Cost
-from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.clip import Bounded, clip_rows
+from sordino.privacy.mechanisms.gaussian import Gaussian
 
 __all__ = ["NbAFLPaper"]
 
@@ -72,6 +71,7 @@ class NbAFLPaper(Method):
     private: ClassVar[bool] = False
     units: ClassVar[tuple[str, ...]] = ("client",)  # what is accounted; the claim is for a record
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
+    by_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check.positive(clip=self.clip)
@@ -104,32 +104,23 @@ class NbAFLPaper(Method):
     def claim(self, plan: Plan) -> Claim:
         return Claim(plan.epsilon, plan.delta, "Wei et al. (2020), Theorem 1", WHY_NOT, self.scope)
 
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        up, down = self.uplink(plan, round), self.downlink_std(plan)
-        each = up / self.reach(plan)
-        # "inside": who takes part shows, as whoever does not sends no noise
-        seen = Cost("client", "replace", "server", GaussianEvent(each), draw="inside")
-        shown = seen_in_the_mean(plan, up, down, plan.sizes[-1] / plan.mean_client) / self.reach(plan)
-        if shown <= each:
-            return (seen,)
-        return seen, Cost("client", "replace", "public", GaussianEvent(shown), draw="inside")
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        bound = self.reach(plan) / 2  # of the clipped weights, in the L2 norm
+        noise = Gaussian(self.uplink(plan, round) / bound)
+        up = Release("update", noise, "client", bound, relation="replace", key="release/uplink")
+        down = self.downlink_std(plan)
+        return (up, on_the_mean(down / bound, bound, plan, round)) if down else (up,)
 
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        return local.sgd(state, data, own, model, plan, rng)
+    def linear(self, plan: Plan) -> bool:
+        return True
 
-    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
-        """The noisy clipped weights less the public ones they came from, times the client's share of the records."""
-        clipped = clip_weights(state.params + rows, self.clip, self.clip_by)
-        noise = rng.at("uplink").normal(rows.shape[1], like=rows)
-        share = torch.tensor(sizes, dtype=rows.dtype, device=rows.device)[:, None] / plan.mean_client
-        return share * (clipped + self.uplink(plan, state.round) * noise - state.params)
-
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
-        answers = plan.expected_answers(state.round)
-        mean = with_noise(rows.sum(dim=0, keepdim=True) / answers, self.downlink_std(plan), rng)
-        return plan.algorithm.update(state, mean[0], plan.server(answers / plan.population))
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Send the noisy clipped weights less the public ones they came from, weighed by the client's records."""
+        update, mine = local.sgd(state, site)
+        clipped = clip_weights(state.params + update, self.clip, self.clip_by)
+        noisy = site.out["update"](Bounded(clipped, self.reach(site.plan) / 2))
+        weight = torch.tensor(site.data.sizes, dtype=update.dtype, device=update.device) / site.plan.mean_client
+        return Message({"update": noisy - state.params}, weight), site.kept(mine)
 
     def noise(self, state: State, plan: Plan) -> float | None:
         return self.uplink(plan, state.round)

@@ -20,13 +20,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sordino.core.rng import RowStream
-from sordino.core.types import Batch, Model, Rows, State
+from sordino.core.message import Message
+from sordino.core.types import Batch, Rows, State
 from sordino.methods import local
 from sordino.methods._measured import of_clients, require_plain, sigma, sums_and_norms
 from sordino.methods.augment import augment
-from sordino.methods.base import Claim, Method, Plan
-from sordino.privacy.events import Cost, NonPrivate
+from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
+from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.release import Unproven
 
 __all__ = ["PrivateDlPaper"]
 
@@ -44,26 +45,26 @@ class PrivateDlPaper(Method):
     def require(self, plan: Plan) -> None:
         require_plain(plan)
 
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        return (Cost("record", "add/remove", "server", NonPrivate(WHY_NOT)),)
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        times = max(plan.local.count(n) for n in plan.sizes)
+        noise = Unproven(WHY_NOT, Gaussian(1.0))
+        return (Release("gradient", noise, "record", times=times, key="train/noise #"),)
 
     def claim(self, plan: Plan) -> Claim:
         return Claim(plan.epsilon, plan.delta, "Han et al. (2021)", WHY_NOT)
 
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        scale = sigma(plan)
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        scale, plan, rng = sigma(site.plan), site.plan, site.rng
 
         def gradient(weights: Tensor, batch: Batch, number: int) -> Rows:
             seen, _ = augment(batch, plan.local.augment, 1, rng.at("augment", number))
             seeds = rng.at("model", number).integers()
-            sums, norms = sums_and_norms(weights, seen, model, seeds, None)
-            noise = rng.at("noise", number).normal(sums.shape[1], like=sums)
-            noisy = sums + scale * of_clients(norms, batch.sizes, three_sigma) * noise
+            sums, norms = sums_and_norms(weights, seen, site.model, seeds, None)
+            noisy = site.out["gradient"](sums, multiplier=scale * of_clients(norms, batch.sizes, three_sigma))
             return noisy / torch.tensor(batch.sizes).to(sums)[:, None].clamp_min(1)
 
-        return local.sgd(state, data, own, model, plan, rng, gradient)
+        update, mine = local.sgd(state, site, gradient)
+        return Message({"update": update}), site.kept(mine)
 
 
 def three_sigma(values: Tensor) -> Tensor:

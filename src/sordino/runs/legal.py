@@ -58,7 +58,9 @@ def unit_has_a_bound(case: Case) -> str | None:
     if case.unit in case.made_for:
         return None
     if case.unit == "client":
-        return "each record is clipped alone, so a client with many records has no bound; use dp-fedavg"
+        level = f"{case.method}-client"
+        other = level if level in plugin.available("methods") else "dp-fedavg"
+        return f"each record is clipped alone, so a client with many records has no bound; use {other}"
     if case.unit == "record":
         return "what is clipped is a client's whole message; a record is covered by the guarantee for its client"
     return f"the method protects {' or '.join(case.made_for)}"

@@ -22,6 +22,11 @@ def written(state: State) -> dict[str, Tensor]:
         out["average"] = state.average
     for part in PARTS:
         out |= flat(part, getattr(state, part))
+    seen: set[int] = set()
+    for name, value in out.items():  # a file has no two names for one memory
+        if value.numel() and value.data_ptr() in seen:
+            out[name] = value.clone()
+        seen.add(value.data_ptr())
     return out
 
 
