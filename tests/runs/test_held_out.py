@@ -381,4 +381,4 @@ def test_a_printed_form_with_exact_statistics_has_no_epsilon():
 
 def test_records_of_the_server_leave_no_client_protected():
     with pytest.raises(SpecError, match="no client is protected"):
-        job(method="adaptive-noise", unit="client", server_data=0.3)
+        job(method="adaptive-noise-client", unit="client", server_data=0.3)

@@ -39,6 +39,10 @@ HELPERS = {
     "shapley",
     "harmonizer",
     "low_loss_path",
+    "outlets",
+    "plan",
+    "pricing",
+    "site",
 }  # modules that are not plug-ins
 
 
