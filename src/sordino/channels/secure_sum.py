@@ -50,8 +50,9 @@ class SecureSum:
 
     def _signed(self, value: Tensor) -> Tensor:
         """Return whole numbers modulo 2^bits, as signed ones."""
-        half = 1 << (self.bits - 1)
-        return (value.long() + half).remainder(2 * half) - half
+        half = 2 ** (self.bits - 1)
+        found: Tensor = (value.long() + half).remainder(2 * half) - half
+        return found
 
     def split(self, crowd: Crowd) -> int:
         return crowd.honest if crowd.everyone else 1

@@ -67,6 +67,10 @@ class ArrayClients:
         """How many users clients have: every number that occurs, ascending."""
         return tuple(sorted({len(g) for g in self._known()}))
 
+    def user_runs(self) -> list[tuple[int, ...]]:
+        """For each client the lengths of its users' runs of records."""
+        return self._known()
+
     def most_records_per_user(self) -> int:
         """Over all clients; measured, for checks only."""
         self._known()

@@ -6,7 +6,8 @@ repeats a run bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from torch import Tensor
 
 from sordino.core.message import Message, together
 from sordino.core.rng import Ints, Stream
-from sordino.core.types import Clients, Model, State
+from sordino.core.types import Batch, Clients, Model, State
 from sordino.federations.base import Work
+from sordino.federations.facts import Facts
 from sordino.federations.heap import keep_freed_memory
 from sordino.federations.store import Store
 from sordino.methods.base import Method
@@ -30,6 +32,18 @@ SPENT = "spent"  # of the total that covers a run, what a client's outlets have 
 LATE = "late "  # before the name of a field that is held back
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of the clients' data, of some of the clients: those with these numbers, in order."""
+
+    data: Clients
+    ids: Ints
+
+    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
+        places = {int(i): place for place, i in enumerate(self.ids)}
+        return self.data.fetch([places[int(i)] for i in ids], device)
+
+
 class Simulator:
     def __init__(
         self,
@@ -38,8 +52,11 @@ class Simulator:
         rng: Stream,  # from which the clients' streams of every round are derived
         memory_gb: float = 2.0,
         public: Stream | None = None,
+        facts: Facts | None = None,
+        parts: Mapping[str, Part] | None = None,  # of the clients' data, that no round touches
     ) -> None:
         self.device, self.data, self.rng = device, data, rng
+        self._facts, self.parts = facts, dict(parts or {})
         self.memory = memory_gb * 2**30
         self.store = Store(memory_gb)
         self.public = public or Stream.research(0)  # deals clients their own probabilities to fail
@@ -54,6 +71,16 @@ class Simulator:
         if self._work is None:
             raise RuntimeError("the federation was not opened")
         return self._work
+
+    @property
+    def facts(self) -> Facts:
+        if self._facts is None:
+            raise RuntimeError("the facts of these clients were not taken down")
+        return self._facts
+
+    def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
+        data = self.parts[part] if part else Part(self.data, np.arange(self.data.count))
+        return answer(work, Store(), data, torch.device("cpu"), work.method.phases[0], state, data.ids, rng)
 
     def open(self, work: Work) -> None:
         self._work = work
@@ -140,7 +167,7 @@ def fresh(method: Method, state: State, clients: int, plan: Plan) -> Own:
 def answer(
     work: Work,
     store: Store,
-    data: Clients,
+    data: Clients | Part,
     device: torch.device,
     phase: str,
     state: State,

@@ -118,7 +118,7 @@ class Outlet:
         bounded = self._bounded(x)
         if len(bounded.value) != len(all_of_them.rng.ids):
             raise RunError(
-                f"the outlet {release.name} takes one row a client, {len(all_of_them.rng.ids)}, not "
+                f"the outlet {release.name} takes one row a client, {len(all_of_them.rng.ids)}, and was given "
                 f"{len(bounded.value)}."
             )
         number = self._count()
@@ -169,8 +169,8 @@ class Outlet:
         if before >= release.times:
             often = "once" if release.times == 1 else f"{release.times} times"
             raise RunError(
-                f"the release {release.name} was declared {often} a round; its outlet was used once more. "
-                "Declare times."
+                f"the release {release.name} was declared {often} a round and its outlet was used once more: declare "
+                "`times`."
             )
         used[outlets.places] += 1
         return before

@@ -1,6 +1,4 @@
-"""The public plan of a run: everything that clients, server and pricing may read.
-
-Nothing in it depends on private data."""
+"""The public plan of a run, which clients, server and pricing may read. Nothing in it depends on private data."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from sordino.core.types import State
 from sordino.methods import harmonizer
@@ -53,7 +52,6 @@ def step_noise(method: Method, plan: Plan) -> float:
     mechanism = release.mechanism
     if release.total is not None and release.where == "client":
         even = plan.z * math.sqrt(release.times * plan.participations)
-        kind: Any = type(mechanism)
-        mechanism = kind(even) if hasattr(mechanism, "noise_multiplier") else mechanism
+        mechanism = replace(mechanism, noise_multiplier=even)  # type: ignore[type-var]
     std = getattr(mechanism, "std", None)
     return float(std(release.bound)) / length if std is not None else plan.z

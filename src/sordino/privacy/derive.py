@@ -77,6 +77,22 @@ def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | N
     return _costs([first, *(r for r in releases if r.onto)], setting, event)
 
 
+def once(releases: Sequence[Release], relation: str, copies: int = 1, changed: bool = False) -> Event:
+    """Return the cost of releases that are made once, beside the rounds, of everyone's data.
+
+    `relation` is that of the rounds with which it is composed; `changed` says that a unit comes and goes inside clients
+    that stay, so that they change in place. One party's noise covers all copies of a unit at once, else each pays."""
+    found = []
+    for release in releases:
+        event = release.mechanism.event()
+        if (relation == "replace" or changed) and not isinstance(event, NonPrivate):
+            event = grouped(event, release.swing)
+        if not isinstance(event, NonPrivate):
+            event = grouped(event, copies) if release.where == "server" else Repeated(event, copies)
+        found.append(event if release.times == 1 else Repeated(event, release.times))
+    return _composed(found)
+
+
 def relation(releases: Sequence[Release], setting: Setting) -> str:
     """Return the neighbouring relation under which all of the releases have a price."""
     if any(r.unit == "user" and r.where == "server" for r in releases):

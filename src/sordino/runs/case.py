@@ -93,13 +93,8 @@ class Case:
         where = "records" if self.method.noisy_steps else "sum"
         steps = plan.rounds * (plan.local.count(plan.smallest_client) if where == "records" else 1)
         batch = plan.local.expected_batch(max(1.0, plan.mean_client))
-        step = planner.step_nsr(
-            where,
-            pricing.step_noise(self.method, plan),
-            self.job.model.layout.dim,
-            max(1.0, plan.expected_cohort),
-            batch,
-        )
+        noise, dim = pricing.step_noise(self.method, plan), self.job.model.layout.dim
+        step = planner.step_nsr(where, noise, dim, max(1.0, plan.expected_cohort), batch)
         return step / math.sqrt(steps)
 
 

@@ -25,7 +25,8 @@ from sordino.methods.base import Method, started
 from sordino.methods.outlets import received
 from sordino.models.metrics import Meter, task_for
 from sordino.privacy import price
-from sordino.runs import faults, held_out, returned, statistics
+from sordino.runs import beside, faults, held_out, returned, statistics
+from sordino.runs.figure import Figure
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
@@ -234,9 +235,7 @@ def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
     """Loss and figures on the test data, which is taken as public; or, noisy and charged, on held-out records."""
     module = trained(job, params).eval()
     if job.held_out is not None:
-        z = job.evaluation.noise if job.method.private else None
-        regression = job.held_out.y.is_floating_point()
-        found = held_out.evaluate(job.held_out, module, regression, z, job.rng.at("evaluation", done))
+        regression, found = job.held_out.regression, _on_held_out(job, params, done)
         name = "mae" if regression else "accuracy"
         found[name] = min(max(found[name], 0.0), 1.0)  # whatever the noise made of it
         return {"metrics": {"mae": found.pop("mae")}} | found if regression else found
@@ -253,6 +252,20 @@ def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
     found = meter.result()
     scores: dict[str, Any] = {"loss": total / len(y), "evaluated_on": PUBLIC, "accuracy": found.pop("accuracy", None)}
     return scores | {"metrics": found}
+
+
+def _on_held_out(job: Job, params: Vector, done: int) -> dict[str, Any]:
+    """Return the mean over held-out units, noisy where the method is private."""
+    held, z = job.held_out, job.evaluation.noise if job.method.private else None
+    if held is None:
+        return {}
+    unit = job.plan.unit or job.method.units[0]
+    figure = Figure(unit, z, held.regression, central=job.method.viewer == "public")
+    state = State(params, round=done)
+    total = beside.released(job.federation, figure, job.model, job.plan, state, job.rng, held_out.HELD_OUT)["figure"]
+    name, where = "mae" if held.regression else "accuracy", f"{held.kind} records"
+    noisy = "" if z is None else f", with noise of deviation {held_out.deviation(held, z):.2g}, charged"
+    return {name: float(total[0, 0]) / held.units, "evaluated_on": where + noisy}
 
 
 def evaluate_own(job: Job, state: State) -> dict[str, float]:

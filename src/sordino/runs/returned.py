@@ -185,6 +185,11 @@ class Checked:
         return self._error(f"{self._name}.{verb} must return {wanted}, not {_shown(found)}{more}.")
 
 
+def wrapped(method: Method, name: str) -> Method:
+    """Return a method whose verbs are checked."""
+    return cast(Method, Checked(method, name))
+
+
 def checked(job: Job) -> Method:
     return cast(Method, Checked(job.method, job.spec.method, job.viewer))
 

@@ -125,7 +125,7 @@ def train(
     if isinstance(brought, ArrayClients):
         names = list(clients) if isinstance(clients, Mapping) else np.arange(brought.count)
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
-        job = replace(job, raw=canonical.of_arrays(brought.x, users=who, clients=names))
+        job = replace(job, owner=replace(job.owner, raw=canonical.of_arrays(brought.x, users=who, clients=names)))
     return execute(job, own=True, at=None if resume is None else Path(resume), watch=watch, owner=owner)
 
 
@@ -174,7 +174,7 @@ def execute(
     `owner` is told what the owner of the data must know and nobody else, such as data that overlap with others; by
     default it goes to standard error, if that is a terminal. It is also in private/notes.txt.
     """
-    ordered, exact = fingerprints(job.brought)
+    ordered, exact = fingerprints(job.owner.brought)
     whose = whose_data(job, exact, at)
     if at is None:
         afford(job, whose)
