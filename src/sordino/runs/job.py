@@ -145,8 +145,8 @@ def totals(
     known: Sequence[Costs] | None = None,
 ) -> tuple[Cost, tuple[Event, ...]]:
     """What so many rounds cost a viewer: whose data in which relation, and events that each bound all of it. `once` and
-    `apart` are released beside the rounds (price.beside). `known`: what every round costs, if asked already; empty where
-    the run as a whole has one price."""
+    `apart` are released beside the rounds (price.beside). `known`: what every round costs, if asked already; it
+    is empty where the run as a whole has one price."""
     whole = None if known else pricing.whole(method, plan)
     if whole is not None:  # however little has happened: what is spent on the way is chosen on the way
         cost = price.cost_to(viewer, whole)
