@@ -190,11 +190,15 @@ class Outlet:
         """Add this use to what each client has spent of the total, in squares of noise levels."""
         release, outlets = self.release, self.outlets
         whole, declared = getattr(release.total, "noise_multiplier", None), release.multiplier
-        if whole is None or declared is None or outlets.spent is None:
+        if outlets.spent is None:
             return
+        if whole is None or declared is None:
+            raise RunError(
+                f"the release {release.name} has a total, and no noise multiplier by which uses are metered."
+            )
         each = torch.full((len(outlets.places), 1), declared, dtype=torch.float64)
         if multiplier is not None:
-            each = multiplier.double().cpu()
+            each = multiplier.double().cpu().flatten(1).amin(dim=1, keepdim=True)
         own = 1.0 if outlets.own is None else outlets.own.double().cpu() / outlets.base
         at = torch.from_numpy(outlets.places)
         outlets.spent[at] += ((whole * own / each) ** 2)[:, 0]
