@@ -46,6 +46,7 @@ class Outlets(Mapping[str, "Outlet"]):
     at: Ints | None = None  # the places of these clients among those below
     used: dict[str, Ints] = field(default_factory=dict)  # by outlet: uses of every client
     outputs: dict[str, Tensor] = field(default_factory=dict)  # by outlet: what it gave last
+    apart: dict[str, Tensor] = field(default_factory=dict)  # by part of the data: of the total, in this round [clients]
 
     def __getitem__(self, name: str) -> Outlet:
         for release in self.releases:
@@ -201,7 +202,13 @@ class Outlet:
             each = multiplier.double().cpu().flatten(1).amin(dim=1, keepdim=True)
         own = 1.0 if outlets.own is None else outlets.own.double().cpu() / outlets.base
         at = torch.from_numpy(outlets.places)
-        outlets.spent[at] += ((whole * own / each) ** 2)[:, 0]
+        used = ((whole * own / each) ** 2)[:, 0]
+        if release.part:  # a record lies in one part: the dearest one counts
+            spent = outlets.apart.setdefault(release.part, torch.zeros_like(outlets.spent))
+            before = torch.stack([*outlets.apart.values()]).amax(dim=0)[at]
+            spent[at] += used
+            used = torch.stack([*outlets.apart.values()]).amax(dim=0)[at] - before
+        outlets.spent[at] += used
         worst = float(outlets.spent[at].max()) if len(at) else 0.0
         if worst > 1 + SLACK:
             raise RunError(
