@@ -82,13 +82,18 @@ def together(messages: Sequence[Message]) -> Message:
         return first
     weight, ids = [m.weight for m in messages], [m.ids for m in messages]
     if any(w is not None for w in weight):
-        weight = [m.fields[next(iter(m.fields))].new_ones(len(m)) if m.weight is None else m.weight for m in messages]
+        weight = [_ones(m) if m.weight is None else m.weight for m in messages]
     return replace(
         first,
         fields={name: torch.cat([m.fields[name] for m in messages]) for name in first.fields},
         weight=None if weight[0] is None else torch.cat([w for w in weight if w is not None]),
         ids=None if any(i is None for i in ids) else np.concatenate([i for i in ids if i is not None]),
     )
+
+
+def _ones(message: Message) -> Tensor:
+    some = next(iter(message.fields.values()))
+    return some.new_ones(len(message), dtype=torch.float32)  # whatever the type of the field
 
 
 def _scaled(name: str, value: Tensor, factor: Tensor) -> Tensor:

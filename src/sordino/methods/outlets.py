@@ -93,13 +93,13 @@ class Outlets(Mapping[str, "Outlet"]):
         """Check that the noise a server will add covers the rows as they are sent."""
         if release.name not in message.fields:
             raise RunError(f"the server adds noise to the field {release.name}, which the message lacks.")
-        if message.weight is not None and len(message) and float(message.weight.max()) > 1 + SLACK:
+        if message.weight is not None and len(message) and not float(message.weight.abs().max()) <= 1 + SLACK:
             raise RunError(f"rows of {release.name} weigh more than once, and the server's noise is for their bound.")
         value = message[release.name]
         if value is self.outputs.get(release.name) or not len(value):
             return
         longest = float(value.double().flatten(1).norm(p=release.norm, dim=1).max())
-        if release.bound is None or longest > release.bound * (1 + 1e-6):
+        if release.bound is None or not longest <= release.bound * (1 + 1e-6):  # also where it is no number
             raise RunError(
                 f"rows of {release.name} have norm {longest:.4g}, and the server's noise is for {release.bound:.4g}: "
                 f'send what site.out["{release.name}"] returns.'
@@ -148,6 +148,11 @@ class Outlet:
             return x if isinstance(x, Bounded) else Bounded(x, release.bound or 1.0, release.norm)
         bound = release.bound or 0.0
         if not isinstance(x, Bounded):
+            if release.where == "client" and release.unit != "client":
+                raise RunError(
+                    f"the release {release.name} is of {release.unit}s: a row clipped as a whole does not bound "
+                    f"what one {release.unit} adds to it. Clip each one's part and give the outlet Bounded(sum, clip)."
+                )
             return clip_rows(x, bound, release.norm)
         if x.norm != release.norm and x.value.shape[-1] > 1:
             raise RunError(
