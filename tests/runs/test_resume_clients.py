@@ -259,8 +259,8 @@ def test_a_full_disk_is_one_clear_line_and_the_run_goes_on(tmp_path, monkeypatch
     folder, _ = stopped(tmp_path, number=1)
     real = Store.open
 
-    def small(self, path, done):
-        real(self, path, done)
+    def small(self, path, *rest):
+        real(self, path, *rest)
         pages = self._file.execute("PRAGMA page_count").fetchone()[0]
         self._file.execute(f"PRAGMA max_page_count = {pages}")
 
