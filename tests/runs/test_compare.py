@@ -248,7 +248,7 @@ def test_cells_share_one_ledger_and_all_that_the_seed_draws(made, tmp_path, monk
     assert found_at == {None}  # these data are one's own
     assert registry().is_file() and not (folder.path / "ledger.sqlite").exists()
     assert all(charges(path) == [0, 1, 2, 3] for path in at.values())
-    parts = [(c.x.tolist(), c.all_sizes().tolist()) for c in (build.from_spec(c.spec).clients for c in found)]
+    parts = [(c.x.tolist(), c.all_sizes().tolist()) for c in (build.from_spec(c.spec).federation.data for c in found)]
     for drawn in (parts, seen.first, seen.cohorts):  # of four methods with one seed, then with the other
         assert len(drawn) == 8 and drawn[0] != drawn[4]
         assert drawn == [drawn[0]] * 4 + [drawn[4]] * 4
