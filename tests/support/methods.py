@@ -67,11 +67,11 @@ def play(
     here, now = rng.at("round", state.round), state
     for phase in method.phases:
         sent = federation.ask(phase, now, ids)
-        releases = [r for r in method.releases(plan, now.round, now) if (r.phase or method.phases[0]) == phase]
-        arrived = plan.channel.carry(sent, here.at("channel"))
+        releases = [r for r in pricing.declared(method, plan, now.round, now) if r.phase == phase]
+        arrived = plan.channel.carry(sent, here.at("channel", phase))
         seen = received(arrived, releases, now.round, here, rng, late=plan.stragglers.late > 0)
         now = method.between(phase, now, seen, plan) if phase != method.phases[-1] else now
-    after = replace(method.merge(now, seen, plan), round=state.round + 1)
+    after = replace(method.merge(now, seen, plan.merging(here)), round=state.round + 1)
     return Played(sent, seen, after)
 
 

@@ -24,12 +24,12 @@ from sordino.federations.store import Store
 from sordino.methods.base import Method
 from sordino.methods.outlets import Outlets, Witness
 from sordino.methods.plan import Plan
-from sordino.methods.pricing import setting
+from sordino.methods.pricing import check_weights, setting
 from sordino.methods.site import ALGORITHM, Own, Site
 
 COPIES = 6  # rows a training client holds at once: weights, gradient, noise, step, optimiser state
 SPENT = "spent"  # of the total that covers a run, what a client's outlets have metered
-LATE = "late "  # before the name of a field that is held back
+LATE = "late "  # before the phase, and the name, of a field that is held back
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,12 @@ class Simulator:
         message = self._answers(phase, state, ids[come], rng)
         counts = torch.from_numpy(law.weights(failing[come])).to(state.params)
         waiting = torch.from_numpy(late[come]).to(state.params.device)
-        return plan.channel.seal(self._with_late(message.weighted(counts), waiting), cohort)
+        return plan.channel.seal(self._with_late(phase, message.weighted(counts), waiting), cohort)
 
-    def _with_late(self, message: Message, waiting: Tensor) -> Message:
-        """Hold back what is late now, hand over what was late before; of one client only the newest."""
+    def _with_late(self, phase: str, message: Message, waiting: Tensor) -> Message:
+        """Hold back what is late now, hand over what was late in that phase before; of one client only the newest."""
         ids = message.ids if message.ids is not None else np.zeros(0, dtype=np.int64)
-        kinds = {name: LATE + name for name in message.fields} | {"": LATE.strip()}
+        kinds = {name: f"{LATE}{phase} {name}".strip() for name in ("", *message.fields)}
         before = self.store.clients(kinds[""])
         now = set(ids[~waiting.cpu().numpy()].tolist())
         arrived = [i for i in before if i not in now]
@@ -128,7 +128,8 @@ class Simulator:
             self.store.drop(kinds[name], before)
             self.store.write(kinds[name], late, value[waiting])
         weight = old.pop("")
-        return message.pick(~waiting) + Message(old, weight, np.asarray(arrived, dtype=np.int64))
+        held = Message(old, weight, np.asarray(arrived, dtype=np.int64), released=message.released)
+        return message.pick(~waiting) + held
 
     def _answers(self, phase: str, state: State, ids: Ints, rng: Stream) -> Message:
         done = [
@@ -188,15 +189,16 @@ def answer(
         row,
         round=state.round,
         split=setting(method, plan).split,
-        own=plan.z_of(ids, state.params) if plan.multipliers else None,
-        base=plan.z if plan.multipliers else 1.0,
+        own=plan.z_of(ids, state.params) if plan.multipliers and plan.noise_multiplier is not None else None,
+        base=plan.noise_multiplier or 1.0,  # None: a printed method, which hands over its clients' own multipliers
         spent=None if spent is None else spent.double().clone(),
         witness=witness,
     )
     message, kept = method.train(state, Site(batch, own, work.model, plan, row.at("train"), out, phase))
     out.check(message)
+    check_weights(method, plan, message, batch)
     for name, value in kept.items():
         store.write(name, ids.tolist(), value)
     if out.spent is not None:
         store.write_now(SPENT, ids.tolist(), out.spent, state.round + 1)
-    return Message(message.fields, message.weight, ids)
+    return Message(message.fields, message.weight, ids, released=out.released(message))

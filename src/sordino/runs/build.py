@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino.algorithms.base import Algorithm
-from sordino.core import plugin
-from sordino.core.errors import DataError, SpecError
+from sordino.core.errors import DataError, RunError, SpecError
+from sordino.core.message import Message
 from sordino.core.rng import Ints, Stream
 from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
@@ -334,14 +334,22 @@ def _plan(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[Pla
         clients_per_user=spec.clients_per_user,
         epsilon=spec.epsilon,
         delta=spec.delta,
-        channel=plugin.load("channels", spec.channel)(),
+        channel=spec.channel_object(),
         colluders=trust.viewer(spec.viewer or method.viewer).colluders,
         capped=spec.budgets is not None and not method.own_noise,
         dim=layout.dim,
         layers=len(layout.layers()),
     )
-    if spec.channel not in method.channels:
+    if not {spec.channel, getattr(plan.channel, "like", "")} & set(method.channels):
         raise SpecError(f"{spec.method} does not go with channel = {spec.channel}: use {', '.join(method.channels)}.")
+    if method.reads == "rows" and not plan.channel.shows_rows:
+        raise SpecError(f"{spec.method} reads single clients' rows, and channel = {spec.channel} shows none.")
+    if not law.none:  # a channel that carries no weights says so before anything is spent
+        weight = torch.from_numpy(law.weights(np.array(law.dropout)))
+        try:
+            plan.channel.seal(Message({"row": weight[:, None]}, weight, released=frozenset(["row"])), (0, 1))
+        except RunError as error:
+            raise SpecError(f"channel = {spec.channel} does not go with these stragglers: {error}") from error
     if spec.channel != "direct" and plan.colluders >= plan.population:
         raise SpecError(f"viewer {spec.viewer}: of {plan.population} clients at least one must be honest.")
     method.require(plan)

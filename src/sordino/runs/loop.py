@@ -76,7 +76,7 @@ def _rounds(
             done += 1  # it may have been released; charged once more it would cost more than the plan has for it
             state = replace(state, round=done)
             continue
-        start, before = time.monotonic(), state
+        start = time.monotonic()
         rng = job.rng.at("round", done)
         cohort = _draw(job, ledger, done)
         faults.point("drawn")
@@ -86,8 +86,8 @@ def _rounds(
             ledger.spend(done, cohort, cost)  # durably, or stop here
         faults.point("paid")
         epsilon = beside.submit(spent, job, ledger.charged, not _goes_on(job, ledger, done + 1))
-        seen, sent = _round(job, method, state, cohort.tolist(), rng)
-        state = _average(job, method.merge(state, seen, job.plan))
+        before, seen, sent = _round(job, method, state, cohort.tolist(), rng)
+        state = _average(job, method.merge(before, seen, job.plan.merging(rng)))
         faults.point("merged")
         done += 1
         state = replace(state, round=done)
@@ -107,7 +107,7 @@ def _rounds(
         owners = OwnerRecord(
             round=done,
             clients=len(cohort),
-            bytes_up=sum(message.bits for message in sent) // 8,
+            bytes_up=-(-sum(message.bits for message in sent) // 8),
             bytes_down=len(cohort) * job.plan.algorithm.numbers_down(state) * state.params.element_size(),
             seconds=time.monotonic() - start,
             answers=None if job.plan.stragglers.none else len(sent[-1]),
@@ -124,18 +124,27 @@ def _rounds(
         _save(job, folder, ledger, state, done)
 
 
-def _round(job: Job, method: Method, state: State, cohort: list[int], rng: Stream) -> tuple[Message, list[Message]]:
-    """Ask for every phase of a round; what may be merged, and what was sent in each phase."""
+def _round(
+    job: Job, method: Method, state: State, cohort: list[int], rng: Stream
+) -> tuple[State, Message, list[Message]]:
+    """Ask for every phase of a round; return the state in which the last one began, what may be merged, and what was
+    sent in each phase."""
     plan, sent = job.plan, []
     for phase in method.phases:
-        releases = [r for r in method.releases(plan, state.round, state) if (r.phase or method.phases[0]) == phase]
+        releases = [r for r in pricing.declared(method, plan, state.round, state) if r.phase == phase]
         sent.append(job.federation.ask(phase, state, cohort))
         faults.point("trained")
-        arrived = plan.channel.carry(sent[-1], rng.at("channel"))
+        arrived = plan.channel.carry(sent[-1], rng.at("channel", phase))
         seen = received(arrived, releases, state.round, rng, job.rng, late=plan.stragglers.late > 0)
         if phase != method.phases[-1]:
-            state = method.between(phase, state, seen, plan)
-    return seen, sent
+            paid, done = pricing.costs(method, plan, state.round, state), state.round
+            state = replace(method.between(phase, state, seen, plan), round=done)
+            if pricing.costs(method, plan, done, state) != paid:
+                raise RunError(
+                    f"{job.spec.method}: after the phase {phase} the round would cost something else than was paid for "
+                    "it. Bounds may follow what was released, mechanisms may not."
+                )
+    return state, seen, sent
 
 
 def _clip(state: State) -> float | None:

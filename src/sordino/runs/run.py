@@ -35,6 +35,7 @@ from sordino.runs.job import Job
 from sordino.runs.jobs import Account
 from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
 from sordino.runs.prepare import with_tags, with_users
+from sordino.runs.rehearsal import rehearse
 from sordino.runs.transfer import old_ledger
 
 Watch = Callable[[Job, RoundRecord], None]  # called after every round
@@ -178,7 +179,7 @@ def execute(
     whose = whose_data(job, exact, at)
     if at is None:
         afford(job, whose)
-        returned.rehearse(job)
+        rehearse(job)
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
     _refuse_flat(folder)
     folder.lock()
