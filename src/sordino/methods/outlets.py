@@ -157,7 +157,7 @@ class Outlet:
             use = Use(all_of_them.round, all_of_them.split, multiplier)
             output = release.mechanism.apply(bounded, along(all_of_them.rng, release.key or release.name, number), use)
             if multiplier is not None and bool(torch.isinf(multiplier).any()):
-                silent = torch.isinf(multiplier).reshape(-1, *(1,) * (output.ndim - 1))
+                silent = torch.isinf(multiplier).reshape(*multiplier.shape, *(1,) * (output.ndim - multiplier.ndim))
                 output = torch.where(silent, torch.zeros((), dtype=output.dtype, device=output.device), output)
         if witness is not None:
             witness.passed(release, bounded, all_of_them.rng.ids, output, multiplier)
