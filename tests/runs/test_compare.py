@@ -214,7 +214,7 @@ class Seen:
     """What one cell after the other began with, whom it drew, and which records each client's batches had."""
 
     def __init__(self, monkeypatch):
-        self.first, self.cohorts, self.batches = [], [], []
+        self.first, self.cohorts, self.batches, self.asking = [], [], [], False
         real, pick = Simulator.ask, Batch.pick
 
         def ask(federation, phase, state, cohort):
@@ -223,11 +223,16 @@ class Seen:
                 self.cohorts.append([])
                 self.batches.append([])
             self.cohorts[-1].append(list(cohort))
-            return real(federation, phase, state, cohort)
+            self.asking = True  # else it is a rehearsal, with made-up records
+            try:
+                return real(federation, phase, state, cohort)
+            finally:
+                self.asking = False
 
         def picked(batch, index, sizes):
-            at = zip(self.cohorts[-1][-1], batch.x[index].split(list(sizes)), strict=True)
-            self.batches[-1].append([(client, x.tolist()) for client, x in at])
+            if self.asking:
+                at = zip(self.cohorts[-1][-1], batch.x[index].split(list(sizes)), strict=True)
+                self.batches[-1].append([(client, x.tolist()) for client, x in at])
             return pick(batch, index, sizes)
 
         monkeypatch.setattr(Simulator, "ask", ask)
