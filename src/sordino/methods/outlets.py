@@ -164,7 +164,7 @@ class Outlet:
             use = Use(all_of_them.round, all_of_them.split, multiplier)
             output = release.mechanism.apply(bounded, along(all_of_them.rng, release.key or release.name, number), use)
             if multiplier is not None and bool(torch.isinf(multiplier).any()):
-                silent = torch.isinf(multiplier).reshape(-1, *(1,) * (output.ndim - 1))
+                silent = torch.isinf(multiplier).reshape(*multiplier.shape, *(1,) * (output.ndim - multiplier.ndim))
                 output = torch.where(silent, torch.zeros((), dtype=output.dtype, device=output.device), output)
         if witness is not None:
             witness.passed(release, bounded, all_of_them.rng.ids, output, multiplier)
@@ -177,6 +177,11 @@ class Outlet:
             return x if isinstance(x, Bounded) else Bounded(x, release.bound or 1.0, release.norm)
         bound = release.bound or 0.0
         if not isinstance(x, Bounded):
+            if release.where == "client" and release.unit != "client":
+                raise RunError(
+                    f"the release {release.name} is of {release.unit}s: a row clipped as a whole does not bound "
+                    f"what one {release.unit} adds to it. Clip each one's part and give the outlet Bounded(sum, clip)."
+                )
             return clip_rows(x, bound, release.norm)
         if x.norm != release.norm and x.value.shape[-1] > 1:
             raise RunError(
@@ -218,11 +223,15 @@ class Outlet:
         """Add this use to what each client has spent of the total, in squares of noise levels."""
         release, outlets = self.release, self.outlets
         whole, declared = getattr(release.total, "noise_multiplier", None), release.multiplier
-        if whole is None or declared is None or outlets.spent is None:
+        if outlets.spent is None:
             return
+        if whole is None or declared is None:
+            raise RunError(
+                f"the release {release.name} has a total, and no noise multiplier by which uses are metered."
+            )
         each = torch.full((len(outlets.places), 1), declared, dtype=torch.float64)
         if multiplier is not None:
-            each = multiplier.double().cpu()
+            each = multiplier.double().cpu().flatten(1).amin(dim=1, keepdim=True)
         own = 1.0 if outlets.own is None else outlets.own.double().cpu() / outlets.base
         at = torch.from_numpy(outlets.places)
         used = ((whole * own / each) ** 2)[:, 0]
