@@ -91,7 +91,7 @@ def together(messages: Sequence[Message]) -> Message:
         return first
     weight, ids = [m.weight for m in messages], [m.ids for m in messages]
     if any(w is not None for w in weight):
-        weight = [m.fields[next(iter(m.fields))].new_ones(len(m)) if m.weight is None else m.weight for m in messages]
+        weight = [_ones(m) if m.weight is None else m.weight for m in messages]
     return replace(
         first,
         fields={name: torch.cat([m.fields[name] for m in messages]) for name in first.fields},
@@ -99,6 +99,11 @@ def together(messages: Sequence[Message]) -> Message:
         ids=None if any(i is None for i in ids) else np.concatenate([i for i in ids if i is not None]),
         released=frozenset.intersection(*(m.released for m in messages)),
     )
+
+
+def _ones(message: Message) -> Tensor:
+    some = next(iter(message.fields.values()))
+    return some.new_ones(len(message), dtype=torch.float32)  # whatever the type of the field
 
 
 def _scaled(name: str, value: Tensor, factor: Tensor) -> Tensor:

@@ -85,9 +85,9 @@ class Simulator:
     def open(self, work: Work) -> None:
         self._work = work
 
-    def resume(self, path: Path, done: int, forget_late: bool = False) -> None:
-        self.store.open(path, done)
-        if forget_late:
+    def resume(self, path: Path, done: int, seen: bool = False) -> None:
+        self.store.open(path, done, (SPENT,) if seen else ())
+        if seen:
             for kind in self.store.kinds(LATE):
                 self.store.drop(kind, self.store.clients(kind))
 
@@ -198,5 +198,5 @@ def answer(
     for name, value in kept.items():
         store.write(name, ids.tolist(), value)
     if out.spent is not None:
-        store.write(SPENT, ids.tolist(), out.spent)
+        store.write_now(SPENT, ids.tolist(), out.spent, state.round + 1)
     return Message(message.fields, message.weight, ids, released=out.released(message))

@@ -75,8 +75,10 @@ class Draw:
 
     @property
     def fixed(self) -> bool:
-        """Whether a sample of a fixed size leaves anyone out, so that only replaced units are hidden."""
-        return 0 < self.size < self.population
+        """Whether samples have a fixed size, so that leaving a unit out lets another one in.
+
+        Also where the priced client, the dearest one, takes all of its units: larger ones do not."""
+        return self.size > 0
 
     def hidden(self, event: Event) -> Event:
         """Return what an event on the drawn units costs one of all units."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -80,7 +81,8 @@ class Job:
         cost, events = totals(self.method, plan, viewer, rounds, participations, self.once, apart, known=self._by_round)
         cells = pld.ROUGH if rough else pld.FINE
         found = price.of(events, cost, viewer, rounds, plan.spendable(self.spec.delta), self.mode, cells)
-        delta, proven = self.spec.delta, self.mode == "secure" and self.doubt(viewer) is None
+        delta = self.spec.delta
+        proven = self.mode == "secure" and math.isfinite(found.epsilon) and self.doubt(viewer) is None
         return replace(found, delta=delta, channel=plan.channel.name, public=self.public, exact=proven)
 
     def doubt(self, viewer: str) -> str | None:
@@ -162,12 +164,13 @@ def totals(
     known: Sequence[Costs] | None = None,
 ) -> tuple[Cost, tuple[Event, ...]]:
     """What so many rounds cost a viewer: whose data in which relation, and events that each bound all of it. `once` and
-    `apart` are released beside the rounds (price.beside). `known`: what every round costs, if asked already."""
-    whole = pricing.whole(method, plan)
+    `apart` are released beside the rounds (price.beside). `known`: what every round costs, if asked already; it
+    is empty where the run as a whole has one price."""
+    whole = None if known else pricing.whole(method, plan)
     if whole is not None:  # however little has happened: what is spent on the way is chosen on the way
         cost = price.cost_to(viewer, whole)
         return cost, (price.beside(cost.event if rounds else Composed(()), once, apart, (cost,)),)
-    cost = price.cost_to(viewer, pricing.costs(method, plan))
+    cost = price.cost_to(viewer, known[0] if known else pricing.costs(method, plan))
     if known is None or len(known) < rounds:
         known = by_round(method, plan, rounds)
     costs = price.by_run(lambda c: price.cost_to(viewer, c), known[:rounds])
