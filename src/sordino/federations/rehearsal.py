@@ -16,6 +16,8 @@ multipliers and totals are therefore checked in every real round as well (method
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -76,7 +78,9 @@ class Rehearsal:
                     changed = self.play("changed", self.cast.changed, phase, state, passages)[1]
                     self._moves(passages, changed, number)
                 releases = [r for r in pricing.declared(method, plan, number, state) if r.phase == phase]
-                arrived = plan.channel.carry(plan.channel.seal(message, self.cast.ids), rng.at("channel", phase))
+                with self._named():
+                    sealed = plan.channel.seal(message, self.cast.ids)
+                arrived = plan.channel.carry(sealed, rng.at("channel", phase))
                 seen = received(arrived, releases, number, rng, self.rng)
                 if phase != method.phases[-1]:
                     state = replace(method.between(phase, state, seen, plan), round=number)
@@ -90,14 +94,20 @@ class Rehearsal:
         """Play one phase with some records; return what was sent and what passed the outlets."""
         recorder, rng = Recorder(self.name, earlier), self.rng.at("round", state.round).at("clients")
         data, ids = Records(batch), np.array(self.cast.ids)
-        try:
+        with self._named():
             message = answer(self.work, self._stores[which], data, CPU, phase, state, ids, rng, recorder)
-        except SordinoError as error:
-            raise error if str(error).startswith(self.name) else RunError(f"{self.name}: {error}") from error
         for place, before in (earlier or {}).items():
             if len(recorder.passages.get(place, ())) != len(before):
                 raise RunError(often(self.name, place[0]))
         return message, recorder.passages
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Put the method's name before whatever outlets and channel say."""
+        try:
+            yield
+        except SordinoError as error:
+            raise error if str(error).startswith(self.name) else RunError(f"{self.name}: {error}") from error
 
     # --- what must hold
 
