@@ -100,6 +100,9 @@ class Checked:
                 raise self._error(f"{self._name}.releases: unit {release.unit!r} is not known.")
             if release.phase and release.phase not in self._method.phases:
                 raise self._error(f"{self._name}.releases: {release.phase!r} is no phase of the method.")
+            if not all(callable(getattr(release.mechanism, verb, None)) for verb in ("apply", "event")):
+                what = f"the mechanism of {release.name} must have `apply` and `event`"
+                raise self._error(f"{self._name}.releases: {what}, unlike {_shown(release.mechanism)}.")
             event = asked(self._name, "releases", release.mechanism.event, 1, error=self._error)
             if not isinstance(event, Event):
                 raise self._error(f"{self._name}.releases: the mechanism of {release.name} must have an Event.")
