@@ -94,7 +94,7 @@ def test_the_folder_itself_is_told_apart_from_the_one_above(plugins, monkeypatch
         ('site.out["update"](boxed)', "boxed.value", "boxed: the release update was declared and its outlet was never"),
         ("](boxed)", "](boxed) + boxed.value", "boxed: the field update follows the clients' records past the outlets"),
         ("self.box, self.box)", "9, 9)", "which declares the bound"),
-        ('](boxed)}', '](boxed)}, update.norm(dim=1)', "boxed: the weights of a message follow the clients' records"),
+        ("](boxed)}", "](boxed)}, update.norm(dim=1)", "boxed: the weights of a message follow the clients' records"),
         (
             "    def train(",
             "    def variables(self, *args):\n        return 1 / 0\n\n    def train(",
@@ -247,7 +247,11 @@ def test_a_class_that_cannot_be_used_is_one_error(known, old, new, message):
         ("return (Release(", "return plan.nothing, (Release(", "releases fails.*AttributeError"),
         ("return (Release(", "return 3, (Release(", "releases must return a tuple of Release"),
         ("bound=self.box * math.sqrt(plan.dim)", "bound=None", "releases: the release update needs a bound"),
-        ("Gaussian(plan.z)", "plan.z", "releases: the mechanism of update must have `apply` and `event`, unlike a float"),
+        (
+            "Gaussian(plan.z)",
+            "plan.z",
+            "releases: the mechanism of update must have `apply` and `event`, unlike a float",
+        ),
     ],
 )
 def test_releases_that_mean_nothing_are_refused_before_anything_is_spent(known, old, new, message, tmp_path):
