@@ -9,6 +9,8 @@ outlet, or whose outlets are given more than was declared.
    part of the data alone. Where the price is that of an added or removed unit, another client has one record (or user)
    less, which moves the first use of an outlet by one bound at most; later uses follow the public sizes of clients.
 
+A method that says its noise adds up in sums (`linear`) must send what its outlets gave, up to one factor.
+
 Everyone answers in time, the second round is the last one of the plan, and what clients keep is thrown away. What a
 rehearsal cannot see: a branch that made-up records never reach, and code that recognises a rehearsal. Uses, bounds,
 multipliers and totals are therefore checked in every real round as well (methods/outlets.py).
@@ -28,7 +30,7 @@ from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import Batch, State
 from sordino.federations.base import Work
-from sordino.federations.replay import Passage, Passages, Recorder, Records, length, often, same
+from sordino.federations.replay import Passage, Passages, Recorder, Records, affine, length, often, same
 from sordino.federations.simulator import answer
 from sordino.federations.store import Store
 from sordino.methods import pricing
@@ -75,6 +77,7 @@ class Rehearsal:
                 message, passages = self.play("first", self.cast.first, phase, state)
                 if laws:
                     self._same(message, passages, *self.play("other", self.cast.other, phase, state, passages), number)
+                    self._adds_up(message, passages)
                     changed = self.play("changed", self.cast.changed, phase, state, passages)[1]
                     self._moves(passages, changed, number)
                 releases = [r for r in pricing.declared(method, plan, number, state) if r.phase == phase]
@@ -137,6 +140,22 @@ class Rehearsal:
                 f"{self.name}: {later}the weights of a message follow the clients' records, and they are public. Take "
                 "them from the sizes of clients or from the plan, or release them through an outlet."
             )
+
+    def _adds_up(self, message: Message, passages: Passages) -> None:
+        """Refuse what is not an outlet's output, times one factor and shifted, where noise is priced as adding up."""
+        if not self.work.method.linear(self.work.plan):
+            return
+        for field, value in (message if message.weight is None else message.weighed()).fields.items():
+            outputs = (
+                torch.stack([passages[outlet, client][0].output for client in self.cast.ids])
+                for outlet in dict.fromkeys(outlet for outlet, _ in passages)
+                if all(len(passages.get((outlet, client), ())) == 1 for client in self.cast.ids)
+            )
+            if not any(affine(value, output) for output in outputs):
+                raise RunError(
+                    f"{self.name}: `linear` says that noise adds up in a sum of messages, and the field {field} is not "
+                    "what one use of an outlet gave, times one factor for all clients (or shifted). Send that alone."
+                )
 
     def _moves(self, first: Passages, changed: Passages, round: int) -> None:
         """Compare what went into the outlets with and without one unit."""
