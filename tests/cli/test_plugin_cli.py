@@ -88,16 +88,16 @@ def test_the_folder_itself_is_told_apart_from_the_one_above(plugins, monkeypatch
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("return local.sgd(state", "return local.sgd(state", ""),
-        ("return local.sgd(state", "return 1 + local.sgd(state", "RunError: boxed.train fails (boxed.py, line "),
-        (
-            "        bound = self.box",
-            "        return rows[1:]\n        bound = self.box",
-            "boxed.release must return rows",
-        ),
+        ("local.sgd(state", "local.sgd(state", ""),
+        ("local.sgd(state", "1 + local.sgd(state", "RunError: boxed.train fails (boxed.py, line "),
+        ("](boxed)", "](boxed)[1:]", "boxed.train must return rows [4, ...] as the field update, not [3, "),
+        ('site.out["update"](boxed)', "boxed.value", "boxed: the release update was declared and its outlet was never"),
+        ("](boxed)", "](boxed) + boxed.value", "boxed: the field update follows the clients' records past the outlets"),
+        ("self.box, self.box)", "9, 9)", "which declares the bound"),
+        ("](boxed)}", "](boxed)}, update.norm(dim=1)", "boxed: the weights of a message follow the clients' records"),
         (
             "    def train(",
-            "    def begin(self, *args):\n        return 1 / 0\n\n    def train(",
+            "    def variables(self, *args):\n        return 1 / 0\n\n    def train(",
             "fails (boxed.py, line ",
         ),
     ],
@@ -149,12 +149,12 @@ def test_a_broken_file_stops_only_who_asks_for_it(known):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("Gaussian(", "(", r"bad\.costs: the event of a Cost must be an Event, not "),
-        ("return (Cost(", "return 1 / 0, (Cost(", r"bad\.costs fails \(bad\.py, line \d+\): ZeroDivisionError"),
-        ("return (Cost(", "from sordino.core.errors import SpecError; raise SpecError('no'); return (Cost(", "bad: no"),
+        ("Gaussian(plan.z)", "plan.z", r"bad\.releases: the mechanism of update must have `apply` and `event`, unlike"),
+        ("return (Rel", "return 1 / 0, (Rel", r"bad\.releases fails \(bad\.py, line \d+\): ZeroDivisionError"),
+        ("return (Rel", "from sordino.core.errors import SpecError; raise SpecError('no'); return (Rel", r"bad.*: no"),
     ],
 )
-def test_costs_of_one_do_not_hide_the_others(known, old, new, words):
+def test_releases_of_one_do_not_hide_the_others(known, old, new, words):
     text = example()
     assert old in text
     (known / "methods" / "bad.py").write_text(text.replace(old, new))
@@ -243,12 +243,18 @@ def test_a_class_that_cannot_be_used_is_one_error(known, old, new, message):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('Cost("client",', 'Cost("clients",', "unit 'clients'"),
-        ("return (Cost(", "return plan.nothing, (Cost(", "costs fails.*AttributeError"),
-        ('"server", Gaussian', '"sever", Gaussian', "viewer must be one of"),
+        ('"client", bound', '"clients", bound', "odd.releases: unit 'clients' is not known"),
+        ("return (Release(", "return plan.nothing, (Release(", "releases fails.*AttributeError"),
+        ("return (Release(", "return 3, (Release(", "releases must return a tuple of Release"),
+        ("bound=self.box * math.sqrt(plan.dim)", "bound=None", "releases: the release update needs a bound"),
+        (
+            "Gaussian(plan.z)",
+            "plan.z",
+            "releases: the mechanism of update must have `apply` and `event`, unlike a float",
+        ),
     ],
 )
-def test_costs_that_mean_nothing_are_refused_before_anything_is_spent(known, old, new, message, tmp_path):
+def test_releases_that_mean_nothing_are_refused_before_anything_is_spent(known, old, new, message, tmp_path):
     text = example()
     assert old in text
     (known / "methods" / "odd.py").write_text(text.replace(old, new))

@@ -273,6 +273,24 @@ class Overlapping(Steps):
         return both[0] + both[1]
 
 
+class SaysLinear(Sound):
+    """Is priced as if noise added up in a sum of signs."""
+
+    def linear(self, plan):
+        return True
+
+    def sent(self, update, state, site):
+        return Message({"update": site.out["update"](update).sign()})
+
+
+class OwnFactors(SaysLinear):
+    """Makes every client's noise as long as it likes."""
+
+    def sent(self, update, state, site):
+        noisy = site.out["update"](update)
+        return Message({"update": noisy / noisy.norm(dim=1, keepdim=True)})
+
+
 class WrongDraw(Steps):
     """Claims amplification by a draw of half of the records and uses all of them: the rehearsal cannot see that."""
 
@@ -305,5 +323,7 @@ REFUSED = [
     (RawStepsBetween, "moves what goes into the outlet gradient by"),
     (Remembers, "replacing one record moves what goes into the outlet gradient by"),
     (Centred, "row in the outlet update follows the records of another client"),
+    (SaysLinear, "the field update is not what one use of an outlet gave, times one factor for all clients"),
+    (OwnFactors, "`linear` says that noise adds up in a sum of messages, and the field update is not"),
     (Overlapping, "one unit moves the outlets odd and even, whose parts of the data were declared to be disjoint"),
 ]

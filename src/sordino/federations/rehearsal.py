@@ -9,6 +9,8 @@ outlet, or whose outlets are given more than was declared.
    part of the data alone. Where the price is that of an added or removed unit, another client has one record (or user)
    less, which moves the first use of an outlet by one bound at most; later uses follow the public sizes of clients.
 
+A method that says its noise adds up in sums (`linear`) must send what its outlets gave, up to one factor.
+
 Everyone answers in time, the second round is the last one of the plan, and what clients keep is thrown away. What a
 rehearsal cannot see: a branch that made-up records never reach, and code that recognises a rehearsal. Uses, bounds,
 multipliers and totals are therefore checked in every real round as well (methods/outlets.py).
@@ -16,6 +18,8 @@ multipliers and totals are therefore checked in every real round as well (method
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +30,7 @@ from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import Batch, State
 from sordino.federations.base import Work
-from sordino.federations.replay import Passage, Passages, Recorder, Records, length, often, same
+from sordino.federations.replay import Passage, Passages, Recorder, Records, affine, length, often, same
 from sordino.federations.simulator import answer
 from sordino.federations.store import Store
 from sordino.methods import pricing
@@ -73,10 +77,13 @@ class Rehearsal:
                 message, passages = self.play("first", self.cast.first, phase, state)
                 if laws:
                     self._same(message, passages, *self.play("other", self.cast.other, phase, state, passages), number)
+                    self._adds_up(message, passages)
                     changed = self.play("changed", self.cast.changed, phase, state, passages)[1]
                     self._moves(passages, changed, number)
                 releases = [r for r in pricing.declared(method, plan, number, state) if r.phase == phase]
-                arrived = plan.channel.carry(plan.channel.seal(message, self.cast.ids), rng.at("channel", phase))
+                with self._named():
+                    sealed = plan.channel.seal(message, self.cast.ids)
+                arrived = plan.channel.carry(sealed, rng.at("channel", phase))
                 seen = received(arrived, releases, number, rng, self.rng)
                 if phase != method.phases[-1]:
                     state = replace(method.between(phase, state, seen, plan), round=number)
@@ -90,14 +97,20 @@ class Rehearsal:
         """Play one phase with some records; return what was sent and what passed the outlets."""
         recorder, rng = Recorder(self.name, earlier), self.rng.at("round", state.round).at("clients")
         data, ids = Records(batch), np.array(self.cast.ids)
-        try:
+        with self._named():
             message = answer(self.work, self._stores[which], data, CPU, phase, state, ids, rng, recorder)
-        except SordinoError as error:
-            raise error if str(error).startswith(self.name) else RunError(f"{self.name}: {error}") from error
         for place, before in (earlier or {}).items():
             if len(recorder.passages.get(place, ())) != len(before):
                 raise RunError(often(self.name, place[0]))
         return message, recorder.passages
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Put the method's name before whatever outlets and channel say."""
+        try:
+            yield
+        except SordinoError as error:
+            raise error if str(error).startswith(self.name) else RunError(f"{self.name}: {error}") from error
 
     # --- what must hold
 
@@ -127,6 +140,22 @@ class Rehearsal:
                 f"{self.name}: {later}the weights of a message follow the clients' records, and they are public. Take "
                 "them from the sizes of clients or from the plan, or release them through an outlet."
             )
+
+    def _adds_up(self, message: Message, passages: Passages) -> None:
+        """Refuse what is not an outlet's output, times one factor and shifted, where noise is priced as adding up."""
+        if not self.work.method.linear(self.work.plan):
+            return
+        for field, value in (message if message.weight is None else message.weighed()).fields.items():
+            outputs = (
+                torch.stack([passages[outlet, client][0].output for client in self.cast.ids])
+                for outlet in dict.fromkeys(outlet for outlet, _ in passages)
+                if all(len(passages.get((outlet, client), ())) == 1 for client in self.cast.ids)
+            )
+            if not any(affine(value, output) for output in outputs):
+                raise RunError(
+                    f"{self.name}: `linear` says that noise adds up in a sum of messages, and the field {field} is not "
+                    "what one use of an outlet gave, times one factor for all clients (or shifted). Send that alone."
+                )
 
     def _moves(self, first: Passages, changed: Passages, round: int) -> None:
         """Compare what went into the outlets with and without one unit."""

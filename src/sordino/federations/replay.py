@@ -14,6 +14,8 @@ from sordino.core.types import Batch
 from sordino.privacy.clip import Bounded
 from sordino.privacy.release import Release
 
+ALIKE = 1e-3  # of the length of rows: what steps in float32 may change in a product
+
 
 @dataclass(frozen=True)
 class Records:
@@ -93,3 +95,13 @@ def same(one: Tensor | None, two: Tensor | None) -> bool:
     if one.shape != two.shape or one.dtype != two.dtype:
         return False
     return bool(((one == two) | ((one != one) & (two != two))).all())
+
+
+def affine(rows: Tensor, outputs: Tensor) -> bool:
+    """Return whether rows are the outputs times one factor plus one shift, of each component, for all clients."""
+    if rows.shape != outputs.shape:
+        return False
+    one, two = rows.double(), outputs.double()
+    one, two = one - one.mean(dim=0), two - two.mean(dim=0)
+    factor = (one * two).sum(dim=0) / two.square().sum(dim=0).clamp_min(1e-300)
+    return float((one - factor * two).norm()) <= ALIKE * float(one.norm())

@@ -100,6 +100,9 @@ class Checked:
                 raise self._error(f"{self._name}.releases: unit {release.unit!r} is not known.")
             if release.phase and release.phase not in self._method.phases:
                 raise self._error(f"{self._name}.releases: {release.phase!r} is no phase of the method.")
+            if not all(callable(getattr(release.mechanism, verb, None)) for verb in ("apply", "event")):
+                what = f"the mechanism of {release.name} must have `apply` and `event`"
+                raise self._error(f"{self._name}.releases: {what}, unlike {_shown(release.mechanism)}.")
             event = asked(self._name, "releases", release.mechanism.event, 1, error=self._error)
             if not isinstance(event, Event):
                 raise self._error(f"{self._name}.releases: the mechanism of {release.name} must have an Event.")
@@ -113,7 +116,7 @@ class Checked:
 
     def keeps(self, state: State, clients: int, plan: Plan) -> Any:
         found = self._call("keeps", self._method.keeps, state, clients, plan)
-        if not isinstance(found, dict) or not all(isinstance(v, Tensor) and len(v) == clients for v in found.values()):
+        if not isinstance(found, dict) or not all(_rows(value, clients) for value in found.values()):
             raise self._wrong("keeps", f"a dict of tensors [{clients}, ...]", found)
         return found
 
@@ -126,16 +129,17 @@ class Checked:
         if not isinstance(message, Message) or not message.fields:
             raise self._wrong("train", "a Message with one field at least, first", message)
         for name, value in message.fields.items():
-            if not isinstance(value, Tensor) or not value.ndim or len(value) != clients:
+            if not _rows(value, clients):
                 raise self._wrong("train", f"rows [{clients}, ...] as the field {name}", value)
-        if message.weight is not None and tuple(message.weight.shape) != (clients,):
+        if message.weight is not None and not (_rows(message.weight, clients) and message.weight.ndim == 1):
             raise self._wrong("train", f"weights [{clients}]", message.weight)
         plain = type(site.plan.algorithm).message is Algorithm.message and type(self._method).merge is Method.merge
         plain = plain and site.phase == self._method.phases[-1]  # what is sent before is for `between`
         if plain and (message.fields.get("update") is None or message["update"].shape[1:] != state.params.shape):
             raise self._wrong("train", f"a field update [{clients}, {len(state.params)}]", message.fields.get("update"))
         shapes = {name: (value.shape, value.dtype) for name, value in site.own.items()}
-        if not isinstance(own, dict) or {k: (v.shape, v.dtype) for k, v in own.items()} != shapes:
+        good = isinstance(own, dict) and all(isinstance(value, Tensor) for value in own.values())
+        if not good or {name: (value.shape, value.dtype) for name, value in own.items()} != shapes:
             raise self._wrong("train", "what clients keep as it came, by site.kept(...), second", own)
         return found
 
@@ -196,10 +200,17 @@ def checked(job: Job) -> Method:
     return cast(Method, Checked(job.method, job.spec.method, job.viewer))
 
 
+def _rows(found: Any, clients: int) -> bool:
+    """Return whether something is a tensor with one row a client."""
+    return isinstance(found, Tensor) and found.ndim > 0 and len(found) == clients
+
+
 def _shown(found: Any) -> str:
     if isinstance(found, Tensor):
         kind = "" if found.is_floating_point() else f" of {found.dtype}"
         return f"{list(found.shape)}{kind}"
+    if isinstance(found, dict) and not found:
+        return "an empty dict"
     if isinstance(found, dict):
         odd = [k for k, v in found.items() if not isinstance(v, int | float | str | bool | list | tuple | dict | None)]
         return f"a dict with {odd[0]!r}: {_shown(found[odd[0]])}" if odd else "a dict that JSON cannot hold"
