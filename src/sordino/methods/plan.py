@@ -107,7 +107,8 @@ class Plan:
 
     def spendable(self, delta: float) -> float:
         """Return the part of delta that releases may use; exact noise leaves a little of it for batches too large."""
-        return delta if self.exact is None else delta * (1 - ROOM)
+        drawn = self.exact is not None and self.exact.batch < self.sizes[-1]
+        return delta * (1 - ROOM) if drawn else delta
 
     @property
     def split(self) -> int:

@@ -11,8 +11,8 @@ from sordino.core.errors import RunError
 from sordino.core.message import Message
 from sordino.core.types import Batch, State
 from sordino.methods import _steps, harmonizer
+from sordino.methods._exact import swapped
 from sordino.methods.base import Method
-from sordino.methods.exact import swapped
 from sordino.methods.plan import Plan
 from sordino.privacy import derive
 from sordino.privacy.events import Cost

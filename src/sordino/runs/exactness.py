@@ -8,8 +8,8 @@ from torch import Tensor
 
 from sordino.core.types import Model
 from sordino.gradients.float_error import float_error
+from sordino.methods._exact import largest_batch
 from sordino.methods.base import Method, Plan
-from sordino.methods.exact import largest_batch
 from sordino.methods.plan import Exact
 from sordino.privacy.release import GRADIENTS
 from sordino.runs.spec import Spec

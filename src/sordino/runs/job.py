@@ -14,7 +14,7 @@ from sordino.core.rng import Ints, Stream
 from sordino.core.types import Clients, Model
 from sordino.data.canonical import Raw
 from sordino.federations.base import Federation
-from sordino.methods import exact, pricing
+from sordino.methods import _exact, pricing
 from sordino.methods.base import Method, Plan
 from sordino.privacy import account, personal, price, trust
 from sordino.privacy.accountants import pld
@@ -87,7 +87,7 @@ class Job:
 
     def doubt(self, viewer: str) -> str | None:
         """Return why the rounding of floats is not covered by the proof against a viewer; None where it is."""
-        why = exact.doubt(self._declared, self.plan)
+        why = _exact.doubt(self._declared, self.plan)
         if why is None and self.whole_costs is None:
             costs = self._by_round[0] if self._by_round else ()
             server = price.cost_to("server", costs) if costs else None
