@@ -96,6 +96,16 @@ class ArrayClients:
         tags = None if self.tags is None else torch.cat([self.tags[s] for s in spans]).to(device)
         return Batch(x.to(device), y.to(device), sizes, groups, tags)
 
+    def part(self, ids: Sequence[int]) -> PartClients:
+        """Return these clients alone, with a copy of their records, under the ids that they have here."""
+        batch = self.fetch(ids, torch.device("cpu"))
+        users = None if self.users is None else np.concatenate([self.users[self._span(i)] for i in ids])
+        tags = None if batch.tags is None else batch.tags.clone()
+        return PartClients(ids, ArrayClients(batch.x.clone(), batch.y.clone(), batch.sizes, users, tags), self.count)
+
+    def _span(self, client: int) -> slice:
+        return slice(int(self.starts[client]), int(self.starts[client + 1]))
+
     def to(self, device: torch.device) -> ArrayClients:
         """The same clients with their data already on the device."""
         tags = None if self.tags is None else self.tags.to(device)
@@ -148,6 +158,33 @@ class LazyClients:
                 raise DataError(f"client {i} has {len(x)} records where {self.records} were declared.")
         x, y = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
         return Batch(x.to(device), y.to(device), (self.records,) * len(ids))
+
+    def part(self, ids: Sequence[int]) -> LazyClients:
+        """Return what makes these clients' records: the same function for all of them."""
+        return self
+
+
+class PartClients:
+    """Some clients of a federation, known by the ids that they have among all of its clients."""
+
+    def __init__(self, ids: Sequence[int], held: ArrayClients, count: int) -> None:
+        self.count = count  # of all clients
+        self._held, self._place = held, {int(i): k for k, i in enumerate(ids)}
+
+    def sizes(self) -> tuple[int, ...]:
+        return self._held.sizes()
+
+    def mean_size(self) -> float:
+        return self._held.mean_size()
+
+    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
+        if strange := [i for i in ids if int(i) not in self._place]:
+            raise DataError(f"client {strange[0]} is asked for here, and its records are held elsewhere.")
+        return self._held.fetch([self._place[int(i)] for i in ids], device)
+
+    def part(self, ids: Sequence[int]) -> PartClients:
+        """Return some of these clients alone, under the same ids."""
+        return PartClients(ids, self._held.part([self._place[int(i)] for i in ids])._held, self.count)
 
 
 def units(clients: Clients, unit: str) -> int:

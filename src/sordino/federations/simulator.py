@@ -1,7 +1,8 @@
 """The whole cohort at once, on this machine, in chunks that fit.
 
-Chunk borders depend on the plan, the model and `memory_gb` alone, never on what happens to be free, so that a seed
-repeats a run bit for bit.
+Chunk borders depend on the plan, the model, `memory_gb` and `blocks` alone, never on what happens to be free, so that a
+seed repeats a run bit for bit. Clients of different blocks (federations/blocks.py) are never in one chunk: so that the
+federation of processes, which owns clients by blocks, can compute the very same chunks.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sordino.core.message import Message, together
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Clients, Model, State
 from sordino.federations.base import Work
+from sordino.federations.blocks import by_block
 from sordino.federations.heap import keep_freed_memory
 from sordino.federations.store import Store
 from sordino.methods.base import Method
@@ -38,8 +40,9 @@ class Simulator:
         rng: Stream,  # from which the clients' streams of every round are derived
         memory_gb: float = 2.0,
         public: Stream | None = None,
+        blocks: int = 1,
     ) -> None:
-        self.device, self.data, self.rng = device, data, rng
+        self.device, self.data, self.rng, self.blocks = device, data, rng, blocks
         self.memory = memory_gb * 2**30
         self.store = Store(memory_gb)
         self.public = public or Stream.research(0)  # deals clients their own probabilities to fail
@@ -72,19 +75,23 @@ class Simulator:
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
         """Train, let out and seal: what arrives in a phase; late answers of the last round too."""
+        return self.work.plan.channel.seal(together(self.answers(phase, state, cohort)), cohort)
+
+    def answers(self, phase: str, state: State, cohort: Sequence[int]) -> list[Message]:
+        """Return what a cohort answers in time; then, where answers may be late, what was late before. Not sealed."""
         plan, ids = self.work.plan, np.asarray(cohort, dtype=np.int64)
         law, rng = plan.stragglers, self.rng.at("round", state.round).at("clients")
         if law.none:
-            return plan.channel.seal(self._answers(phase, state, ids, rng), cohort)
+            return [self._answers(phase, state, ids, rng)]
         failing = law.failing(ids, self.public.at("dropout"))
         in_time, late = law.fates(ids, failing, rng.at("stragglers"))
         come = in_time | late  # who fails does so before anything has changed
         message = self._answers(phase, state, ids[come], rng)
         counts = torch.from_numpy(law.weights(failing[come])).to(state.params)
         waiting = torch.from_numpy(late[come]).to(state.params.device)
-        return plan.channel.seal(self._with_late(message.weighted(counts), waiting), cohort)
+        return self._with_late(message.weighted(counts), waiting)
 
-    def _with_late(self, message: Message, waiting: Tensor) -> Message:
+    def _with_late(self, message: Message, waiting: Tensor) -> list[Message]:
         """Hold back what is late now, hand over what was late before; of one client only the newest."""
         ids = message.ids if message.ids is not None else np.zeros(0, dtype=np.int64)
         kinds = {name: LATE + name for name in message.fields} | {"": LATE.strip()}
@@ -101,7 +108,7 @@ class Simulator:
             self.store.drop(kinds[name], before)
             self.store.write(kinds[name], late, value[waiting])
         weight = old.pop("")
-        return message.pick(~waiting) + Message(old, weight, np.asarray(arrived, dtype=np.int64))
+        return [message.pick(~waiting), Message(old, weight, np.asarray(arrived, dtype=np.int64))]
 
     def _answers(self, phase: str, state: State, ids: Ints, rng: Stream) -> Message:
         done = [
@@ -110,8 +117,9 @@ class Simulator:
         return together(done)
 
     def _chunks(self, cohort: Ints) -> list[Ints]:
-        """Runs of clients whose weights fit the memory; one empty one if no one came."""
-        return chunks(cohort, self.work.model, self.memory)
+        """Return runs of clients of one block whose weights fit the memory; one empty one if no one came."""
+        parts = by_block(cohort, self.work.plan.population, self.blocks)
+        return [chunk for part in parts for chunk in chunks(part, self.work.model, self.memory)]
 
     def personal(self, state: State) -> dict[int, Tensor]:
         work = self.work
