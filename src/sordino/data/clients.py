@@ -98,7 +98,7 @@ class ArrayClients:
 
     def part(self, ids: Sequence[int]) -> PartClients:
         """Return these clients alone, with a copy of their records, under the ids that they have here."""
-        batch = self.fetch(ids, torch.device("cpu"))
+        batch = self.fetch(ids, self.x.device)
         users = None if self.users is None else np.concatenate([self.users[self._span(i)] for i in ids])
         tags = None if batch.tags is None else batch.tags.clone()
         return PartClients(ids, ArrayClients(batch.x.clone(), batch.y.clone(), batch.sizes, users, tags), self.count)

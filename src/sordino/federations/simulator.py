@@ -18,7 +18,7 @@ from sordino.core.message import Message, together
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Clients, Model, State
 from sordino.federations.base import Work
-from sordino.federations.blocks import by_block
+from sordino.federations.blocks import block_of, by_block, members
 from sordino.federations.heap import keep_freed_memory
 from sordino.federations.store import Store
 from sordino.methods.base import Method
@@ -47,6 +47,7 @@ class Simulator:
         self.store = Store(memory_gb)
         self.public = public or Stream.research(0)  # deals clients their own probabilities to fail
         self._work: Work | None = None
+        self._parts: dict[int, Clients] = {}  # by block, where there are several
         if device.type == "cpu":
             keep_freed_memory()
         else:  # a seed must repeat a run bit for bit; cuDNN would otherwise pick kernels that add in any order
@@ -112,9 +113,20 @@ class Simulator:
 
     def _answers(self, phase: str, state: State, ids: Ints, rng: Stream) -> Message:
         done = [
-            answer(self.work, self.store, self.data, self.device, phase, state, part, rng) for part in self._chunks(ids)
+            answer(self.work, self.store, self._data(part), self.device, phase, state, part, rng)
+            for part in self._chunks(ids)
         ]
         return together(done)
+
+    def _data(self, chunk: Ints) -> Clients:
+        """Return the data in which these clients are; last bits also depend on where in memory records lie."""
+        if self.blocks <= 1 or not len(chunk):
+            return self.data
+        population = self.work.plan.population
+        block = int(block_of(chunk[0], population, self.blocks))
+        if block not in self._parts:
+            self._parts[block] = self.data.part(members(block, population, self.blocks).tolist())
+        return self._parts[block]
 
     def _chunks(self, cohort: Ints) -> list[Ints]:
         """Return runs of clients of one block whose weights fit the memory; one empty one if no one came."""

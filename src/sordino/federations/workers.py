@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing import connection
@@ -31,6 +32,7 @@ from sordino.federations.base import Work
 from sordino.federations.blocks import members, number, owned
 from sordino.federations.host import Rebuild, Share, joined, serve
 
+SLOW = ("torch._dynamo",)  # what torch imports when it is first used; where it was, processes need it too
 PATIENCE = 5.0  # seconds that a process has to end by itself
 
 
@@ -133,7 +135,8 @@ class Workers:
         self._work_packed()  # says what cannot be sent before a process is there
         context = multiprocessing.get_context("forkserver")  # torch is imported once for all of them
         module = getattr(self._rebuild, "func", self._rebuild).__module__
-        context.set_forkserver_preload([__name__, module])
+        slow = [name for name in SLOW if name in sys.modules]
+        context.set_forkserver_preload([__name__, module, *slow])
         self._workers = [_Worker(context) for _ in range(self.count)]
         head = wire.plugins()
         self._exchange(self._workers, [wire.packed((*head, share)) for share in shares])

@@ -37,7 +37,7 @@ from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
 from sordino.runs.prepare import with_tags, with_users
 from sordino.runs.transfer import old_ledger
 
-Watch = Callable[[Job, RoundRecord], None]  # called after every round
+Watch = Callable[[RoundRecord], None]  # called after every round with its public record
 Tell = Callable[[str], None]  # called with what the owner of the data must know, and nobody else
 STATISTICS_KEY = "statistics.key"
 
@@ -99,7 +99,7 @@ def train(
     users    for unit = "user": one array a client, with the number of each record's user
     private_data  one array a client: the group of private attributes each record belongs to, 0 for none (fedsdp)
     resume   the folder of an interrupted run of the same model and clients
-    watch    called after every round with the job and the public record of the round
+    watch    called after every round with its public record
     owner    called with what only the owner of the data may know (default: standard error, if it is a terminal)
     **keys   any key of a run file: method, epsilon, delta, rounds, client_rate, batch_rate, clip, ...
     """
@@ -235,7 +235,7 @@ def execute(
         loop.complete(job, folder, ledger, state, done)
         for record in loop.run(job, folder, ledger, state, done):
             if watch is not None:
-                watch(job, record)
+                watch(record)
         return _finish(job, folder, ledger, notes, book.together(ledger.job))
     except (BudgetError, RunError) as error:
         unpaid = ledger is None if isinstance(error, BudgetError) else book is None
