@@ -138,7 +138,7 @@ def test_a_process_holds_the_records_of_its_clients_alone():
     part = made.clients.part([2, 3])
     assert torch.equal(part.fetch([3], CPU).x, made.clients.fetch([3], CPU).x)
     assert part.fetch([2, 3], CPU).sizes == (9, 8)
-    with pytest.raises(DataError, match="client 4 .* held elsewhere"):
+    with pytest.raises(DataError, match=r"client 4 .* held elsewhere"):
         part.fetch([4], CPU)
     alone = wire.packed(part)
     assert len(alone) < len(wire.packed(made.clients)) / 2

@@ -39,5 +39,5 @@ def by_block(cohort: Ints, population: int, blocks: int) -> list[Ints]:
 
 
 def owned(worker: int, workers: int, blocks: int) -> range:
-    """Return the blocks that a worker owns: neighbours, so that rows of the workers in turn are in the clients' order."""
+    """Return the blocks that a worker owns: neighbours, so that the workers' rows in turn are in the clients' order."""
     return range(worker * blocks // workers, (worker + 1) * blocks // workers)

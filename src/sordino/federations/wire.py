@@ -48,7 +48,7 @@ def packed(value: Any, what: str = "a message") -> bytes:
 
 def unpacked(data: bytes) -> Any:
     """Return the object that `packed` wrote."""
-    return pickle.loads(data)  # noqa: S301 (from a process that this one started, or was started by)
+    return pickle.loads(data)  # from a process that this one started, or was started by
 
 
 def plugins() -> tuple[str, list[tuple[str, str]]]:

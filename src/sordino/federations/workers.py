@@ -36,7 +36,7 @@ SLOW = ("torch._dynamo",)  # what torch imports when it is first used; where it 
 PATIENCE = 5.0  # seconds that a process has to end by itself
 
 
-class _Trace(Exception):
+class _TraceError(Exception):
     """Carries the trace of an error from the process in which it happened."""
 
     def __str__(self) -> str:
@@ -176,7 +176,7 @@ class Workers:
         waiting = {worker.pipe: k for k, worker in enumerate(workers)}
         while waiting:
             for pipe in connection.wait(list(waiting)):
-                k = waiting.pop(pipe)  # type: ignore[index]
+                k = waiting.pop(pipe)
                 try:
                     answers[k] = wire.unpacked(workers[k].pipe.recv_bytes())
                 except (EOFError, OSError):
@@ -185,7 +185,7 @@ class Workers:
         for _, problem in answers:
             if problem is not None:
                 error, trace = problem
-                raise error from _Trace(trace)
+                raise error from _TraceError(trace)
         return [answer for answer, _ in answers]
 
     def _lost(self, worker: _Worker, k: int, count: int) -> RunError:
