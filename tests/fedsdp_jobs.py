@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from problems import federation, job
-from sordino.core.rng import Stream
+from sordino.core.message import Message
 from sordino.core.types import State
+from sordino.core.vector import Layout
 from sordino.data.clients import adopt
-from sordino.engines.simulator import Simulator
+from sordino.methods.fedsdp import UNITS, FedSdp
+from sordino.runs import loop
 from sordino.runs.prepare import with_tags
+from support.methods import federation_of, play
 
-CPU = torch.device("cpu")
-RNG = Stream.research(8)
 SIZES = (12, 5, 9, 7)
 
 
@@ -27,27 +30,41 @@ def made(groups=1, clients=None, **keys):
     return job(method="fedsdp", clients=clients or tagged(federation(SIZES), groups), groups=groups, **keys)
 
 
-def at(round, ratio=0.5, merged=None, **extra):
+def at(round, ratio=0.5, merged=None):
     """A state as the server has it before a round."""
-    numbers = {"ratio": float(ratio), "merged": float(round if merged is None else merged)}
-    return State(torch.zeros(1), {k: torch.tensor(v, dtype=torch.float64) for k, v in (numbers | extra).items()}, round)
+    start = FedSdp().variables(State(torch.zeros(1)), Layout(()), None)
+    return knowing(State(torch.zeros(1), round, start), ratio=ratio, merged=round if merged is None else merged)
 
 
-def sent(here, clients, states, engine=None):
-    engine = engine or Simulator(CPU)
-    who = range(clients.count)
-    return [
-        engine.clients(here.method, s, who, clients, here.model, here.plan, RNG.at("round", s.round)) for s in states
-    ]
+def knowing(state, **known):
+    """The state with other numbers among what the method knows."""
+    return replace(state, method=replace(state.method, **known))
 
 
-def played(here, state, round):
-    rows = sent(here, here.clients, [state], here.engine)[0]
-    return here.method.merge(state, rows, here.plan, RNG.at("merge", round))
+def sent(here, states, clients=None, federation=None):
+    """What all clients send in these states, one after the other."""
+    federation = federation or federation_of(here, clients=clients)
+    return [federation.ask("train", s, range(here.plan.population)) for s in states]
+
+
+def budgets(federation, clients=4):
+    """What the clients keep: units spent, participations, lost rounds."""
+    return federation.store.read("budget", range(clients), torch.zeros(clients, 3, dtype=torch.int64))
+
+
+def rounds_of(here, number, federation=None):
+    """The states of some rounds with all clients, the first one included, and what the clients sent."""
+    federation, states, messages = federation or federation_of(here), [loop.begin(here)], []
+    for _ in range(number):
+        played = play(here, state=states[-1], federation=federation)
+        states.append(played.after)
+        messages.append(played.sent)
+    return states, messages
 
 
 def message(sums, std, here, draw):
-    """A refresh round's rows of one client with these group sums."""
+    """A refresh round's message of one client with these group sums."""
     noisy = sums + std * torch.randn(sums.shape, generator=draw)
-    told = torch.tensor([1.0, 1.0, 0.1, 0.9, std])
-    return torch.cat([torch.zeros(sums.shape[1]), noisy.flatten(), told])[None]
+    spent = torch.tensor([UNITS // 10])
+    fields = {"update": torch.zeros(1, sums.shape[1]), "groups": noisy[None], "spent": spent, "left": UNITS - spent}
+    return Message(fields | {"std": torch.tensor([std], dtype=torch.float64)}, ids=np.array([0]))

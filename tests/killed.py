@@ -13,15 +13,16 @@ class Killed(BaseException):
     """Nothing in the run may catch it."""
 
 
-def spent(method, column, mode, monkeypatch, begin, resume):
+def spent(method, share, mode, monkeypatch, begin, resume):
     """The share of its budget that each client spent, before the crash and after it, checked; a research run repeats
-    the same releases. column: of the rows, where a client says its share."""
-    left, merges, real = {}, Counter(), method.release
+    the same releases. share: of a message, what each client says that it spent."""
+    left, merges, real = {}, Counter(), method.train
 
-    def release(self, rows, sizes, state, plan, rng):
-        for client, share in zip(rng.ids.tolist(), rows[:, column].tolist(), strict=True):
-            left[client, state.round if mode == "research" else len(left)] = share
-        return real(self, rows, sizes, state, plan, rng)
+    def train(self, state, site):
+        message, own = real(self, state, site)
+        for client, part in zip(site.rng.ids.tolist(), share(message), strict=True):
+            left[client, state.round if mode == "research" else len(left)] = part
+        return message, own
 
     def die(name):
         merges[name] += 1
@@ -29,9 +30,9 @@ def spent(method, column, mode, monkeypatch, begin, resume):
             raise Killed
 
     def total(client):
-        return sum(share for (who, _), share in left.items() if who == client)
+        return sum(part for (who, _), part in left.items() if who == client)
 
-    monkeypatch.setattr(method, "release", release)
+    monkeypatch.setattr(method, "train", train)
     faults.set_hook(die)
     with pytest.raises(Killed):
         begin()

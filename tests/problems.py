@@ -6,20 +6,16 @@ import json
 import os
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sordino.core.rng import RowStream, Stream
-from sordino.core.types import Batch, Model, Rows, State
 from sordino.data.clients import adopt
-from sordino.engines.simulator import Simulator
 from sordino.methods.base import Local, Plan
 from sordino.privacy.samplers import Poisson
-from sordino.runs import build, loop, spec
+from sordino.runs import build, spec
 from sordino.runs.prepare import with_tags
 
 FEATURES, CLASSES = 20, 3
@@ -93,12 +89,6 @@ def plan(**keys: Any) -> Plan:
     return Plan(**(known | keys))
 
 
-def rows_of(made: build.Job, state: State, data: Batch, plan: Plan, rng: RowStream, model: Model | None = None) -> Rows:
-    """What the clients would send in their first round."""
-    own = made.method.fresh(state, len(data.sizes), plan)
-    return made.method.train(state, data, own, model or made.model, plan, rng)[0]
-
-
 def same_weights(a: nn.Module, b: nn.Module) -> bool:
     one, other = a.state_dict(), b.state_dict()
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
@@ -121,14 +111,3 @@ def charges(folder: Path) -> list[int]:
         return [json.loads(what)["round"] for (what,) in with_db.execute(query, (kept["job"],))]
     finally:
         with_db.close()
-
-
-def played(made: build.Job, rounds: int = 1, engine: Simulator | None = None) -> tuple[list[State], list[Rows]]:
-    """The states of some rounds with all clients, the first one included, and what left the clients."""
-    states, sent, engine = [loop.begin(made)], [], engine or Simulator(torch.device("cpu"))
-    for number in range(rounds):
-        before, rng = states[-1], Stream.research(4).at("round", number)
-        ids = range(made.clients.count)
-        sent.append(engine.clients(made.method, before, ids, made.clients, made.model, made.plan, rng))
-        states.append(replace(made.method.merge(before, sent[-1], made.plan, rng), round=number + 1))
-    return states, sent

@@ -71,7 +71,7 @@ PRIVACY = {
     "allocation": ("accountants",),
     "account": ("algebra", "events", "pairs", "accountants"),
     "calibrate": ("algebra", "events", "accountants", "account"),
-    "trust": ("events", "shuffle"),
+    "trust": (),
     "price": ("algebra", "events", "accountants", "account", "guarantee", "samplers", "trust"),
     "filters": ("algebra", "events", "accountants"),
     "individual": ("accountants",),

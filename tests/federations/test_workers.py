@@ -17,12 +17,13 @@ import torch
 from torch import nn
 
 import sordino
+from sordino.core import plugin
 from sordino.core.errors import DataError, RunError, SpecError
 from sordino.core.rng import Stream
 from sordino.federations import wire
 from sordino.federations.base import Work
 from sordino.federations.blocks import block_of, by_block, members, owned
-from sordino.federations.simulator import Simulator
+from sordino.federations.simulator import Part, Simulator
 from sordino.federations.workers import Workers
 from sordino.runs import build, loop, spec
 from support.methods import CPU, RNG, play
@@ -62,7 +63,7 @@ def job(data=None, **keys):
 
 def workers_of(made, count, rng=RNG, blocks=BLOCKS):
     rebuild = build.partial(build.settled_model, keys=build._model_keys(made.spec))
-    return Workers(made.clients, rng, rebuild, count, blocks=blocks)
+    return Workers(made.federation.data, rng, rebuild, count, blocks=blocks)
 
 
 def played(made, federation, path):
@@ -96,7 +97,7 @@ def several():
 @pytest.mark.parametrize("name", METHODS)
 def test_any_number_of_processes_gives_the_bits_of_the_simulator_with_as_many_blocks(several, tmp_path, name):
     made = job(**METHODS[name])
-    simulator = Simulator(CPU, made.clients, RNG, blocks=BLOCKS)
+    simulator = Simulator(CPU, made.federation.data, RNG, blocks=BLOCKS)
     wanted = played(made, simulator, tmp_path / "clients.sqlite")
     assert not torch.equal(wanted.params, loop.begin(made).params)
     for count, federation in several.items():
@@ -106,7 +107,7 @@ def test_any_number_of_processes_gives_the_bits_of_the_simulator_with_as_many_bl
 
 def test_messages_are_the_same_rows_in_the_same_order(several, tmp_path):
     made = job(**METHODS["none"])
-    simulator, state = Simulator(CPU, made.clients, RNG, blocks=BLOCKS), loop.begin(made)
+    simulator, state = Simulator(CPU, made.federation.data, RNG, blocks=BLOCKS), loop.begin(made)
     for kind, federation in (("s", simulator), ("w", several[2])):
         (tmp_path / kind).mkdir()
         federation.open(Work(made.method, made.model, made.plan))
@@ -135,13 +136,13 @@ def test_blocks_follow_from_the_population_alone():
 
 def test_a_process_holds_the_records_of_its_clients_alone():
     made = job(method="nbafl")
-    part = made.clients.part([2, 3])
-    assert torch.equal(part.fetch([3], CPU).x, made.clients.fetch([3], CPU).x)
+    part = Part(made.federation.data, np.arange(len(SIZES))).only(np.array([2, 3]))
+    assert torch.equal(part.fetch([3], CPU).x, made.federation.data.fetch([3], CPU).x)
     assert part.fetch([2, 3], CPU).sizes == (9, 8)
     with pytest.raises(DataError, match=r"client 4 .* held elsewhere"):
         part.fetch([4], CPU)
     alone = wire.packed(part)
-    assert len(alone) < len(wire.packed(made.clients)) / 2
+    assert len(alone) < len(wire.packed(made.federation.data)) / 2
 
 
 def test_tensors_travel_as_they_are():
@@ -166,6 +167,7 @@ def weights(result):
     return torch.cat([p.detach().flatten() for p in result.model.parameters()])
 
 
+PLUGINS = Path(__file__).parent.parent.parent / "examples" / "plugins"
 PROCESSES = {"federation": "workers", "blocks": BLOCKS}
 
 
@@ -212,6 +214,14 @@ def test_a_killed_process_is_one_error_and_the_run_resumes_with_another_number(t
     assert len(pids) == 3 and died(pids)
     assert torch.equal(weights(result), weights(whole))
     assert result.guarantee == whole.guarantee and result.guarantees == whole.guarantees
+
+
+def test_a_method_of_ones_own_runs_in_processes_too(tmp_path, monkeypatch):
+    monkeypatch.setenv(plugin.VARIABLE, str(PLUGINS))
+    keys = {"method": "sign-bits", "algorithm": "fedavg", "channel": "shuffler", "client_rate": 1.0, "rounds": 2}
+    one = train(tmp_path, "s", blocks=BLOCKS, **keys)
+    two = train(tmp_path, "w", workers=2, **PROCESSES, **keys)
+    assert torch.equal(weights(one), weights(two)) and one.guarantee == two.guarantee
 
 
 def test_an_interrupt_ends_processes_that_are_at_work(monkeypatch, tmp_path):
@@ -281,6 +291,33 @@ def test_in_secure_mode_the_server_holds_no_key_of_the_clients(tmp_path):
         assert not any(torch.equal(a, b) for a, b in zip(one["update"], again["update"], strict=True))
     finally:
         federation.close()
+
+
+def test_statistics_and_evaluations_beside_the_rounds_are_those_of_the_simulator(tmp_path):
+    keys = {"method": "dp-sgd", "algorithm": "fedavg", "standardise": True, "validation": 0.25, "epsilon": 20.0}
+    keys |= {"evaluate_on": "validation", "rounds": 2}
+    one = train(tmp_path, "s", blocks=BLOCKS, **keys)
+    two = train(tmp_path, "w", workers=2, **PROCESSES, **keys)
+    assert one.accuracy is not None and one.history[-1].accuracy == two.history[-1].accuracy
+    first, second = one.model.state_dict(), two.model.state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first) and first["0.shift"].abs().min() > 0
+    assert one.guarantee == two.guarantee
+
+
+def test_in_secure_mode_noise_beside_the_rounds_comes_from_the_processes(tmp_path):
+    made = job(method="dp-sgd", mode="secure", validation=0.25, evaluate_on="validation", epsilon=8.0, **PROCESSES)
+    state = loop.begin(made)
+    try:
+        figures = [loop.evaluate(made, state.params, done)["accuracy"] for done in (1, 1)]
+        assert figures[0] == figures[1]  # the same release of the same processes
+        made.federation.close()
+        assert (
+            loop.evaluate(made, state.params, 1)["accuracy"] != figures[0]
+        )  # although the server's stream is the same
+    finally:
+        made.federation.close()
+    with pytest.raises(SpecError, match="nobody but the clients may hold it"):
+        job(method="dp-sgd", mode="secure", standardise=True, **PROCESSES)
 
 
 def test_keys_that_do_not_go_together_are_refused():

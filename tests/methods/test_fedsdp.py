@@ -9,17 +9,20 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from fedsdp_jobs import CPU, RNG, SIZES, at, made, message, played, sent, tagged
+from fedsdp_jobs import SIZES, at, budgets, knowing, made, message, rounds_of, sent, tagged
 from problems import FEATURES, federation, job, plan
 from sordino.core.errors import DataError, SpecError
 from sordino.core.types import Batch
 from sordino.data import tags
-from sordino.engines.simulator import Simulator
+from sordino.data.clients import adopt
 from sordino.methods.base import Local
-from sordino.methods.fedsdp import TOLD, UNITS, FedSdp, noise_for
+from sordino.methods.fedsdp import UNITS, FedSdp, noise_for
+from sordino.privacy.accountants import gdp
 from sordino.privacy.allocation import budget_mu
 from sordino.privacy.events import Gaussian
 from sordino.runs import loop
+from sordino.runs.prepare import with_tags
+from support.methods import CPU, federation_of, play, price, whole
 
 # --- accounting
 
@@ -28,7 +31,7 @@ def test_the_whole_run_is_one_gaussian():
     here = made(rounds=40, epsilon=1.0, delta=1e-5)
     assert 1 / here.plan.z == pytest.approx(0.268051123211, rel=1e-4)
     assert 1 / here.plan.z <= budget_mu(1.0, 1e-5)
-    (cost,) = here.method.whole(here.plan)
+    (cost,) = whole(here.method, here.plan)
     assert cost.event == Gaussian(here.plan.z) and (cost.unit, cost.relation) == ("record", "add/remove")
     assert here.promise.epsilon == pytest.approx(1.0, abs=1e-4)
     assert made(rounds=7, refresh=1, slope=1.9, epsilon=1.0).plan.z == pytest.approx(here.plan.z)
@@ -42,13 +45,19 @@ def test_without_slope_the_noise_is_that_of_dp_sgd(steps):
     assert noise_for(units, steps, here.plan.z) == pytest.approx(plain.plan.z, rel=1e-4)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("round", [0, 1])
+def test_a_participation_is_priced_as_the_whole_budget_whether_groups_are_apart_or_not(round, steps):
+    """No more is known beforehand; the groups of a refresh are one release, since a record lies in one of them."""
+    here = made(2, rounds=8, local_steps=steps)
+    (cost,) = price(here.method, here.plan, round)
+    assert gdp.mu_of(cost.event) == pytest.approx(1 / here.plan.z, rel=1e-12)
+    assert len(here.method.releases(here.plan, round)) == (3 if round == 0 else 1)
+
+
 def test_clients_with_their_own_budgets_have_noise_of_their_own():
     here = made(budgets="0.5:0.5,4:0.5", epsilon=4.0)
-    state, data = loop.begin(here), here.clients.fetch(range(4), CPU)
-    rows, _ = here.method.train(
-        state, data, here.method.fresh(state, 4, here.plan), here.model, here.plan, RNG.rows(range(4))
-    )
-    stds = rows[:, -1].tolist()
+    stds = play(here).sent["std"].tolist()
     assert len(set(here.plan.multipliers)) == 2
     assert stds == pytest.approx([z * 3**0.5 for z in here.plan.multipliers], rel=1e-4)
 
@@ -69,17 +78,15 @@ def silent(clients=(10,) * 4, **keys):
 @pytest.mark.parametrize("steps", [1, 3])
 def test_the_noise_has_the_scale_that_is_paid_for(round, parts, steps):
     here = silent(rounds=10, local_steps=steps, clip=0.3)
-    state = replace(loop.begin(here), round=round)
-    state = replace(state, extra=state.extra | {"merged": torch.tensor(float(round))})
+    state = knowing(replace(loop.begin(here), round=round), merged=round)
     units, _ = here.method.allow((0, 0, 0), state, here.plan)
     z = here.plan.z * (steps * UNITS / units) ** 0.5
-    rows = sent(here, here.clients, [state])[0]
-    dim = here.model.layout.dim
-    scales = [(rows[:, :dim], 0.3 * z * (steps * parts) ** 0.5 / 10)]
+    (message,) = sent(here, [state])
+    scales = [(message["update"], 0.3 * z * (steps * parts) ** 0.5 / 10)]
     if parts == 2:
-        scales += [(rows[:, k * dim : (k + 1) * dim], 0.3 * z * steps**0.5) for k in (1, 2)]
-        assert torch.allclose(rows[:, -1], torch.tensor(0.3 * z * steps**0.5), rtol=1e-4)
-    assert rows.shape[1] == (dim * 3 if parts == 2 else dim) + TOLD
+        scales += [(message["groups"][:, g], 0.3 * z * steps**0.5) for g in (0, 1)]
+        assert torch.allclose(message["std"], torch.tensor(0.3 * z * steps**0.5, dtype=torch.float64), rtol=1e-4)
+    assert ("groups" in message.fields) == (parts == 2)
     for found, std in scales:
         noise = found.flatten().numpy()
         assert kstest(noise, norm(scale=std).cdf).pvalue > 1e-3
@@ -114,7 +121,7 @@ def test_a_record_is_in_one_groups_sum_and_moves_it_by_at_most_the_clip():
     wild = [(x * 10.0**p, y) for (x, y), p in zip(federation(SIZES), (1, 2, 6, 0), strict=True)]
     here = made(groups, tagged(wild, groups), clip=clip, local_steps=2)
     recorder = Recorder(here.model.gradients)
-    sent(replace(here, model=replace(here.model, gradients=recorder)), here.clients, [loop.begin(here)])
+    sent(replace(here, model=replace(here.model, gradients=recorder)), [loop.begin(here)])
     assert len(recorder.asked) == 2 * (groups + 1)
     total, longest = sum(len(b.y) for _, b, _, _ in recorder.asked[:3]), 0.0
     assert total == sum(SIZES)  # each record in one group
@@ -133,28 +140,28 @@ def test_a_record_is_in_one_groups_sum_and_moves_it_by_at_most_the_clip():
 
 def test_noise_and_allocation_are_the_same_whatever_the_private_data_given_the_transcript():
     here = made(rounds=6, refresh=2, local_steps=2, epsilon=50.0)
-    states = [loop.begin(here)]
-    for r in range(4):
-        states.append(replace(played(here, states[-1], r), round=r + 1))
-    assert len({float(s.extra["ratio"]) for s in states}) > 2  # the contribution did move
+    states, _ = rounds_of(here, 4)
+    assert len({s.method.ratio for s in states}) > 2  # the contribution did move
     other = tagged([(-7 * x, (y + 1) % 3) for x, y in federation(SIZES, seed=5)], seed=9)
-    assert not torch.equal(other.tags, here.clients.tags)
+    assert not torch.equal(other.tags, here.federation.data.tags)
 
     def noise(clients):  # gradients taken out: what is left is noise, and what is said of it
-        engine = Simulator(CPU)
-        blind = replace(here, model=replace(here.model, gradients=Nothing()))
-        rows = sent(blind, clients, states, engine)
-        return rows, engine.store.read("own", range(4), here.method.fresh(states[0], 4, here.plan))
+        federation = federation_of(here, clients=clients, model=replace(here.model, gradients=Nothing()))
+        return sent(here, states, federation=federation), budgets(federation)
 
-    (one, own), (two, theirs) = noise(here.clients), noise(other)
-    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True)) and torch.equal(own, theirs)
-    real, changed = (sent(here, c, states, Simulator(CPU)) for c in (here.clients, other))
+    (one, own), (two, theirs) = noise(here.federation.data), noise(other)
+    for a, b in zip(one, two, strict=True):
+        assert all(torch.equal(a[name], b[name]) for name in a.fields)
+    assert torch.equal(own, theirs)
+    real, changed = (sent(here, states, c) for c in (here.federation.data, other))
     for a, b in zip(real, changed, strict=True):
-        assert torch.equal(a[:, -TOLD:], b[:, -TOLD:]) and not torch.equal(a[:, 0], b[:, 0])
-    for s, *rows in zip(states, real, changed, strict=True):  # nor has the record of single clients anything of them
-        one, two = (here.method.decided(here.method.merge(s, r, here.plan, RNG), here.plan) for r in rows)
+        public = {"spent", "left", "std"} & set(a.fields)
+        assert len(public) >= 2 and all(torch.equal(a[name], b[name]) for name in public)
+        assert not torch.equal(a["update"], b["update"])
+    for s, *messages in zip(states, real, changed, strict=True):  # nor has the record of clients anything of them
+        one, two = (here.method.decided(here.method.merge(s, m, here.plan), here.plan) for m in messages)
         assert one["clients"] == two["clients"] and len(one["clients"]) == 4
-    assert len({float(rows[0, -3]) for rows in real}) > 2  # shares of the budget: no two refreshes alike
+    assert len({int(m["spent"][0]) for m in real}) > 2  # shares of the budget: no two refreshes alike
 
 
 # --- the contribution
@@ -165,8 +172,8 @@ def test_with_next_to_no_noise_the_contribution_is_the_shapley_share_of_the_grou
     here = made(groups, local_steps=1, clip=0.7)
     here = replace(here, plan=replace(here.plan, noise_multiplier=1e-7))
     state = loop.begin(here)
-    after = played(here, state, 0)
-    data = here.clients.fetch(range(4), CPU)
+    after = play(here, federation=federation_of(here)).after
+    data = here.federation.data.fetch(range(4), CPU)
     sums = []
     for g in range(groups + 1):
         total = torch.zeros_like(state.params, dtype=torch.float64)
@@ -175,9 +182,9 @@ def test_with_next_to_no_noise_the_contribution_is_the_shapley_share_of_the_grou
         sums.append(total)
     whole = sum(sums)
     shares = [float(s @ whole / (whole @ whole)) for s in sums]
-    assert after.extra["shares"].tolist() == pytest.approx(shares, abs=1e-4)
-    assert float(after.extra["ratio"]) == pytest.approx(shares[1] + shares[2], abs=1e-4)
-    assert float(after.extra["used"]) == 0.5
+    assert after.method.shares.tolist() == pytest.approx(shares, abs=1e-4)
+    assert after.method.ratio == pytest.approx(shares[1] + shares[2], abs=1e-4)
+    assert after.method.ratio_used == 0.5
     assert len({round(s, 3) for s in shares}) == 3
 
 
@@ -190,10 +197,9 @@ def test_the_part_of_the_noise_is_taken_away():
     std = 0.5 * float(direction.norm()) / dim**0.5
     found, naive = [], []
     for _ in range(400):
-        rows = message(sums, std, here, draw)
-        after = here.method.merge(state, rows, here.plan, RNG)
-        found.append(float(after.extra["shares"][1]))
-        noisy = rows[0, dim : 3 * dim].reshape(2, dim)
+        heard = message(sums, std, here, draw)
+        found.append(float(here.method.merge(state, heard, here.plan).method.shares[1]))
+        noisy = heard["groups"][0]
         naive.append(float(noisy[1] @ noisy.sum(0) / noisy.sum(0).square().sum()))
     assert abs(np.mean(found) - 0.2) < 5 * np.std(found) / 20 + 0.005
     assert np.mean(naive) > 0.27  # what it would be otherwise
@@ -204,31 +210,28 @@ def test_what_is_lost_in_noise_changes_nothing():
     state = loop.begin(here)
     sums = torch.stack([torch.full((here.model.layout.dim,), -1e-3)] * 2)
     kept = sum(
-        not bool(here.method.merge(state, message(sums, 10.0, here, draw), here.plan, RNG).extra["learnt"])
-        for _ in range(100)
+        not here.method.merge(state, message(sums, 10.0, here, draw), here.plan).method.learnt for _ in range(100)
     )
     assert kept > 70
-    nobody = here.method.merge(state, message(sums, 1.0, here, draw)[:0], here.plan, RNG)
-    assert float(nobody.extra["ratio"]) == 0.5 and not bool(nobody.extra["learnt"])
+    empty = message(sums, 1.0, here, draw).pick(torch.zeros(1, dtype=torch.bool))
+    nobody = here.method.merge(state, empty, here.plan).method
+    assert nobody.ratio == 0.5 and not nobody.learnt
 
 
 def test_the_contribution_stays_in_its_range():
     here, draw = made(), torch.Generator().manual_seed(2)
     state, one = loop.begin(here), torch.ones(here.model.layout.dim)
     for sums, ratio in (((2 * one, -one), 0.0), ((-one, 2 * one), 1.0), ((one, one), 0.5)):
-        rows = message(torch.stack(sums), 1e-6, here, draw)
-        assert float(here.method.merge(state, rows, here.plan, RNG).extra["ratio"]) == pytest.approx(ratio, abs=1e-3)
+        heard = message(torch.stack(sums), 1e-6, here, draw)
+        assert here.method.merge(state, heard, here.plan).method.ratio == pytest.approx(ratio, abs=1e-3)
 
 
 def test_refreshes_come_when_they_are_due():
     here = made(rounds=7, refresh=3, epsilon=50.0)
-    state, widths, learnt = loop.begin(here), [], []
-    for r in range(7):
-        rows = sent(here, here.clients, [state], here.engine)[0]
-        state = replace(here.method.merge(state, rows, here.plan, RNG.at("m", r)), round=r + 1)
-        widths.append(rows.shape[1] // here.model.layout.dim)
-        learnt.append(here.method.decided(state, here.plan)["learnt"])
-    assert widths == [3, 1, 1, 3, 1, 1, 3] and learnt == [True, False, False, True, False, False, True]
+    states, messages = rounds_of(here, 7)
+    apart = [m["groups"].shape[1] if "groups" in m.fields else 0 for m in messages]
+    learnt = [here.method.decided(s, here.plan)["learnt"] for s in states[1:]]
+    assert apart == [2, 0, 0, 2, 0, 0, 2] and learnt == [True, False, False, True, False, False, True]
 
 
 # --- what is refused, and what is said
@@ -252,29 +255,24 @@ def test_what_is_not_accounted_is_refused():
 
 def test_data_must_say_what_is_private():
     here = made()
-    state = loop.begin(here)
-    own = here.method.fresh(state, 4, here.plan)
-    data = here.clients.fetch(range(4), CPU)
     with pytest.raises(DataError, match="private_data"):
-        here.method.train(state, replace(data, tags=None), own, here.model, here.plan, RNG.rows(range(4)))
+        sent(here, [loop.begin(here)], adopt(federation(SIZES)))
+    double = with_tags(adopt(federation(SIZES)), [2 * t.numpy() for t in here.federation.data.tags.split(SIZES)])
     with pytest.raises(DataError, match="groups = 1"):
-        here.method.train(state, replace(data, tags=data.tags * 2), own, here.model, here.plan, RNG.rows(range(4)))
+        sent(here, [loop.begin(here)], double)
 
 
 def test_features_of_zero_are_survived():
     zeros = tagged([(torch.zeros(n, FEATURES), torch.zeros(n).long()) for n in SIZES])
     here = job(nn.Linear(FEATURES, 3), zeros, method="fedsdp")
-    after = played(here, loop.begin(here), 0)
-    assert torch.isfinite(after.params).all() and 0 <= float(after.extra["ratio"]) <= 1
+    after = play(here).after
+    assert torch.isfinite(after.params).all() and 0 <= after.method.ratio <= 1
 
 
 def test_a_schedule_that_ends_at_zero_leaves_the_last_round_alone():
     here = made(rounds=3, schedule="linear")
-    state = loop.begin(here)
-    for r in range(3):
-        rows = sent(here, here.clients, [state], here.engine)[0]
-        state = replace(here.method.merge(state, rows, here.plan, RNG.at("m", r)), round=r + 1)
-    assert here.method.decided(state, here.plan)["noise_multiplier"] > 0
+    states, _ = rounds_of(here, 3)
+    assert here.method.decided(states[-1], here.plan)["noise_multiplier"] > 0
 
 
 def test_noise_is_told_only_where_all_clients_have_spent_the_same():

@@ -11,15 +11,12 @@ import torch
 
 import killed
 import sordino
-from fedsdp_jobs import CPU, RNG, SIZES, at, made, played
+from fedsdp_jobs import SIZES, at, budgets, made, rounds_of
 from problems import federation, mlp, plan
-from sordino.methods.fedsdp import TOLD, UNITS, FedSdp, noise_for
-from sordino.runs import loop
-
-
-def stored(kept):
-    """What comes back from the clients' own rows, which are float32."""
-    return tuple(int(v) for v in torch.tensor(kept, dtype=torch.float32).tolist())
+from sordino.core.errors import RunError
+from sordino.federations.simulator import SPENT
+from sordino.methods.fedsdp import UNITS, FedSdp, noise_for
+from support.methods import federation_of, play
 
 
 def price(units, steps, whole):
@@ -45,7 +42,6 @@ def test_no_adaptive_sequence_spends_more_than_the_budget():
             ratio = (0.0, 1.0, float(draw.uniform()), float(spent > Fraction(1, 2)))[trial % 4]
             units, kept = method.allow(kept, at(t, ratio), known)
             assert units >= 0 and kept[0] <= UNITS
-            kept = stored(kept)
             spent += price(units, steps, whole)
         assert spent <= 1
         most = max(most, spent)
@@ -90,11 +86,9 @@ def test_rounds_lost_in_a_crash_count_as_spent():
 
 def test_the_state_counts_the_rounds_that_were_merged():
     here = made(rounds=6)
-    state = loop.begin(here)
-    for r in range(2):
-        state = replace(played(here, state, r), round=r + 1)
-    skipped = replace(state, round=4)
-    assert int(skipped.extra["merged"]) == 2
+    states, _ = rounds_of(here, 2)
+    state, skipped = states[-1], replace(states[-1], round=4)
+    assert skipped.method.merged == 2
     grown, careful = (
         here.method.allow((UNITS // 3, 2, 0), s, here.plan)[0] for s in (replace(state, round=2), skipped)
     )
@@ -107,10 +101,13 @@ def test_a_killed_run_releases_no_more_than_the_budget(mode, every, tmp_path, mo
         tags = [np.arange(n) % 5 == 0 for n in SIZES]
         return sordino.train(mlp(), federation(SIZES), private_data=tags, test=federation((9,))[0], **keys)
 
+    def share(message):
+        return (message["spent"] / UNITS).tolist()
+
     keys = {"method": "fedsdp", "slope": 1.9, "refresh": 2, "epsilon": 60.0, "rounds": 6, "mode": mode}
     keys |= {"checkpoint_seconds": every, "out": str(tmp_path), "name": "it", "device": "cpu"}
     _, result = killed.spent(
-        FedSdp, -3, mode, monkeypatch, lambda: train(**keys), lambda: train(resume=tmp_path / "it")
+        FedSdp, share, mode, monkeypatch, lambda: train(**keys), lambda: train(resume=tmp_path / "it")
     )
     assert result.guarantee.epsilon <= 60
 
@@ -141,9 +138,33 @@ def test_a_late_joiner_has_fewer_rounds_to_spend_on():
 
 def test_whoever_has_nothing_left_sends_nothing():
     here = made()
-    state, data = loop.begin(here), here.clients.fetch(range(4), CPU)
-    own = here.method.fresh(state, 4, here.plan)
-    own[1, -3] = UNITS
-    rows, kept = here.method.train(state, data, own, here.model, here.plan, RNG.rows(range(4)))
-    assert rows[1, 0] == 0 and not rows[1, :-TOLD].any() and rows[0, :-TOLD].all()
-    assert kept[1, -3] == UNITS and torch.isfinite(here.method.merge(state, rows, here.plan, RNG).params).all()
+    federation = federation_of(here)
+    federation.store.write("budget", [1], torch.tensor([[UNITS, 1, 0]]))
+    played = play(here, federation=federation)
+    for name in ("update", "groups"):
+        assert not played.sent[name][1].any() and played.sent[name][0].all()
+    assert played.sent["spent"][1] == 0 and played.sent["left"][1] == 0 and played.sent["std"][1] == 0
+    assert budgets(federation)[1, 0] == UNITS and torch.isfinite(played.after.params).all()
+
+
+@pytest.mark.parametrize("own", [{}, {"budgets": "0.5:0.5,4:0.5", "epsilon": 4.0}])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_the_outlets_meter_what_the_method_counts(groups, own):
+    """Groups that are released apart count once: a record lies in one of them. Each client has a budget of its own."""
+    here = made(groups, rounds=5, refresh=2, local_steps=2, **own)
+    federation = federation_of(here)
+    rounds_of(here, 3, federation)
+    metered = federation.store.read(SPENT, range(4), torch.zeros(4, dtype=torch.float64))
+    counted = budgets(federation)[:, 0].double() / UNITS
+    assert torch.allclose(metered, counted, rtol=2e-6) and bool((metered <= counted).all()) and float(counted.min()) > 0
+    rounds_of(here, 5, federation_of(here))  # a whole run fits
+
+
+def test_what_the_outlets_have_metered_cannot_be_spent_again():
+    here = made(rounds=5)
+    federation = federation_of(here)
+    play(here, federation=federation)
+    federation.store.write("budget", range(4), torch.zeros(4, 3, dtype=torch.int64))  # clients that forget
+    federation.store.write(SPENT, [2], torch.tensor([0.9]).double())
+    with pytest.raises(RunError, match=r"would take a client to 1\.1 times the total"):
+        play(here, federation=federation)

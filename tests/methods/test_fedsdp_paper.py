@@ -13,19 +13,16 @@ from torch import nn
 import sordino
 from problems import federation, job, linear
 from sordino.core.errors import DataError, SpecError
-from sordino.core.rng import Stream
-from sordino.core.types import Batch
+from sordino.core.message import Message
 from sordino.data.clients import ArrayClients, adopt
-from sordino.engines.simulator import Simulator
 from sordino.methods import fedsdp_paper
-from sordino.methods.fedsdp_paper import TOLD, FedSdpPaper
+from sordino.methods.fedsdp_paper import SCORED, FedSdpPaper
 from sordino.privacy.claims import fedsdp_std
 from sordino.privacy.events import NonPrivate
 from sordino.runs import loop
 from sordino.runs.prepare import with_tags
+from support.methods import CPU, federation_of, play, price
 
-CPU = torch.device("cpu")
-RNG = Stream.research(5)
 SIZES = (40, 25, 30)
 QUIET = {"epsilon": 1e9}  # the formula's noise, next to none
 
@@ -48,16 +45,13 @@ def made(module=None, clients=None, groups=1, without=(), **keys):
     return job(module, clients, method="fedsdp-paper", groups=groups, **keys)
 
 
-def sent(here, state=None):
-    """What leaves the clients: moves, each client's records, and what was found out, by name."""
-    state = state or loop.begin(here)
-    rows = Simulator(CPU).clients(
-        here.method, state, range(here.clients.count), here.clients, here.model, here.plan, RNG
-    )
-    dim = here.model.layout.dim
-    told = rows[:, dim + 1 :]
-    found = {name: told[:, i].tolist() for i, name in enumerate(TOLD)}
-    return rows[:, :dim] / rows[:, dim : dim + 1], found | {"shares": told[:, len(TOLD) :]}
+def sent(here, state=None, clients=None):
+    """What leaves the clients: moves, and what was found out, by name."""
+    federation = federation_of(here, clients=clients)
+    message = federation.ask("train", state or loop.begin(here), range(here.plan.population))
+    found = {name: message[name].tolist() for name in ("ratio", "std")} | {"client": message.ids.tolist()}
+    scores = dict(zip(SCORED, message["accuracy"].T.tolist(), strict=True))
+    return message["update"], found | scores | {"shares": message["shares"]}
 
 
 # --- the contribution, Eq. (2) to (4)
@@ -66,7 +60,7 @@ def sent(here, state=None):
 def by_hand(here, client, keep, steps, clip):
     """Full-batch gradient descent on some records of a client, written out."""
     module = loop.trained(here, loop.begin(here).params)
-    data = here.clients.fetch([client], CPU)
+    data = here.federation.data.fetch([client], CPU)
     for _ in range(steps):
         module.zero_grad()
         nn.functional.cross_entropy(module(data.x[keep]), data.y[keep]).backward()
@@ -84,7 +78,7 @@ def test_contribution_and_noise_of_a_hand_written_round(empty):
     here = made(linear(), **keys)
     told = sent(here)[1]
     for client, n in enumerate(SIZES):
-        data = here.clients.fetch([client], CPU)
+        data = here.federation.data.fetch([client], CPU)
         tags, held = data.tags.numpy(), np.zeros(n, bool)
         for g in (0, 1):
             place = np.flatnonzero(tags == g)
@@ -142,7 +136,7 @@ def test_the_ratio_of_given_accuracies(monkeypatch, scores, empty, ratio):
 
 def test_what_is_held_out_is_the_same_in_every_round_and_of_every_group():
     here = made(groups=2, held_out=0.3)
-    data = here.clients.fetch(range(3), CPU)
+    data = here.federation.data.fetch(range(3), CPU)
     seen, checked = here.method._split(data)
     assert [len(part.y) for part in (seen, checked)] == [sum(SIZES) - sum(checked.sizes), sum(checked.sizes)]
     for k, n in enumerate(SIZES):
@@ -165,13 +159,13 @@ def test_a_client_too_small_to_hold_any_out_is_validated_on_what_it_has():
 def test_several_groups_share_out_the_whole():
     here = made(groups=2, local_steps=3, learning_rate=0.5)
     told = sent(here)[1]
-    assert torch.allclose(told["shares"].sum(dim=1), torch.ones(3), atol=1e-5)
+    assert torch.allclose(told["shares"].sum(dim=1), torch.ones(3).double(), atol=1e-5)
     assert told["ratio"] == pytest.approx(told["shares"][:, 1:].sum(dim=1).clamp(0, 1).tolist(), abs=1e-5)
     many = made(groups=2, local_steps=3, learning_rate=0.5, permutations=1500)
     sampled = sent(many)[1]["shares"]
     assert torch.allclose(sampled, told["shares"], atol=0.07) and not torch.equal(sampled, told["shares"])
     five = made(clients=tagged(hard(), 4), groups=4)  # beyond four players orders are drawn
-    assert torch.allclose(sent(five)[1]["shares"].sum(dim=1), torch.ones(3), atol=1e-5)
+    assert torch.allclose(sent(five)[1]["shares"].sum(dim=1), torch.ones(3).double(), atol=1e-5)
 
 
 def test_clients_without_private_records_have_no_private_contribution():
@@ -219,7 +213,7 @@ def test_weights_are_clipped_not_moves():
     state = loop.begin(here)
     moved, _ = sent(here, state)
     assert torch.allclose((state.params + moved).norm(dim=1), torch.full((3,), 2.0), atol=1e-4)
-    after = here.method.merge(state, weighted(here, moved), here.plan, RNG)
+    after = here.method.merge(state, weighted(here, moved), here.plan)
     assert float(after.params.norm()) <= 2.0 + 1e-4
     each = made(module, clip=2.0, clip_by="coordinate", **QUIET)
     weights = loop.begin(each).params + sent(each, loop.begin(each))[0]
@@ -227,16 +221,17 @@ def test_weights_are_clipped_not_moves():
 
 
 def weighted(here, moved):
-    weights = torch.tensor(SIZES, dtype=torch.float32)[:, None]
-    told = torch.ones(3, len(TOLD) + here.method.groups + 1)
-    return torch.cat([moved * weights, weights, told], dim=1)
+    ones = torch.ones(3, dtype=torch.float64)
+    remarks = {"ratio": ones, "std": ones, "accuracy": ones[:, None].expand(3, 4)}
+    remarks |= {"shares": ones[:, None].expand(3, here.method.groups + 1)}
+    return Message({"update": moved} | remarks, torch.tensor(SIZES, dtype=torch.float32), np.arange(3))
 
 
 def test_the_server_takes_the_mean_of_the_weights_by_records():
     here = made(**QUIET)
     state = loop.begin(here)
     moved, _ = sent(here, state)
-    after = here.method.merge(state, weighted(here, moved), here.plan, RNG)
+    after = here.method.merge(state, weighted(here, moved), here.plan)
     mean = sum(n * (state.params + row) for n, row in zip(SIZES, moved, strict=True)) / sum(SIZES)
     assert torch.allclose(after.params, mean, atol=1e-5)
     assert not torch.allclose(after.params, state.params + moved.mean(dim=0), atol=1e-6)
@@ -244,15 +239,14 @@ def test_the_server_takes_the_mean_of_the_weights_by_records():
 
 def test_with_next_to_no_noise_it_learns():
     here = made(learning_rate=0.5, local_steps=3, **QUIET)
-    x, y, state = here.clients.x, here.clients.y, loop.begin(here)
+    x, y, state = here.federation.data.x, here.federation.data.y, loop.begin(here)
 
     def loss(state):
         return float(here.model.loss(loop.trained(here, state.params)(x), y).mean().detach())
 
     first = loss(state)
-    for r in range(6):
-        rows = Simulator(CPU).clients(here.method, state, range(3), here.clients, here.model, here.plan, RNG.at("r", r))
-        state = replace(here.method.merge(state, rows, here.plan, RNG), round=r + 1)
+    for _ in range(6):
+        state = play(here, state=state).after
     assert loss(state) < 0.6 * first
 
 
@@ -291,7 +285,7 @@ def test_the_noise_gives_the_contribution_away():
 
 def test_what_holds_is_nothing():
     here = made()
-    (cost,) = here.method.costs(here.plan)
+    (cost,) = price(here.method, here.plan)
     assert isinstance(cost.event, NonPrivate) and here.promise.epsilon == math.inf
     claim = here.method.claim(here.plan)
     assert (claim.epsilon, claim.delta, claim.scope) == (here.plan.epsilon, here.plan.delta, "round")
@@ -304,13 +298,12 @@ def test_what_holds_is_nothing():
 def test_rounds_without_anyone_and_targets_without_classes():
     here = made()
     state = loop.begin(here)
-    nobody = Simulator(CPU).clients(here.method, state, [], here.clients, here.model, here.plan, RNG)
-    after = here.method.merge(state, nobody, here.plan, RNG)
-    assert nobody.shape[0] == 0 and after.params is state.params and here.method.decided(after, here.plan) is None
-    rows = Simulator(CPU).clients(here.method, state, range(3), here.clients, here.model, here.plan, RNG)
-    heard = here.method.merge(state, rows, here.plan, RNG)
+    nobody = play(here, [], state)
+    assert len(nobody.sent) == 0 and nobody.after.params is state.params
+    assert here.method.decided(nobody.after, here.plan) is None
+    heard = play(here, state=state).after
     assert here.method.decided(heard, here.plan)["std"] > 0  # and is not told again when nobody comes
-    assert here.method.decided(here.method.merge(heard, nobody, here.plan, RNG), here.plan) is None
+    assert here.method.decided(play(here, [], heard).after, here.plan) is None
     pairs = [(x, x[:, 0]) for x, _ in federation(SIZES)]
     told = sent(job(nn.Linear(20, 1), tagged(pairs), "squared_error", method="fedsdp-paper", learning_rate=0.01))[1]
     assert all(0 < c < 1 for c in told["all"])
@@ -340,11 +333,11 @@ def test_noise_that_is_known_afterwards_is_taken_from_what_was_decided(decided, 
 def test_clients_keep_their_numbers_whatever_an_answer_counts():
     here = made()
     state = loop.begin(here)
-    rows = Simulator(CPU).clients(here.method, state, range(3), here.clients, here.model, here.plan, RNG)
-    rows[:, here.model.layout.dim + 1 + TOLD.index("client")] = torch.tensor([3.0, 77.0, 4097.0])
+    answer = replace(play(here, state=state).sent, ids=np.array([3, 77, 4097]))
     for weight in torch.linspace(0.3, 0.99, 24):
-        after = here.method.merge(state, rows * weight, here.plan, RNG)
+        after = here.method.merge(state, answer.weighted(weight.expand(3)), here.plan)
         assert list(here.method.decided(after, here.plan)["clients"]) == ["3", "77", "4097"]
+        assert torch.equal(after.method.std, answer["std"])
 
 
 @pytest.mark.parametrize(
@@ -358,13 +351,10 @@ def test_nonsense_is_refused(bad):
 
 def test_data_must_say_what_is_private():
     here = made()
-    state, data = loop.begin(here), here.clients.fetch(range(3), CPU)
-    for wrong, message in ((None, "private_data"), (data.tags + 1, "groups = 1")):
+    more = with_tags(adopt(hard()), [np.arange(n) % 2 + 1 for n in SIZES])
+    for wrong, message in ((adopt(hard()), "private_data"), (more, "groups = 1")):
         with pytest.raises(DataError, match=message):
-            here.method.train(
-                state, replace(data, tags=wrong), torch.zeros(3, 0), here.model, here.plan, RNG.rows(range(3))
-            )
-    assert isinstance(data, Batch)
+            sent(here, clients=wrong)
 
 
 def test_a_run_from_the_shell_prints_the_claim_and_explains_itself(sordino_command, small_npz, tmp_path):

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdp_jobs import RNG, made, message, sent, tagged
+from fedsdp_jobs import knowing, made, message, tagged
 from problems import federation
 from sordino.methods.fedsdp import UNITS, FedSdp, noise_for
 from sordino.runs import loop
+from support.methods import federation_of, play
 
 
 def test_a_run_from_the_shell_and_its_explanation(sordino_command, small_npz, tmp_path):
@@ -51,12 +52,11 @@ def test_each_client_is_told_what_its_own_participations_give():
     slope, rounds, steps = 1.5, 9, 2
     here = made(rounds=rounds, slope=slope, refresh=3, local_steps=steps, budgets="100:0.5,600:0.5", epsilon=600.0)
     state, draw, ratios = loop.begin(here), np.random.default_rng(4), set()
-    left, seen, differ = [1.0] * 4, [0] * 4, 0
+    left, seen, differ, federation = [1.0] * 4, [0] * 4, 0, federation_of(here)
     for t in range(rounds):
         cohort = sorted(draw.choice(4, draw.integers(1, 5), replace=False).tolist())
-        ratio = float(state.extra["ratio"])
-        rows = here.engine.clients(here.method, state, cohort, here.clients, here.model, here.plan, RNG.at("t", t))
-        state = replace(here.method.merge(state, rows, here.plan, RNG.at("m", t)), round=t + 1)
+        ratio = state.method.ratio
+        state = play(here, cohort, state, federation).after
         told = here.method.decided(state, here.plan)["clients"]
         assert sorted(told) == [str(k) for k in cohort]
         for k in cohort:
@@ -72,14 +72,15 @@ def test_each_client_is_told_what_its_own_participations_give():
 
 
 def test_what_a_client_says_of_itself_survives_the_weight_of_its_answer():
-    """Where clients drop out, whole rows count less; in float32 3 times 0.7, over 0.7, is not 3."""
+    """Where clients drop out, whole answers count less; what they say of themselves does not."""
     here = made(clients=tagged(federation((4,) * 12)))
-    state = loop.begin(here)
-    rows = sent(here, here.clients, [state])[0]
+    state, answer = loop.begin(here), play(here).sent
     for weight in torch.linspace(0.3, 0.99, 24):
-        told = here.method.decided(here.method.merge(state, rows * weight, here.plan, RNG), here.plan)
+        heard = answer.weighted(weight.expand(12))
+        told = here.method.decided(here.method.merge(state, heard, here.plan), here.plan)
         assert list(told["clients"]) == [str(k) for k in range(12)]
         assert all(own["left"] == pytest.approx(2 / 3, abs=1e-5) for own in told["clients"].values())
+        assert told["left"] == pytest.approx(2 / 3, abs=1e-5) and told["rho"] == pytest.approx(1 / 3, abs=1e-5)
 
 
 CHOSEN = {
@@ -156,8 +157,8 @@ def test_no_effect_is_said_where_the_even_part_of_what_was_left_was_given_and_no
     state = loop.begin(here)
     kept = [(0, 0, 0)] * 4
     for t in range(rounds):
-        now = replace(state, round=t, extra=state.extra | {"ratio": torch.tensor(ratio), "merged": torch.tensor(t)})
-        even = replace(now, extra=now.extra | {"ratio": torch.tensor(0.5)})
+        now = knowing(replace(state, round=t), ratio=ratio, merged=t)
+        even = knowing(now, ratio=0.5)
         for k in draw.choice(4, draw.integers(1, 5), replace=False):
             units, after = here.method.allow(kept[k], now, here.plan)
             plain, _ = here.method.allow(kept[k], even, here.plan)
@@ -181,14 +182,11 @@ def test_a_refresh_that_is_lost_in_noise_leaves_the_round_in_which_it_was_learnt
     here, draw = made(refresh=2), torch.Generator().manual_seed(3)
     state, one = loop.begin(here), torch.ones(here.model.layout.dim)
     clear, lost = torch.stack([one, 2 * one]), torch.stack([-1e-3 * one] * 2)
-    state = replace(here.method.merge(state, message(clear, 1e-3, here, draw), here.plan, RNG), round=2)
+    state = replace(here.method.merge(state, message(clear, 1e-3, here, draw), here.plan), round=2)
     assert here.method.decided(state, here.plan)["learnt_in"] == 0  # of the noise of round 1
-    while bool((after := here.method.merge(state, message(lost, 10.0, here, draw), here.plan, RNG)).extra["learnt"]):
+    while (after := here.method.merge(state, message(lost, 10.0, here, draw), here.plan)).method.learnt:
         pass
-    for again in (after, here.method.merge(replace(after, round=4), message(clear, 1e-3, here, draw), here.plan, RNG)):
+    for again in (after, here.method.merge(replace(after, round=4), message(clear, 1e-3, here, draw), here.plan)):
         told = here.method.decided(again, here.plan)
         assert told["learnt_in"] == 1 and told["shares_used"] == pytest.approx([1 / 3, 2 / 3], abs=1e-2)
-    assert again.extra["since"].tolist() == [1, 5]
-    begun = {k: v for k, v in state.extra.items() if k not in ("since", "behind", "clients")}  # by an earlier version
-    later = here.method.merge(replace(state, extra=begun), message(clear, 1e-3, here, draw), here.plan, RNG)
-    assert here.method.decided(later, here.plan)["learnt_in"] == -1 and later.extra["since"][1] == 3
+    assert (again.method.learnt_in_used, again.method.learnt_in) == (1, 5)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,19 +13,24 @@ import torch
 from scipy.stats import kstest, laplace, norm
 from torch import nn
 
-from problems import CLASSES, federation, job, plan, played, rows_of
+from problems import CLASSES, federation, job, plan
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.methods import _kinds, _managed, harmonizer
+from sordino.core.types import Batch
+from sordino.federations.base import Work
+from sordino.federations.simulator import answer
+from sordino.methods import _kinds, harmonizer
 from sordino.methods._kinds import Kind, deal, mixed, parse
-from sordino.methods._managed import KEPT, TOLD, UNITS
+from sordino.methods._managed import UNITS
+from sordino.methods.site import clients
 from sordino.methods.udp_fl import UdpFl
 from sordino.privacy.accountants import zcdp
-from sordino.privacy.events import Repeated
+from sordino.privacy.events import Composed, Repeated
 from sordino.privacy.mechanisms.laplace import LaplaceL2Event
 from sordino.runs import loop
+from support.methods import CPU, federation_of, play, price
+from support.udp import filters, records, rounds_of, spent
 
-CPU = torch.device("cpu")
 RNG = Stream.research(21)
 WIDE = 6000
 TWO = {"data": "dense:0.5,sparse:0.5", "resources": "standard:0.5,limited:0.5", "epsilon": 5.0, "prior": 0.95}
@@ -37,6 +43,17 @@ def silent(clients=4, **keys):
     nn.init.zeros_(layer.bias)
     zeros = [(torch.zeros(10, WIDE), torch.zeros(10)) for _ in range(clients)]
     return job(layer, zeros, "squared_error", method="udp-fl", learning_rate=1.0, **keys)
+
+
+@dataclass
+class Watched:
+    """A witness of what each outlet was given, and of which clients."""
+
+    given: dict[str, Any]
+
+    def passed(self, release, x, ids, output):
+        self.given[release.name] = x, ids.tolist()
+        return output
 
 
 # --- who is of which kind
@@ -125,15 +142,15 @@ def test_each_kind_chooses_by_its_own_score():
 
 def test_two_mechanisms_live_in_one_round_each_with_its_own_noise():
     made = silent(**TWO)
-    rows = rows_of(made, loop.begin(made), made.clients.fetch(range(4), CPU), made.plan, RNG.rows(range(4)))
-    rows, told, scale = rows[:, :-TOLD], _managed.heard(rows[:, -TOLD:]), made.plan.z / 10
-    for k, row in enumerate(rows.numpy()):
+    sent, scale = play(made, rng=RNG).sent, made.plan.z / 10
+    drawn, std = sent["update"].numpy(), sent["std"].numpy()
+    for k, row in enumerate(drawn):
         right, wrong = (norm, laplace) if k < 2 else (laplace, norm)
         assert kstest(row, right(scale=scale).cdf).pvalue > 1e-3
         assert kstest(row, wrong(scale=scale).cdf).pvalue < 1e-3
-    assert told[:, 4].numpy() == pytest.approx(rows.numpy().std(axis=1), rel=0.05)
-    assert float(told[3, 4] / told[0, 4]) == pytest.approx(math.sqrt(2), rel=1e-5)
-    rms = math.sqrt(float((told[:, 4] ** 2).mean()))
+    assert std == pytest.approx(drawn.std(axis=1), rel=0.05)
+    assert float(std[3] / std[0]) == pytest.approx(math.sqrt(2), rel=1e-5)
+    rms = math.sqrt(float((std**2).mean()))
     assert made.method.noise(loop.begin(made), made.plan) == pytest.approx(rms, rel=1e-5)
 
 
@@ -141,62 +158,75 @@ def test_two_mechanisms_live_in_one_round_each_with_its_own_noise():
 def test_a_mixed_cohort_is_every_client_by_itself(managed):
     made = job(method="udp-fl", clients=federation((6, 12, 5, 9, 7, 6)), managed=managed, algorithm="scaffold", **TWO)
     state, ids = loop.begin(made), [4, 0, 5, 2]
-    own = made.method.fresh(state, 4, made.plan)  # control variates that differ, too
-    own = own + torch.randn(own.shape, generator=torch.Generator().manual_seed(2))
-    if managed:  # they have spent differently
-        own[:, -KEPT:] = 0
-        own[:, -KEPT] = torch.arange(4) * (UNITS // 5)
-    together = made.method.train(
-        state, made.clients.fetch(ids, CPU), own, made.model, made.plan, RNG.rows(ids)
-    )  # fmt: skip
+    control = torch.randn(6, made.plan.dim, generator=torch.Generator().manual_seed(2))  # which differ, too
+
+    def asked(cohort):
+        here = federation_of(made, rng=RNG)
+        here.store.write("algorithm", range(6), control)
+        if managed:  # they have spent differently
+            spent(here, [[k * (UNITS // 7), 0, 0] for k in range(6)])
+        message = here.ask("train", state, cohort)
+        kept = here.store.read("algorithm", range(6), torch.zeros(6, made.plan.dim))
+        return message, [kept, filters(here, 6) if managed else torch.zeros(6)]
+
+    together, after = asked(ids)
     for place, i in enumerate(ids):
-        one = made.method.train(
-            state, made.clients.fetch([i], CPU), own[[place]], made.model, made.plan, RNG.rows([i])
-        )  # fmt: skip
-        for whole, alone in zip(together, one, strict=True):
-            assert torch.allclose(whole[place], alone[0], rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(together[0][0, :9], together[0][1, :9], atol=1e-3)
-    empty = made.method.train(
-        state, made.clients.fetch([], CPU), own[:0], made.model, made.plan, RNG.rows([])
-    )  # fmt: skip
-    assert empty[0].shape == (0, together[0].shape[1]) and empty[1].shape == (0, own.shape[1])
+        alone, own = asked([i])
+        for name, value in together.fields.items():
+            assert torch.allclose(value[place], alone[name][0], rtol=1e-4, atol=1e-5)
+        for whole, part in zip(after, own, strict=True):
+            assert torch.allclose(whole[i].double(), part[i].double(), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(together["update"][0], together["update"][1], atol=1e-3)
+    assert not torch.equal(after[0][0], control[0]) and torch.equal(after[0][1], control[1])  # client 1 was not there
+    nobody, _ = asked([])
+    assert {k: v.shape[1:] for k, v in nobody.fields.items()} == {k: v.shape[1:] for k, v in together.fields.items()}
+    assert len(nobody) == 0
 
 
 @pytest.mark.parametrize("managed", [False, True])
 def test_nothing_is_seen_in_the_noise_of_several_mechanisms(managed):
     """The variance of the mean is that of the rows that came, whatever noise each of them had."""
     made = silent(reselect=1, managed=managed, rounds=4, dropout="0.3", **TWO)
-    for state in played(made, 3)[0][1:]:
+    for state in rounds_of(made, 3, rng=RNG)[0][1:]:
         found = made.method.decided(state, made.plan)["seen"]
         assert not found["visible"] and abs(found["signal"]) < 0.15
 
 
-def test_each_client_is_clipped_in_the_norm_of_its_own_mechanism(monkeypatch):
+def test_each_client_is_clipped_in_the_norm_of_its_own_mechanism():
     """Gaussian and L1-Laplace noise side by side, as re-selection may have it."""
     wild = [(x * 10.0**k, y) for k, (x, y) in enumerate(federation((6, 6, 6, 6)))]
     made = job(method="udp-fl", clients=wild, reselect=1, clip=0.3, **TWO)
-    start, seen = loop.begin(made), {}
-    state = replace(start, extra=start.extra | {"mechanism": torch.tensor([0, 2])})  # gaussian, laplace
-    real = UdpFl.clipped
-
-    def clipped(self, weights, batch, model, state, plan, seeds, groups):
-        found = real(self, weights, batch, model, state, plan, seeds, groups)
-        single = [replace(batch, x=batch.x[[i]], y=batch.y[[i]], sizes=(1,), groups=None) for i in range(len(batch.y))]
-        each = [real(self, state.params, one, model, state, plan, [0], None).value[0].double() for one in single]
-        seen[self.noise_of(state, plan)] = (found, torch.stack(each))
-        return found
-
-    monkeypatch.setattr(UdpFl, "clipped", clipped)
-    rows_of(made, state, made.clients.fetch(range(4), CPU), made.plan, RNG.rows(range(4)))
-    assert set(seen) == {"gaussian", "laplace"}
+    start, watched = loop.begin(made), Watched({})
+    state = replace(start, method=replace(start.method, mechanism=torch.tensor([0, 2])))  # gaussian, laplace
+    work, here = Work(made.method, made.model, made.plan), federation_of(made, rng=RNG)
+    answer(work, here.store, here.data, CPU, "train", state, np.arange(4), RNG, watched)
+    assert {name: ids for name, (_, ids) in watched.given.items()} == {
+        "gradient gaussian": [0, 1], "gradient laplace": [2, 3]
+    }  # fmt: skip
     wide = 0.3 * harmonizer.dense_l1(made.plan.dim)
-    for name, order, bound in (("gaussian", 2, 0.3), ("laplace", 1, wide)):
-        found, each = seen[name]
-        norms = torch.linalg.vector_norm(each, ord=order, dim=1)
+    for name, order, bound, ids in (("gaussian", 2, 0.3, [0, 1]), ("laplace", 1, wide, [2, 3])):
+        found, batch = watched.given[f"gradient {name}"][0], records(made, ids)
+        single = [replace(batch, x=batch.x[[i]], y=batch.y[[i]], sizes=(1,)) for i in range(len(batch.y))]
+        each = torch.stack([made.method.clipped(name, state.params, r, made.model, [0]).value[0] for r in single])
+        assert torch.allclose(found.value, each.reshape(2, 6, -1).sum(dim=1), atol=1e-5)
+        norms = torch.linalg.vector_norm(each.double(), ord=order, dim=1)
         assert found.norm == order and found.bound == pytest.approx(bound) and len(each) == 12
         assert 0.95 * bound < float(norms.max()) <= bound * (1 + 1e-6)
-    other = torch.linalg.vector_norm(seen["laplace"][1], dim=1)  # in the other norm they are not bounded by C
+    other = torch.linalg.vector_norm(each.double(), dim=1)  # in the other norm they are not bounded by C
     assert float(other.max()) > 1.02 * 0.3
+
+
+def test_one_release_for_each_noise_that_occurs_at_the_price_of_one():
+    """Re-selection may leave two kinds with one noise, and then there is one release."""
+    made = job(method="udp-fl", reselect=1, algorithm="q-fedavg", **TWO)
+    start, z = loop.begin(made), made.plan.z
+    for numbers, names in (([0, 2], ["gradient gaussian", "losses gaussian", "gradient laplace", "losses laplace"]),
+                           ([3, 3], ["gradient", "losses"])):  # fmt: skip
+        state = replace(start, method=replace(start.method, mechanism=torch.tensor(numbers)))
+        found = made.method.releases(made.plan, 1, state)
+        assert [r.name for r in found] == names and [r.part for r in found] == [n.partition(" ")[2] for n in names]
+        (cost,) = price(made.method, made.plan, 1, state)
+        assert cost.event == Composed((LaplaceL2Event(z), LaplaceL2Event(z)))
 
 
 def test_the_choice_and_the_noise_are_those_of_the_public_plan():
@@ -205,13 +235,13 @@ def test_the_choice_and_the_noise_are_those_of_the_public_plan():
     assert one.plan.z == two.plan.z
     sent = []
     for made in (one, two):
-        data = made.clients.fetch(range(8), CPU)
-        sent.append(rows_of(made, loop.begin(one), data, made.plan, RNG.rows(range(8))))
+        sent.append(play(made, state=loop.begin(one), rng=RNG).sent)
         assert [made.method.chosen(made.plan, kind=k) for k in (0, 1)] == [
             one.method.chosen(one.plan, kind=k) for k in (0, 1)
         ]
-    assert torch.equal(sent[0][:, -TOLD:], sent[1][:, -TOLD:])
-    assert not torch.equal(sent[0][:, :9], sent[1][:, :9])
+    told = [name for name in sent[0].fields if name != "update"]
+    assert len(told) == 6 and all(torch.equal(sent[0][name], sent[1][name]) for name in told)
+    assert torch.equal(sent[0].weight, sent[1].weight) and not torch.equal(sent[0]["update"], sent[1]["update"])
 
 
 # --- accounting and the record
@@ -219,19 +249,18 @@ def test_the_choice_and_the_noise_are_those_of_the_public_plan():
 
 def test_kinds_are_charged_by_rho_alone_and_share_one_scale():
     made = job(method="udp-fl", rounds=20, **TWO)
-    (cost,) = made.method.costs(made.plan)
-    assert cost.event == Repeated(LaplaceL2Event(made.plan.z), 1)
+    (cost,) = price(made.method, made.plan)
+    assert cost.event == LaplaceL2Event(made.plan.z)
     assert made.promise.epsilon <= 5.0 < zcdp.epsilon(Repeated(LaplaceL2Event(0.99 * made.plan.z), 20), 1e-5)
     scales = {c.scale for k in (0, 1) for c in made.method.chosen(made.plan, kind=k).candidates}
     assert len(scales) == 1
-    assert UdpFl(**{k: v for k, v in TWO.items() if k != "epsilon"}).costs(plan(dim=9)) == (
-        replace(cost, event=Repeated(LaplaceL2Event(1.0), 1)),
-    )
+    other = UdpFl(**{k: v for k, v in TWO.items() if k != "epsilon"})
+    assert price(other, plan(dim=9)) == (replace(cost, event=LaplaceL2Event(1.0)),)
 
 
 def test_the_record_and_its_words_tell_the_kinds_apart():
     made = job(method="udp-fl", rounds=4, reselect=2, **TWO)
-    states = played(made, 4)[0][1:]
+    states = rounds_of(made, 4, rng=RNG)[0][1:]
     rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in states]
     json.dumps(rounds)
     first = rounds[0]["decided"]["kinds"]
@@ -258,7 +287,7 @@ def test_kinds_with_own_budgets_penalty_path_and_managed_multipliers_together():
         method="udp-fl", budgets="0.5:0.5,4:0.5", managed=True, reselect=2, path="polygon", server_data=0.25,
         path_steps=2, local_steps=2, **(TWO | {"epsilon": 4.0}),
     )  # fmt: skip
-    states = played(made, 3)[0]
+    states = rounds_of(made, 3, rng=RNG)[0]
     assert torch.isfinite(states[-1].params).all() and not torch.equal(states[-1].params, states[0].params)
     found = made.method.decided(states[-1], made.plan)
     assert len(found["clients"]) == 8 and len(found["kinds"]) == 2 and len(found["path_loss"]) == 11
@@ -266,11 +295,8 @@ def test_kinds_with_own_budgets_penalty_path_and_managed_multipliers_together():
 
 
 def test_clients_keep_their_users_when_they_are_taken_apart():
-    from sordino.core.types import Batch
-    from sordino.methods._harmonised import _clients
-
     x = torch.arange(6.0)[:, None]
     whole = Batch(x, x[:, 0].long(), (2, 1, 3), groups=((1, 1), (1,), (2, 1)))
-    part = _clients(whole, np.array([2, 0]))
+    part = clients(whole, np.array([2, 0]))
     assert part.x[:, 0].tolist() == [3, 4, 5, 0, 1] and part.sizes == (3, 2) and part.groups == ((2, 1), (1, 1))
     assert _kinds.deal("standard", "standard", "dense", 3).of.tolist() == [0, 0, 0]

@@ -14,19 +14,15 @@ import killed
 import sordino
 from problems import federation, mlp, plan
 from sordino.core.types import State
-from sordino.methods._managed import TOLD, UNITS, allow, likely, most, noise_for
+from sordino.methods._harmonised import Harmony
+from sordino.methods._managed import UNITS, allow, least, likely, most, noise_for
 from sordino.methods.stragglers import Stragglers
 from sordino.methods.udp_fl import UdpFl
 from sordino.privacy.samplers import Poisson
 
 
 def at(round, merged=None):
-    return State(torch.zeros(1), {"merged": torch.tensor(round if merged is None else merged)}, round)
-
-
-def stored(kept):
-    """What comes back from the clients' own rows, which are float32."""
-    return tuple(int(v) for v in torch.tensor(kept, dtype=torch.float32).tolist())
+    return State(torch.zeros(1), round, Harmony(merged=round if merged is None else merged))
 
 
 def price(units, steps, whole):
@@ -62,10 +58,10 @@ def test_no_pattern_of_participation_spends_more_than_the_budget():
         kept, units_of, spent, steps = (0, 0, 0), [], Fraction(0), 1 + len(rounds) % 4
         for t in rounds:
             units, kept = allow(kept, at(t), known)
-            kept = stored(kept)
             units_of.append(units)
             spent += price(units, steps, known.z)
             assert units <= most(t, known)  # what the ledger writes
+            assert not units or noise_for(units, steps, known.z) >= least(t, known, steps)  # and the release declares
         assert sum(units_of) == kept[0] <= UNITS and spent <= 1 and kept[1] == len(rounds)
         best = max(best, spent)
     assert best > Fraction(999, 1000)
@@ -152,7 +148,12 @@ def test_a_killed_run_releases_no_more_than_the_budget(mode, every, tmp_path, mo
     keys = {"method": "udp-fl", "managed": True, "mechanism": "laplace", "epsilon": 60.0, "rounds": 6, "mode": mode}
     keys |= {"checkpoint_seconds": every, "out": str(tmp_path), "name": "it", "device": "cpu"}
     share, result = killed.spent(
-        UdpFl, 2 - TOLD, mode, monkeypatch, lambda: train(**keys), lambda: train(resume=tmp_path / "it")
+        UdpFl,
+        lambda message: message["spent"].tolist(),
+        mode,
+        monkeypatch,
+        lambda: train(**keys),
+        lambda: train(resume=tmp_path / "it"),
     )
     assert result.guarantee.epsilon <= 60
     if mode == "research":

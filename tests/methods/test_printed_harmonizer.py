@@ -13,12 +13,11 @@ from scipy.stats import kstest, laplace, norm
 from torch import nn
 
 import sordino
-from problems import FEATURES, federation, job, linear, played, rows_of
+from problems import FEATURES, federation, job, linear
 from sordino.cli.explain import explain
 from sordino.core.errors import BudgetError
-from sordino.core.rng import Stream
+from sordino.core.message import together
 from sordino.core.types import Batch
-from sordino.engines.simulator import Simulator
 from sordino.methods import _printed_harmonizer as printed
 from sordino.methods import harmonizer
 from sordino.methods._printed_harmonizer import Asked
@@ -26,9 +25,9 @@ from sordino.privacy.account import epsilon
 from sordino.privacy.events import Gaussian, Repeated
 from sordino.privacy.mechanisms.staircase import Staircase
 from sordino.runs import loop
+from support.methods import federation_of, play, price, rows
+from support.udp import RNG, records, rounds_of
 
-RNG = Stream.research(4)
-CPU = torch.device("cpu")
 RUN = Repeated(Gaussian(1.0), 3)
 EPSILON = {"high": 1.0, "moderate": 4.0, "low": 10.0}
 
@@ -50,7 +49,7 @@ def zero(width, outputs):
 
 def found(clients):
     here = job(linear(), clients, method="udp-fl-paper")
-    data = here.clients.fetch(range(len(clients)), CPU)
+    data = records(here, range(len(clients)))
     return here, printed.statistics(loop.begin(here).params, data, here.model, [0] * len(clients)).numpy()
 
 
@@ -84,7 +83,7 @@ def test_next_to_zero_is_a_hundredth_of_the_root_mean_square(small, share):
     """Of one record the gradient of a linear model is the record: half ones, so a root mean square of 0.707."""
     x = torch.tensor([[1.0] * 10 + [small] * 10])
     here = job(nn.Linear(20, 1, bias=False), [(x, torch.ones(1))], "squared_error", method="udp-fl-paper")
-    data = here.clients.fetch([0], CPU)
+    data = records(here, [0])
     ((sparsity, kurtosis, largest),) = printed.statistics(torch.zeros(20), data, here.model, [0]).tolist()
     assert sparsity == share and kurtosis == pytest.approx(2.0, rel=1e-3)
     assert largest == pytest.approx(2 * math.sqrt(10), rel=1e-3)
@@ -112,7 +111,7 @@ def test_whatever_the_gradients_are_numbers_come_out():
     assert np.isfinite(rows).all() and np.array_equal(rows[[1, 3]], base[[1, 3]])
     layer = zero(FEATURES, 1)
     quiet = job(layer, [(torch.zeros(5, FEATURES), torch.zeros(5))], "squared_error", method="udp-fl-paper")
-    nothing = quiet.clients.fetch([0], CPU)
+    nothing = records(quiet, [0])
     silent = printed.statistics(quiet.model.layout.read(layer), nothing, quiet.model, [0])
     assert silent.tolist() == [[1.0, 0.0, 0.0]] and printed.words(1.0, 0.0, 500, 20, 8, "measured") == []
     none = Batch(nothing.x[:0], nothing.y[:0], (0,))
@@ -222,7 +221,7 @@ def harmonised(clients=None, **keys):
 
 def test_clients_with_sparse_gradients_choose_otherwise_than_those_with_dense_ones():
     made = harmonised()
-    states, _ = played(made)
+    states, _, _ = rounds_of(made)
     found = made.method.decided(states[-1], made.plan)
     own = found["clients"]
     assert [own[k]["mechanism"] for k in "0123"] == ["laplace", "gaussian", "laplace", "gaussian"]
@@ -240,20 +239,18 @@ def test_the_noise_is_that_of_what_was_chosen():
     keys = {"method": "udp-fl-paper", "mechanism": "auto", "resources": "limited", "epsilon": 1.0, "clip": 0.5,
             "learning_rate": 1.0}  # fmt: skip
     made = job(zero(2000, 3), [wide[0], dense[0], wide[1], dense[1]], **keys)
-    state, data = loop.begin(made), made.clients.fetch(range(4), CPU)
-    rows = rows_of(made, state, data, made.plan, RNG.rows(range(4)))[:, : len(state.params)]
+    state, data = loop.begin(made), records(made, range(4))
     clean = made.model.gradients.sums(state.params, data, 0.5) / 120
-    noise = ((rows + clean) * 120 / 0.5).numpy()
+    noise = ((rows(made, rng=RNG) + clean) * 120 / 0.5).numpy()
     asked = Asked(made.method._run(made.plan), 1.0, 1e-5)
     scales = {name: t.scale for name, t in printed.terms(asked).items()}
-    for one, name in zip(noise, ["laplace", "gaussian"] * 2, strict=True):
+    for k, (one, name) in enumerate(zip(noise, ["laplace", "gaussian"] * 2, strict=True)):
         law = {"laplace": laplace, "gaussian": norm}[name]
         other = {"laplace": norm, "gaussian": laplace}[name]
         assert kstest(one, law(scale=scales[name]).cdf).pvalue > 1e-3
-        assert kstest(one, law(scale=1.1 * scales[name]).cdf).pvalue < 1e-3
+        assert kstest(noise[k % 2 :: 2].flatten(), law(scale=1.1 * scales[name]).cdf).pvalue < 1e-3
         assert kstest(one, other(scale=other.fit(one)[1]).cdf).pvalue < 1e-3
-    after = replace(made.method.merge(state, rows_of(made, state, data, made.plan, RNG.rows(range(4))), made.plan, RNG),
-                    round=1)  # fmt: skip
+    after = play(made, rng=RNG).after
     assert made.method.decided(after, made.plan)["std"] == pytest.approx(noise.std(axis=1).mean() * 0.5 / 120, rel=0.03)
 
 
@@ -262,7 +259,7 @@ def test_a_client_clips_at_the_sensitivity_it_measured():
     scale = {name: t.scale for name, t in printed.terms(harmonised().method._asked(harmonised().plan, [0])[0]).items()}
     for clip, held in ((0.1, lambda s: 0.1), (20.0, lambda s: s), (1e5, lambda s: 1e3)):
         made = harmonised(clip=clip)
-        found = made.method.decided(played(made)[0][-1], made.plan)["clients"]
+        found = made.method.decided(rounds_of(made)[0][-1], made.plan)["clients"]
         for own in found.values():
             assert 0.2 < own["sensitivity"] < 20.0
             assert own["scale"] == pytest.approx(scale[own["mechanism"]] * held(own["sensitivity"]), rel=1e-5)
@@ -270,15 +267,15 @@ def test_a_client_clips_at_the_sensitivity_it_measured():
     wild[0][0][110] *= 1e4  # not among the records that are looked at: clipped like all others
     made = harmonised(wild, clip=20.0)
     tame = harmonised(federation((120,) * 4), clip=20.0)
-    far = (played(made)[1][0] - played(tame)[1][0])[0, : len(loop.begin(made).params)].norm()
-    most = made.method.decided(played(made)[0][-1], made.plan)["clients"]["0"]["sensitivity"]
+    far = (rows(made, rng=RNG) - rows(tame, rng=RNG))[0].norm()
+    most = made.method.decided(rounds_of(made)[0][-1], made.plan)["clients"]["0"]["sensitivity"]
     assert 0.01 * most < float(far) * 120 / 0.1 <= 2.001 * most  # one record out, one in; learning rate 0.1
 
 
 def test_the_loss_that_q_fedavg_asks_for_has_noise_of_its_own_bound():
     """Its cap, not what the gradients were clipped at."""
     made = harmonised(clip=1e-3, algorithm="q-fedavg")
-    state, data, heard = loop.begin(made), made.clients.fetch(range(4), CPU), []
+    heard, dim = [], made.plan.dim
     cap, add = made.plan.algorithm.loss_clip, printed.add_each
 
     def listening(value, names, scales, bounds, rng):
@@ -287,32 +284,32 @@ def test_the_loss_that_q_fedavg_asks_for_has_noise_of_its_own_bound():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(printed, "add_each", listening)
-        rows_of(made, state, data, made.plan, RNG.rows(range(4)))
-    assert dict(heard) == {1: [cap] * 4, len(state.params): pytest.approx([1e-3] * 4)}
+        rows(made, rng=RNG)
+    assert dict(heard) == {1: [cap] * 4, dim: pytest.approx([1e-3] * 4)}
 
 
 def test_changing_one_clients_data_changes_its_row_alone():
     other = mixed()
     other[1] = mixed()[0]  # the dense client becomes sparse
-    (before,), (after,) = played(harmonised())[1], played(harmonised(other))[1]
-    same = [torch.allclose(a, b, atol=1e-6) for a, b in zip(before, after, strict=True)]
-    assert same == [True, False, True, True]
+    before, after = play(harmonised(), rng=RNG).sent, play(harmonised(other), rng=RNG).sent
+    for name in ("update", "choice"):
+        same = [torch.allclose(a, b, atol=1e-6) for a, b in zip(before[name], after[name], strict=True)]
+        assert same == [True, False, True, True]
 
 
 def test_the_cohort_is_every_client_by_itself_and_chunks_change_nothing():
     made = harmonised(batch_rate=0.5, local_steps=2, budgets="1:0.5,9:0.5", epsilon=9.0)
-    state, whole = loop.begin(made), played(made)[1][0]
-    for engine in (Simulator(CPU, 1e-9), Simulator(CPU, 2e-5)):
-        assert torch.allclose(played(made, 1, engine)[1][0], whole, atol=1e-5)
-    who = [engine.clients(made.method, state, [k], made.clients, made.model, made.plan, RNG.at("round", 0))
-           for k in range(4)]  # fmt: skip
-    assert torch.allclose(torch.cat(who), whole, atol=1e-5)
+    whole = play(made, rng=RNG).sent
+    others = [play(made, federation=federation_of(made, memory_gb=gb, rng=RNG), rng=RNG).sent for gb in (1e-9, 2e-5)]
+    for other in (*others, together([play(made, [k], rng=RNG).sent for k in range(4)])):
+        for name, value in whole.fields.items():
+            assert torch.allclose(other[name].double(), value.double(), atol=1e-5)
 
 
 @pytest.mark.parametrize(("reselect", "rounds"), [(0, [1, 1, 1, 1, 1]), (1, [1, 2, 3, 4, 5]), (2, [1, 1, 3, 3, 5])])
 def test_a_choice_is_kept_until_it_is_time(reselect, rounds):
     made = harmonised(reselect=reselect, rounds=5)
-    states = played(made, 5)[0]
+    states = rounds_of(made, 5)[0]
     found = [made.method.decided(s, made.plan)["clients"] for s in states[1:]]
     assert [own["0"]["round"] for own in found] == rounds
     changed = [a["0"]["kurtosis"] != b["0"]["kurtosis"] for a, b in pairwise(found)]
@@ -321,17 +318,16 @@ def test_a_choice_is_kept_until_it_is_time(reselect, rounds):
 
 
 def test_who_comes_late_chooses_in_the_first_round_that_it_takes_part_in():
-    made, engine = harmonised(), Simulator(CPU)
-    state = loop.begin(made)
-    for r, cohort in enumerate(([0, 1], [1, 2])):
-        rows = engine.clients(made.method, state, cohort, made.clients, made.model, made.plan, RNG.at(r))
-        state = replace(made.method.merge(state, rows, made.plan, RNG), round=r + 1)
-    found = made.method.decided(state, made.plan)["clients"]
+    made = harmonised()
+    states, sent, here = rounds_of(made, 2, ([0, 1], [1, 2]))
+    found = made.method.decided(states[-1], made.plan)["clients"]
     assert {k: own["round"] for k, own in found.items()} == {"1": 1, "2": 2}
-    nobody = engine.clients(made.method, state, [], made.clients, made.model, made.plan, RNG.at(2))
-    assert nobody.shape == (0, rows.shape[1])
-    empty = made.method.merge(state, nobody, made.plan, RNG)
-    assert torch.equal(empty.params, state.params) and made.method.decided(empty, made.plan)["clients"] == {}
+    nobody = play(made, [], states[-1], here, RNG)
+    assert {k: v.shape[1:] for k, v in nobody.sent.fields.items()} == {
+        k: v.shape[1:] for k, v in sent[0].fields.items()
+    }
+    assert torch.equal(nobody.after.params, states[-1].params)
+    assert made.method.decided(nobody.after, made.plan)["clients"] == {}
 
 
 def test_with_a_choice_by_private_gradients_nothing_holds():
@@ -339,12 +335,12 @@ def test_with_a_choice_by_private_gradients_nothing_holds():
     assert math.isinf(made.promise.epsilon) and "exact statistics of its private gradients" in made.promise.reason
     claim = made.method.claim(made.plan)
     assert (claim.epsilon, claim.delta) == (1.0, 1e-5) and "does not hold" in claim.sentence()
-    assert math.isinf(epsilon(made.method.costs(replace(made.plan, dim=1))[0].event, 1e-5))
+    assert math.isinf(epsilon(price(made.method, replace(made.plan, dim=1))[0].event, 1e-5))
 
 
 def test_requirements_follow_the_clients_own_budgets_and_profiles():
     made = harmonised(budgets="1:0.5,9:0.5", epsilon=9.0, profile="medical:0.5,iot:0.5", data="time-series")
-    found = made.method.decided(played(made)[0][-1], made.plan)["clients"]
+    found = made.method.decided(rounds_of(made)[0][-1], made.plan)["clients"]
     low = max(made.plan.multipliers)
     for k, own in found.items():
         poor = made.plan.multipliers[int(k)] == low
@@ -355,17 +351,18 @@ def test_requirements_follow_the_clients_own_budgets_and_profiles():
 def test_gradients_of_zero_leave_some_noise():
     zeros = [(torch.zeros(120, FEATURES), torch.zeros(120)) for _ in range(3)]
     made = job(zero(FEATURES, 1), zeros, "squared_error", method="udp-fl-paper", mechanism="auto", clip=5.0)
-    (state,), (rows,) = played(made)[0][1:], played(made)[1]
+    done = play(made, rng=RNG)
+    state, sent = done.after, done.sent["update"]
     for own in made.method.decided(state, made.plan)["clients"].values():
         assert own["data"] == [] and own["sensitivity"] == 0
-    assert torch.isfinite(rows).all() and bool((rows[:, : len(state.params)] != 0).all())
+    assert torch.isfinite(sent).all() and bool((sent != 0).all())
     assert "no gradient" in made.method.explain([{"round": 1, "decided": made.method.decided(state, made.plan)}])[1]
 
 
 def test_it_learns_by_whatever_noise():
     made = harmonised(federation((200,) * 4), epsilon=50.0, reselect=1)
-    data, losses = made.clients.fetch(range(4), CPU), []
-    for state in played(made, 10)[0]:
+    data, losses = records(made, range(4)), []
+    for state in rounds_of(made, 10)[0]:
         losses.append(float(made.model.loss(loop.trained(made, state.params)(data.x), data.y).mean().detach()))
     assert losses[-1] < 0.8 * losses[0]
 

@@ -7,21 +7,25 @@ import torch
 from scipy.stats import kstest, laplace, norm
 from torch import nn
 
-from problems import CLASSES, FEATURES, federation, job, plan, played, rows_of
-from sordino.core.errors import SpecError
-from sordino.core.rng import Stream
-from sordino.methods import harmonizer
+from problems import CLASSES, FEATURES, federation, job, plan
+from sordino.core.errors import RunError, SpecError
+from sordino.core.message import Message
+from sordino.methods import harmonizer, pricing
+from sordino.methods._noises import Laplace, Staircase, noise
 from sordino.methods.base import Local
+from sordino.methods.outlets import Outlets
 from sordino.methods.udp_fl import UdpFl
+from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import zcdp
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Composed, FixedSize, Gaussian, Repeated, Sampled
+from sordino.privacy.events import Composed, FixedSize, Gaussian, Pure, Repeated, Sampled
 from sordino.privacy.mechanisms.laplace import LaplaceEvent, LaplaceL2Event
 from sordino.privacy.mechanisms.staircase_ball import StaircaseBallEvent
+from sordino.privacy.release import Use
 from sordino.runs import loop
+from support.methods import federation_of, play, price, rows
+from support.udp import RNG, held, records, rounds_of
 
-RNG = Stream.research(4)
-CPU = torch.device("cpu")
 WIDE = 2000
 
 
@@ -34,9 +38,8 @@ def silent(**keys):
     return job(layer, zeros, "squared_error", method="udp-fl", learning_rate=1.0, **keys)
 
 
-def moved(made, plan=None, ids=range(4)):
-    data = made.clients.fetch(ids, CPU)
-    return rows_of(made, loop.begin(made), data, plan or made.plan, RNG.rows(ids))
+def moved(made, ids=range(4)):
+    return rows(made, ids, rng=RNG)
 
 
 # --- noise
@@ -58,10 +61,36 @@ def test_the_noise_has_the_scale_of_its_mechanism_and_no_other(mechanism):
 @pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
 def test_a_single_number_gets_noise_too(mechanism):
     """The loss that q-fedavg asks for: all norms are the same there."""
-    made, z = UdpFl(mechanism=mechanism), 0.25
-    rows = made.add(Bounded(torch.zeros(4000, 1), 2.0), z, loop.State(torch.zeros(1)), plan(), RNG.rows(range(4000)))
-    want = 2.0 * harmonizer.deviation(mechanism, z, 1)
-    assert float(rows.std()) == pytest.approx(want, rel=0.07)
+    z, data = 0.25, Bounded(torch.zeros(4000, 1), 2.0)
+    drawn = noise(mechanism, z, 1).apply(data, RNG.rows(range(4000)), Use())
+    assert float(drawn.std()) == pytest.approx(2.0 * harmonizer.deviation(mechanism, z, 1), rel=0.07)
+
+
+@pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
+@pytest.mark.parametrize("dim", [1, 7, 500])
+def test_what_acts_is_what_is_priced_and_shown(mechanism, dim):
+    """One object: its noise, its deviation, its norm, its event; by rho alone the same noise at a price of its own."""
+    one, free = noise(mechanism, 0.7, dim), noise(mechanism, 0.7, dim, by_rho=True)
+    zeros, ids = Bounded(torch.zeros(60_000 // dim, dim), 3.0), RNG.rows(range(60_000 // dim))
+    drawn = one.apply(zeros, ids, Use())
+    assert torch.equal(free.apply(zeros, ids, Use()), drawn)
+    assert float(drawn.std()) == pytest.approx(one.std(3.0), rel=0.05) == free.std(3.0)
+    leaf = {"gaussian": Gaussian(0.7), "l2-laplace": LaplaceL2Event(0.7), "laplace": LaplaceEvent(0.7)}
+    assert one.event() == leaf.get(mechanism, StaircaseBallEvent(1 / 0.7)) and free.event() == LaplaceL2Event(0.7)
+    assert getattr(one, "norm", 2) == free.norm == harmonizer.NORMS[mechanism]
+    each = torch.tensor([0.7, 1.4, math.inf])[:, None]
+    three = Bounded(torch.zeros(3, dim), 3.0)
+    own = one.apply(three, RNG.rows(range(3)), Use(multiplier=each))
+    for k in (0, 1):
+        alone = noise(mechanism, float(each[k]), dim)
+        got = alone.apply(Bounded(torch.zeros(1, dim), 3.0), RNG.rows([k]), Use())[0]
+        assert torch.allclose(own[k], got, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mechanism", [Laplace(1.0, norm=1), Laplace(1.0), Staircase(1.0, 4)])
+def test_noise_that_does_not_add_up_is_not_shared(mechanism):
+    with pytest.raises(SpecError, match="not shared"):
+        mechanism.apply(Bounded(torch.zeros(2, 4), 1.0, 1), RNG.rows(range(2)), Use(split=2))
 
 
 @pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
@@ -72,7 +101,7 @@ def test_clients_with_budgets_of_their_own_have_noise_of_their_own(mechanism):
     for z, row in zip(own, moved(made), strict=True):
         want = harmonizer.deviation(mechanism, float(z), WIDE + 1) / 10
         assert float(row.std()) == pytest.approx(want, rel=0.09)
-    together, alone = moved(made), torch.cat([moved(made, ids=[i]) for i in range(4)])
+    together, alone = moved(made), torch.cat([moved(made, [i]) for i in range(4)])
     assert torch.allclose(together, alone, rtol=1e-5, atol=1e-6)
 
 
@@ -80,10 +109,10 @@ def test_clients_with_budgets_of_their_own_have_noise_of_their_own(mechanism):
 def test_one_record_moves_the_clipped_sum_by_no_more_than_its_bound(mechanism):
     wild = [(x * 10.0**k, y) for k, (x, y) in enumerate(federation((6, 6, 6, 6)))]
     made = job(method="udp-fl", clients=wild, mechanism=mechanism, clip=0.3)
-    state, data = loop.begin(made), made.clients.fetch(range(4), CPU)
-    whole = made.method.clipped(state.params, data, made.model, state, made.plan, [0] * 4, None)
+    state, data = loop.begin(made), records(made, range(4))
+    whole = made.method.clipped(mechanism, state.params, data, made.model, [0] * 4)
     keep = torch.tensor([i % 6 != 2 for i in range(24)])
-    less = made.method.clipped(state.params, data.where(keep), made.model, state, made.plan, [0] * 4, None)
+    less = made.method.clipped(mechanism, state.params, data.where(keep), made.model, [0] * 4)
     apart = (whole.value - less.value).double()
     order = harmonizer.NORMS[mechanism]
     moved_by = apart.abs().sum(dim=1) if order == 1 else apart.norm(dim=1)
@@ -92,9 +121,12 @@ def test_one_record_moves_the_clipped_sum_by_no_more_than_its_bound(mechanism):
     assert float(moved_by.max()) > 0.9 * whole.bound  # the records do pull
     if order == 1:  # a clip to L2 norm C, or to the L1 norm that all such vectors have, would let more or less through
         assert float(apart.norm(dim=1).max()) > 1.02 * 0.3 and whole.bound < 0.9 * 0.3 * math.sqrt(made.plan.dim)
-    with pytest.raises(SpecError, match="norm"):  # noise made for one norm is not added to a bound in another
-        other = Bounded(whole.value, whole.bound, 3 - order)
-        made.method.add(other, 1.0, state, made.plan, RNG.rows(range(4)))
+    (release,) = made.method.releases(made.plan)
+    assert (release.bound, release.norm) == (whole.bound, order)
+    outlet = Outlets((release,), RNG.rows(range(4)))["gradient"]
+    outlet(whole)
+    with pytest.raises(RunError, match="norm"):  # noise made for one norm is not added to a bound in another
+        outlet(Bounded(whole.value, whole.bound, 3 - order))
 
 
 # --- accounting
@@ -103,20 +135,22 @@ def test_one_record_moves_the_clipped_sum_by_no_more_than_its_bound(mechanism):
 def test_what_is_charged():
     def cost(mechanism, local=None, sampling="poisson", **keys):
         keys = {"dim": 100, "local": local or Local(steps=4)} | keys
-        (found,) = UdpFl(mechanism=mechanism, batch_sampling=sampling).costs(plan(noise_multiplier=2.0, **keys))
+        (found,) = price(UdpFl(mechanism=mechanism, batch_sampling=sampling), plan(noise_multiplier=2.0, **keys))
         return found.event
 
     assert cost("gaussian") == Repeated(Gaussian(2.0), 4)
     assert cost("l2-laplace") == Repeated(LaplaceL2Event(2.0), 4)
-    assert cost("laplace", Local(batch_rate=0.1)) == Repeated(Sampled(LaplaceEvent(2.0), 0.1), 1)
+    assert cost("laplace", Local(batch_rate=0.1)) == Sampled(LaplaceEvent(2.0), 0.1)
     assert cost("staircase") == Repeated(StaircaseBallEvent(0.5), 4)
     assert cost("auto") == Repeated(Gaussian(2.0), 4)
     third = Local(batch_rate=None, batch_size=4)
-    assert cost("staircase", third, "fixed") == Repeated(FixedSize(StaircaseBallEvent(1.0), 4, 12), 1)  # two steps
+    twice = cost("staircase", third, "fixed")  # a replaced record moves the sum by two steps
+    assert twice == FixedSize(Pure(1.0), 4, 12)
+    assert epsilon(twice, 1e-5) == epsilon(FixedSize(StaircaseBallEvent(1.0), 4, 12), 1e-5)
     from sordino.algorithms.q_fedavg import QFedAvg
 
     both = cost("laplace", Local(), algorithm=QFedAvg())
-    assert both == Composed((Repeated(LaplaceEvent(2.0), 1), LaplaceEvent(2.0)))
+    assert both == Composed((LaplaceEvent(2.0), LaplaceEvent(2.0)))
 
 
 @pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
@@ -132,11 +166,11 @@ def test_three_laplace_rounds_by_hand():
 
 def test_free_choice_is_charged_by_rho_alone():
     made = job(method="udp-fl", reselect=2, epsilon=3.0, rounds=20)
-    (cost,) = made.method.costs(made.plan)
-    assert cost.event == Repeated(LaplaceL2Event(made.plan.z), 1)
+    (cost,) = price(made.method, made.plan)
+    assert cost.event == LaplaceL2Event(made.plan.z)
     rho = 20 / (2 * made.plan.z**2)
     assert made.promise.epsilon <= 3.0 < zcdp.epsilon(Repeated(LaplaceL2Event(0.99 * made.plan.z), 20), 1e-5)
-    decided = made.method.decided(played(made, 1)[0][-1], made.plan)
+    decided = made.method.decided(rounds_of(made)[0][-1], made.plan)
     assert decided["rho_total"] == pytest.approx(rho) and decided["rho"] == pytest.approx(rho / 20)
 
 
@@ -170,16 +204,18 @@ def test_the_choice_and_its_scale_are_those_of_the_public_plan():
     others = [(7 * x, (y + 1) % CLASSES) for x, y in federation()]
     one, two = job(method="udp-fl", reselect=1), job(method="udp-fl", clients=others, reselect=1)
     assert one.plan.z == two.plan.z and one.method.chosen(one.plan) == two.method.chosen(two.plan)
-    state = played(one, 2)[0][-1]  # a frozen transcript
+    state = rounds_of(one, 2)[0][-1]  # a frozen transcript
     assert one.method.decided(state, one.plan) == two.method.decided(state, two.plan)
     assert one.method.noise_of(state, one.plan) == two.method.noise_of(state, two.plan)
     noises = []
     for made in (one, two):
-        data = made.clients.fetch(range(8), CPU)
-        quiet = replace(made.plan, noise_multiplier=1e-9)
-        noises.append(rows_of(made, state, data, made.plan, RNG.rows(range(8))))
-        noises[-1] = noises[-1] - rows_of(made, state, data, quiet, RNG.rows(range(8)))
+        quiet = federation_of(made, plan=replace(made.plan, noise_multiplier=1e-9), rng=RNG)
+        noises.append(rows(made, state=state, rng=RNG) - rows(made, state=state, federation=quiet))
     assert torch.allclose(noises[0], noises[1], atol=1e-5) and float(noises[0].std()) > 1e-3
+
+
+def message(sent):
+    return Message({"update": sent}, torch.ones(len(sent)), np.arange(len(sent)))
 
 
 def test_a_mechanism_follows_from_what_was_released_alone():
@@ -194,34 +230,33 @@ def test_a_mechanism_follows_from_what_was_released_alone():
     noise = std * torch.randn(4, WIDE + 1, generator=torch.Generator().manual_seed(0))
     dense = 20 * std * torch.randn(1, WIDE + 1, generator=torch.Generator().manual_seed(1)).expand(4, -1)
     chosen = {}
-    for name, rows in (("sparse", sparse + noise), ("dense", dense + noise), ("nothing", noise)):
-        after = replace(made.method.merge(state, rows, made.plan, RNG), round=1)
+    for name, sent in (("sparse", sparse + noise), ("dense", dense + noise), ("nothing", noise)):
+        after = replace(made.method.merge(state, message(sent), made.plan), round=1)
         chosen[name] = made.method.noise_of(after, made.plan)
         decided = made.method.decided(after, made.plan)
         assert decided["mechanism"] == "gaussian"  # the round that was
         assert decided["next"]["candidates"][0]["mechanism"] == chosen[name]
-        assert made.method.costs(made.plan)[0].event == Repeated(LaplaceL2Event(made.plan.z), 1)
+        assert price(made.method, made.plan, 1, after)[0].event == LaplaceL2Event(made.plan.z)
     assert chosen == {"sparse": "l2-laplace", "dense": "gaussian", "nothing": "gaussian"}
-    after = replace(made.method.merge(state, sparse + noise, made.plan, RNG), round=1)
-    data = made.clients.fetch(range(4), CPU)
-    rows = rows_of(made, after, data, made.plan, RNG.rows(range(4))).flatten().numpy()
-    assert kstest(rows, laplace(scale=made.plan.z / 10).cdf).pvalue > 1e-3  # and it is Laplace noise at the same scale
-    assert kstest(rows, norm(scale=made.plan.z / 10).cdf).pvalue < 1e-3
+    after = replace(made.method.merge(state, message(sparse + noise), made.plan), round=1)
+    drawn = rows(made, state=after, rng=RNG).flatten().numpy()
+    assert kstest(drawn, laplace(scale=made.plan.z / 10).cdf).pvalue > 1e-3  # it is Laplace noise at the same scale
+    assert kstest(drawn, norm(scale=made.plan.z / 10).cdf).pvalue < 1e-3
 
 
 @pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)
 def test_the_sensitivity_in_use_is_recorded_in_the_norm_of_the_noise(mechanism):
     made = job(method="udp-fl", mechanism=mechanism, clip=0.4)
-    found = made.method.decided(played(made, 1)[0][-1], made.plan)
-    state, data = loop.begin(made), made.clients.fetch(range(8), CPU)
-    used = made.method.clipped(state.params, data, made.model, state, made.plan, [0] * 8, None)
+    found = made.method.decided(rounds_of(made)[0][-1], made.plan)
+    state, data = loop.begin(made), records(made, range(8))
+    used = made.method.clipped(mechanism, state.params, data, made.model, [0] * 8)
     assert (found["norm"], found["sensitivity"]) == (used.norm, pytest.approx(used.bound))
     assert found["scale"] == pytest.approx(made.plan.z * used.bound)
 
 
 def test_delta_zero_is_a_demand_of_its_own():
     made = job(method="udp-fl", pure=True, rounds=2, local_steps=2)
-    decided = made.method.decided(played(made, 1)[0][-1], made.plan)
+    decided = made.method.decided(rounds_of(made)[0][-1], made.plan)
     assert decided["mechanism"] in ("laplace", "staircase")
     assert decided["epsilon_at_delta_0"] == pytest.approx(2 / made.plan.z)
 
@@ -245,11 +280,8 @@ def test_the_penalty_pulls_clients_with_less_budget_and_no_one_else():
     plain = replace(made, method=replace(made.method, penalty=False))
     start = loop.begin(made)
     goal = start.params + torch.linspace(-1, 1, len(start.params))
-    state = replace(start, extra=start.extra | {"w_max": goal})
-    data = made.clients.fetch(range(8), CPU)
-    dim = len(start.params)
-    pulled = rows_of(made, state, data, made.plan, RNG.rows(range(8)))[:, :dim]
-    free = rows_of(plain, state, data, made.plan, RNG.rows(range(8)))
+    state = replace(start, method=replace(start.method, w_max=goal))
+    pulled, free = rows(made, state=state, rng=RNG), rows(plain, state=state, rng=RNG)
     strengths = made.method.strengths(made.plan)
     for row, z in zip(pulled - free, made.plan.multipliers, strict=True):  # w - eta (g + lambda_k (w - w_max))
         assert torch.allclose(row, -0.2 * strengths[z] * (start.params - goal), atol=1e-5)
@@ -258,18 +290,14 @@ def test_the_penalty_pulls_clients_with_less_budget_and_no_one_else():
 
 def test_a_pull_never_goes_past_its_goal():
     made = budgeted(learning_rate=50.0)
-    quiet = replace(made.plan, noise_multiplier=1e-9)
     start = loop.begin(made)
-    state = replace(start, extra=start.extra | {"w_max": start.params + 1.0})
+    state = replace(start, method=replace(start.method, w_max=start.params + 1.0))
     strength, rates = max(made.method.strengths(made.plan).values()), 50.0
     assert strength * rates > 2  # unbounded, it would overshoot
-    data = made.clients.fetch(range(8), CPU)
-    dim = len(start.params)
-    rows = rows_of(made, state, data, quiet, RNG.rows(range(8)))[:, :dim]
     plain = replace(made, method=replace(made.method, penalty=False))
-    free = rows_of(plain, state, data, quiet, RNG.rows(range(8)))
+    apart = rows(made, state=state, rng=RNG) - rows(plain, state=state, rng=RNG)
     low = [i for i, z in enumerate(made.plan.multipliers) if z == max(made.plan.multipliers)]
-    assert torch.allclose((rows - free)[low], torch.ones(len(low), dim), atol=1e-3)
+    assert torch.allclose(apart[low], torch.ones(len(low), len(start.params)), atol=1e-3)
 
 
 @pytest.mark.parametrize("method", ["udp-fl", "udp-fl-paper"])
@@ -279,17 +307,16 @@ def test_w_max_is_the_mean_of_the_messages_of_those_with_the_largest_budget(meth
         epsilon=4.0, learning_rate=0.2,
     )  # fmt: skip
     start = loop.begin(made)
-    assert torch.equal(start.extra["w_max"], start.params)
-    data, dim = made.clients.fetch(range(4), CPU), len(start.params)
-    rows = rows_of(made, start, data, made.plan, RNG.rows(range(4)))
-    after = made.method.merge(start, rows, made.plan, RNG)
+    assert torch.equal(start.method.w_max, start.params)
+    done = play(made, state=start, rng=RNG)
+    sent, after = done.sent["update"] * done.sent.weight[:, None], done.after
     top = [i for i, z in enumerate(made.plan.multipliers) if z == min(made.plan.multipliers)]
-    total = sum(rows[i, :dim] for i in top) / sum(made.clients.all_sizes()[i] / 12 for i in top)
-    assert torch.allclose(after.extra["w_max"], start.params + total, atol=1e-5)
-    assert torch.allclose(after.params, start.params + rows[:, :dim].mean(dim=0), atol=1e-5)
-    assert made.method.decided(replace(after, round=1), made.plan)["penalty"][f"{max(made.plan.multipliers):.6g}"] > 0
-    nobody = made.method.merge(after, rows[:0], made.plan, RNG)
-    assert torch.equal(nobody.extra["w_max"], after.extra["w_max"])  # kept where none of them came
+    total = sum(sent[i] for i in top) / sum(held(made).all_sizes()[i] / 12 for i in top)
+    assert torch.allclose(after.method.w_max, start.params + total, atol=1e-5)
+    assert torch.allclose(after.params, start.params + sent.mean(dim=0), atol=1e-5)
+    assert made.method.decided(after, made.plan)["penalty"][f"{max(made.plan.multipliers):.6g}"] > 0
+    nobody = play(made, [], after, rng=RNG).after
+    assert torch.equal(nobody.method.w_max, after.method.w_max)  # kept where none of them came
 
 
 def test_records_of_the_server_that_nothing_uses_are_remarked():
@@ -303,8 +330,8 @@ def test_records_of_the_server_that_nothing_uses_are_remarked():
 def test_the_noise_of_a_step_is_foreseen_as_it_is_drawn(mechanism):
     for managed in (False, True):
         made = silent(mechanism=mechanism, epsilon=5.0, rounds=4, managed=managed)
-        drawn = float(moved(made)[:, : WIDE + 1].std()) * 10  # a full batch of ten, clip 1, rate 1
-        assert made.method.step_noise(made.plan) == pytest.approx(drawn, rel=0.05)
+        drawn = float(moved(made).std()) * 10  # a full batch of ten, clip 1, rate 1
+        assert pricing.step_noise(made.method, made.plan) == pytest.approx(drawn, rel=0.05)
 
 
 def test_staircase_noise_that_cannot_be_drawn_is_refused_before_anything_is_charged():

@@ -9,9 +9,8 @@ import torch
 from scipy.stats import kstest, laplace, norm
 from torch import nn
 
-from problems import federation, job, linear, plan, played, rows_of
+from problems import federation, job, linear, plan
 from sordino.core.errors import SpecError
-from sordino.core.rng import Stream
 from sordino.methods import _printed_harmonizer as harmonizer
 from sordino.methods import _udp_fl_code as code
 from sordino.methods.base import Local
@@ -19,15 +18,17 @@ from sordino.methods.udp_fl_paper import UdpFlPaper
 from sordino.privacy import losses
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import gdp, pld
+from sordino.privacy.algebra import non_private
 from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Gaussian, NonPrivate, Repeated, Sampled
 from sordino.privacy.mechanisms.laplace import LaplaceL2Event
 from sordino.privacy.mechanisms.staircase import PerCoordinateStaircaseEvent, Staircase, best_gamma, top
 from sordino.privacy.pairs import Atoms
+from sordino.privacy.release import Unproven
 from sordino.runs import compare, loop
+from support.methods import price, rows
+from support.udp import RNG, records, rounds_of
 
-RNG = Stream.research(4)
-CPU = torch.device("cpu")
 DIM, WIDE = 26_010, 2000
 
 
@@ -43,13 +44,12 @@ def silent(clip=1.0, **keys):
     nn.init.zeros_(layer.bias)
     zeros = [(torch.zeros(10, WIDE), torch.zeros(10)) for _ in range(4)]
     made = job(layer, zeros, "squared_error", method="udp-fl-paper", learning_rate=1.0, clip=clip, **keys)
-    data = made.clients.fetch(range(4), CPU)
-    return made, rows_of(made, loop.begin(made), data, made.plan, RNG.rows(range(4))).flatten().numpy()
+    return made, rows(made, rng=RNG).flatten().numpy()
 
 
 def test_in_one_dimension_the_ordering_is_the_papers():
     """Standard deviations of the noise at epsilon = 8: the staircase before Gaussian noise."""
-    z = {m: UdpFlPaper(mechanism=m).multiplier(paper_plan(8.0), 0) for m in ("gaussian", "staircase")}
+    z = {m: UdpFlPaper(mechanism=m).claimed_noise(paper_plan(8.0)) for m in ("gaussian", "staircase")}
     std = z["gaussian"], math.sqrt(Staircase(1 / z["staircase"]).variance(1.0))
     assert std == pytest.approx((0.8563, 0.7784), rel=2e-3) and std[1] < std[0]
 
@@ -72,7 +72,7 @@ def test_what_is_charged_is_what_holds_for_the_vector():
     made = replace(paper_plan(8.0), noise_multiplier=0.5)
 
     def cost(mechanism, dim=DIM):
-        (found,) = UdpFlPaper(mechanism=mechanism).costs(replace(made, dim=dim))
+        (found,) = price(UdpFlPaper(mechanism=mechanism), replace(made, dim=dim))
         return found.event
 
     assert cost("gaussian") == Repeated(Sampled(Gaussian(0.5), 0.05), 2)
@@ -83,7 +83,7 @@ def test_what_is_charged_is_what_holds_for_the_vector():
 
 def test_laplace_noise_costs_more_than_is_claimed():
     method, made = UdpFlPaper(mechanism="laplace"), paper_plan(2.0)
-    total = epsilon(Repeated(method.costs(made)[0].event, 150), 1e-5, pld.ROUGH)
+    total = epsilon(Repeated(price(method, made)[0].event, 150), 1e-5, pld.ROUGH)
     assert 2.5 < total < 3.2
     claim = method.claim(made)
     assert claim.epsilon == 2.0 and claim.scope == "total" and "26,010" in claim.sentence()
@@ -92,7 +92,7 @@ def test_laplace_noise_costs_more_than_is_claimed():
 def test_gaussian_noise_makes_no_claim_that_does_not_hold():
     method, made = UdpFlPaper(mechanism="gaussian"), paper_plan(2.0)
     assert method.claim(made) is None
-    total = epsilon(Repeated(method.costs(made)[0].event, 150), 1e-5, pld.ROUGH)
+    total = epsilon(Repeated(price(method, made)[0].event, 150), 1e-5, pld.ROUGH)
     assert 0.99 * 2.0 < total <= 2.0
     assert UdpFlPaper().claim(replace(made, dim=1)) is None
     assert "does not hold" in UdpFlPaper().claim(made).sentence()
@@ -102,7 +102,7 @@ def test_gaussian_noise_makes_no_claim_that_does_not_hold():
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "staircase"])
 def test_every_coordinate_gets_the_noise_of_one_number(mechanism):
     made, noise = silent(clip=0.5, mechanism=mechanism, epsilon=20.0)
-    z = made.method.multiplier(made.plan, 0)
+    z = made.method.multiplier(made.plan)
     noise = noise * 10 / 0.5  # in units of the clip, of the sum
     laws = {"gaussian": norm(scale=z).cdf, "laplace": laplace(scale=z).cdf}
     one = Staircase(1 / z)
@@ -147,8 +147,7 @@ def test_one_record_moves_the_clipped_mean_of_a_batch_by_twice_the_clip():
         nn.init.zeros_(layer.weight)
         made = job(layer, [(records, torch.ones(12))], "squared_error", method="udp-fl-paper", reading="code",
                    mechanism="gaussian", learning_rate=1.0)  # fmt: skip
-        data = made.clients.fetch([0], CPU)
-        pair.append(rows_of(made, loop.begin(made), data, made.plan, RNG.rows([0])))  # the same noise
+        pair.append(rows(made, rng=RNG))  # the same noise
     assert float((pair[0] - pair[1]).norm()) == pytest.approx(4.0, rel=1e-4)
 
 
@@ -156,14 +155,28 @@ def test_what_the_codes_noise_costs():
     made = plan(local=Local(steps=3), dim=DIM)
 
     def event(mechanism):
-        (found,) = UdpFlPaper(mechanism=mechanism, reading="code").costs(made)
+        (found,) = price(UdpFlPaper(mechanism=mechanism, reading="code"), made)
         assert found.relation == "replace"
         return found.event
 
     assert event("gaussian") == Repeated(Gaussian(0.025), 3)
     assert gdp.epsilon_of_mu(40.0, 1e-5) > 900  # one step
     assert event("laplace") == Repeated(LaplaceL2Event(0.25), 3)
-    assert isinstance(event("staircase"), NonPrivate) and math.isinf(epsilon(event("staircase"), 1e-5))
+    assert isinstance(event("staircase").event, NonPrivate) and math.isinf(epsilon(event("staircase"), 1e-5))
+    assert "400 steps of the staircase" in non_private(event("staircase"))
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "staircase"])
+def test_the_code_sends_losses_as_they_are(mechanism):
+    made = job(method="udp-fl-paper", mechanism=mechanism, reading="code", algorithm="q-fedavg")
+    gradient, losses = made.method.releases(made.plan)
+    assert isinstance(losses.mechanism, Unproven) and isinstance(gradient.mechanism, Unproven) == (
+        mechanism == "staircase"
+    )
+    assert math.isinf(made.promise.epsilon) and gradient.relation == "replace"
+    if mechanism != "staircase":
+        assert made.promise.reason == "the clients' losses are sent as they are"
+    assert torch.isfinite(rounds_of(made)[0][-1].params).all()
 
 
 def test_nonsense_is_refused():
@@ -187,12 +200,10 @@ def test_it_learns_in_both_readings():
     for reading in ("1-d", "code"):
         made = job(method="udp-fl-paper", mechanism="gaussian", reading=reading, epsilon=50.0,
                    clients=federation((200,) * 4))  # fmt: skip
-        state = loop.begin(made)
-        data = made.clients.fetch(range(4), CPU)
+        data, states = records(made, range(4)), rounds_of(made, 10)[0]
+        state = states[0]
         before = float(made.model.loss(loop.trained(made, state.params)(data.x), data.y).mean().detach())
-        for r in range(10):
-            rows = rows_of(made, state, data, made.plan, RNG.at(r).rows(range(4)))
-            state = replace(made.method.merge(state, rows, made.plan, RNG), round=r + 1)
+        state = states[-1]
         after = float(made.model.loss(loop.trained(made, state.params)(data.x), data.y).mean().detach())
         assert after < 0.95 * before
 
@@ -209,18 +220,18 @@ def budgeted(**keys):
 def test_every_client_has_the_noise_of_its_own_budget(mechanism):
     made, _ = silent(clip=0.5, mechanism=mechanism, budgets="2:0.5,20:0.5", epsilon=20.0, penalty=False)
     own = made.plan.multipliers
-    alone = {e: UdpFlPaper(mechanism=mechanism).multiplier(replace(made.plan, multipliers=(), epsilon=e), 0)
+    alone = {e: UdpFlPaper(mechanism=mechanism).claimed_noise(replace(made.plan, multipliers=(), epsilon=e))
              for e in (2.0, 20.0)}  # fmt: skip
     assert sorted(set(own)) == sorted(alone.values()) and alone[2.0] > 3 * alone[20.0]
-    data = made.clients.fetch(range(4), CPU)
-    rows = rows_of(made, loop.begin(made), data, made.plan, RNG.rows(range(4))).numpy() * 10 / 0.5
-    for z, noise in zip(own, rows, strict=True):
+    drawn = rows(made, rng=RNG).numpy() * 10 / 0.5
+    for z, noise in zip(own, drawn, strict=True):
         one = Staircase(1 / z)
         right = {"gaussian": norm(scale=z).cdf, "laplace": laplace(scale=z).cdf}.get(
             mechanism, partial(one.cdf, bound=1.0)
         )
         assert kstest(noise, right).pvalue > 1e-3
-        assert kstest(noise / 1.25, right).pvalue < 1e-3
+        both = np.concatenate([row for row, other in zip(drawn, own, strict=True) if other == z])
+        assert kstest(both / 1.25, right).pvalue < 1e-3
         assert kstest(noise, norm(scale=noise.std()).cdf).pvalue < 1e-3 or mechanism == "gaussian" or z > 1
     told = {z: harmonizer.deviation(mechanism, z) * 0.5 / 10 for z in own}
     if mechanism != "staircase":
@@ -236,7 +247,7 @@ def test_every_client_has_the_noise_of_its_own_budget(mechanism):
 def test_what_is_accounted_is_what_holds_for_the_client_with_the_least_noise():
     made = budgeted(budgets="0.5:0.5,2:0.5")  # nobody has the 4 of the run
     least = min(made.plan.multipliers)
-    assert made.method.costs(made.plan)[0].event == Repeated(LaplaceL2Event(least), 1)
+    assert price(made.method, made.plan)[0].event == LaplaceL2Event(least)
     assert made.promise.epsilon == pytest.approx(epsilon(Repeated(LaplaceL2Event(least), 3), 1e-5))
     assert made.method.claim(made.plan).epsilon == 2.0 < made.promise.epsilon
     right = budgeted(mechanism="gaussian")  # whose claim holds
@@ -246,7 +257,7 @@ def test_what_is_accounted_is_what_holds_for_the_client_with_the_least_noise():
 
 def test_budgets_above_that_of_the_run_count_as_that():
     made = budgeted(budgets="1:0.5,9:0.5")
-    top = UdpFlPaper(mechanism="laplace").multiplier(replace(made.plan, multipliers=()), 0)
+    top = UdpFlPaper(mechanism="laplace").claimed_noise(replace(made.plan, multipliers=()))
     assert min(made.plan.multipliers) == top and made.method.claim(made.plan).epsilon == 4.0
 
 
@@ -262,10 +273,8 @@ def test_the_penalty_pulls_clients_with_less_budget_and_no_one_else():
     plain = replace(made, method=replace(made.method, penalty=False))
     start = loop.begin(made)
     goal = start.params + torch.linspace(-1, 1, len(start.params))
-    state = replace(start, extra=start.extra | {"w_max": goal})
-    data, dim = made.clients.fetch(range(8), CPU), len(start.params)
-    pulled = rows_of(made, state, data, made.plan, RNG.rows(range(8)))[:, :dim]
-    free = rows_of(plain, state, data, made.plan, RNG.rows(range(8)))
+    state = replace(start, method=replace(start.method, w_max=goal))
+    pulled, free = rows(made, state=state, rng=RNG), rows(plain, state=state, rng=RNG)
     poor = max(made.plan.multipliers)
     for row, z in zip(pulled - free, made.plan.multipliers, strict=True):  # w - eta (g + lambda_k (w - w_max))
         assert torch.allclose(row, -0.2 * 0.875 * (z == poor) * (start.params - goal), atol=1e-5)
@@ -286,7 +295,7 @@ def test_all_of_it_goes_with_the_algorithms_of_the_paper(algorithm, mechanism):
     steps = {} if algorithm == "fedsgd" else {"local_steps": 2}
     keys = {"path": "bezier", "server_data": 0.25, "path_steps": 2} | steps
     made = budgeted(algorithm=algorithm, mechanism=mechanism, **keys)
-    after = played(made, 2)[0][-1]
+    after = rounds_of(made, 2)[0][-1]
     assert torch.isfinite(after.params).all() and after.params.shape == loop.begin(made).params.shape
     decided = made.method.decided(after, made.plan)
     assert len(decided["path_loss"]) == 11 and decided["path_loss"][0] == decided["straight_loss"][0]
@@ -301,7 +310,7 @@ def test_the_path_is_that_of_the_sound_form(reading):
     x, y = plain.plan.public.batch.x, plain.plan.public.batch.y
     for path, steps in (("none", 0), ("pairs", 9), ("polygon", 0), ("bezier", 15)):
         made = job(path=path, path_steps=steps, path_lr=0.5, **keys)
-        params = played(made, 2)[0][-1].params
+        params = rounds_of(made, 2)[0][-1].params
         losses[path] = float(nn.functional.cross_entropy(loop.trained(made, params)(x), y).detach())
     assert losses["pairs"] == losses["none"] == pytest.approx(losses["polygon"], rel=1e-5)
     assert losses["bezier"] < 0.95 * losses["none"]
@@ -311,12 +320,12 @@ def test_the_path_is_that_of_the_sound_form(reading):
 
 def test_penalty_and_path_are_explained():
     made = budgeted(path="polygon", server_data=0.25)
-    decided = made.method.decided(played(made)[0][-1], made.plan)
+    decided = made.method.decided(rounds_of(made)[0][-1], made.plan)
     first, second, third = made.method.explain([{"round": 1, "decided": decided}])
     assert {first.split("lambda = ")[1], second.split("lambda = ")[1]} == {"0.000.", "0.875."}
     assert third.startswith("Round 1: mean loss between the first two models ")
     plain = job(method="udp-fl-paper")
-    assert plain.method.decided(played(plain)[0][-1], plain.plan) is None
+    assert plain.method.decided(rounds_of(plain)[0][-1], plain.plan) is None
 
 
 def test_a_run_from_the_shell_prints_the_claim(sordino_command, small_npz, tmp_path):

@@ -6,16 +6,17 @@ import re
 import pytest
 
 import sordino
-from problems import federation, job, linear, played
+from problems import federation, job, linear
 from sordino.methods.udp_fl import UdpFl
 from sordino.privacy.account import epsilon
 from sordino.privacy.events import Repeated
 from sordino.privacy.mechanisms.laplace import LaplaceL2Event
+from support.udp import rounds_of
 
 
 def test_what_a_round_records_and_what_is_said_of_it():
     made = job(method="udp-fl", rounds=4, reselect=2)
-    states = played(made, 4)[0][1:]
+    states = rounds_of(made, 4)[0][1:]
     rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in states]
     json.dumps(rounds)
     spent = [r["decided"]["renyi"] for r in rounds]
@@ -31,7 +32,7 @@ def test_what_a_round_records_and_what_is_said_of_it():
 def test_records_of_an_earlier_version_are_still_explained():
     """They have neither a sensitivity nor a share of coordinates."""
     made = job(method="udp-fl", rounds=2, reselect=2)
-    rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in played(made, 2)[0][1:]]
+    rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in rounds_of(made, 2)[0][1:]]
     for record in rounds:
         for name in ("sensitivity", "norm"):
             del record["decided"][name]
@@ -39,7 +40,7 @@ def test_records_of_an_earlier_version_are_still_explained():
     said = " ".join(made.method.explain(rounds))
     assert "chose gaussian" in said and "kurtosis 3; gaussian stays." in said and "One record" not in said
     assert "One record moves the sum of a step by at most 1 in the L2 norm" in " ".join(
-        made.method.explain([{"round": 1, "decided": made.method.decided(played(made, 1)[0][-1], made.plan)}])
+        made.method.explain([{"round": 1, "decided": made.method.decided(rounds_of(made, 1)[0][-1], made.plan)}])
     )
 
 
@@ -47,7 +48,7 @@ def test_records_of_an_earlier_version_are_still_explained():
 def test_scales_are_told_of_everyone_who_has_one_of_its_own(keys):
     """The run's epsilon is 4, which nobody has; 6 of the 8 clients have the least budget."""
     made = job(method="udp-fl", budgets="0.5:0.75,2:0.25", epsilon=4.0, **keys)
-    states = played(made, 2)[0][1:]
+    states = rounds_of(made, 2)[0][1:]
     rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in states]
     said, wide = made.method.explain(rounds), rounds[0]["decided"]["sensitivity"]
     own = sorted(set(made.plan.multipliers))
@@ -63,7 +64,7 @@ def test_scales_are_told_of_everyone_who_has_one_of_its_own(keys):
         (line,) = [line for line in said if line.startswith("These scales are for the run's whole epsilon")]
         assert f"multiplier {made.plan.z:.4g}" in line and f"{own[0]:.4g} (2 clients), {own[1]:.4g} (6 clients)" in line
     plain = job(method="udp-fl", **keys)
-    decided = plain.method.decided(played(plain, 1)[0][-1], plain.plan)
+    decided = plain.method.decided(rounds_of(plain, 1)[0][-1], plain.plan)
     said = " ".join(plain.method.explain([{"round": 1, "decided": decided}]))
     assert "noise of scale" in said and "clients a step" not in said and "whole epsilon" not in said
 
@@ -71,7 +72,7 @@ def test_scales_are_told_of_everyone_who_has_one_of_its_own(keys):
 @pytest.mark.parametrize(("share", "words"), [(1.0, "about 100 %"), (0.9996, "about 100 %"), (0.05, "about 5 %")])
 def test_a_share_of_all_coordinates_is_said_to_be_100_per_cent(share, words):
     made = job(method="udp-fl", rounds=2, reselect=2)
-    rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in played(made, 2)[0][1:]]
+    rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in rounds_of(made, 2)[0][1:]]
     rounds[1]["decided"]["seen"] = {"signal": 2.0, "kurtosis": 3.0, "visible": True, "density": share, "tail": None}
     assert f"{words} of the coordinates carry it" in " ".join(made.method.explain(rounds))
 

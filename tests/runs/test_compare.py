@@ -9,11 +9,11 @@ import signal
 from multiprocessing import active_children
 
 import pytest
+from sordino.engines.simulator import Simulator
 
 from problems import charges, registry
 from sordino.core.errors import BudgetError, DataError, RunError, SpecError
 from sordino.core.types import Batch
-from sordino.engines.simulator import Simulator
 from sordino.report.cells import read
 from sordino.report.summary import blocks, lines
 from sordino.report.tables import cell_row, to_csv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 import sordino
+from sordino.core import plugin
 from sordino.core.errors import RunError
 from sordino.core.message import Message
 from sordino.core.types import State
@@ -17,6 +19,7 @@ from sordino.core.view import View
 from sordino.runs.views import Recorder, read_views
 
 ROUNDS = 3
+PLUGINS = Path(__file__).parent.parent.parent / "examples" / "plugins"
 
 
 class Stopped(BaseException):
@@ -81,6 +84,13 @@ def test_behind_a_secure_sum_the_server_saw_one_row_without_senders(tmp_path):
     assert len(server) == ROUNDS
     for view in server:
         assert view.seen.summed and view.seen.ids is None and len(view.seen) == 1
+
+
+def test_behind_a_shuffler_the_server_saw_rows_without_senders(tmp_path, monkeypatch):
+    monkeypatch.setenv(plugin.VARIABLE, str(PLUGINS))
+    result = train(tmp_path, method="sign-bits", channel="shuffler", client_rate=1.0)
+    for view in read_views(result.folder, "server"):
+        assert view.seen.ids is None and view.seen.weight is None and len(view.seen) == 6 and not view.seen.summed
 
 
 def test_rounds_that_are_played_again_overwrite(tmp_path):

@@ -48,7 +48,7 @@ def federation_of(
     memory_gb: float = 2.0,
 ) -> Simulator:
     """Return a simulator of a job's clients, opened; parts of the job may be replaced."""
-    found = Simulator(CPU, made.clients if clients is None else clients, rng, memory_gb)
+    found = Simulator(CPU, made.federation.data if clients is None else clients, rng, memory_gb)
     found.open(Work(made.method, model or made.model, plan or made.plan))
     return found
 
@@ -63,15 +63,15 @@ def play(
     """Play one round of a job with a cohort (everyone unless said), without ledger and files."""
     federation = federation or federation_of(made, rng=rng)
     state, plan, method = loop.begin(made) if state is None else state, federation.work.plan, made.method
-    ids = list(range(made.clients.count)) if cohort is None else list(cohort)
+    ids = list(range(made.federation.facts.population)) if cohort is None else list(cohort)
     here, now = rng.at("round", state.round), state
     for phase in method.phases:
         sent = federation.ask(phase, now, ids)
-        releases = [r for r in method.releases(plan, now.round, now) if (r.phase or method.phases[0]) == phase]
-        arrived = plan.channel.carry(sent, here.at("channel"))
+        releases = [r for r in pricing.declared(method, plan, now.round, now) if r.phase == phase]
+        arrived = plan.channel.carry(sent, here.at("channel", phase))
         seen = received(arrived, releases, now.round, here, rng, late=plan.stragglers.late > 0)
         now = method.between(phase, now, seen, plan) if phase != method.phases[-1] else now
-    after = replace(method.merge(now, seen, plan), round=state.round + 1)
+    after = replace(method.merge(now, seen, plan.merging(here)), round=state.round + 1)
     return Played(sent, seen, after)
 
 
@@ -86,6 +86,6 @@ def rows(
     """Return one field of what leaves the clients of a cohort in the last phase, weighed as in a sum."""
     federation = federation or federation_of(made, rng=rng)
     state = loop.begin(made) if state is None else state
-    ids = list(range(made.clients.count)) if cohort is None else list(cohort)
+    ids = list(range(made.federation.facts.population)) if cohort is None else list(cohort)
     message = federation.ask(made.method.phases[-1], state, ids)
     return Message({field: message[field]}, message.weight).weighed()[field]

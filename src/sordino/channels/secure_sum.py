@@ -1,31 +1,36 @@
 """The secure sum: the server receives the sum of all rows and nothing else.
 
 Stands for a protocol of pairwise masks (Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving
-machine learning") between honest-but-curious parties; here the sum is simply taken. Fields of whole numbers are added
-modulo 2^bits, as the protocol does it, and read as signed numbers; they have no weights.
+machine learning") between honest-but-curious parties; here the sum is simply taken. Fields of whole numbers (and truth
+values) leave a client modulo 2^bits, as in the protocol, and their sum is read as signed numbers; they have no weights.
+A sum that exceeds the modulus wraps around: that costs accuracy, never privacy, and noise has no largest value, so the
+channel refuses none; a method sees to it that wrapping is rare (`privacy.quantise.Bounds.modulus`).
 
-Where every client is in every sum, the honest ones add the noise together (`split`), so that the sum holds the whole of
-it even if the viewer knows the shares of its colluders. Another client knows its own share. Where anyone may be
-missing, each client adds all of the noise."""
+Where every client is in every sum and what is sent is what the outlets gave (`linear`), the honest ones add the noise
+together (`split`), so that the sum holds the whole of it even if the viewer knows the shares of its colluders. Another
+client knows its own share. Where anyone may be missing, each client adds all of the noise."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from sordino.core import check
-from sordino.core.errors import SpecError
+from sordino.core.errors import SpecError, UnsupportedEvent
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.privacy.algebra import scaled
 from sordino.privacy.crowd import Crowd
-from sordino.privacy.events import Event
+from sordino.privacy.events import Event, NonPrivate
 from sordino.privacy.trust import Viewer
 
 __all__ = ["SecureSum"]
+
+WIDTHS = ((8, torch.int8), (16, torch.int16), (32, torch.int32), (64, torch.int64))
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,10 @@ class SecureSum:
             raise SpecError(f"a secure sum of whole numbers has at most 62 bits, not {self.bits}.")
 
     def seal(self, message: Message, cohort: Sequence[int]) -> Message:
-        return message.weighed()
+        heavy = message.weighed()
+        kind = next(dtype for most, dtype in WIDTHS if self.bits <= most)  # the narrowest that holds them
+        fields = {k: v if v.is_floating_point() else self._signed(v).to(kind) for k, v in heavy.fields.items()}
+        return replace(heavy, fields=fields)
 
     def carry(self, message: Message, rng: Stream) -> Message:
         total = message.total()
@@ -50,7 +58,7 @@ class SecureSum:
 
     def _signed(self, value: Tensor) -> Tensor:
         """Return whole numbers modulo 2^bits, as signed ones."""
-        half = 2 ** (self.bits - 1)
+        half = 1 << (self.bits - 1)
         found: Tensor = (value.long() + half).remainder(2 * half) - half
         return found
 
@@ -58,7 +66,22 @@ class SecureSum:
         return crowd.honest if crowd.everyone else 1
 
     def cost(self, event: Event, viewer: Viewer, crowd: Crowd, linear: bool = False, more: float = 0.0) -> Event:
-        if self.split(crowd) == 1 or viewer.kind != "client" or crowd.colluders:
+        if not linear or self.split(crowd) == 1 or (left := self._left(viewer, crowd)) >= 1:
             return event
-        others = max(1, crowd.population - 1)  # a client knows its own share of the noise
-        return scaled(event, (others / crowd.population) ** 0.5)
+        try:
+            return scaled(event, left**0.5)
+        except UnsupportedEvent as error:
+            return NonPrivate(f"the viewer knows a part of the noise in the sum: {error}".rstrip("."))
+
+    def _left(self, viewer: Viewer, crowd: Crowd) -> float:
+        """Return the variance in the sum that a viewer does not know, over that of the noise that is priced, in units
+        of what one client moves.
+
+        Weights have mean one, so their squares add up to the number of clients at least. A client knows its own share;
+        of colluders it is not known how much of the weight is theirs. What the client that is protected adds is left
+        in any case. Where units are a part of what a client holds, rows weigh so that each of them counts alike."""
+        weight = crowd.heaviest if crowd.single else 1.0
+        squares = crowd.population - weight**2 * (viewer.kind == "client")
+        if viewer.colluders:
+            squares = crowd.honest if weight <= 1 else 0.0
+        return max(squares / weight**2, 1.0) / crowd.honest

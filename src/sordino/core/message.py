@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.core.errors import RunError
 from sordino.core.rng import Ints
 
 
@@ -21,6 +22,7 @@ class Message:
     ids: Ints | None = None  # [rows]: who sent a row; None: the channel does not say
     heavy: bool = False  # whether rows are multiplied by their weights already
     summed: bool = False  # whether the rows are added up already, into one
+    released: frozenset[str] = frozenset()  # fields that are, as they stand, what one mechanism gave for every client
 
     def __getitem__(self, name: str) -> Tensor:
         return self.fields[name]
@@ -30,7 +32,10 @@ class Message:
 
     @property
     def bits(self) -> int:
-        """The size of the fields on the wire. A truth value is one bit; weights and senders are public already."""
+        """The size of the fields on the wire. A truth value is one bit.
+
+        Weights and senders do not count: weights follow from public facts (records, the law of the stragglers), which
+        the server has, and who is asked is its own choice."""
         return sum(v.numel() * (1 if v.dtype == torch.bool else 8 * v.element_size()) for v in self.fields.values())
 
     def pick(self, at: Tensor) -> Message:
@@ -88,10 +93,11 @@ def together(messages: Sequence[Message]) -> Message:
         fields={name: torch.cat([m.fields[name] for m in messages]) for name in first.fields},
         weight=None if weight[0] is None else torch.cat([w for w in weight if w is not None]),
         ids=None if any(i is None for i in ids) else np.concatenate([i for i in ids if i is not None]),
+        released=frozenset.intersection(*(m.released for m in messages)),
     )
 
 
 def _scaled(name: str, value: Tensor, factor: Tensor) -> Tensor:
     if not value.is_floating_point():
-        raise TypeError(f"the field {name} holds {value.dtype}, which has no weighted sum: send it without weights")
+        raise RunError(f"the field {name} holds {value.dtype}, which has no weighted sum: send it without weights.")
     return value * factor.to(value.dtype).reshape(-1, *(1,) * (value.ndim - 1))

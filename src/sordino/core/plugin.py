@@ -26,6 +26,7 @@ from sordino.core.errors import SpecError
 VARIABLE = "SORDINO_PLUGINS"
 PREFIX = "sordino_plugins."  # of the modules that are made of files in these folders
 UNITS = ("record", "client", "user")  # whose data a method can protect
+VERBS = ("seal", "carry", "split", "cost")  # of a channel
 HELPERS = {
     "base",
     "local",
@@ -39,6 +40,10 @@ HELPERS = {
     "shapley",
     "harmonizer",
     "low_loss_path",
+    "outlets",
+    "plan",
+    "pricing",
+    "site",
 }  # modules that are not plug-ins
 
 
@@ -122,9 +127,12 @@ def _misplaced(kind: str) -> str:
 
 
 def _usable(kind: str, name: str, found: Any) -> Any:
-    """A method or algorithm of someone else's: a dataclass whose fields are options with defaults."""
+    """A method, algorithm or channel of someone else's; one clear error where it cannot be used."""
+    if kind == "channels":
+        return _channel(name, found)
     if kind not in ("methods", "algorithms"):
         return found
+    # a dataclass whose fields are options with defaults
     base = getattr(importlib.import_module(f"sordino.{kind}.base"), kind.removesuffix("s").title())
     if not isinstance(found, type) or not issubclass(found, base) or not dataclasses.is_dataclass(found):
         raise SpecError(f"the plug-in {name} must be a frozen dataclass that derives from {base.__name__}.")
@@ -150,13 +158,28 @@ def _usable(kind: str, name: str, found: Any) -> Any:
     return found
 
 
+def _channel(name: str, found: Any) -> Any:
+    """Return a channel of someone else's: a class with the verbs of channels/base.py, made without arguments."""
+    if not isinstance(found, type):
+        raise SpecError(f"the plug-in {name} must be a class.")
+    if lacks := [verb for verb in VERBS if not callable(getattr(found, verb, None))]:
+        raise SpecError(f"the channel {name} lacks {lacks[0]}: a channel has {', '.join(VERBS)}; see channels/base.py.")
+    if getattr(found, "name", None) != name or not isinstance(getattr(found, "shows_rows", None), bool):
+        raise SpecError(f'the channel {name} needs the class variables name = "{name}" and shows_rows = True or False.')
+    try:
+        found()
+    except Exception as error:
+        raise SpecError(f"the plug-in {name} cannot be made: {type(error).__name__}: {error}") from error
+    return found
+
+
 def ours(kind: str, name: str) -> bool:
     return name in _ours(kind)
 
 
 def place(error: BaseException) -> str:
     """Where in a plug-in's file an error came from; empty where none of them was involved."""
-    theirs = {e.module for kind in ("methods", "algorithms") for e in _entries(kind).values()}
+    theirs = {e.module for kind in ("methods", "algorithms", "channels") for e in _entries(kind).values()}
     files = {m.__file__: n for n, m in list(sys.modules.items()) if n.startswith(PREFIX) or n in theirs}
     found = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
     return f"{Path(found[-1].filename).name}, line {found[-1].lineno}" if found else ""

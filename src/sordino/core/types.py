@@ -59,8 +59,8 @@ class Clients(Protocol):
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch: ...
 
-    def part(self, ids: Sequence[int]) -> Clients:
-        """Return these clients alone, under the same ids: what a process that owns them is given."""
+    def subset(self, places: Sequence[int]) -> Clients:
+        """Return these clients alone, numbered anew: what a process that owns them is given."""
 
 
 class Gradients(Protocol):

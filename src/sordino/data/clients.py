@@ -67,6 +67,10 @@ class ArrayClients:
         """How many users clients have: every number that occurs, ascending."""
         return tuple(sorted({len(g) for g in self._known()}))
 
+    def user_runs(self) -> list[tuple[int, ...]]:
+        """For each client the lengths of its users' runs of records."""
+        return self._known()
+
     def most_records_per_user(self) -> int:
         """Over all clients; measured, for checks only."""
         self._known()
@@ -96,15 +100,13 @@ class ArrayClients:
         tags = None if self.tags is None else torch.cat([self.tags[s] for s in spans]).to(device)
         return Batch(x.to(device), y.to(device), sizes, groups, tags)
 
-    def part(self, ids: Sequence[int]) -> PartClients:
-        """Return these clients alone, with a copy of their records, under the ids that they have here."""
-        batch = self.fetch(ids, self.x.device)
-        users = None if self.users is None else np.concatenate([self.users[self._span(i)] for i in ids])
+    def subset(self, places: Sequence[int]) -> ArrayClients:
+        """Return these clients alone, numbered anew, with a copy of their records."""
+        batch = self.fetch(places, self.x.device)
+        spans = [slice(int(self.starts[i]), int(self.starts[i + 1])) for i in places]
+        users = None if self.users is None else np.concatenate([self.users[:0], *(self.users[s] for s in spans)])
         tags = None if batch.tags is None else batch.tags.clone()
-        return PartClients(ids, ArrayClients(batch.x.clone(), batch.y.clone(), batch.sizes, users, tags), self.count)
-
-    def _span(self, client: int) -> slice:
-        return slice(int(self.starts[client]), int(self.starts[client + 1]))
+        return ArrayClients(batch.x.clone(), batch.y.clone(), batch.sizes, users, tags)
 
     def to(self, device: torch.device) -> ArrayClients:
         """The same clients with their data already on the device."""
@@ -142,6 +144,7 @@ class LazyClients:
     ) -> None:
         self.count, self.records, self.make = count, records, make
         self.classes = classes  # labels are checked against it where it is known
+        self._numbers: Sequence[int] = range(count)  # by which `make` knows the clients
 
     def sizes(self) -> tuple[int, ...]:
         return (self.records,)
@@ -150,8 +153,9 @@ class LazyClients:
         return float(self.records)
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
-        parts = [checked(f"client {i}", *self.make(int(i))) for i in ids] or [_none_like(self.make(0))]
-        for i, (x, y) in zip(ids, parts, strict=False):
+        numbers = [self._numbers[int(i)] for i in ids]
+        parts = [checked(f"client {i}", *self.make(i)) for i in numbers] or [_none_like(self.make(self._numbers[0]))]
+        for i, (x, y) in zip(numbers, parts, strict=False):
             if self.classes is not None:
                 check_labels(y, self.classes, f"client {i}")
             if len(x) != self.records:
@@ -159,32 +163,11 @@ class LazyClients:
         x, y = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
         return Batch(x.to(device), y.to(device), (self.records,) * len(ids))
 
-    def part(self, ids: Sequence[int]) -> LazyClients:
-        """Return what makes these clients' records: the same function for all of them."""
-        return self
-
-
-class PartClients:
-    """Some clients of a federation, known by the ids that they have among all of its clients."""
-
-    def __init__(self, ids: Sequence[int], held: ArrayClients, count: int) -> None:
-        self.count = count  # of all clients
-        self._held, self._place = held, {int(i): k for k, i in enumerate(ids)}
-
-    def sizes(self) -> tuple[int, ...]:
-        return self._held.sizes()
-
-    def mean_size(self) -> float:
-        return self._held.mean_size()
-
-    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
-        if strange := [i for i in ids if int(i) not in self._place]:
-            raise DataError(f"client {strange[0]} is asked for here, and its records are held elsewhere.")
-        return self._held.fetch([self._place[int(i)] for i in ids], device)
-
-    def part(self, ids: Sequence[int]) -> PartClients:
-        """Return some of these clients alone, under the same ids."""
-        return PartClients(ids, self._held.part([self._place[int(i)] for i in ids])._held, self.count)
+    def subset(self, places: Sequence[int]) -> LazyClients:
+        """Return these clients alone, numbered anew."""
+        found = LazyClients(len(places), self.records, self.make, self.classes)
+        found._numbers = tuple(self._numbers[int(i)] for i in places)
+        return found
 
 
 def units(clients: Clients, unit: str) -> int:

@@ -21,7 +21,12 @@ def sums(x: Tensor, bound: float) -> tuple[Tensor, Tensor, float]:
     if x.ndim != 2:
         raise DataError(f"moments need features [records, features], not {list(x.shape)}.")
     unit = (torch.nan_to_num(x.double(), nan=0.0) / bound).clamp(-1, 1)
-    return unit.sum(0), unit.square().sum(0), math.sqrt(2 * x.shape[1])
+    return unit.sum(0), unit.square().sum(0), reach(x.shape[1])
+
+
+def reach(features: int) -> float:
+    """Return how far one record moves both sums together, in the L2 norm."""
+    return math.sqrt(2 * features)
 
 
 def standardise(

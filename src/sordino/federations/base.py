@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sordino.core.message import Message
+from sordino.core.rng import Stream
 from sordino.core.types import Model, State
+from sordino.federations.facts import Facts
 from sordino.methods.base import Method
 from sordino.methods.plan import Plan
 
@@ -27,6 +29,10 @@ class Work:
 
 
 class Federation(Protocol):
+    @property
+    def facts(self) -> Facts:
+        """What is public of the clients' data."""
+
     def open(self, work: Work) -> None:
         """Get ready for a run, once, after calibration."""
 
@@ -35,6 +41,10 @@ class Federation(Protocol):
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
         """Return what leaves the clients of a cohort in one phase of the round that begins with this state."""
+
+    def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
+        """Return what all clients let out in a release beside the rounds, of a part of their data ("": what they
+        train on); `rng` is the stream below which its noise is drawn."""
 
     def save(self, done: int) -> None:
         """Put what clients keep on file, as of a checkpoint after `done` rounds."""

@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sordino.core import plugin
 from sordino.core.errors import RunError
 from sordino.core.message import Message, together
 from sordino.core.rng import Stream
-from sordino.core.types import Batch, Clients, Model, SampleLoss, State
+from sordino.core.types import Batch, Model, SampleLoss, State
 from sordino.federations import wire
 from sordino.federations.base import Work
-from sordino.federations.blocks import block_of, members
-from sordino.federations.simulator import Simulator
+from sordino.federations.blocks import block_of
+from sordino.federations.simulator import Part, Simulator
 from sordino.federations.store import Store
 from sordino.methods.base import Method
 from sordino.methods.plan import Plan
@@ -36,7 +37,8 @@ Rebuild = Callable[[nn.Module, SampleLoss, Batch], Model]  # a model of its modu
 class Share:
     """What a process is given once: the clients of its blocks."""
 
-    clients: Mapping[int, Clients]  # by block
+    clients: Mapping[int, Part]  # by block
+    parts: Mapping[int, Mapping[str, Part]]  # by block and name: of the clients' data, that no round touches
     blocks: int  # among all processes
     population: int
     rng: Stream | None  # None: the process draws a key of its own, which nobody else ever holds
@@ -49,20 +51,23 @@ class Host:
 
     def __init__(self, share: Share) -> None:
         self._share = share
-        rng = Stream.operating_system() if share.rng is None else share.rng
+        self._rng = Stream.operating_system() if share.rng is None else share.rng
         self._blocks: dict[int, Simulator] = {}
         for block, clients in share.clients.items():
-            simulator = Simulator(CPU, clients, rng, share.memory_gb, share.public)
+            parts = share.parts.get(block, {})
+            simulator = Simulator(CPU, clients, self._rng, share.memory_gb, share.public, parts=parts)
             simulator.store = Store(share.memory_gb / share.blocks)
             self._blocks[block] = simulator
 
     def open(self, method: Method, plan: Plan, module: nn.Module, loss: SampleLoss, rebuild: Rebuild) -> None:
-        block, simulator = next(iter(self._blocks.items()))
-        first = members(block, self._share.population, self._share.blocks)[:1]
-        batch = simulator.data.fetch(first.tolist(), CPU)
-        model = rebuild(module, loss, Batch(batch.x[:1], batch.y[:1], (1,)))
+        work = self._work(method, plan, module, loss, rebuild)
         for simulator in self._blocks.values():
-            simulator.open(Work(method, model, plan))
+            simulator.open(work)
+
+    def _work(self, method: Method, plan: Plan, module: nn.Module, loss: SampleLoss, rebuild: Rebuild) -> Work:
+        mine = next(iter(self._share.clients.values()))
+        batch = mine.fetch(mine.ids[:1].tolist(), CPU)
+        return Work(method, rebuild(module, loss, Batch(batch.x[:1], batch.y[:1], (1,))), plan)
 
     def resume(self, path: str, done: int, forget_late: bool) -> None:
         for block, simulator in self._blocks.items():
@@ -77,6 +82,15 @@ class Host:
         asked = [b for b, part in parts.items() if part or plan.stragglers.late > 0] or list(parts)[:1]
         found = [self._blocks[block].answers(phase, state, parts[block]) for block in asked]
         return [plan.channel.seal(joined(list(kind)), cohort) for kind in zip(*found, strict=True)]
+
+    def once(self, work: tuple[Any, ...], state: State, part: str, rng: Stream | None, label: str) -> Message | None:
+        """Return what the clients here let out beside the rounds, None if nobody here has that part of the data.
+
+        Without a stream the noise comes from the key of this process, below the label of the release."""
+        stream, ready = self._rng.at("once", label) if rng is None else rng, self._work(*work)
+        have = [s for s in self._blocks.values() if not part or part in s.parts]
+        found = [simulator.once(ready, state, part, stream) for simulator in have]
+        return together(found) if found else None
 
     def save(self, done: int) -> None:
         for simulator in self._blocks.values():
@@ -111,9 +125,9 @@ def serve(pipe: connection.Connection) -> None:
             data = pipe.recv_bytes()
             try:
                 if host is None:
-                    folders, loaded, share = wire.unpacked(data)
-                    wire.load_plugins(folders, loaded)
-                    host, answer = Host(wire.unpacked(share)), None
+                    folders, share = wire.unpacked(data)
+                    os.environ[plugin.VARIABLE] = folders  # the process that this one is forked from may be older
+                    host, answer = Host(_understood(share)), None
                 else:
                     verb, args = _understood(data)
                     answer = getattr(host, verb)(*args)
@@ -125,15 +139,14 @@ def serve(pipe: connection.Connection) -> None:
         return  # nobody listens any more; what is on disk goes on another day
 
 
-def _understood(data: bytes) -> tuple[str, tuple[Any, ...]]:
+def _understood(data: bytes) -> Any:
     try:
-        verb, args = wire.unpacked(data)
+        return wire.unpacked(data)
     except (AttributeError, ImportError) as error:  # a class or function that only the other process has
         raise RunError(
             f"federation = workers: a process cannot find what it was sent ({error}). Define models, losses and "
             "functions in a module of their own, or use federation = simulator."
         ) from error
-    return verb, args
 
 
 def _told(error: Exception) -> tuple[Exception, str]:

@@ -7,47 +7,82 @@ federation of processes, which owns clients by blocks, can compute the very same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.core.errors import DataError
 from sordino.core.message import Message, together
 from sordino.core.rng import Ints, Stream
-from sordino.core.types import Clients, Model, State
+from sordino.core.types import Batch, Clients, Model, State
 from sordino.federations.base import Work
-from sordino.federations.blocks import block_of, by_block, members
+from sordino.federations.blocks import block_of, by_block
+from sordino.federations.facts import Facts
 from sordino.federations.heap import keep_freed_memory
 from sordino.federations.store import Store
 from sordino.methods.base import Method
 from sordino.methods.outlets import Outlets, Witness
 from sordino.methods.plan import Plan
-from sordino.methods.pricing import setting
+from sordino.methods.pricing import check_weights, setting
 from sordino.methods.site import ALGORITHM, Own, Site
 
 COPIES = 6  # rows a training client holds at once: weights, gradient, noise, step, optimiser state
 SPENT = "spent"  # of the total that covers a run, what a client's outlets have metered
-LATE = "late "  # before the name of a field that is held back
+LATE = "late "  # before the phase, and the name, of a field that is held back
+
+
+class Source(Protocol):
+    """Where clients' records come from."""
+
+    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the clients' data, of some of the clients: those with these numbers, in order."""
+
+    data: Clients
+    ids: Ints  # ascending
+
+    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
+        return self.data.fetch(self._places(ids).tolist(), device)
+
+    def only(self, ids: Ints) -> Part:
+        """Return some of these clients alone, with a copy of their records."""
+        return Part(self.data.subset(self._places(ids).tolist()), ids)
+
+    def _places(self, ids: Sequence[int] | Ints) -> Ints:
+        wanted = np.asarray(ids, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self.ids, wanted), max(0, len(self.ids) - 1))
+        if strange := [int(i) for i, at in zip(wanted, places, strict=True) if self.ids[at] != i]:
+            raise DataError(f"client {strange[0]} is asked for here, and its records are held elsewhere.")
+        return places
 
 
 class Simulator:
     def __init__(
         self,
         device: torch.device,
-        data: Clients,
+        data: Clients | Part,
         rng: Stream,  # from which the clients' streams of every round are derived
         memory_gb: float = 2.0,
         public: Stream | None = None,
+        facts: Facts | None = None,
+        parts: Mapping[str, Part] | None = None,  # of the clients' data, that no round touches
         blocks: int = 1,
     ) -> None:
         self.device, self.data, self.rng, self.blocks = device, data, rng, blocks
+        self._facts, self.parts = facts, dict(parts or {})
         self.memory = memory_gb * 2**30
         self.store = Store(memory_gb)
         self.public = public or Stream.research(0)  # deals clients their own probabilities to fail
         self._work: Work | None = None
-        self._parts: dict[int, Clients] = {}  # by block, where there are several
+        self._by_block: dict[int, Part] = {}  # the data, where there are several blocks
         if device.type == "cpu":
             keep_freed_memory()
         else:  # a seed must repeat a run bit for bit; cuDNN would otherwise pick kernels that add in any order
@@ -58,6 +93,24 @@ class Simulator:
         if self._work is None:
             raise RuntimeError("the federation was not opened")
         return self._work
+
+    @property
+    def facts(self) -> Facts:
+        if self._facts is None:
+            raise RuntimeError("the facts of these clients were not taken down")
+        return self._facts
+
+    def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
+        everyone, phase, cpu = (
+            self.parts[part] if part else self._everyone(),
+            work.method.phases[0],
+            torch.device("cpu"),
+        )
+        split = [everyone] if self.blocks <= 1 else list(by_part(everyone, work.plan.population, self.blocks).values())
+        return together([answer(work, Store(), data, cpu, phase, state, data.ids, rng) for data in split])
+
+    def _everyone(self) -> Part:
+        return self.data if isinstance(self.data, Part) else Part(self.data, np.arange(self.data.count))
 
     def open(self, work: Work) -> None:
         self._work = work
@@ -90,12 +143,12 @@ class Simulator:
         message = self._answers(phase, state, ids[come], rng)
         counts = torch.from_numpy(law.weights(failing[come])).to(state.params)
         waiting = torch.from_numpy(late[come]).to(state.params.device)
-        return self._with_late(message.weighted(counts), waiting)
+        return self._with_late(phase, message.weighted(counts), waiting)
 
-    def _with_late(self, message: Message, waiting: Tensor) -> list[Message]:
-        """Hold back what is late now, hand over what was late before; of one client only the newest."""
+    def _with_late(self, phase: str, message: Message, waiting: Tensor) -> list[Message]:
+        """Hold back what is late now, hand over what was late in that phase before; of one client only the newest."""
         ids = message.ids if message.ids is not None else np.zeros(0, dtype=np.int64)
-        kinds = {name: LATE + name for name in message.fields} | {"": LATE.strip()}
+        kinds = {name: f"{LATE}{phase} {name}".strip() for name in ("", *message.fields)}
         before = self.store.clients(kinds[""])
         now = set(ids[~waiting.cpu().numpy()].tolist())
         arrived = [i for i in before if i not in now]
@@ -109,7 +162,8 @@ class Simulator:
             self.store.drop(kinds[name], before)
             self.store.write(kinds[name], late, value[waiting])
         weight = old.pop("")
-        return [message.pick(~waiting), Message(old, weight, np.asarray(arrived, dtype=np.int64))]
+        held = Message(old, weight, np.asarray(arrived, dtype=np.int64), released=message.released)
+        return [message.pick(~waiting), held]
 
     def _answers(self, phase: str, state: State, ids: Ints, rng: Stream) -> Message:
         done = [
@@ -118,15 +172,14 @@ class Simulator:
         ]
         return together(done)
 
-    def _data(self, chunk: Ints) -> Clients:
+    def _data(self, chunk: Ints) -> Clients | Part:
         """Return the data in which these clients are; last bits also depend on where in memory records lie."""
         if self.blocks <= 1 or not len(chunk):
             return self.data
         population = self.work.plan.population
-        block = int(block_of(chunk[0], population, self.blocks))
-        if block not in self._parts:
-            self._parts[block] = self.data.part(members(block, population, self.blocks).tolist())
-        return self._parts[block]
+        if not self._by_block:
+            self._by_block = by_part(self._everyone(), population, self.blocks)
+        return self._by_block[int(block_of(chunk[:1], population, self.blocks)[0])]
 
     def _chunks(self, cohort: Ints) -> list[Ints]:
         """Return runs of clients of one block whose weights fit the memory; one empty one if no one came."""
@@ -140,6 +193,12 @@ class Simulator:
             rows = self.store.read(ALGORITHM, [client], work.plan.algorithm.keeps(state, 1))
             found[client] = work.plan.algorithm.own_models(state, rows)[0]
         return found
+
+
+def by_part(everyone: Part, population: int, blocks: int) -> dict[int, Part]:
+    """Return the data of each block that has any; parties beyond the population belong to the last block."""
+    where = block_of(np.minimum(everyone.ids, population - 1), population, blocks)
+    return {int(block): everyone.only(everyone.ids[where == block]) for block in np.unique(where)}
 
 
 def chunks(cohort: Ints, model: Model, memory: float) -> list[Ints]:
@@ -160,7 +219,7 @@ def fresh(method: Method, state: State, clients: int, plan: Plan) -> Own:
 def answer(
     work: Work,
     store: Store,
-    data: Clients,
+    data: Source,
     device: torch.device,
     phase: str,
     state: State,
@@ -181,15 +240,16 @@ def answer(
         row,
         round=state.round,
         split=setting(method, plan).split,
-        own=plan.z_of(ids, state.params) if plan.multipliers else None,
-        base=plan.z if plan.multipliers else 1.0,
+        own=plan.z_of(ids, state.params) if plan.multipliers and plan.noise_multiplier is not None else None,
+        base=plan.noise_multiplier or 1.0,  # None: a printed method, which hands over its clients' own multipliers
         spent=None if spent is None else spent.double().clone(),
         witness=witness,
     )
     message, kept = method.train(state, Site(batch, own, work.model, plan, row.at("train"), out, phase))
     out.check(message)
+    check_weights(method, plan, message, batch)
     for name, value in kept.items():
         store.write(name, ids.tolist(), value)
     if out.spent is not None:
         store.write(SPENT, ids.tolist(), out.spent)
-    return Message(message.fields, message.weight, ids)
+    return Message(message.fields, message.weight, ids, released=out.released(message))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
+import operator
 import pickle
 import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ UNFIT = (pickle.PicklingError, AttributeError, TypeError, NotImplementedError, R
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type | types.FunctionType) and value.__module__.startswith(plugin.PREFIX):
+            return _of_plugin, (value.__module__, value.__qualname__)
         if type(value) is not Tensor or value.requires_grad or value.layout is not torch.strided:
             return NotImplemented
         held = value.detach().cpu().contiguous()
@@ -51,19 +54,8 @@ def unpacked(data: bytes) -> Any:
     return pickle.loads(data)  # from a process that this one started, or was started by
 
 
-def plugins() -> tuple[str, list[tuple[str, str]]]:
-    """Return the folders of plug-ins and which of their files are loaded: their classes have no module otherwise."""
-    loaded = [name.removeprefix(plugin.PREFIX) for name in sys.modules if name.startswith(plugin.PREFIX)]
-    return os.environ.get(plugin.VARIABLE, ""), [_kind_and_name(name) for name in sorted(loaded)]
-
-
-def load_plugins(folders: str, loaded: list[tuple[str, str]]) -> None:
-    """Load in this process what `plugins` found in another."""
-    os.environ[plugin.VARIABLE] = folders
-    for kind, name in loaded:
-        plugin.load(kind, name)
-
-
-def _kind_and_name(module: str) -> tuple[str, str]:
-    kind, _, stem = module.rpartition(".")
-    return kind, stem.replace("_", "-")
+def _of_plugin(module: str, name: str) -> Any:
+    """Return what a plug-in file defines; its module has no package by which it could be imported."""
+    kind, _, stem = module.removeprefix(plugin.PREFIX).rpartition(".")
+    plugin.load(kind, stem.replace("_", "-"))
+    return operator.attrgetter(name)(sys.modules[module])

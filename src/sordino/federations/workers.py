@@ -15,14 +15,16 @@ import contextlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
+from sordino.core import plugin
 from sordino.core.errors import RunError
 from sordino.core.message import Message, together
 from sordino.core.rng import Stream
@@ -30,7 +32,9 @@ from sordino.core.types import Clients, State
 from sordino.federations import wire
 from sordino.federations.base import Work
 from sordino.federations.blocks import members, number, owned
+from sordino.federations.facts import Facts
 from sordino.federations.host import Rebuild, Share, joined, serve
+from sordino.federations.simulator import Part, by_part
 
 SLOW = ("torch._dynamo",)  # what torch imports when it is first used; where it was, processes need it too
 PATIENCE = 5.0  # seconds that a process has to end by itself
@@ -71,13 +75,15 @@ class Workers:
         memory_gb: float = 2.0,
         public: Stream | None = None,
         blocks: int | None = None,
+        facts: Facts | None = None,
+        parts: Mapping[str, Part] | None = None,  # of the clients' data, that no round touches
     ) -> None:
         _refuse_inside()
         self.blocks = number(data.count, blocks)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.count = min(workers or cores, self.blocks)
         self._data, self._rng, self._rebuild, self._memory_gb = data, rng, rebuild, memory_gb
-        self._public = public or Stream.research(0)
+        self._public, self._facts, self._parts = public or Stream.research(0), facts, dict(parts or {})
         self._workers: list[_Worker] = []
         self._work: Work | None = None
         self._busy = False
@@ -87,6 +93,12 @@ class Workers:
         if self._work is None:
             raise RuntimeError("the federation was not opened")
         return self._work
+
+    @property
+    def facts(self) -> Facts:
+        if self._facts is None:
+            raise RuntimeError("the facts of these clients were not taken down")
+        return self._facts
 
     @property
     def processes(self) -> list[int]:
@@ -105,6 +117,12 @@ class Workers:
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
         found = self._ask_all("ask", phase, state, [int(i) for i in cohort])
         return together([joined(list(kind)) for kind in zip(*found, strict=True)])  # in time first, then late ones
+
+    def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
+        """Return what is let out beside the rounds. A secret stream is not handed on: it names the release only."""
+        label, stream = rng.at("label").key.hex(), None if rng.secure else rng
+        found = self._ask_all("once", self._described(work), state, part, stream, label)
+        return together([message for message in found if message is not None])
 
     def save(self, done: int) -> None:
         if self._workers:
@@ -138,33 +156,31 @@ class Workers:
         slow = [name for name in SLOW if name in sys.modules]
         context.set_forkserver_preload([__name__, module, *slow])
         self._workers = [_Worker(context) for _ in range(self.count)]
-        head = wire.plugins()
-        self._exchange(self._workers, [wire.packed((*head, share)) for share in shares])
+        folders = os.environ.get(plugin.VARIABLE, "")
+        self._exchange(self._workers, [wire.packed((folders, share)) for share in shares])
         self._send_work()
 
     def _share(self, worker: int) -> bytes:
-        population = self._data.count
-        blocks = owned(worker, self.count, self.blocks)
-        clients = {b: self._data.part(members(b, population, self.blocks).tolist()) for b in blocks}
-        share = Share(clients, self.blocks, population, self._rng, self._public, self._memory_gb)
+        population, blocks = self._data.count, owned(worker, self.count, self.blocks)
+        everyone = Part(self._data, np.arange(population))
+        clients = {b: everyone.only(members(b, population, self.blocks)) for b in blocks}
+        dealt = {name: by_part(part, population, self.blocks) for name, part in self._parts.items()}
+        parts = {b: {name: found[b] for name, found in dealt.items() if b in found} for b in blocks}
+        share = Share(clients, parts, self.blocks, population, self._rng, self._public, self._memory_gb)
         return wire.packed(share, "what makes the clients' records")
 
     def _send_work(self) -> None:
         self._exchange(self._workers, [self._work_packed()] * len(self._workers))
 
     def _work_packed(self) -> bytes:
-        work = self.work
-        plan = replace(work.plan, public=None)  # public records are the server's
-        parts = {
-            "the method": work.method,
-            "the plan": plan,
-            "the model": work.model.module,
-            "the loss": work.model.loss,
-            "the maker of gradients": self._rebuild,
-        }
-        for what, part in parts.items():
+        parts = self._described(self.work)
+        for what, part in zip(("the method", "the plan", "the model", "the loss"), parts, strict=False):
             wire.packed(part, what)
-        return wire.packed(("open", tuple(parts.values())))
+        return wire.packed(("open", parts))
+
+    def _described(self, work: Work) -> tuple[Any, ...]:
+        """Return work as it can be sent: without gradients, which hold on to code, and without the server's records."""
+        return work.method, replace(work.plan, public=None), work.model.module, work.model.loss, self._rebuild
 
     def _exchange(self, workers: list[_Worker], questions: list[bytes]) -> list[Any]:
         """Ask every process, wait for all answers and return them in order; the first error is raised here."""

@@ -26,9 +26,9 @@ and the participations that are still to come (_managed.py), public numbers all.
 multiplier z_t has rho_t = K / (2 z_t^2); a client's rho_t are fixed before each of its rounds and never sum to more
 than rho = 1/(2 z^2), z being the calibrated multiplier of the whole run. At every order a the divergences then sum to
 rho a at most, and a filter on that sum gives D_a <= rho a (Feldman and Zrnic 2021; filters: Rogers et al. 2016). Where
-all of a run's noise is Gaussian its rounds are 1/z-GDP together (Smith and Thakurta 2022), which is less; `whole`
-charges the one or the other. A filter of rho alone knows no amplification: batches must be full. Nor does it know what
-L1-Laplace and staircase noise have beyond rho, which costs them about a sixth more noise where nobody is ever away."""
+all of a run's noise is Gaussian its rounds are 1/z-GDP together (Smith and Thakurta 2022), which is less; the run is
+charged as the one or the other. A filter of rho alone knows no amplification: batches must be full. Nor does it know
+what L1-Laplace and staircase noise have beyond rho, which costs them about a sixth more noise where nobody is away."""
 
 from __future__ import annotations
 
@@ -40,25 +40,42 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.algorithms.base import Algorithm
 from sordino.core import check
 from sordino.core.errors import SpecError
-from sordino.core.rng import Ints, RowStream
+from sordino.core.message import Message
+from sordino.core.rng import Ints
 from sordino.core.types import Batch, Model, Rows, State
-from sordino.methods import _kinds, _managed, harmonizer
-from sordino.methods.base import Plan
-from sordino.methods.dp_sgd import DpSgd, Groups
+from sordino.methods import _kinds, _managed, _steps, harmonizer
+from sordino.methods._noises import ByRho, noise
+from sordino.methods.base import Method, Own, Plan, Release, Site
+from sordino.privacy import derive
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Cost, Event, Repeated
-from sordino.privacy.events import Gaussian as GaussianEvent
-from sordino.privacy.mechanisms.laplace import LaplaceL2Event
+from sordino.privacy.events import Event, Repeated
+from sordino.privacy.mechanisms.gaussian import Gaussian
 
-SCALES, NAMED = "scales of the cohort", "mechanism of the cohort"  # what `train` adds to the state that it works with
-
+FILTER = "filter"  # the name under which clients keep what they have spent, where multipliers are managed
 Allowed = list[tuple[int, _managed.Kept]]  # by client: the units that it may spend now, and what it keeps then
 
 
 @dataclass(frozen=True)
-class Harmonised(DpSgd):
+class Harmony:
+    """What the server knows beside the model: public, or computed from what was released."""
+
+    mechanism: Tensor | None = None  # [kinds]: the noise of the coming round, where it is chosen again
+    used: Tensor | None = None  # [kinds]: that of the last round
+    look: Tensor | None = None  # [5]: what the released update looked like when noise was last chosen (_seen.py)
+    merged: int | None = None  # managed: rounds that were merged, so that lost ones are known
+    reference: Tensor | None = None  # managed: what a client keeps that took part in every round
+    heard: Tensor | None = None  # [clients, 5]: what the last rows said of their noise (_managed.py)
+    w_max: Tensor | None = None  # [dim]: the model that clients with smaller budgets are pulled to
+    path: Tensor | None = None  # [2, points]: losses along a path of the server's, and straight across
+
+
+@dataclass(frozen=True)
+class Harmonised(Method):
+    clip: float = 1.0  # C: bound on the L2 norm of one record's (or user's) gradient
+    batch_sampling: str = "poisson"  # or "fixed": batches of a fixed size, accounted under replace
     mechanism: str = "auto"  # auto (the Harmonizer picks), gaussian, l2-laplace, laplace or staircase
     profile: str = "standard"  # whose weights the Harmonizer takes: standard, medical or iot; or medical:0.3,iot:0.7
     resources: str = "standard"  # the clients' compute: limited, standard or high; or a mixture
@@ -68,11 +85,16 @@ class Harmonised(DpSgd):
     reselect: int = 0  # rounds after which the Harmonizer chooses again; 0: never
     managed: bool = False  # noise multipliers follow what is left of each client's budget, round by round
 
+    units: ClassVar[tuple[str, ...]] = ("record", "user")
     channels: ClassVar[tuple[str, ...]] = ("direct",)
+    reads: ClassVar[str] = "rows"
+    by_records: ClassVar[bool] = True
+    noisy_steps: ClassVar[bool] = True
     own_noise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check.positive(clip=self.clip)
+        check.one_of(_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
         check.one_of(("auto", *harmonizer.MECHANISMS), mechanism=self.mechanism)
         _kinds.parse("profile", self.profile, tuple(harmonizer.PROFILES))
         _kinds.parse("resources", self.resources, tuple(harmonizer.RESOURCES))
@@ -104,54 +126,56 @@ class Harmonised(DpSgd):
     def kinds(self, plan: Plan) -> _kinds.Dealt:
         return _kinds.deal(self.profile, self.resources, self.data, plan.population)
 
+    # --- the choice
+
     def chosen(self, plan: Plan, data: str | None = None, kind: int = 0) -> harmonizer.Choice:
-        """For a kind of clients, by the public plan and what the data are declared (or were seen) to be."""
-        (cost,) = super().costs(replace(plan, noise_multiplier=1.0))
-        run, who = Repeated(cost.event, plan.participations * cost.copies), self.kinds(plan).kinds[kind]
+        """Choose for a kind of clients, by the public plan and what the data are declared (or were seen) to be."""
+        run, who = gaussian_run(plan, self.batch_sampling), self.kinds(plan).kinds[kind]
         what = (who.profile, who.resources, data or who.data, float(self.prior), self.pure, self.free, self.managed)
         return harmonizer.choose(harmonizer.Setting(run, plan.dim, float(plan.epsilon), plan.delta, *what))
 
-    def noise_of(self, state: State, plan: Plan, kind: int = 0) -> str:
-        """The mechanism of the round that begins with this state."""
+    def noises(self, plan: Plan, state: State | None = None) -> tuple[str, ...]:
+        """Return the noise of every kind of clients in the round that begins with this state (None: the first)."""
+        kinds = range(len(self.kinds(plan).kinds))
         if self.mechanism != "auto":
-            return self.mechanism
-        if NAMED in state.extra:
-            return harmonizer.MECHANISMS[int(state.extra[NAMED])]
-        if self.reselect:
-            return harmonizer.MECHANISMS[int(state.extra["mechanism"].reshape(-1)[kind])]
-        return self.chosen(plan, kind=kind).mechanism
+            return tuple(self.mechanism for _ in kinds)
+        if self.reselect and state is not None:
+            return tuple(harmonizer.MECHANISMS[i] for i in state.method.mechanism.tolist())
+        return tuple(self.chosen(plan, kind=kind).mechanism for kind in kinds)
 
-    def step_noise(self, plan: Plan) -> float:
-        name = self.mechanism if self.mechanism != "auto" else self.chosen(plan).mechanism
-        return harmonizer.deviation(name, super().step_noise(plan), plan.dim)
+    def noise_of(self, state: State, plan: Plan, kind: int = 0) -> str:
+        """Return the noise of a kind of clients in the round that begins with this state."""
+        return self.noises(plan, state)[kind]
 
-    def _by_rho(self, plan: Plan) -> bool:
-        """Whether a filter knows no more of a release than its rho."""
-        return self.free or (self.mechanism if self.mechanism != "auto" else self.chosen(plan).mechanism) != "gaussian"
+    def _indices(self, plan: Plan, data: str | None = None) -> Tensor:
+        """Return what is chosen for each kind, as numbers."""
+        names = [self.chosen(plan, data, kind).mechanism for kind in range(len(self.kinds(plan).kinds))]
+        return torch.tensor([harmonizer.MECHANISMS.index(name) for name in names])
 
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        if (whole := self.whole(plan)) is not None:
-            return whole
-        free = self.free
-        name = "gaussian" if free else self.mechanism if self.mechanism != "auto" else self.chosen(plan).mechanism
-        return tuple(
-            replace(c, event=harmonizer.of(c.event, name, harmonised=free)) for c in super().costs(plan, round)
-        )
+    # --- what is released
 
-    def whole(self, plan: Plan) -> tuple[Cost, ...] | None:
-        return self._filtered(plan, plan.z) if self.managed else None
+    def bound(self, name: str, plan: Plan) -> float:
+        """Return what a record's gradient is clipped to, in the norm of the noise."""
+        return self.clip * harmonizer.bound(name, plan.dim)
 
-    def now_costs(self, state: State, plan: Plan) -> tuple[Cost, ...]:
-        """Managed: what no participation in the coming round exceeds."""
-        if not self.managed:
-            return super().now_costs(state, plan)
-        return self._filtered(plan, plan.z * math.sqrt(_managed.UNITS / _managed.most(state.round, plan)))
+    def _sums(self, plan: Plan) -> int:
+        """Return the noisy sums of a participation."""
+        return plan.local.count(plan.smallest_client) + ("losses" in plan.algorithm.needs)
 
-    def _filtered(self, plan: Plan, z: float) -> tuple[Cost, ...]:
-        """All that a filter of multiplier z lets a client release; a user may lie in several clients."""
-        (cost,) = super().costs(replace(plan, noise_multiplier=z))
-        one: Event = LaplaceL2Event(z) if self._by_rho(plan) else GaussianEvent(z)
-        return (replace(cost, event=one if cost.copies == 1 else Repeated(one, cost.copies)),)
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        """Managed: with the least noise that any participation in the round may have. Clients of several kinds: one
+        release for each noise that occurs; a record is in one client, and so in one of them."""
+        names = tuple(dict.fromkeys(self.noises(plan, state)))
+        by_rho = self.free or (self.managed and names != ("gaussian",))
+        z = _managed.least(round, plan, self._sums(plan)) if self.managed else plan.z
+        total = None if not self.managed else ByRho(plan.z) if by_rho else Gaussian(plan.z)
+        found: list[Release] = []
+        for name in names:
+            vector, number = noise(name, z, plan.dim, by_rho), noise(name, z, 1, by_rho)
+            own = _steps.releases(plan, vector, self.bound(name, plan), self.batch_sampling, number, total)
+            apart = [replace(r, name=f"{r.name} {name}", part=name) for r in own]
+            found += apart if len(names) > 1 else own
+        return tuple(found)
 
     def require(self, plan: Plan) -> None:
         if (self.free or self.managed) and any(plan.local.rate(n) < 1 for n in plan.sizes):
@@ -160,151 +184,115 @@ class Harmonised(DpSgd):
                 f"{name} charges every mechanism by its Renyi divergence alone, which drawn batches do not amplify: "
                 "use batch_rate = 1, or reselect = 0, managed = false and one kind of clients."
             )
-        super().require(plan)
 
-    def _indices(self, plan: Plan, data: str | None = None) -> Tensor:
-        """What is chosen for each kind, as numbers."""
-        names = [self.chosen(plan, data, kind).mechanism for kind in range(len(self.kinds(plan).kinds))]
-        return torch.tensor([harmonizer.MECHANISMS.index(name) for name in names])
+    def keeps(self, state: State, clients: int, plan: Plan) -> Own:
+        return {FILTER: torch.zeros(clients, _managed.KEPT, dtype=torch.int64)} if self.managed else {}
 
-    def fresh(self, state: State, clients: int, plan: Plan) -> Rows:
-        first = super().fresh(state, clients, plan)
-        return torch.cat([first, first.new_zeros(clients, _managed.KEPT)], dim=1) if self.managed else first
+    # --- clients
 
     def clipped(
-        self, weights: Tensor, batch: Batch, model: Model, state: State, plan: Plan, seeds: list[int], groups: Groups
+        self, name: str, weights: Tensor, batch: Batch, model: Model, seeds: list[int], groups: _steps.Groups = None
     ) -> Bounded:
-        name = self.noise_of(state, plan)
-        if harmonizer.NORMS[name] == 2:
-            return super().clipped(weights, batch, model, state, plan, seeds, groups)
-        bound = self.bound(state, plan) * harmonizer.bound(name, weights.shape[-1])
-        sums = model.gradients.sums(weights, batch, bound, seeds=seeds, groups=groups, norm=1)
-        return Bounded(sums, bound, norm=1)
+        """Return each client's sum of gradients that are clipped for the noise of that name."""
+        norm, bound = harmonizer.NORMS[name], self.clip * harmonizer.bound(name, weights.shape[-1])
+        return Bounded(model.gradients.sums(weights, batch, bound, seeds=seeds, groups=groups, norm=norm), bound, norm)
 
-    def add(self, sums: Bounded, z: float | Tensor, state: State, plan: Plan, rng: RowStream) -> Rows:
-        name = self.noise_of(state, plan)
-        if sums.value.shape[1] > 1:  # of one number all norms are the same
-            sums.require(harmonizer.NORMS[name], name)
-        if name == "gaussian":
-            return super().add(sums, z, state, plan, rng)
-        if name != "staircase":
-            return sums.value + z * sums.bound * laplace(rng, sums.value)
-        return staircase(sums, z, rng)
-
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        first, allowed, silent = own, None, None
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        plan, like, kept = site.plan, state.params, {}
+        allowed = None
         if self.managed:
-            first, rest = own[:, : own.shape[1] - _managed.KEPT], own[:, own.shape[1] - _managed.KEPT :]
-            allowed = [_managed.allow(_managed.kept(row), state, plan) for row in rest.cpu()]
-            silent = torch.tensor([units == 0 for units, _ in allowed], dtype=torch.bool, device=own.device)[:, None]
-        scales = self._scales(plan, rng, allowed)
+            allowed = [_managed.allow(_managed.kept(row), state, plan) for row in site.own[FILTER].cpu()]
+        scales, multiplier = self._scales(plan, site.rng.ids, allowed), None
         if allowed is not None:
-            loud = torch.tensor([z or 1.0 for z in scales], dtype=own.dtype, device=own.device)[:, None]
-            state = replace(state, extra=state.extra | {SCALES: loud})
-        rows, mine = self._by_mechanism(state, data, first, model, plan, rng)
-        rows = torch.cat([rows, *self._columns(data, rows, plan, rng)], dim=1)
-        if allowed is not None and silent is not None:  # who has nothing left says nothing, and learns nothing
-            rows, mine = torch.where(silent, 0.0, rows), torch.where(silent, first, mine)
-            kept = torch.tensor([after for _, after in allowed], dtype=own.dtype, device=own.device)
-            mine = torch.cat([mine, kept.reshape(-1, _managed.KEPT)], dim=1)
-        return torch.cat([rows, *self._told(state, plan, rng, scales, allowed, rows)], dim=1), mine
+            each = [z or math.inf for z in scales]
+            multiplier = torch.tensor(each, dtype=like.dtype, device=like.device)[:, None]
+        rows, mine = self._by_noise(state, site, multiplier)
+        weight = _steps.weights(site, rows)
+        if allowed is not None and multiplier is not None:  # who has nothing left says nothing, and learns nothing
+            silent = torch.isinf(multiplier)
+            rows, mine = torch.where(silent, 0.0, rows), torch.where(silent, site.mine, mine)
+            weight = torch.where(silent[:, 0], 0.0, weight)
+            after = torch.tensor([kept for _, kept in allowed], dtype=torch.int64)
+            kept[FILTER] = after.reshape(-1, _managed.KEPT)
+        told = self._told(state, site, scales, allowed) if self.tells else {}
+        return Message({"update": rows} | self._fields(site) | told, weight), site.kept(mine, **kept)
 
-    def _scales(self, plan: Plan, rng: RowStream, allowed: Allowed | None) -> list[float]:
-        """Each client's noise multiplier of a step; 0: it has nothing left."""
-        whole = [plan.multipliers[int(i)] if plan.multipliers else plan.z for i in rng.ids]
+    def _scales(self, plan: Plan, ids: Ints, allowed: Allowed | None) -> list[float]:
+        """Return each client's noise multiplier of a step; 0: it has nothing left."""
+        whole = [plan.multipliers[int(i)] if plan.multipliers else plan.z for i in ids]
         if allowed is None:
             return whole
-        return [
-            _managed.noise_for(units, self._releases(plan), z) for (units, _), z in zip(allowed, whole, strict=True)
-        ]
+        return [_managed.noise_for(units, self._sums(plan), z) for (units, _), z in zip(allowed, whole, strict=True)]
 
-    def _releases(self, plan: Plan) -> int:
-        """Noisy sums of a participation."""
-        return plan.local.count(plan.smallest_client) + ("losses" in plan.algorithm.needs)
-
-    def _noise_of(self, state: State, plan: Plan, rng: RowStream) -> float | Tensor:
-        return state.extra[SCALES] if SCALES in state.extra else super()._noise_of(state, plan, rng)
-
-    def _by_mechanism(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        """Clients of one mechanism are trained together."""
-        if not self.mixed:
-            return self._alike(state, data, own, model, plan, rng)
-        dealt = self.kinds(plan)
-        names = [harmonizer.MECHANISMS.index(self.noise_of(state, plan, k)) for k in range(len(dealt.kinds))]
-        mine, done = np.array(names)[dealt.of[rng.ids]], []
+    def _by_noise(self, state: State, site: Site, multiplier: Tensor | None) -> tuple[Rows, Rows]:
+        """Train clients with the same noise together."""
+        names = self.noises(site.plan, state)
+        if len(set(names)) == 1:
+            return self._alike(state, site, names[0], "", multiplier)
+        numbers = np.array([harmonizer.MECHANISMS.index(name) for name in names])
+        mine, done = numbers[self.kinds(site.plan).of[site.rng.ids]], []
         order = [np.flatnonzero(mine == number) for number in np.unique(mine)] or [np.arange(0)]
         for at in order:
-            extra = state.extra | {NAMED: torch.tensor(int(mine[at[0]]) if len(at) else 0)}
-            if SCALES in extra:
-                extra[SCALES] = extra[SCALES][at]
-            part = RowStream(rng.stream, rng.ids[at])
-            done.append(self._alike(replace(state, extra=extra), _clients(data, at), own[at], model, plan, part))
-        back = torch.from_numpy(np.argsort(np.concatenate(order))).to(own.device)
-        rows, kept = (torch.cat([one[j] for one in done])[back] for j in (0, 1))
+            name = harmonizer.MECHANISMS[int(mine[at[0]])] if len(at) else names[0]
+            own = None if multiplier is None else multiplier[torch.from_numpy(at).to(multiplier.device)]
+            done.append(self._alike(state, site.only(at), name, f" {name}", own))
+        back = torch.from_numpy(np.argsort(np.concatenate(order))).to(state.params.device)
+        rows, kept = (torch.cat([part[j] for part in done])[back] for j in (0, 1))
         return rows, kept
 
-    def _alike(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        """Clients of one mechanism: DP-SGD."""
-        return super().train(state, data, own, model, plan, rng)
+    def _alike(self, state: State, site: Site, name: str, outlet: str, multiplier: Tensor | None) -> tuple[Rows, Rows]:
+        """Train clients with noise of that name, which leaves through the outlets whose names end so."""
 
-    def _tells(self) -> bool:
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+            return self.clipped(name, weights, batch, site.model, seeds, groups)
+
+        return _steps.steps(
+            state,
+            site,
+            clipped,
+            lambda sums: site.out["gradient" + outlet](sums, multiplier),
+            self.batch_sampling,
+            self._algorithm(state, site),
+            lambda sums: site.out["losses" + outlet](sums, multiplier),
+        )
+
+    def _algorithm(self, state: State, site: Site) -> Algorithm | None:
+        """Return what these clients follow in place of the plan's algorithm."""
+        return None
+
+    def _fields(self, site: Site) -> dict[str, Tensor]:
+        """Return public fields that the server needs beside the update."""
+        return {}
+
+    # --- what rows say of their noise
+
+    @property
+    def tells(self) -> bool:
         """Whether rows say what noise is in them."""
         return self.managed or self.mixed
 
-    def _told(
-        self, state: State, plan: Plan, rng: RowStream, scales: list[float], allowed: Allowed | None, like: Rows
-    ) -> list[Rows]:
-        """Public columns about each row's noise."""
-        if not self._tells():
-            return []
-        local, dealt, whole = plan.now(state), self.kinds(plan), _managed.UNITS
-        steps, over = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
-        names = [self.noise_of(state, plan, k) for k in range(len(dealt.kinds))]
-        unit = local.learning_rate * math.sqrt(steps) * self.bound(state, plan) / over
-        own = [names[k] for k in dealt.of[rng.ids]]
+    def _told(self, state: State, site: Site, scales: list[float], allowed: Allowed | None) -> dict[str, Tensor]:
+        plan, ids, whole = site.plan, site.rng.ids, _managed.UNITS
+        steps, unit = plan.local.count(plan.smallest_client), self.unit_noise(state, plan)
+        names = self.noises(plan, state)
+        own = [names[k] for k in self.kinds(plan).of[ids]]
         stds = [
             unit * harmonizer.deviation(name, z, plan.dim) if z else 0.0 for name, z in zip(own, scales, strict=True)
         ]
         fourths = [0.0 if n == "gaussian" else 3 * std**4 / steps for n, std in zip(own, stds, strict=True)]
         shares = [(u / whole, (whole - after[0]) / whole) for u, after in allowed or ()] or [(0.0, 1.0)] * len(scales)
-        return [_managed.columns(rng.ids.tolist(), shares, scales, stds, fourths, like)]
+        records = _steps.units(site.data, plan)
+        return _managed.remarks(records, shares, scales, stds, fourths, state.params.device)
 
-    def _columns(self, data: Batch, rows: Rows, plan: Plan, rng: RowStream) -> list[Rows]:
-        """Public columns behind a message that the server needs."""
-        return []
-
-
-def laplace(rng: RowStream, like: Rows) -> Rows:
-    """Lap(0, 1) of the shape of `like`, on its device: of independent normals X, Y, (X^2 + Y^2) / 2 is Exp(1), and the
-    sign of X is independent of it."""
-    dim = like.shape[1]
-    x, y = rng.normal(2 * dim, like).chunk(2, dim=1)
-    return torch.sign(x) * (x * x + y * y) / 2
+    def unit_noise(self, state: State, plan: Plan, multiplier: float = 1.0) -> float:
+        """Return the deviation in a weighted message, a coordinate, of Gaussian noise with that multiplier."""
+        local = plan.now(state)
+        steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
+        return local.learning_rate * math.sqrt(steps) * multiplier * self.clip / batch
 
 
-def staircase(sums: Bounded, z: float | Tensor, rng: RowStream) -> Rows:
-    """L1-ball staircase noise with epsilon = 1 / z of every row."""
-    dim = sums.value.shape[1]
-    if isinstance(z, float):
-        return harmonizer.ball(1 / z, dim).add(Bounded(sums.value, sums.bound, norm=1), rng)
-    out = sums.value.clone()
-    for one in sorted(set(z[:, 0].tolist())):
-        mask = z[:, 0] == one
-        part = RowStream(rng.stream, rng.ids[mask.cpu().numpy()])
-        out[mask] = harmonizer.ball(1 / one, dim).add(Bounded(sums.value[mask], sums.bound, norm=1), part)
-    return out
-
-
-def _clients(data: Batch, at: Ints) -> Batch:
-    """The clients at these places."""
-    ends = np.cumsum([0, *data.sizes])
-    index = [np.arange(ends[k], ends[k + 1]) for k in at]
-    sizes = tuple(data.sizes[k] for k in at)
-    found = data.pick(torch.from_numpy(np.concatenate([np.arange(0), *index])).to(data.x.device), sizes)
-    return found if data.groups is None else replace(found, groups=tuple(data.groups[k] for k in at))
+def gaussian_run(plan: Plan, sampling: str) -> Event:
+    """Return all that a client releases in a run of noisy steps, with Gaussian noise of multiplier one."""
+    setting = derive.Setting(plan.channel, plan.crowd, plan.sampler, plan.clients_per_user)
+    (cost,) = derive.costs(_steps.releases(plan, Gaussian(1.0), 1.0, sampling), setting)
+    return Repeated(cost.event, plan.participations * cost.copies)

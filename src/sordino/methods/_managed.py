@@ -20,18 +20,19 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.core.types import Rows, State
+from sordino.core.message import Message
+from sordino.core.types import State
 from sordino.methods.base import Plan
 from sordino.methods.fedsdp import UNITS, Kept, noise_for
 
 KEPT = 3  # what a client keeps: units spent, participations, lost rounds that it has counted
 MARGIN = 1.0  # standard deviations beyond the expected participations that are provided for
-TOLD = 7  # what a row says, all of it public: 1, its client, budget spent now and left, multiplier, std, 4th cumulant
 
-__all__ = ["KEPT", "TOLD", "UNITS", "Kept", "allow", "columns", "figures", "grant", "heard", "kept", "noise_for"]
+__all__ = ["KEPT", "UNITS", "Kept", "allow", "figures", "grant", "heard", "kept", "least", "noise_for", "remarks"]
 
 
 def likely(round: int, plan: Plan) -> float:
@@ -51,7 +52,7 @@ def grant(left: int, count: int, round: int, plan: Plan) -> int:
 def allow(before: Kept, state: State, plan: Plan) -> tuple[int, Kept]:
     """Units that a participation in this round gets, and what its client keeps then."""
     spent, count, counted = before
-    lost = max(0, state.round - int(state.extra["merged"]))
+    lost = max(0, state.round - state.method.merged)
     for back in range(lost - counted, 0, -1):
         spent += grant(UNITS - spent, count, state.round - back, plan)
         count += 1
@@ -66,42 +67,56 @@ def most(round: int, plan: Plan) -> int:
     return min(UNITS, math.ceil(even) + plan.participations)
 
 
+def least(round: int, plan: Plan, releases: int) -> float:
+    """Return the noise multiplier of a release that no participation in this round is below."""
+    return noise_for(most(round, plan), releases, plan.z)
+
+
 def kept(values: Tensor) -> Kept:
     spent, count, counted = (int(v) for v in values)
     return spent, count, counted
 
 
-def columns(
-    ids: Sequence[int],
+# --- what clients say of their noise, all of it public
+
+
+def remarks(
+    records: Sequence[int],
     shares: Sequence[tuple[float, float]],
     multipliers: Sequence[float],
     stds: Sequence[float],
     fourths: Sequence[float],
-    like: Rows,
-) -> Rows:
-    """Behind a message [clients, TOLD]. A row may be scaled on its way, all of it by one number, so noise is told in
-    figures that scale alike: a standard deviation and the fourth root of the fourth cumulant."""
-    parts = zip(ids, shares, multipliers, stds, fourths, strict=True)
-    told = [[1.0, float(i), spent, left, z, std, fourth**0.25] for i, (spent, left), z, std, fourth in parts]
-    return torch.tensor(told, dtype=like.dtype, device=like.device).reshape(-1, TOLD)
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """Return fields of a message [clients]: a client's records, by which its row weighs; the shares of its budget that
+    it spends now and has left; its noise multiplier (0: it is silent); and of the noise in a coordinate of its weighted
+    row the standard deviation and the fourth cumulant."""
+    spent, left = ([share[k] for share in shares] for k in (0, 1))
+    numbers = {"spent": spent, "left": left, "multiplier": multipliers, "std": stds, "fourth": fourths}
+    found = {name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in numbers.items()}
+    return found | {"records": torch.tensor(records, dtype=torch.int64, device=device)}
 
 
-def heard(told: Rows) -> Tensor:
-    """For the record, of every row: client, budget spent now and left, multiplier, standard deviation [clients, 5]."""
-    rows = told.double().cpu()
-    rows = rows[rows[:, 0] > 0]
-    return rows[:, 1:6] / rows[:, :1]  # whatever an answer counts, what it says stays
+def heard(seen: Message) -> Tensor:
+    """Return what the record keeps of every row: client, budget spent now and left, multiplier, standard deviation
+    [clients, 5]. How much an answer counts (stragglers) is not in it."""
+    ids = torch.from_numpy(seen.ids if seen.ids is not None else np.full(len(seen), -1))
+    return torch.stack([ids.double(), *(seen[k].cpu() for k in ("spent", "left", "multiplier", "std"))], dim=1)
 
 
-def noise_of_mean(told: Rows, answers: float) -> tuple[float, float]:
-    """Of the sum of the rows over `answers`: the variance of its noise in a coordinate, and its excess kurtosis."""
-    rows = told.double()
-    variance, fourth = float((rows[:, 5] ** 2).sum()), float((rows[:, 6] ** 4).sum())
+def noise_of_mean(seen: Message, answers: float, mean_client: float) -> tuple[float, float]:
+    """Return of the weighted sum of the rows over `answers`: the variance of its noise in a coordinate, and its excess
+    kurtosis. Stragglers' rows count otherwise than by their records, and so does their noise."""
+    if seen.weight is None or not len(seen):
+        return 0.0, 0.0
+    usual = seen["records"].to(seen.weight.dtype) / mean_client
+    counts = (seen.weight / usual.clamp_min(1e-12)).double()
+    variance, fourth = float(((counts * seen["std"]) ** 2).sum()), float((counts**4 * seen["fourth"]).sum())
     return variance / answers**2, fourth / variance**2 if variance > 0 else 0.0
 
 
 def figures(each: Tensor) -> dict[str, Any]:
-    """What `heard` found, for the record."""
+    """Return what `heard` found, for the record."""
     loud, left = each[each[:, 3] > 0, 3], each[:, 2]
     out: dict[str, Any] = {
         "heard": len(each),

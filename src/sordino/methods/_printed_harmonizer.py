@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -38,15 +38,17 @@ from sordino.core.errors import BudgetError
 from sordino.core.rng import RowStream
 from sordino.core.types import Batch, Model, Rows
 from sordino.methods import harmonizer
-from sordino.methods._harmonised import laplace
 from sordino.methods._measured import of_clients, sums_and_norms
+from sordino.methods._noises import laplace
 from sordino.methods._seen import HEAVY
 from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Event
+from sordino.privacy.events import Event, NonPrivate
 from sordino.privacy.mechanisms.gaussian import Gaussian
-from sordino.privacy.mechanisms.staircase import Staircase
+from sordino.privacy.mechanisms.laplace import LaplaceL2Event
+from sordino.privacy.mechanisms.staircase import PerCoordinateStaircaseEvent, Staircase, best_gamma
+from sordino.privacy.release import Use
 
 MECHANISMS = ("gaussian", "laplace", "staircase")  # Algorithm 1, line 1: of equal scores the first wins (line 6)
 STATISTICS = ("sparsity", "kurtosis", "sensitivity")
@@ -225,6 +227,59 @@ def add_each(value: Rows, mechanisms: Sequence[str], scales: Sequence[float], bo
         part = RowStream(rng.stream, rng.ids[mine])
         out[mine] += bounds[mine] * add(*kind, Bounded(torch.zeros_like(value[mine]), 1.0), part)
     return out
+
+
+@dataclass(frozen=True)
+class OneNumber:
+    """Adds to each of `dim` numbers the noise of a single one whose sensitivity is the whole bound, and is priced for
+    the vector that it is: see udp_fl_paper.py."""
+
+    noise_multiplier: float
+    name: str
+    dim: int
+
+    def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
+        if use.multiplier is None:
+            return add(self.name, self.noise_multiplier, x, rng)
+        scales = use.multiplier[:, 0].tolist()
+        bounds = x.value.new_full((len(scales), 1), x.bound)
+        return add_each(x.value, [self.name] * len(scales), scales, bounds, rng)
+
+    def event(self, split: int = 1) -> Event:
+        z = self.noise_multiplier
+        if self.name == "staircase" and self.dim > 1:
+            lam = min(STEEPEST, 1 / z)
+            return PerCoordinateStaircaseEvent(lam, best_gamma(lam), self.dim, 2)
+        if self.name == "laplace" and self.dim > 1:
+            return LaplaceL2Event(z)
+        return harmonizer.LEAVES[leaf(self.name)](z)
+
+    def std(self, bound: float) -> float:
+        return deviation(self.name, self.noise_multiplier) * bound
+
+
+@dataclass(frozen=True)
+class Chosen(Bounded):
+    """Sums of clients that chose by their own gradients: no bound of anything."""
+
+    names: tuple[str, ...] = ()  # of the clients' mechanisms
+    scales: tuple[float, ...] = ()  # of their noise, over
+    bounds: Tensor = field(default_factory=lambda: torch.zeros(0, 1))  # [clients, 1]: the bounds that they measured
+
+
+@dataclass(frozen=True)
+class EachItsOwn:
+    """Adds to every client's row the noise that it chose, of which nothing holds."""
+
+    reason: str
+
+    def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
+        if not isinstance(x, Chosen):
+            raise TypeError("clients that choose by their gradients say what they chose")
+        return add_each(x.value, x.names, x.scales, x.bounds, rng)
+
+    def event(self, split: int = 1) -> Event:
+        return NonPrivate(self.reason)
 
 
 # --- the record, and words for people

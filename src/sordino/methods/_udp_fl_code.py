@@ -3,25 +3,55 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from sordino.core.rng import RowStream
 from sordino.core.types import Rows
-from sordino.methods._harmonised import laplace
+from sordino.methods._noises import Laplace
+from sordino.methods.base import Plan, Release
 from sordino.privacy.clip import Bounded
+from sordino.privacy.events import Event, NonPrivate
+from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.mechanisms.laplace import plus
+from sordino.privacy.release import Mechanism, Unproven, Use
 
 MAX_NORM, STD, SCALE = 2.0, 0.1, 1.0  # clip of a batch, Gaussian and Laplace noise
 STEP, LAMBDA, GAMMA = 0.01, 5.0, 0.498  # of its staircase
+STEPS = (
+    f"a record moves a batch's gradient by up to {2 * MAX_NORM / STEP:g} steps of the staircase, in every coordinate"
+)
 
 
-def add(mechanism: str, means: Bounded, rng: RowStream) -> Rows:
-    if mechanism == "gaussian":
-        return means.value + STD * rng.normal(means.value.shape[1], like=means.value)
-    if mechanism == "laplace":
-        return means.value + SCALE * laplace(rng, means.value)
-    return off_by_one(means, rng)
+@dataclass(frozen=True)
+class OffByOne:
+    """Adds the code's staircase noise, of which nothing is claimed here."""
+
+    def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
+        return off_by_one(x, rng)
+
+    def event(self, split: int = 1) -> Event:
+        return NonPrivate(STEPS)
+
+
+def mechanism(name: str) -> Mechanism:
+    """Return the code's noise for the mean gradient of a batch, whose norm is at most MAX_NORM."""
+    if name == "gaussian":
+        return Gaussian(STD / MAX_NORM)
+    return Laplace(SCALE / MAX_NORM, norm=2) if name == "laplace" else Unproven(STEPS, OffByOne())
+
+
+def releases(name: str, plan: Plan) -> tuple[Release, ...]:
+    """Declare the noisy mean gradient of every step: replacing one record moves it by up to twice the clip, whatever
+    the batch size. Where the algorithm asks for losses, the code has no noise for them."""
+    times = max(plan.local.count(n) for n in plan.sizes)
+    gradient = Release(
+        "gradient", mechanism(name), "record", MAX_NORM, times=times, relation="replace", key="train/noise #"
+    )
+    if "losses" not in plan.algorithm.needs:
+        return (gradient,)
+    return gradient, Release("losses", Unproven("the clients' losses are sent as they are"), "record")
 
 
 def deviation(mechanism: str) -> float:

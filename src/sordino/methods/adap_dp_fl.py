@@ -23,7 +23,7 @@ adap_dp_fl_paper.py."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -32,15 +32,13 @@ from torch import Tensor
 
 from sordino.core import check
 from sordino.core.errors import SpecError
-from sordino.core.rng import RowStream, Stream
-from sordino.core.types import Batch, Model, Rows, State
+from sordino.core.message import Message
+from sordino.core.types import Batch, Rows, State
 from sordino.core.vector import Layout
+from sordino.methods import _steps
 from sordino.methods import local as training
-from sordino.methods.base import Plan
-from sordino.methods.dp_sgd import DpSgd
+from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Cost
-from sordino.privacy.events import Gaussian as GaussianEvent
 from sordino.privacy.mechanisms.gaussian import Gaussian
 
 __all__ = ["AdapDpFl"]
@@ -49,7 +47,20 @@ LEAST_ROUND = 0.5  # of a usual round's price: with less than that left, another
 
 
 @dataclass(frozen=True)
-class AdapDpFl(DpSgd):
+class Adapted:
+    """What the server knows beside the model; all of it follows from what was released."""
+
+    clip: float  # of the coming round
+    noise: float  # z_t of the coming round, unless what is left asks for more
+    loss: float  # the last one released
+    falls: float  # of the loss in a row, up to now
+    paid: Tensor  # by round, in squared GDP levels
+    clip_used: float  # in the last round
+    noise_used: float
+
+
+@dataclass(frozen=True)
+class AdapDpFl(Method):
     clip: float = 1.0  # C: bound on the L2 norm of one record's gradient in the first round; then it adapts
     clip_factor: float = 2.0  # alpha: the next clip is this many times the norm of the noisy mean gradients
     clip_reach: float = 2.0  # the clip stays within this factor of the first one
@@ -59,12 +70,12 @@ class AdapDpFl(DpSgd):
     loss_bound: float = 5.0  # where losses are released with noise: a record's counts up to this much
     loss_noise: float = 3.0  # noise multiplier of the loss, in units of a gradient's
 
-    units: ClassVar[tuple[str, ...]] = ("record",)
-    channels: ClassVar[tuple[str, ...]] = ("direct",)
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedavgm", "fedopt", "fedprox")
+    noisy_steps: ClassVar[bool] = True
+    by_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check.positive(clip=self.clip)
         check.positive(clip_factor=self.clip_factor, loss_bound=self.loss_bound, loss_noise=self.loss_noise)
         check.below_one(noise_step=self.noise_step)
         check.count(patience=self.patience)
@@ -85,119 +96,114 @@ class AdapDpFl(DpSgd):
 
     # --- the filter
 
-    def releases(self, plan: Plan) -> float:
-        """How many Gaussian releases of the round's noise multiplier a round is worth."""
-        return plan.local.count(plan.smallest_client) + (self.loss_noise**-2 if plan.public is None else 0.0)
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        """Declare the noisy gradients of the local steps and, unless the server has public records, the noisy loss."""
+        z = self._first(plan) if state is None else self.z_now(state, plan)
+        bound = float(self.clip) if state is None else state.method.clip
+        steps, total = plan.local.count(plan.smallest_client), Gaussian(plan.z)
+        gradient = Release("gradient", Gaussian(z), "record", bound, times=steps, total=total, key="train/noise #")
+        if plan.server_data:
+            return (gradient,)
+        noise = Gaussian(self.loss_noise * z)
+        return gradient, Release("loss", noise, "record", self.loss_bound, total=total, swing=1, key="train/loss noise")
 
-    def whole(self, plan: Plan) -> tuple[Cost, ...]:
-        return (Cost("record", "add/remove", "server", GaussianEvent(plan.z)),)
-
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        return self.whole(plan)
-
-    def now_costs(self, state: State, plan: Plan) -> tuple[Cost, ...]:
-        level = GaussianEvent(self.z_now(state, plan) / math.sqrt(self.releases(plan)))
-        return (replace(self.whole(plan)[0], event=level),)
+    def worth(self, plan: Plan) -> float:
+        """Return how many Gaussian releases of the round's noise multiplier a round is worth."""
+        return plan.local.count(plan.smallest_client) + (0.0 if plan.server_data else self.loss_noise**-2)
 
     def paid(self, state: State, plan: Plan) -> Tensor:
-        """What each round has cost, in squared GDP levels; at most, for those of which the state knows nothing."""
-        found, z = state.extra["paid"].clone(), float(state.extra["noise"])
-        for lost in (found[: state.round] == 0).nonzero()[:, 0].tolist():
-            found[lost] = self.releases(plan) / z**2
+        """Return what each round has cost, in squared GDP levels; at most, where the state knows nothing of it."""
+        now: Adapted = state.method
+        costs, z = now.paid.clone(), now.noise
+        for lost in (costs[: state.round] == 0).nonzero()[:, 0].tolist():
+            costs[lost] = self.worth(plan) / z**2
             z *= self.noise_step
-        return found
+        return costs
 
     def left(self, state: State, plan: Plan) -> float:
-        """What the next round may cost, for a client that is in it and was in the dearest ones before."""
+        """Return what the next round may cost, for a client that is in it and was in the dearest ones before."""
         return plan.z**-2 - float(self.paid(state, plan).topk(plan.participations - 1).values.sum())
 
     def z_now(self, state: State, plan: Plan) -> float:
-        """The noise multiplier of the round that begins with this state: never less than what is left pays for."""
+        """Return the noise multiplier of the round that begins with this state: what is left must pay for it."""
         left = max(self.left(state, plan), 1e-12 * plan.z**-2) * (1 - 1e-9)
-        return max(float(state.extra["noise"]), math.sqrt(self.releases(plan) / left))
+        now: Adapted = state.method
+        return max(now.noise, math.sqrt(self.worth(plan) / left))
 
     def over(self, state: State, plan: Plan) -> bool:
-        usual = self.releases(plan) / float(state.extra["noise"]) ** 2
-        return self.left(state, plan) < LEAST_ROUND * usual
+        now: Adapted = state.method
+        return self.left(state, plan) < LEAST_ROUND * self.worth(plan) / now.noise**2
 
-    def begin(self, state: State, layout: Layout, plan: Plan) -> State:
-        first = plan.z * math.sqrt(self.releases(plan) * plan.participations / self.start)
-        mine = {
-            "clip": torch.tensor(float(self.clip), dtype=torch.float64),
-            "noise": torch.tensor(first, dtype=torch.float64),  # z_t
-            "loss": torch.tensor(math.inf, dtype=torch.float64),  # the last one heard of
-            "falls": torch.tensor(0.0, dtype=torch.float64),  # in a row, up to now
-            "paid": torch.zeros(plan.rounds, dtype=torch.float64),  # by round
-            "used": torch.tensor([self.clip, first], dtype=torch.float64),  # clip and noise of the last round
-        }
-        return replace(state, extra=plan.algorithm.begin(state, layout).extra | mine)
+    def _first(self, plan: Plan) -> float:
+        """Return z_1."""
+        return plan.z * math.sqrt(self.worth(plan) * plan.participations / self.start)
+
+    def variables(self, state: State, layout: Layout, plan: Plan) -> Adapted:
+        first, paid = self._first(plan), torch.zeros(plan.rounds, dtype=torch.float64)
+        return Adapted(float(self.clip), first, math.inf, 0.0, paid, float(self.clip), first)
 
     # --- the round
 
-    def bound(self, state: State, plan: Plan) -> float:
-        return float(state.extra["clip"])
-
-    def multiplier(self, plan: Plan, round: int) -> float:
-        raise TypeError("the noise multiplier follows the state: see z_now")
-
-    def _noise_of(self, state: State, plan: Plan, rng: RowStream) -> float:
-        return self.z_now(state, plan)
-
     def noise(self, state: State, plan: Plan) -> float | None:
-        local = plan.now(state)
+        local, bound = plan.now(state), float(state.method.clip)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
-        return local.learning_rate * math.sqrt(steps) * self.z_now(state, plan) * self.bound(state, plan) / batch
+        return local.learning_rate * math.sqrt(steps) * self.z_now(state, plan) * bound / batch
 
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        """Three more columns: squared norm of the gradients and loss, both times a weight, and the weight."""
-        ear = _Ear(**vars(self))
-        rows, own = DpSgd.train(ear, state, data, own, model, plan, rng)
-        sizes = torch.tensor(data.sizes, device=rows.device, dtype=torch.float64)
-        weight = sizes / plan.mean_client
-        square = torch.stack(ear.heard).mean(dim=0) / sizes.clamp_min(1) ** 2
-        loss = self._loss(state, data, model, plan, rng) if plan.public is None else 0 * weight
-        told = torch.stack([weight * square, weight * loss, weight], dim=1)
-        return torch.cat([rows, told.to(rows.dtype)], dim=1), own
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Send the update, the squared norm of the mean gradients and, unless the server has public records, the loss,
+        all weighed by the client's records."""
+        gradients, outlet, bound = site.model.gradients, site.out["gradient"], state.method.clip
+        std, squares = self.z_now(state, site.plan) * bound, list[Tensor]()
 
-    def _loss(self, state: State, data: Batch, model: Model, plan: Plan, rng: RowStream) -> Tensor:
-        """Each client's mean loss [clients] with noise: a record moves the sum by `loss_bound` at most."""
-        cap = self.loss_bound
-        losses = torch.nan_to_num(training.record_losses(state, data, model), nan=cap).clamp(0, cap)
-        sums = Bounded(training.sums(losses, data.sizes), cap)
-        noisy = Gaussian(self.loss_noise * self.z_now(state, plan)).add(sums, rng.at("loss noise"))[:, 0]
-        return noisy.double() / torch.tensor(data.sizes, device=noisy.device).clamp_min(1)
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+            return Bounded(gradients.sums(weights, batch, bound, seeds=seeds, groups=groups), bound)
 
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
-        told, before = rows[:, -3:].double().sum(dim=0).tolist(), state.extra
-        paid = self.paid(state, plan)
-        paid[state.round % plan.rounds] = self.releases(plan) / self.z_now(state, plan) ** 2
-        mine = {"paid": paid, "used": paid.new_tensor([self.bound(state, plan), self.z_now(state, plan)])}
-        if told[2] > 0:
-            square, loss = told[0] / told[2], told[1] / told[2]
-            if plan.public is not None:
+        def let_out(sums: Bounded) -> Rows:
+            noisy = outlet(sums)
+            squares.append(noisy.double().square().sum(dim=1) - noisy.shape[1] * std**2)  # less what the noise adds
+            return noisy
+
+        rows, mine = _steps.steps(state, site, clipped, let_out)
+        sizes = torch.tensor(site.data.sizes, device=rows.device, dtype=torch.float64)
+        square = torch.stack(squares).mean(dim=0) / sizes.clamp_min(1) ** 2
+        fields = {"update": rows, "square": square[:, None].to(rows.dtype)}
+        if not site.plan.server_data:
+            fields["loss"] = _steps.noisy_losses(state, site, site.out["loss"], self.loss_bound)
+        return Message(fields, _steps.weights(site, rows)), site.kept(mine)
+
+    def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        paid, z = self.paid(state, plan), self.z_now(state, plan)
+        paid[state.round % plan.rounds] = self.worth(plan) / z**2
+        adapted = replace(state.method, paid=paid, clip_used=state.method.clip, noise_used=z)
+        weight = float(len(seen)) if seen.weight is None else float(seen.weight.double().sum())
+        if weight > 0:
+            if plan.public is None:
+                loss = _sum(seen, "loss") / weight
+            else:
                 loss = float(training.mean_losses(state, plan.public.batch, plan.public.model))
-            mine |= self._next(before, square, loss)
-        after = super().merge(state, rows[:, :-3], plan, rng)
-        return replace(after, extra=after.extra | mine)
+            adapted = self._next(adapted, _sum(seen, "square") / weight, loss)
+        return replace(super().merge(state, seen, plan), method=adapted)
 
-    def _next(self, before: dict[str, Tensor], square: float, loss: float) -> dict[str, Tensor]:
-        """Clip and noise of the next round, by what was heard in this one."""
-        falls = float(before["falls"]) + 1 if loss < float(before["loss"]) < math.inf else 0.0
+    def _next(self, now: Adapted, square: float, loss: float) -> Adapted:
+        """Return clip and noise of the next round, by what was released in this one."""
+        falls = now.falls + 1 if loss < now.loss < math.inf else 0.0
         factor = self.noise_step if falls >= self.patience else 1.0
-        clip = float(before["clip"])
+        clip = now.clip
         if square > 0:  # else the noise is all there is, and the clip stays
             least, most = self.clip / self.clip_reach, self.clip * self.clip_reach
             clip = min(max(self.clip_factor * math.sqrt(square), least), most)
-        found = {"clip": clip, "noise": factor * float(before["noise"]), "loss": loss, "falls": falls}
-        return {k: torch.tensor(v, dtype=torch.float64) for k, v in found.items()}
+        return replace(now, clip=clip, noise=factor * now.noise, loss=loss, falls=falls)
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
-        used = float(state.extra["paid"].topk(plan.participations).values.sum()) * plan.z**2
-        clip, noise = state.extra["used"].tolist()
-        heard = {k: float(state.extra[k]) for k in ("loss", "falls")}
-        return {"clip": clip, "noise": noise, "next_clip": float(state.extra["clip"])} | heard | {"budget_used": used}
+        now = state.method
+        return {
+            "clip": now.clip_used,
+            "noise": now.noise_used,
+            "next_clip": now.clip,
+            "loss": now.loss,
+            "falls": now.falls,
+            "budget_used": float(now.paid.topk(plan.participations).values.sum()) * plan.z**2,
+        }
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         told = [r["decided"] for r in rounds if r.get("decided")]
@@ -216,14 +222,6 @@ class AdapDpFl(DpSgd):
         ]
 
 
-@dataclass(frozen=True)
-class _Ear(AdapDpFl):
-    """The same for one round of training: hears the noisy sums of gradients as they are released."""
-
-    heard: list[Tensor] = field(default_factory=list)  # by step: squared norms [clients], less what noise adds to them
-
-    def add(self, sums: Bounded, z: float | Tensor, state: State, plan: Plan, rng: RowStream) -> Rows:
-        noisy = super().add(sums, z, state, plan, rng)
-        std = float(z) * sums.bound
-        self.heard.append(noisy.double().square().sum(dim=1) - noisy.shape[1] * std**2)
-        return noisy
+def _sum(seen: Message, name: str) -> float:
+    """Return the weighted sum of a field with one number a row, in double precision."""
+    return float(seen.weighed()[name].double().sum())

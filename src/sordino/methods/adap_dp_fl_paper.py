@@ -17,7 +17,8 @@ others' accounts of it. sigma_1 is ours: rounds of that noise would use the shar
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -27,16 +28,18 @@ from torch import Tensor
 
 from sordino.core import check
 from sordino.core.errors import BudgetError
-from sordino.core.rng import RowStream, Stream
+from sordino.core.message import Message
 from sordino.core.types import Batch, Model, Rows, State
 from sordino.core.vector import Layout
+from sordino.methods import _steps
 from sordino.methods import local as training
-from sordino.methods.base import Claim, Plan
-from sordino.methods.dp_sgd import DpSgd, Groups
+from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
 from sordino.privacy.accountants import rdp
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Cost, Event, NonPrivate, Repeated, Sampled
+from sordino.privacy.events import Event, Repeated, Sampled
 from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.release import Unproven
 
 __all__ = ["AdapDpFlPaper"]
 
@@ -45,7 +48,20 @@ RECORDS = 500  # whose gradients are looked at together
 
 
 @dataclass(frozen=True)
-class AdapDpFlPaper(DpSgd):
+class Adapted:
+    """What the server knows beside the model."""
+
+    noise: float  # sigma_t of the coming round,
+    used: float  # and of the last one
+    loss: float  # the last one heard of
+    falls: float  # of the loss in a row, up to now
+    curve: Tensor  # Renyi divergences claimed so far [orders]
+
+
+@dataclass(frozen=True)
+class AdapDpFlPaper(Method):
+    clip: float = 1.0  # C: every client's bound on the L2 norm of one record's gradient, in its first round
+    batch_sampling: str = "poisson"  # or "fixed": batches of a fixed size
     reading: str = "exact"  # which norms set a client's next clip: exact (of its records' gradients), or noisy
     clip_factor: float = 1.0  # alpha: the next clip is this many times the norm of the gradients
     noise_step: float = 0.98  # beta: what the noise multiplier is multiplied by when it is lowered
@@ -53,12 +69,13 @@ class AdapDpFlPaper(DpSgd):
     start: float = 0.85  # share of the budget that the run would use if the noise were never lowered
 
     private: ClassVar[bool] = False
-    units: ClassVar[tuple[str, ...]] = ("record",)
-    channels: ClassVar[tuple[str, ...]] = ("direct",)
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedavgm", "fedopt", "fedprox")
+    noisy_steps: ClassVar[bool] = True
+    by_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check.positive(clip=self.clip)
+        check.one_of(_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
         check.one_of(("exact", "noisy"), reading=self.reading)
         check.positive(clip_factor=self.clip_factor)
         check.below_one(noise_step=self.noise_step)
@@ -74,98 +91,86 @@ class AdapDpFlPaper(DpSgd):
     def claim(self, plan: Plan) -> Claim:
         return Claim(plan.epsilon, plan.delta, "Fu, Chen, Han (2022), arXiv:2211.15893", self._why_not())
 
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        return (Cost("record", "add/remove", "server", NonPrivate(self._why_not())),)
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        """Declare the gradients of the local steps; a client's noise is sigma_t times its own clip."""
+        noise = Gaussian(self._first(plan) if state is None else state.method.noise)
+        steps = plan.local.count(plan.smallest_client)
+        return (Release("gradient", Unproven(self._why_not(), noise), "record", times=steps, key="train/noise #"),)
 
     # --- what the paper counts
 
-    def _round(self, plan: Plan, sigma: float) -> Event:
-        rate = max(plan.local.rate(n) for n in plan.sizes)
-        step = GaussianEvent(sigma) if rate >= 1 else Sampled(GaussianEvent(sigma), rate)
-        return Repeated(step, plan.local.count(plan.smallest_client))
+    def _rate(self, plan: Plan) -> float:
+        return max(plan.local.rate(n) for n in plan.sizes)
 
     def _first(self, plan: Plan) -> float:
-        """sigma with which all rounds alike would claim epsilon, over sqrt(start)."""
+        """Return sigma_1: that with which all rounds alike would claim epsilon, over sqrt(start)."""
+        steps = plan.local.count(plan.smallest_client)
+        return _even(self._rate(plan), steps, plan.rounds, plan.epsilon, plan.delta) / math.sqrt(self.start)
 
-        def within(sigma: float) -> bool:
-            return rdp.epsilon(Repeated(self._round(plan, sigma), plan.rounds), plan.delta) <= plan.epsilon
-
-        low = high = 1.0
-        while not within(high):
-            if high > 1e9:
-                raise BudgetError(
-                    f"the paper's accountant claims epsilon = {plan.epsilon:g} for no noise: ask for more."
-                )
-            high *= 2
-        while within(low) and low > 1e-9:
-            low /= 2
-        for _ in range(40):
-            middle = math.sqrt(low * high)
-            low, high = (low, middle) if within(middle) else (middle, high)
-        return high / math.sqrt(self.start)
+    def _claimed(self, plan: Plan, sigma: float) -> Tensor:
+        """Return the Renyi divergences that the paper counts for one round."""
+        return torch.from_numpy(rdp.rdp(_round(sigma, self._rate(plan), plan.local.count(plan.smallest_client))))
 
     def over(self, state: State, plan: Plan) -> bool:
-        """Whether one more round would exceed the claim."""
-        curve = state.extra["curve"].cpu().numpy() + rdp.rdp(self._round(plan, float(state.extra["noise"])))
-        return rdp.epsilon_of_curve(rdp.ORDERS, np.asarray(curve), plan.delta) > plan.epsilon
+        """Return whether one more round would exceed the claim."""
+        curve = state.method.curve.cpu() + self._claimed(plan, state.method.noise)
+        return rdp.epsilon_of_curve(rdp.ORDERS, np.asarray(curve.numpy()), plan.delta) > plan.epsilon
 
     # --- the round
 
-    def begin(self, state: State, layout: Layout, plan: Plan) -> State:
-        first = torch.tensor(self._first(plan), dtype=torch.float64)
-        mine = {
-            "noise": first,  # sigma_t
-            "used": first.clone(),  # of the last round
-            "loss": torch.tensor(math.inf, dtype=torch.float64),
-            "falls": torch.tensor(0.0, dtype=torch.float64),
-            "curve": torch.zeros(len(rdp.ORDERS), dtype=torch.float64),  # Renyi divergences claimed so far
-        }
-        return replace(state, extra=plan.algorithm.begin(state, layout).extra | mine)
+    def variables(self, state: State, layout: Layout, plan: Plan) -> Adapted:
+        first = self._first(plan)
+        return Adapted(first, first, math.inf, 0.0, torch.zeros(len(rdp.ORDERS), dtype=torch.float64))
 
-    def fresh(self, state: State, clients: int, plan: Plan) -> Rows:
-        """The last column is the client's own clip."""
-        theirs = plan.algorithm.fresh(state, clients)
-        return torch.cat([theirs, theirs.new_full((clients, 1), self.clip)], dim=1)
+    def keeps(self, state: State, clients: int, plan: Plan) -> Own:
+        """Every client keeps its own clip."""
+        return {"clip": state.params.new_full((clients, 1), self.clip)}
 
-    def _noise_of(self, state: State, plan: Plan, rng: RowStream) -> float:
-        return float(state.extra["noise"])
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Send the update and the exact loss, weighed by the client's records."""
+        gradients, outlet, clips = site.model.gradients, site.out["gradient"], site.own["clip"]
+        scale, norms = clips.expand(-1, site.model.layout.dim).contiguous(), list[Tensor]()
 
-    def noise(self, state: State, plan: Plan) -> float | None:
-        return None  # every client has its own, and keeps it to itself
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+            return Bounded(gradients.sums(weights, batch, 1.0, seeds=seeds, groups=groups, scale=scale), 1.0)
 
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        """Two more columns: the exact loss times a weight, and the weight."""
-        once = _Once(**vars(self), clips=own[:, -1:])
-        rows, theirs = DpSgd.train(once, state, data, own[:, :-1], model, plan, rng)
-        sizes = torch.tensor(data.sizes, device=rows.device, dtype=rows.dtype)[:, None]
-        if self.reading == "exact":
-            norms = training.sums(record_norms(state.params, data, model), data.sizes) / sizes.clamp_min(1)
-        else:
-            expected = [plan.local.expected_batch(n) for n in data.sizes]
-            norms = torch.stack(once.heard).mean(dim=0)[:, None] / sizes.new_tensor(expected)[:, None]
-        clips = torch.nan_to_num(self.clip_factor * norms, nan=LEAST, posinf=1e6).clamp(LEAST, 1e6)
-        weight = sizes / plan.mean_client
-        loss = torch.nan_to_num(training.mean_losses(state, data, model), posinf=1e6)
-        return torch.cat([rows, weight * loss, weight], dim=1), torch.cat([theirs, clips.to(rows.dtype)], dim=1)
+        def let_out(sums: Bounded) -> Rows:
+            noisy = outlet(sums, multiplier=state.method.noise * clips)
+            norms.append(noisy.norm(dim=1))
+            return noisy
 
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
-        loss, weight = rows[:, -2:].double().sum(dim=0).tolist()
-        before, sigma = state.extra, float(state.extra["noise"])
-        curve = before["curve"] + torch.from_numpy(rdp.rdp(self._round(plan, sigma))).to(before["curve"].device)
-        mine = {"curve": curve, "used": torch.tensor(sigma, dtype=torch.float64)}
+        rows, mine = _steps.steps(state, site, clipped, let_out, self.batch_sampling)
+        lengths = self._norms(state, site) if self.reading == "exact" else self._noisy_norms(norms, site)
+        after = torch.nan_to_num(self.clip_factor * lengths, nan=LEAST, posinf=1e6).clamp(LEAST, 1e6)
+        loss = torch.nan_to_num(training.mean_losses(state, site.data, site.model), posinf=1e6)
+        message = Message({"update": rows, "loss": loss}, _steps.weights(site, rows))
+        return message, site.kept(mine, clip=after.to(clips.dtype))
+
+    def _norms(self, state: State, site: Site) -> Tensor:
+        """Return the mean norm of each client's gradients [clients, 1]."""
+        sizes = state.params.new_tensor(site.data.sizes)[:, None]
+        return training.sums(record_norms(state.params, site.data, site.model), site.data.sizes) / sizes.clamp_min(1)
+
+    def _noisy_norms(self, norms: list[Tensor], site: Site) -> Tensor:
+        """Return the norm of each client's noisy mean gradient, on average over its steps [clients, 1]."""
+        expected = [site.plan.local.expected_batch(n) for n in site.data.sizes]
+        mean = torch.stack(norms).mean(dim=0)
+        return (mean / mean.new_tensor(expected))[:, None]
+
+    def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        before, sigma = state.method, state.method.noise
+        now = replace(before, curve=before.curve + self._claimed(plan, sigma).to(before.curve.device), used=sigma)
+        weight = float(len(seen)) if seen.weight is None else float(seen.weight.double().sum())
         if weight > 0:
-            falls = float(before["falls"]) + 1 if loss / weight < float(before["loss"]) < math.inf else 0.0
+            loss = float(seen.weighed()["loss"].double().sum()) / weight
+            falls = before.falls + 1 if loss < before.loss < math.inf else 0.0
             factor = self.noise_step if falls >= self.patience else 1.0
-            found = {"noise": factor * sigma, "loss": loss / weight, "falls": falls}
-            mine |= {k: torch.tensor(v, dtype=torch.float64) for k, v in found.items()}
-        after = super().merge(state, rows[:, :-2], plan, rng)
-        return replace(after, extra=after.extra | mine)
+            now = replace(now, noise=factor * sigma, loss=loss, falls=falls)
+        return replace(super().merge(state, seen, plan), method=now)
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
-        found = {"noise": "used", "next_noise": "noise", "loss": "loss", "falls": "falls"}
-        return {name: float(state.extra[key]) for name, key in found.items()}
+        now = state.method
+        return {"noise": now.used, "next_noise": now.noise, "loss": now.loss, "falls": now.falls}
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         if not rounds:
@@ -183,23 +188,30 @@ class AdapDpFlPaper(DpSgd):
         ]
 
 
-@dataclass(frozen=True)
-class _Once(AdapDpFlPaper):
-    """The same for one round of training, with the clients' own clips."""
+def _round(sigma: float, rate: float, steps: int) -> Event:
+    """Return a round as the paper counts it."""
+    step = GaussianEvent(sigma) if rate >= 1 else Sampled(GaussianEvent(sigma), rate)
+    return Repeated(step, steps)
 
-    clips: Tensor = field(default_factory=lambda: torch.ones(1, 1))  # [clients, 1]
-    heard: list[Tensor] = field(default_factory=list)  # by step: norms of the noisy sums [clients]
 
-    def clipped(
-        self, weights: Tensor, batch: Batch, model: Model, state: State, plan: Plan, seeds: list[int], groups: Groups
-    ) -> Bounded:
-        scale = self.clips.expand(-1, model.layout.dim).contiguous()
-        return Bounded(model.gradients.sums(weights, batch, 1.0, seeds=seeds, groups=groups, scale=scale), 1.0)
+@lru_cache(maxsize=64)
+def _even(rate: float, steps: int, rounds: int, epsilon: float, delta: float) -> float:
+    """Return the sigma with which so many rounds alike would claim epsilon by the paper's accountant."""
 
-    def add(self, sums: Bounded, z: float | Tensor, state: State, plan: Plan, rng: RowStream) -> Rows:
-        noisy = sums.value + z * self.clips * rng.normal(sums.value.shape[1], like=sums.value)
-        self.heard.append(noisy.norm(dim=1))
-        return noisy
+    def within(sigma: float) -> bool:
+        return rdp.epsilon(Repeated(_round(sigma, rate, steps), rounds), delta) <= epsilon
+
+    low = high = 1.0
+    while not within(high):
+        if high > 1e9:
+            raise BudgetError(f"the paper's accountant claims epsilon = {epsilon:g} for no noise: ask for more.")
+        high *= 2
+    while within(low) and low > 1e-9:
+        low /= 2
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if within(middle) else (middle, high)
+    return high
 
 
 def record_norms(weights: Tensor, data: Batch, model: Model) -> Tensor:

@@ -59,7 +59,8 @@ class Method:
 
     def linear(self, plan: Plan) -> bool:
         """Return whether what clients send is what their outlets gave, up to one public factor for all of them, so
-        that the noise of several clients adds up in a sum of their messages."""
+        that the noise of several clients adds up in a sum of their messages. Rows then weigh once each, or, with
+        `by_records`, by their records: other weights are refused."""
         return False
 
     def variables(self, state: State, layout: Layout, plan: Plan) -> Any:

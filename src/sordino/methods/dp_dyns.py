@@ -16,8 +16,7 @@ import math
 from dataclasses import dataclass
 
 from sordino.core import check
-from sordino.methods._recipe import Recipe, Whole
-from sordino.methods.dp_sgd import DpSgd
+from sordino.methods.dp_sgd import DpSgd, Recipe, Whole
 
 __all__ = ["DpDyns"]
 

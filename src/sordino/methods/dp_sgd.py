@@ -18,20 +18,86 @@ Other methods are this one by another `recipe`: another clip, another noise, sch
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
+from torch import Tensor
 
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
-from sordino.core.types import State
+from sordino.core.types import Batch, Model, State
 from sordino.methods import _steps
-from sordino.methods._recipe import Recipe, Whole
 from sordino.methods.base import Method, Own, Plan, Release, Site
+from sordino.privacy.clip import Bounded
+from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.release import Mechanism
 
 __all__ = ["DpSgd"]
+
+
+Schedule = Callable[[int, int], float]  # (round, rounds) -> factor
+
+
+def constant(round: int, rounds: int) -> float:
+    return 1.0
+
+
+class Clip(Protocol):
+    """Clips every record's gradient; `factor` is that of the round."""
+
+    def bound(self, layers: int, factor: float) -> float:
+        """Return how far one record moves the clipped sum of a model with so many layers."""
+
+    def sums(
+        self, weights: Tensor, batch: Batch, model: Model, factor: float, seeds: list[int], groups: _steps.Groups
+    ) -> Bounded:
+        """Return each client's sum of clipped gradients."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Clips the gradient as one vector, in the L2 norm."""
+
+    clip: float
+
+    def bound(self, layers: int, factor: float) -> float:
+        return self.clip * factor
+
+    def sums(
+        self, weights: Tensor, batch: Batch, model: Model, factor: float, seeds: list[int], groups: _steps.Groups
+    ) -> Bounded:
+        bound = self.clip * factor
+        return Bounded(model.gradients.sums(weights, batch, bound, seeds=seeds, groups=groups), bound)
+
+
+@dataclass(frozen=True)
+class ByLayer:
+    """Clips every layer's part of the gradient by itself, so that the whole moves by the root of the layers as far."""
+
+    clip: float
+
+    def bound(self, layers: int, factor: float) -> float:
+        return math.hypot(*[self.clip * factor] * layers)
+
+    def sums(
+        self, weights: Tensor, batch: Batch, model: Model, factor: float, seeds: list[int], groups: _steps.Groups
+    ) -> Bounded:
+        bounds = [self.clip * factor] * len(model.layout.layers())
+        sums = model.gradients.sums(weights, batch, None, seeds=seeds, groups=groups, layers=bounds)
+        return Bounded(sums, math.hypot(*bounds))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """DP-SGD by its parts."""
+
+    clip: Clip
+    noise: Callable[[float], Mechanism] = Gaussian  # noise multiplier -> mechanism
+    noise_schedule: Schedule = constant  # of the noise multiplier, over the rounds
+    clip_schedule: Schedule = constant  # of the clip
 
 
 @dataclass(frozen=True)
@@ -66,7 +132,7 @@ class DpSgd(Method):
     def linear(self, plan: Plan) -> bool:
         """One step of plain SGD with one batch rate for all is the noisy sum times a public number; on a direct channel
         nothing is made of it."""
-        return plan.channel.name != "direct" and self._why_not_linear(plan) is None
+        return not plan.channel.shows_rows and self._why_not_linear(plan) is None
 
     def _why_not_linear(self, plan: Plan) -> str | None:
         least, algorithm = plan.local.count(plan.smallest_client), plan.algorithm
@@ -91,7 +157,7 @@ class DpSgd(Method):
         return None
 
     def require(self, plan: Plan) -> None:
-        if plan.channel.name != "direct" and (why := self._why_not_linear(plan)) is not None:
+        if not plan.channel.shows_rows and (why := self._why_not_linear(plan)) is not None:
             raise SpecError(why)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:

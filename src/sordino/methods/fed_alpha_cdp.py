@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sordino.methods._recipe import ByLayer, Recipe
 from sordino.methods.dp_dyns import ENDS_AT, check_decay, decayed
+from sordino.methods.dp_sgd import ByLayer, Recipe
 from sordino.methods.fed_cdp import FedCdp
 
 __all__ = ["FedAlphaCdp"]

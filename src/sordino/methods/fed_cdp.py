@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sordino.methods._recipe import ByLayer, Recipe
-from sordino.methods.dp_sgd import DpSgd
+from sordino.methods.dp_sgd import ByLayer, DpSgd, Recipe
 
 __all__ = ["FedCdp"]
 

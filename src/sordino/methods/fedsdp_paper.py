@@ -38,22 +38,41 @@ from torch.func import functional_call
 
 from sordino.algorithms.base import Gradient
 from sordino.core import check
-from sordino.core.rng import Floats, RowStream, Stream
+from sordino.core.message import Message
+from sordino.core.rng import Floats, Stream
 from sordino.core.types import Batch, Model, Rows, State
+from sordino.core.vector import Layout
 from sordino.methods import local as training
 from sordino.methods import shapley
-from sordino.methods.base import Claim, Method, Plan
+from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
 from sordino.methods.fedsdp import known, require_groups
 from sordino.methods.nbafl_paper import CLIPS, clip_weights
+from sordino.methods.none import by_records
 from sordino.privacy.claims import fedsdp_std
 from sordino.privacy.clip import clip_rows
-from sordino.privacy.events import Cost, NonPrivate
+from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.release import Unproven
 
 __all__ = ["FedSdpPaper"]
 
 PLAYERS = 4  # up to which all coalitions are trained: 14 models beside nobody's
 ORDERS = 8  # random orders beyond
-TOLD = ("answered", "client", "ratio", "std", "all", "private", "general", "received")  # beside the groups' shares
+SCORED = ("all", "private", "general", "received")  # models whose accuracy is told
+WHY_NOT = (
+    "the noise scale follows R, computed from private attributes, and one record can move the clipped weights by 2C "
+    "where noise for 2C/|D| is added"
+)
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What the clients of the last round said of themselves, one row each."""
+
+    clients: Tensor
+    ratio: Tensor  # R
+    std: Tensor  # of the noise in the weights
+    accuracy: Tensor  # of the models SCORED [clients, 4]
+    shares: Tensor  # of the general records, of group 1, ... [clients, groups + 1]
 
 
 @dataclass(frozen=True)
@@ -71,6 +90,8 @@ class FedSdpPaper(Method):
 
     private: ClassVar[bool] = False
     tagged: ClassVar[bool] = True
+    by_records: ClassVar[bool] = True
+    reads: ClassVar[str] = "rows"
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedavgm", "fedopt", "fedprox")
 
     def __post_init__(self) -> None:
@@ -95,17 +116,20 @@ class FedSdpPaper(Method):
     def check_groups(self, highest: int) -> None:
         require_groups(highest, self.groups)
 
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-        reason = (
-            "the noise scale follows R, computed from private attributes, and one record can move the clipped weights "
-            "by 2C where noise for 2C/|D| is added"
-        )
-        return (Cost("record", "add/remove", "server", NonPrivate(reason)),)
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        return (Release("update", Unproven(WHY_NOT, Gaussian(1.0)), "record", key="release"),)
 
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        """What the weights moved by, not yet clipped; then what was found out (TOLD), then the players' shares."""
+    def variables(self, state: State, layout: Layout, plan: Plan) -> Contributions:
+        return self._nothing()
+
+    def _nothing(self) -> Contributions:
+        none = torch.zeros(0, dtype=torch.float64)
+        players, models = none.new_zeros(0, self.groups + 1), none.new_zeros(0, len(SCORED))
+        return Contributions(torch.zeros(0, dtype=torch.int64), none, none, models, players)
+
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Send the weights, clipped and noised, as a move from those received, and what the client found out."""
+        data, plan, model, rng = site.data, site.plan, site.model, site.rng
         known(data, self.groups)
         seen, checked = self._split(data)
         everyone = frozenset(range(self.groups + 1))
@@ -114,15 +138,15 @@ class FedSdpPaper(Method):
         def trained(players: frozenset[int]) -> tuple[Rows, Rows]:
             here = rng if players == everyone else rng.at("players", *sorted(players))
             gradient = self._bounded(training.exact(model, plan.now(state), here))
-            return training.sgd(state, _of(seen, players), own, model, plan, here, gradient)
+            return training.sgd(state, replace(site, data=_of(seen, players), rng=here), gradient)
 
         def value(players: frozenset[int]) -> Floats:
             if players not in scores:
-                found = _accuracies(state.params + trained(players)[0], checked, model)
-                scores[players] = np.where(np.array(_of(seen, players).sizes) > 0, found, nobody)
+                accuracy = _accuracies(state.params + trained(players)[0], checked, model)
+                scores[players] = np.where(np.array(_of(seen, players).sizes) > 0, accuracy, nobody)
             return scores[players]
 
-        rows, kept = trained(everyone)
+        rows, mine = trained(everyone)
         received = _accuracies(state.params, checked, model)
         nobody = received if self.empty_value else np.zeros_like(received)
         scores |= {frozenset(): nobody, everyone: _accuracies(state.params + rows, checked, model)}
@@ -131,11 +155,18 @@ class FedSdpPaper(Method):
         stds = [self._std(n, plan, r) for n, r in zip(seen.sizes, ratios.tolist(), strict=True)]
         if not self.curious_noise:
             stds = [s if private else 0.0 for s, private in zip(stds, _has_private(seen), strict=True)]
-        private, general = everyone - {0}, frozenset({0})
-        accuracies = [value(everyone), value(private), value(general), received]
-        told = np.stack([np.ones(len(stds)), rng.ids, ratios, np.array(stds), *accuracies, *shares], axis=1)
-        found = torch.from_numpy(told).to(rows)
-        return torch.cat([rows, found], dim=1), kept
+        accuracies = [value(everyone), value(everyone - {0}), value(frozenset({0})), received]
+        std = torch.tensor(stds, dtype=rows.dtype, device=rows.device)
+        clipped = clip_weights(state.params + rows, self.clip, self.clip_by)
+        fields = {
+            "update": site.out["update"](clipped, multiplier=std[:, None]) - state.params,
+            "ratio": torch.from_numpy(ratios),
+            "std": std.double(),
+            "accuracy": torch.from_numpy(np.stack(accuracies, axis=1)),
+            "shares": torch.from_numpy(np.ascontiguousarray(shares.T)),
+        }
+        weight = torch.tensor(data.sizes, dtype=rows.dtype, device=rows.device)
+        return Message({name: v.to(rows.device) for name, v in fields.items()}, weight), site.kept(mine)
 
     def _split(self, data: Batch) -> tuple[Batch, Batch]:
         """What is trained on, and the last part of each group of a client's records; by position alone."""
@@ -170,45 +201,28 @@ class FedSdpPaper(Method):
         alpha, beta = self.tolerance_slope, self.tolerance_floor
         return fedsdp_std(self.clip, max(1, records), plan.epsilon, plan.delta, ratio, alpha, beta)
 
-    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
-        """The weights clipped and noised, as a move from those received, times the client's records; their number; then
-        what was found out."""
-        dim = state.params.numel()
-        moved, told = rows[:, :dim], rows[:, dim:]
-        std = told[:, TOLD.index("std"), None]
-        noisy = clip_weights(state.params + moved, self.clip, self.clip_by) + std * rng.normal(dim, like=rows)
-        weights = torch.tensor(sizes, dtype=rows.dtype, device=rows.device).reshape(-1, 1)
-        return torch.cat([(noisy - state.params) * weights, weights, told], dim=1)
-
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
-        """The mean by records of those who took part."""
-        dim = state.params.numel()
-        total = rows[:, : dim + 1].sum(dim=0)
-        if not float(total[-1]) > 0:  # nobody came: nothing was found out
-            return replace(state, extra={k: v for k, v in state.extra.items() if k != "told"})
-        told = rows[:, dim + 1 :].double()
-        told = told / told[:, :1]  # whatever an answer counts (stragglers), what it says stays
-        heard = float(total[-1]) / (plan.population * plan.mean_client)
-        after = plan.algorithm.update(state, total[:-1] / total[-1], plan.server(heard))
-        return replace(after, extra=after.extra | {"told": told.cpu()})
+    def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        """Return the mean by the records of those who took part."""
+        after = by_records(state, seen, plan, noisy=True)
+        if after is state or seen.ids is None:  # nobody came: nothing was found out
+            return replace(state, method=self._nothing())
+        clients = torch.from_numpy(seen.ids).to(torch.int64)
+        remarks = [seen[name].double().cpu() for name in ("ratio", "std", "accuracy", "shares")]
+        return replace(after, method=Contributions(clients, *remarks))
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
-        if "told" not in state.extra:
+        now = state.method
+        if not len(now.clients):
             return None
-        told = state.extra["told"].cpu().numpy()
-        found = {name: told[:, i] for i, name in enumerate(TOLD)}
-        clients, ratio, std = [str(round(c)) for c in found["client"].tolist()], found["ratio"], found["std"]
+        each = zip(now.clients.tolist(), now.ratio.tolist(), now.std.tolist(), now.shares.tolist(), strict=True)
         return {
-            "ratio": float(ratio.mean()),
-            "ratio_min": float(ratio.min()),
-            "ratio_max": float(ratio.max()),
-            "std": float(std.mean()),  # each client's follows its R, so that what was injected is known afterwards
-            "accuracy": {name: float(found[name].mean()) for name in TOLD[4:]},
-            "shares": [float(s) for s in told[:, len(TOLD) :].mean(axis=0)],  # general records, group 1, ...
-            "clients": {
-                client: {"ratio": r, "std": s, "shares": row[len(TOLD) :]}
-                for client, r, s, row in zip(clients, ratio.tolist(), std.tolist(), told.tolist(), strict=True)
-            },
+            "ratio": float(now.ratio.mean()),
+            "ratio_min": float(now.ratio.min()),
+            "ratio_max": float(now.ratio.max()),
+            "std": float(now.std.mean()),  # each client's follows its R, so that it is known afterwards only
+            "accuracy": dict(zip(SCORED, now.accuracy.mean(dim=0).tolist(), strict=True)),
+            "shares": now.shares.mean(dim=0).tolist(),  # general records, group 1, ...
+            "clients": {str(client): {"ratio": r, "std": s, "shares": shares} for client, r, s, shares in each},
         }
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from sordino.core import check
 from sordino.core.errors import SpecError
-from sordino.methods._recipe import Recipe, Whole
 from sordino.methods.base import Plan
-from sordino.methods.dp_sgd import DpSgd
+from sordino.methods.dp_sgd import DpSgd, Recipe, Whole
 
 __all__ = ["GeoDP"]
 

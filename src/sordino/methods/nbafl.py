@@ -53,7 +53,7 @@ class NbAFL(Method):
         return Message({"update": site.out["update"](update)}), site.kept(mine)
 
     def noise(self, state: State, plan: Plan) -> float | None:
-        return plan.z * self.clip
+        return plan.z * self.clip * float(plan.split**-0.5)
 
 
 def on_the_mean(multiplier: float, bound: float, plan: Plan, round: int) -> Release:

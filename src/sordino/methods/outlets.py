@@ -26,9 +26,13 @@ NUMBERED = re.compile(r"(.*) (#|\d+)$")
 
 
 class Witness(Protocol):
-    """Sees what goes into an outlet and what comes out of it, and may hand back something else (rehearsals)."""
+    """Sees what goes into an outlet and what comes out of it, and may know the latter beforehand (rehearsals)."""
 
-    def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor) -> Tensor: ...
+    def known(self, release: Release, ids: Ints) -> Tensor | None:
+        """Return what the outlet gives these clients, in place of what its mechanism would; None: let it act."""
+
+    def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor, multiplier: Tensor | None) -> None:
+        """Take note of one use."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,9 @@ class Outlets(Mapping[str, "Outlet"]):
     witness: Witness | None = None
     at: Ints | None = None  # the places of these clients among those below
     used: dict[str, Ints] = field(default_factory=dict)  # by outlet: uses of every client
-    outputs: dict[str, Tensor] = field(default_factory=dict)  # by outlet: what it gave last
+    outputs: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # by outlet: what it gave last, its version
+    uneven: set[str] = field(default_factory=set)  # outlets at which clients had multipliers of their own
+    apart: dict[str, Tensor] = field(default_factory=dict)  # by part of the data: of the total, in this round [clients]
 
     def __getitem__(self, name: str) -> Outlet:
         for release in self.releases:
@@ -88,6 +94,18 @@ class Outlets(Mapping[str, "Outlet"]):
             if release.where == "server":
                 self._within(release, message)
 
+    def released(self, message: Message) -> frozenset[str]:
+        """Return the fields that are, as they stand, what an outlet gave: by one mechanism, the same for everyone.
+
+        Whatever else a row holds may tell its client apart, even if it is public: a size, a place, a remark."""
+        alike = [name for name in self.outputs if name not in self.uneven]
+        return frozenset(k for k, value in message.fields.items() if any(self._gave(name, value) for name in alike))
+
+    def _gave(self, name: str, value: Tensor) -> bool:
+        """Return whether a value is what an outlet gave last, and nobody has written into it since."""
+        output, version = self.outputs.get(name, (None, 0))
+        return value is output and _version(value) == version
+
     def _within(self, release: Release, message: Message) -> None:
         """Check that the noise a server will add covers the rows as they are sent."""
         if release.name not in message.fields:
@@ -95,7 +113,7 @@ class Outlets(Mapping[str, "Outlet"]):
         if message.weight is not None and len(message) and float(message.weight.max()) > 1 + SLACK:
             raise RunError(f"rows of {release.name} weigh more than once, and the server's noise is for their bound.")
         value = message[release.name]
-        if value is self.outputs.get(release.name) or not len(value):
+        if self._gave(release.name, value) or not len(value):
             return
         longest = float(value.double().flatten(1).norm(p=release.norm, dim=1).max())
         if release.bound is None or longest > release.bound * (1 + 1e-6):
@@ -126,9 +144,14 @@ class Outlet:
             multiplier = release.multiplier / all_of_them.base * all_of_them.own
         if multiplier is not None:
             self._enough(multiplier)
+            all_of_them.uneven.add(release.name)
         if release.total is not None and release.where == "client":
             self._meter(multiplier)
-        if release.where == "server":
+        witness = all_of_them.witness
+        known = None if witness is None else witness.known(release, all_of_them.rng.ids)
+        if known is not None:
+            output = known
+        elif release.where == "server":
             output = bounded.value
         else:
             use = Use(all_of_them.round, all_of_them.split, multiplier)
@@ -136,9 +159,9 @@ class Outlet:
             if multiplier is not None and bool(torch.isinf(multiplier).any()):
                 silent = torch.isinf(multiplier).reshape(-1, *(1,) * (output.ndim - 1))
                 output = torch.where(silent, torch.zeros((), dtype=output.dtype, device=output.device), output)
-        if all_of_them.witness is not None:
-            output = all_of_them.witness.passed(release, bounded, all_of_them.rng.ids, output)
-        all_of_them.outputs[release.name] = output
+        if witness is not None:
+            witness.passed(release, bounded, all_of_them.rng.ids, output, multiplier)
+        all_of_them.outputs[release.name] = output, _version(output)
         return output
 
     def _bounded(self, x: Tensor | Bounded) -> Bounded:
@@ -197,12 +220,23 @@ class Outlet:
             each = multiplier.double().cpu()
         own = 1.0 if outlets.own is None else outlets.own.double().cpu() / outlets.base
         at = torch.from_numpy(outlets.places)
-        outlets.spent[at] += ((whole * own / each) ** 2)[:, 0]
+        used = ((whole * own / each) ** 2)[:, 0]
+        if release.part:  # a record lies in one part: the dearest one counts
+            spent = outlets.apart.setdefault(release.part, torch.zeros_like(outlets.spent))
+            before = torch.stack([*outlets.apart.values()]).amax(dim=0)[at]
+            spent[at] += used
+            used = torch.stack([*outlets.apart.values()]).amax(dim=0)[at] - before
+        outlets.spent[at] += used
         worst = float(outlets.spent[at].max()) if len(at) else 0.0
         if worst > 1 + SLACK:
             raise RunError(
                 f"the release {release.name} would take a client to {worst:.6g} times the total that the run pays for."
             )
+
+
+def _version(value: Tensor) -> int:
+    """Return how often a tensor was written into; torch counts it, but for tensors of inference mode."""
+    return 0 if value.is_inference() else value._version
 
 
 def along(rng: RowStream, path: str, number: int) -> RowStream:

@@ -16,6 +16,7 @@ plainly where none came. PFA+ (private clients upload projections only) saves by
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -23,12 +24,14 @@ import torch
 from torch import Tensor
 
 from sordino.core import check
-from sordino.core.errors import SpecError
-from sordino.core.rng import RowStream, Stream
-from sordino.core.types import Rows, State, Vector
+from sordino.core.errors import RunError, SpecError
+from sordino.core.message import Message
+from sordino.core.types import Batch, Rows, State, Vector
 from sordino.core.vector import Layout
-from sordino.methods.base import Plan
-from sordino.methods.dp_sgd import DpSgd
+from sordino.methods import _steps
+from sordino.methods.base import Method, Own, Plan, Release, Site
+from sordino.privacy.clip import Bounded
+from sordino.privacy.mechanisms.gaussian import Gaussian
 
 __all__ = ["Pfa"]
 
@@ -36,59 +39,87 @@ TINY = 1e-12  # of the largest squared singular value: below it a direction is r
 
 
 @dataclass(frozen=True)
-class Pfa(DpSgd):
+class Projection:
+    """What the server knows beside the model, and what it did in the last round."""
+
+    ends: Tensor  # where the parameters of the model end [parameters]
+    public: int  # messages of public clients,
+    others: int  # and of the others
+    kept: float  # share of the others' squared distance from the public mean that was kept
+
+
+@dataclass(frozen=True)
+class Pfa(Method):
+    clip: float = 1.0  # C: bound on the L2 norm of one record's gradient
+    batch_sampling: str = "poisson"  # or "fixed": batches of a fixed size, accounted under replace
     dims: int = 1  # k: directions that messages of clients with small budgets are projected on; 0: not projected
     top_share: float = 0.1  # of the clients, that count as public: those with the largest budgets, and their equals
     weighting: str = "count"  # or "budget": messages weigh by 1 / noise multiplier
 
-    units: ClassVar[tuple[str, ...]] = ("record",)
-    channels: ClassVar[tuple[str, ...]] = ("direct",)
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedavgm", "fedopt", "fedprox")
     own_noise: ClassVar[bool] = True
+    noisy_steps: ClassVar[bool] = True
+    by_records: ClassVar[bool] = True
+    reads: ClassVar[str] = "rows"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check.positive(clip=self.clip)
+        check.one_of(_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
         check.non_negative(dims=self.dims)
         if self.dims != 0:
             check.count(dims=self.dims)  # whole
         check.probability(top_share=self.top_share)
         check.one_of(("count", "budget"), weighting=self.weighting)
 
-    def begin(self, state: State, layout: Layout, plan: Plan) -> State:
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        return _steps.releases(plan, Gaussian(plan.z), self.clip, self.batch_sampling)
+
+    def variables(self, state: State, layout: Layout, plan: Plan) -> Projection:
         if not plan.multipliers:
             raise SpecError(
                 "pfa is for clients with budgets of their own: give budgets, such as 0.5:0.5,5:0.5, or use dp-sgd."
             )
-        ends = torch.tensor([slot.stop for slot in layout.slots])
-        state = plan.algorithm.begin(state, layout)
-        return replace(state, extra=state.extra | {"ends": ends, "seen": torch.zeros(3, dtype=torch.float64)})
+        return Projection(torch.tensor([slot.stop for slot in layout.slots]), 0, 0, 0.0)
 
-    def release(self, rows: Rows, sizes: tuple[int, ...], state: State, plan: Plan, rng: RowStream) -> Rows:
-        """Two more columns, public: a one (whatever weighs the message weighs it too) and the noise multiplier."""
-        z = plan.z_of(rng.ids, rows).reshape(-1, 1)
-        return torch.cat([rows, torch.ones_like(z), z], dim=1)
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Send updates multiplied by the clients' shares of the records: the server projects these products."""
+        gradients = site.model.gradients
 
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
-        body, count, noise = rows[:, :-2].double(), rows[:, -2].double(), rows[:, -1].double()
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+            return Bounded(gradients.sums(weights, batch, self.clip, seeds=seeds, groups=groups), self.clip)
+
+        rows, mine = _steps.steps(state, site, clipped, site.out["gradient"], self.batch_sampling)
+        return Message({"update": rows * _steps.weights(site, rows)[:, None]}), site.kept(mine)
+
+    def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        body = seen.weighed()["update"].double()
+        count = body.new_ones(len(seen)) if seen.weight is None else seen.weight.double()
         answers = plan.expected_answers(state.round)
         kept = 1.0
-        public = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-        if not len(rows):
+        public = torch.ones(len(seen), dtype=torch.bool, device=body.device)
+        if not len(seen):
             mean = body.sum(dim=0)
         else:
-            z = noise / count
+            if seen.ids is None:
+                raise RunError("pfa weighs messages by their senders' budgets: use channel = direct.")
+            z = plan.z_of(seen.ids, state.params)[:, 0].double()
             weight = 1 / z if self.weighting == "budget" else torch.ones_like(z)
             public = z <= self._threshold(plan)
             mean, kept = self._mean(body, count, weight, public, state)
             mean = mean * count.sum() / answers
-        after = plan.algorithm.update(state, mean.to(rows.dtype), plan.server(answers / plan.population))
-        seen = torch.tensor([float(public.sum()), float((~public).sum()), kept], dtype=torch.float64)
-        return replace(after, extra=after.extra | {"seen": seen})
+        after = plan.algorithm.update(state, mean.to(state.params.dtype), plan.server(answers / plan.population))
+        done = replace(state.method, public=int(public.sum()), others=int((~public).sum()), kept=kept)
+        return replace(after, method=done)
+
+    def noise(self, state: State, plan: Plan) -> float | None:
+        local, own = plan.now(state), plan.multipliers or (plan.z,)
+        steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
+        return local.learning_rate * math.sqrt(steps) * (sum(own) / len(own)) * self.clip / batch
 
     def _threshold(self, plan: Plan) -> float:
         """The largest noise multiplier of a public client."""
         place = max(1, int(self.top_share * plan.population)) - 1
-        return sorted(plan.multipliers)[place] * (1 + 1e-5)  # the column is float32
+        return sorted(plan.multipliers)[place] * (1 + 1e-5)  # Plan.z_of rounds to float32
 
     def _mean(self, body: Rows, count: Tensor, weight: Tensor, public: Tensor, state: State) -> tuple[Vector, float]:
         """The mean message, and how much of the others' squared length is left; body[i] is message i times count[i]."""
@@ -103,7 +134,7 @@ class Pfa(DpSgd):
         messages = body[public] / count[public, None]
         centre = messages.mean(dim=0) if len(messages) > 1 else torch.zeros_like(known)
         projected, start = torch.empty_like(others), 0
-        for end in state.extra["ends"].tolist():
+        for end in state.method.ends.tolist():
             v = subspace((messages - centre)[:, start:end], self.dims)
             projected[start:end] = centre[start:end] + v @ (v.T @ (others - centre)[start:end])
             start = end
@@ -111,8 +142,8 @@ class Pfa(DpSgd):
         return share * known + (1 - share) * projected, left
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any]:
-        public, others, left = state.extra["seen"].tolist()
-        return {"public": int(public), "others": int(others), "kept": left}
+        done = state.method
+        return {"public": done.public, "others": done.others, "kept": done.kept}
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         if not self.dims or not rounds:

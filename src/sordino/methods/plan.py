@@ -12,11 +12,13 @@ from sordino.algorithms.fedavg import FedAvg
 from sordino.algorithms.local import Local
 from sordino.channels.base import Channel
 from sordino.channels.direct import Direct
-from sordino.core.rng import Ints
+from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Model, State
+from sordino.methods.outlets import stream_along
 from sordino.methods.stragglers import Stragglers
 from sordino.privacy.crowd import Crowd
-from sordino.privacy.samplers import Sampler
+from sordino.privacy.release import DICE
+from sordino.privacy.samplers import FixedSize, Sampler
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Plan:
     public: Public | None = None  # data that the server may use; clients get a plan without it,
     server_data: bool = False  # which says whether there are any
     capped: bool = False  # whether clients' own budgets may keep them out of rounds
+    dice: Stream | None = None  # public randomness of the server in a merge; clients get none, and no noise is from it
 
     @property
     def z(self) -> float:
@@ -72,8 +75,22 @@ class Plan:
     @property
     def everyone(self) -> bool:
         """Whether every client answers in every round, so that the noise of all of them is always there."""
-        always = self.share >= 1 and self.participations >= self.rounds and not self.stragglers.joining[0]
-        return always and self.stragglers.none and not self.capped
+        return self.share >= 1 and self._nobody_missing
+
+    @property
+    def _nobody_missing(self) -> bool:
+        """Whether every client that is drawn takes part and answers in time, whatever was drawn before."""
+        there = self.participations >= self.rounds and not self.stragglers.joining[0]
+        return there and self.stragglers.none and not self.capped
+
+    @property
+    def _sure(self) -> int:
+        """How many clients are sure to answer in a round in which a given one does: a Poisson draw makes none sure."""
+        if self.everyone:
+            return self.population
+        if isinstance(self.sampler, FixedSize) and self._nobody_missing:
+            return min(self.sampler.size, self.population)
+        return 1
 
     @property
     def split(self) -> int:
@@ -83,8 +100,9 @@ class Plan:
     @property
     def crowd(self) -> Crowd:
         """Among whom the channel hides a client's message."""
-        sure = self.population if self.everyone else 1
-        return Crowd(self.population, self.everyone, self.colluders, self.sizes[-1] / self.mean_client, sure)
+        single = self.sizes == (1,) and self.clients_per_user == 1
+        heaviest = self.sizes[-1] / self.mean_client
+        return Crowd(self.population, self.everyone, self.colluders, heaviest, self._sure, single)
 
     @property
     def smallest_client(self) -> int:
@@ -111,6 +129,12 @@ class Plan:
     def server(self, heard: float, noisy: bool = True) -> Server:
         """What the server's step may read; `heard` is the share of the clients whose messages are in the mean."""
         return Server(self.server_lr, heard, noisy, self.local, self.mean_steps)
+
+    def merging(self, round: Stream) -> Plan:
+        """Return the plan as the server has it while it merges, given the stream of the round.
+
+        The dice have a stream of their own, which no release of the server may name as its key."""
+        return replace(self, dice=stream_along(round, DICE))
 
     def now(self, state: State) -> Local:
         """How clients train in the round that begins with this state: the schedule sets the learning rate."""

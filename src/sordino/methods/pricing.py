@@ -5,12 +5,23 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from sordino.core.types import State
-from sordino.methods import harmonizer
+import torch
+
+from sordino.core.errors import RunError
+from sordino.core.message import Message
+from sordino.core.types import Batch, State
+from sordino.methods import _steps, harmonizer
 from sordino.methods.base import Method
 from sordino.methods.plan import Plan
 from sordino.privacy import derive
 from sordino.privacy.events import Cost
+from sordino.privacy.release import Release
+
+
+def declared(method: Method, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+    """Return the releases of a round, each with the phase that it belongs to."""
+    first = method.phases[0]
+    return tuple(r if r.phase else replace(r, phase=first) for r in method.releases(plan, round, state))
 
 
 def setting(method: Method, plan: Plan) -> derive.Setting:
@@ -19,16 +30,26 @@ def setting(method: Method, plan: Plan) -> derive.Setting:
     return derive.Setting(plan.channel, crowd, plan.sampler, plan.clients_per_user, method.linear(plan))
 
 
+def check_weights(method: Method, plan: Plan, message: Message, data: Batch) -> None:
+    """Refuse weights other than those for which the noise that adds up in a sum was priced."""
+    if message.weight is None or not len(message) or not method.linear(plan):
+        return
+    priced = torch.tensor(_steps.units(data, plan)) / plan.mean_client if method.by_records else torch.ones(1)
+    if bool(((message.weight.double().cpu() - priced).abs() > 1e-5 * priced.max()).any()):
+        how = "by records, relative to the mean client" if method.by_records else "once each: set by_records otherwise"
+        raise RunError(f"the noise in a sum of these rows is priced for rows that count {how}.")
+
+
 def costs(method: Method, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Cost, ...]:
     """Return what one participation in a round costs, by viewer; by the public plan where no state is given."""
-    return derive.costs(method.releases(plan, round, state), setting(method, plan))
+    return derive.costs(declared(method, plan, round, state), setting(method, plan))
 
 
 def whole(method: Method, plan: Plan) -> tuple[Cost, ...] | None:
     """Return what the run costs where noise is chosen on the way or correlated over the rounds; else None.
 
     The calibrated noise multiplier is then that of the whole run, and the outlets keep every client to it."""
-    return derive.whole(method.releases(plan), setting(method, plan))
+    return derive.whole(declared(method, plan), setting(method, plan))
 
 
 def planned(method: Method, plan: Plan, round: int = 0) -> tuple[Cost, ...]:

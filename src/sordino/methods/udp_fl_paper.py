@@ -45,31 +45,30 @@ and learning rate, optimiser and model are those of the run. Sound form: udp_fl.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from sordino.algorithms.base import Algorithm
 from sordino.core import check
 from sordino.core.errors import SpecError
-from sordino.core.rng import RowStream, Stream
-from sordino.core.types import Batch, Model, Rows, State
+from sordino.core.message import Message
+from sordino.core.types import Batch, Rows, State
 from sordino.core.vector import Layout
-from sordino.methods import _kinds, harmonizer, low_loss_path
+from sordino.methods import _kinds, _steps, harmonizer
 from sordino.methods import _printed_harmonizer as printed
 from sordino.methods import _udp_fl_code as code
 from sordino.methods import local as training
-from sordino.methods._udp_fl_code import MAX_NORM, SCALE, STD, STEP
+from sordino.methods._harmonised import gaussian_run
+from sordino.methods._udp_fl_code import MAX_NORM
+from sordino.methods._udp_server import Guide
 from sordino.methods.augment import augment
-from sordino.methods.base import Claim, Plan
-from sordino.methods.dp_sgd import DpSgd, Groups
-from sordino.methods.udp_fl import UdpFl, pulled
+from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
 from sordino.privacy.clip import Bounded, clip_rows
-from sordino.privacy.events import Composed, Cost, Event, NonPrivate, Repeated, Sampled
-from sordino.privacy.events import Gaussian as GaussianEvent
-from sordino.privacy.mechanisms.laplace import LaplaceL2Event
-from sordino.privacy.mechanisms.staircase import PerCoordinateStaircaseEvent, best_gamma
+from sordino.privacy.events import Event
+from sordino.privacy.release import Unproven
 
 __all__ = ["UdpFlPaper"]
 
@@ -77,12 +76,22 @@ OPEN = (
     "every client picks its mechanism and its clip by exact statistics of its private gradients, and both show in the "
     "shape and the size of its noise"
 )
-KEPT = len(printed.KEPT)  # columns that a client keeps of its last choice
-TOLD = 2 + KEPT  # and that it tells: 1, which client it is, what it keeps
+CHOICE = "choice"  # the name under which clients keep, and tell, their last choice
 
 
 @dataclass(frozen=True)
-class UdpFlPaper(DpSgd):
+class Printed:
+    """What the server knows beside the model."""
+
+    told: Tensor | None = None  # [clients, 1 + KEPT]: which client, and its choice, of the last round
+    w_max: Tensor | None = None  # [dim]: the model that clients with smaller budgets are pulled to
+    path: Tensor | None = None  # [2, points]: losses along a path of the server's, and straight across
+
+
+@dataclass(frozen=True)
+class UdpFlPaper(Method):
+    clip: float = 1.0  # C: bound on the L2 norm of one record's gradient
+    batch_sampling: str = "poisson"  # the only one that it is calibrated for
     mechanism: str = "staircase"  # gaussian, laplace, staircase, or auto (every client picks by its gradients)
     reading: str = "1-d"  # 1-d (each coordinate a query of its own) or code (the published code's defaults)
     profile: str = "standard"  # auto: whose weights the score takes: standard, medical, iot, or a mixture: iot:0.3,...
@@ -97,6 +106,9 @@ class UdpFlPaper(DpSgd):
     path_pairs: int = 4  # paths at most
 
     private: ClassVar[bool] = False
+    reads: ClassVar[str] = "rows"
+    by_records: ClassVar[bool] = True
+    noisy_steps: ClassVar[bool] = True
     own_noise: ClassVar[bool] = True
     units: ClassVar[tuple[str, ...]] = ("record",)
     algorithms: ClassVar[tuple[str, ...]] = (
@@ -105,7 +117,8 @@ class UdpFlPaper(DpSgd):
     channels: ClassVar[tuple[str, ...]] = ("direct",)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check.positive(clip=self.clip)
+        check.one_of(_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
         check.one_of(("auto", *printed.MECHANISMS), mechanism=self.mechanism)
         check.one_of(("1-d", "code"), reading=self.reading)
         _kinds.parse("profile", self.profile, tuple(harmonizer.PROFILES))
@@ -120,24 +133,31 @@ class UdpFlPaper(DpSgd):
             raise SpecError("mechanism = auto: the published code has no Harmonizer. Use reading = 1-d.")
         if self.batch_sampling != "poisson":
             raise SpecError("udp-fl-paper calibrates its noise for Poisson batches: use batch_sampling = poisson.")
-        self._server()  # looks at the keys of the path
+        self.guide  # checks the keys of the path  # noqa: B018
+
+    @property
+    def guide(self) -> Guide:
+        """The sound form's penalty and path, which ask for nothing but what was released."""
+        return Guide(self.penalty, self.path, self.path_steps, self.path_lr, self.path_pairs)
+
+    def uses_public(self) -> bool:
+        return self.guide.curved
 
     # --- how much noise, and what it costs
 
-    def multiplier(self, plan: Plan, round: int) -> float:
-        """Noise scale over the clip, as of one number: b = z C, and lambda = 1 / z with step C.
+    def multiplier(self, plan: Plan) -> float:
+        """Return the noise scale over the clip, as of one number: b = z C, and lambda = 1 / z with step C.
 
         The least of all clients; with auto, that of the Gaussian version."""
         if plan.multipliers:
             return min(plan.multipliers)
-        if plan.noise_multiplier is not None:
-            return plan.noise_multiplier
+        return self.claimed_noise(plan) if plan.noise_multiplier is None else plan.noise_multiplier
+
+    def claimed_noise(self, plan: Plan) -> float:
         return harmonizer.calibrated(self._run(plan), printed.leaf(self._calibrated), float(plan.epsilon), plan.delta)
 
     def _run(self, plan: Plan) -> Event:
-        """All that a client releases, with Gaussian noise of multiplier one."""
-        (cost,) = super().costs(replace(plan, noise_multiplier=1.0, multipliers=()))
-        return Repeated(cost.event, plan.participations)
+        return gaussian_run(plan, self.batch_sampling)
 
     @property
     def _calibrated(self) -> str:
@@ -147,7 +167,7 @@ class UdpFlPaper(DpSgd):
     def budgets(self, plan: Plan) -> dict[float, float]:
         """By the clients' multipliers: the epsilon that is claimed for them."""
         if not plan.multipliers and plan.noise_multiplier is None:
-            return {self.multiplier(plan, 0): float(plan.epsilon)}
+            return {self.claimed_noise(plan): float(plan.epsilon)}
         own = sorted(set(plan.multipliers) or {plan.z})
         return {z: printed.claimed(self._run(plan), self._calibrated, z, plan.delta) for z in own}
 
@@ -157,40 +177,13 @@ class UdpFlPaper(DpSgd):
         most = max(found.values())
         return {z: (most - e) / most for z, e in found.items()}
 
-    def costs(self, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        if self.reading == "code":
+            return code.releases(self.mechanism, plan)
         if self.mechanism == "auto":
-            return (Cost("record", "add/remove", "server", NonPrivate(OPEN)),)
-        if self.reading == "1-d":
-            return tuple(replace(c, event=self._true(c.event, plan.dim)) for c in super().costs(plan, round))
-        event: Event
-        if self.mechanism == "staircase":
-            event = NonPrivate(
-                f"a record moves a batch's gradient by up to {2 * MAX_NORM / STEP:g} steps of the staircase, in every "
-                "coordinate"
-            )
-        else:
-            noise = GaussianEvent(STD / (2 * MAX_NORM)), LaplaceL2Event(SCALE / (2 * MAX_NORM))
-            event = Repeated(noise[self.mechanism == "laplace"], max(plan.local.count(n) for n in plan.sizes))
-            if "losses" in plan.algorithm.needs:
-                event = NonPrivate("the clients' losses are sent as they are")
-        return (Cost("record", "replace", "server", event),)
-
-    def _true(self, event: Event, dim: int) -> Event:
-        """The noise of one number, on each of dim numbers: what it costs under an L2 clip."""
-        match event:
-            case GaussianEvent(z) if self.mechanism == "staircase" and dim > 1:
-                lam = min(printed.STEEPEST, 1 / z)
-                return PerCoordinateStaircaseEvent(lam, best_gamma(lam), dim, 2)
-            case GaussianEvent(z) if self.mechanism == "laplace" and dim > 1:
-                return LaplaceL2Event(z)
-            case Repeated(inner, count):
-                return Repeated(self._true(inner, dim), count)
-            case Sampled(inner, rate, relation):
-                return Sampled(self._true(inner, dim), rate, relation)
-            case Composed(events):
-                return Composed(tuple(self._true(e, dim) for e in events))
-            case _:
-                return harmonizer.of(event, printed.leaf(self.mechanism))
+            return _steps.releases(plan, Unproven(OPEN, printed.EachItsOwn(OPEN)), self.clip, self.batch_sampling)
+        one = printed.OneNumber(self.multiplier(plan), self.mechanism, plan.dim)
+        return _steps.releases(plan, one, self.clip, self.batch_sampling)
 
     def claim(self, plan: Plan) -> Claim | None:
         source = "Feng et al. (2025), UDP-FL, Sections 3.3 and 5.2"
@@ -217,62 +210,70 @@ class UdpFlPaper(DpSgd):
 
     # --- clients
 
-    def _server(self) -> UdpFl:
-        """The sound form's penalty and path, which ask for nothing but what was released."""
-        way = {k: getattr(self, k) for k in ("penalty", "path", "path_steps", "path_lr", "path_pairs")}
-        return UdpFl(mechanism="gaussian", clip=self.clip, **way)
-
-    def uses_public(self) -> bool:
-        return self.path in low_loss_path.CURVES
-
-    def begin(self, state: State, layout: Layout, plan: Plan) -> State:
+    def variables(self, state: State, layout: Layout, plan: Plan) -> Printed:
         if self.reading == "code" and plan.multipliers:
             raise SpecError("budgets: the published code uses no epsilon, so no client's either. Use reading = 1-d.")
-        return self._server().begin(state, layout, plan)
+        return Printed(w_max=self.guide.start(state, plan))
 
-    def fresh(self, state: State, clients: int, plan: Plan) -> Rows:
-        """With auto the last columns are the client's last choice; -1: none yet."""
-        theirs = super().fresh(state, clients, plan)
-        mine = KEPT if self.mechanism == "auto" else 0
-        return torch.cat([theirs, theirs.new_full((clients, mine), -1.0)], dim=1)
-
-    def add(self, sums: Bounded, z: float | Tensor, state: State, plan: Plan, rng: RowStream) -> Rows:
-        if isinstance(z, float):
-            return printed.add(self.mechanism, z, sums, rng)
-        wide = sums.value.new_full((len(z), 1), sums.bound)
-        return printed.add_each(sums.value, [self.mechanism] * len(z), z[:, 0].tolist(), wide, rng)
-
-    def _noise_of(self, state: State, plan: Plan, rng: RowStream) -> float | Tensor:
-        if plan.multipliers:
-            return plan.z_of(rng.ids, torch.zeros(0, dtype=torch.float64))
-        return self.multiplier(plan, state.round)
-
-    def train(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
-        """After the algorithm's message: columns that penalty and path need, then (auto) what was chosen."""
-        server, within = self._server(), plan
-        if server._pulls(plan):
-            strength, goal = self.strengths(plan), state.extra["w_max"]
-            pull = goal.new_tensor([strength[plan.multipliers[int(i)]] for i in rng.ids])[:, None]
-            within = replace(plan, algorithm=pulled(plan.algorithm, lambda w: pull * (w - goal)))
+    def keeps(self, state: State, clients: int, plan: Plan) -> Own:
+        """With auto the client's last choice; -1: none yet."""
         if self.mechanism != "auto":
-            way = self._as_in_the_code if self.reading == "code" else super().train
-            rows, own = way(state, data, own, model, within, rng)
-            return torch.cat([rows, *server._columns(data, rows, plan, rng)], dim=1), own
-        asked = self._asked(plan, rng.ids.tolist())
-        kept = self._choices(state, data, own[:, -KEPT:], model, plan, rng)
-        names = [printed.MECHANISMS[int(i)] for i in kept[:, 0].tolist()]
-        scales = [printed.terms(a)[name].scale for a, name in zip(asked, names, strict=True)]
-        once = _Once(**vars(self), names=tuple(names), scales=tuple(scales), bounds=printed.bounds(kept, self.clip))
-        rows, own = DpSgd.train(once, state, data, own[:, :-KEPT], model, within, rng)
-        ids = torch.from_numpy(rng.ids).to(kept)[:, None]
-        told = torch.cat([torch.ones_like(ids), ids, kept], dim=1)
-        columns = server._columns(data, rows, plan, rng)
-        return torch.cat([rows, *columns, told], dim=1), torch.cat([own, kept], dim=1)
+            return {}
+        return {CHOICE: torch.full((clients, len(printed.KEPT)), -1.0, dtype=torch.float64)}
+
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        within = self.guide.pull(state, site, self.strengths(site.plan)) if self.guide.pulls(site.plan) else None
+        fields, kept = self.guide.fields(site), dict[str, Tensor]()
+        if self.mechanism == "auto":
+            kept = {CHOICE: self._choices(state, site)}
+            rows, mine = self._harmonised(state, site, kept[CHOICE], within)
+        elif self.reading == "code":
+            rows, mine = self._as_in_the_code(state, site)
+        else:
+            rows, mine = self._alike(state, site, within)
+        return Message({"update": rows} | fields | kept, _steps.weights(site, rows)), site.kept(mine, **kept)
+
+    def _alike(self, state: State, site: Site, within: Algorithm | None) -> tuple[Rows, Rows]:
+        """Train with one mechanism for all; clients may have scales of their own."""
+        plan, own = site.plan, None
+        if plan.multipliers:
+            own = plan.z_of(site.rng.ids, torch.zeros(0, dtype=torch.float64))
+
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+            sums = site.model.gradients.sums(weights, batch, self.clip, seeds=seeds, groups=groups)
+            return Bounded(sums, self.clip)
+
+        out = site.out
+        return _steps.steps(
+            state,
+            site,
+            clipped,
+            lambda sums: out["gradient"](sums, own),
+            self.batch_sampling,
+            within,
+            lambda sums: out["losses"](sums, own),
+        )
+
+    def _harmonised(self, state: State, site: Site, choice: Tensor, within: Algorithm | None) -> tuple[Rows, Rows]:
+        """Train with what every client chose: its mechanism, its scale and its bound."""
+        asked, like = self._asked(site.plan, site.rng.ids.tolist()), state.params
+        names = tuple(printed.MECHANISMS[int(i)] for i in choice[:, 0].tolist())
+        scales = tuple(printed.terms(a)[name].scale for a, name in zip(asked, names, strict=True))
+        bounds = printed.bounds(choice, self.clip).to(like)
+        wide = bounds.expand(-1, site.model.layout.dim).contiguous()
+
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+            sums = site.model.gradients.sums(weights, batch, 1.0, seeds=seeds, groups=groups, scale=wide)
+            return printed.Chosen(sums, self.clip, names=names, scales=scales, bounds=bounds)
+
+        def losses(sums: Bounded) -> Rows:
+            cap = sums.value.new_full((len(names), 1), sums.bound)
+            return site.out["losses"](printed.Chosen(sums.value, sums.bound, names=names, scales=scales, bounds=cap))
+
+        return _steps.steps(state, site, clipped, site.out["gradient"], self.batch_sampling, within, losses)
 
     def _asked(self, plan: Plan, clients: list[int]) -> list[printed.Asked]:
-        """What is asked of these clients' noise."""
+        """Return what is asked of these clients' noise."""
         budgets, run = self.budgets(plan), self._run(plan)
         own = plan.multipliers or tuple(budgets) * plan.population
         dealt = _kinds.deal(self.profile, self.resources, self.data, plan.population)
@@ -282,45 +283,48 @@ class UdpFlPaper(DpSgd):
             for i, k in zip(clients, kinds, strict=True)
         ]
 
-    def _choices(self, state: State, data: Batch, kept: Rows, model: Model, plan: Plan, rng: RowStream) -> Rows:
-        """The clients' last choices, after those for whom it is time have chosen again."""
+    def _choices(self, state: State, site: Site) -> Tensor:
+        """Return the clients' last choices, after those for whom it is time have chosen again."""
+        data, plan, kept = site.data, site.plan, site.own[CHOICE].cpu()
         due = kept[:, 0] < 0
         if self.reselect:
             due |= state.round + 1 - kept[:, printed.KEPT.index("round")] >= self.reselect
         if not bool(due.any()):
             return kept
-        found = printed.statistics(state.params, data, model, rng.at("look").integers())
-        asked, features = self._asked(plan, rng.ids.tolist()), math.prod(data.x.shape[1:])
+        found = printed.statistics(state.params, data, site.model, site.rng.at("look").integers()).cpu()
+        asked, features = self._asked(plan, site.rng.ids.tolist()), math.prod(data.x.shape[1:])
         every = zip(found.tolist(), data.sizes, asked, strict=True)
         words = [printed.words(one[0], one[1], n, features, plan.population, a.data) for one, n, a in every]
         return torch.where(due[:, None], printed.chosen(kept, state.round + 1, asked, words, found), kept)
 
-    def _as_in_the_code(
-        self, state: State, data: Batch, own: Rows, model: Model, plan: Plan, rng: RowStream
-    ) -> tuple[Rows, Rows]:
+    def _as_in_the_code(self, state: State, site: Site) -> tuple[Rows, Rows]:
+        plan, data, rng = site.plan, site.data, site.rng
         local = plan.now(state)
 
         def gradient(weights: Tensor, batch: Batch, number: int) -> Rows:
-            """The mean gradient of the batch, clipped as a whole, with the code's noise."""
+            """Return the mean gradient of the batch, clipped as a whole, with the code's noise."""
             seen, groups = augment(batch, local.augment, local.views, rng.at("augment", number))
             seeds = rng.at("model", number).integers()
-            sums = model.gradients.sums(weights, seen, None, seeds=seeds, groups=groups)
+            sums = site.model.gradients.sums(weights, seen, None, seeds=seeds, groups=groups)
             size = torch.tensor(batch.sizes, device=sums.device, dtype=sums.dtype)[:, None].clamp_min(1)
-            return code.add(self.mechanism, clip_rows(sums / size, MAX_NORM), rng.at("noise", number))
+            return site.out["gradient"](clip_rows(sums / size, MAX_NORM))
 
-        rows, own = training.sgd(state, data, own, model, plan, rng, gradient)
-        weights = torch.tensor(data.sizes, device=rows.device, dtype=rows.dtype) / plan.mean_client
-        return rows * weights[:, None], own
+        counts = plan.stragglers.steps([local.count(n) if n else 0 for n in data.sizes], rng.at("slow"))
+        losses = None
+        if "losses" in plan.algorithm.needs:
+            losses = site.out["losses"](training.mean_losses(state, data, site.model))
+        return training.run(state, site, counts, training.batches(data, local, counts, rng), gradient, losses)
 
     # --- server, and the record
 
-    def merge(self, state: State, rows: Rows, plan: Plan, rng: Stream) -> State:
-        if self.mechanism != "auto":
-            return self._server().merge(state, rows, plan, rng)
-        after = self._server().merge(state, rows[:, :-TOLD], plan, rng)
-        told = rows[:, -TOLD:].double().cpu()
-        told = told / told[:, :1]  # whatever an answer counts (stragglers), what it says stays
-        return replace(after, extra=after.extra | {"told": told})
+    def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        answers = plan.expected_answers(state.round)
+        mean, changes = self.guide.guided(state, seen, seen.total("update")["update"][0] / answers, plan)
+        if self.mechanism == "auto" and seen.ids is not None:
+            who = torch.from_numpy(seen.ids).double()[:, None]
+            changes["told"] = torch.cat([who, seen[CHOICE].cpu()], dim=1)
+        after = plan.algorithm.update(state, mean, plan.server(answers / plan.population))
+        return replace(after, method=replace(state.method, **changes))
 
     def noise(self, state: State, plan: Plan) -> float | None:
         if self.mechanism == "auto" or (plan.multipliers and self.mechanism == "staircase"):
@@ -328,30 +332,31 @@ class UdpFlPaper(DpSgd):
         if self.reading == "code":
             steps = plan.local.count(plan.smallest_client)
             return plan.now(state).learning_rate * math.sqrt(steps) * code.deviation(self.mechanism)
-        own = plan.multipliers or (self.multiplier(plan, state.round),)
+        own = plan.multipliers or (self.multiplier(plan),)
         return self._in_message(sum(printed.deviation(self.mechanism, z) for z in own) / len(own), state, plan)
 
     def _in_message(self, deviation: float, state: State, plan: Plan) -> float:
-        """In a client's message, of noise with this deviation times the clip in every step."""
+        """Return the deviation in a client's message of noise with this deviation times the clip in every step."""
         local = plan.now(state)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
         return local.learning_rate * math.sqrt(steps) * deviation * self.clip / batch
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
         out: dict[str, Any] = {}
+        known: Printed = state.method
         before = replace(state, round=max(0, state.round - 1))
-        if "told" in state.extra:
-            asked = self._asked(plan, [round(c) for c in state.extra["told"][:, 1].tolist()])
-            found, deviation = printed.record(state.extra["told"][:, 1:], asked, self.clip)
+        if known.told is not None:
+            asked = self._asked(plan, [round(c) for c in known.told[:, 0].tolist()])
+            found, deviation = printed.record(known.told, asked, self.clip)
             one = {} if deviation is None or plan.multipliers else {"std": self._in_message(deviation, before, plan)}
             out |= found | one
         if plan.multipliers and self.mechanism == "staircase":
             each = {z: printed.deviation("staircase", z) for z in sorted(set(plan.multipliers))}
             out["deviations"] = {f"{z:.6g}": self._in_message(d, before, plan) for z, d in each.items()}
-        if self._server()._pulls(plan) and state.round <= 1:
+        if self.guide.pulls(plan) and state.round <= 1:
             out["penalty"] = {f"{z:.6g}": s for z, s in self.strengths(plan).items()}
-        if "path" in state.extra:
-            out["path_loss"], out["straight_loss"] = state.extra["path"].tolist()
+        if known.path is not None:
+            out["path_loss"], out["straight_loss"] = known.path.tolist()
         return out or None
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
@@ -371,30 +376,3 @@ class UdpFlPaper(DpSgd):
                 told = f"mean loss between the first two models {along:.4g} on the path, {straight:.4g} straight across"
                 out.append(f"Round {number}: {told}.")
         return out
-
-
-@dataclass(frozen=True)
-class _Once(UdpFlPaper):
-    """The same for one round of training, with what every client chose."""
-
-    names: tuple[str, ...] = ()
-    scales: tuple[float, ...] = ()
-    bounds: Tensor | None = field(default=None)  # [clients, 1]; None: the bound of what is noised
-
-    def _noise_of(self, state: State, plan: Plan, rng: RowStream) -> Tensor:
-        return torch.tensor(self.scales, dtype=torch.float64)[:, None]
-
-    def _losses(self, state: State, data: Batch, model: Model, plan: Plan, rng: RowStream) -> Tensor:
-        return super(_Once, replace(self, bounds=None))._losses(state, data, model, plan, rng)
-
-    def clipped(
-        self, weights: Tensor, batch: Batch, model: Model, state: State, plan: Plan, seeds: list[int], groups: Groups
-    ) -> Bounded:
-        if self.bounds is None:
-            raise TypeError("a round of training needs the clients' bounds")
-        scale = self.bounds.expand(-1, model.layout.dim).contiguous()
-        return Bounded(model.gradients.sums(weights, batch, 1.0, seeds=seeds, groups=groups, scale=scale), self.clip)
-
-    def add(self, sums: Bounded, z: float | Tensor, state: State, plan: Plan, rng: RowStream) -> Rows:
-        wide = sums.value.new_full((len(self.names), 1), sums.bound) if self.bounds is None else self.bounds
-        return printed.add_each(sums.value, self.names, self.scales, wide, rng)

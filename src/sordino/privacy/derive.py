@@ -2,20 +2,21 @@
 
     price(viewer) = clients' draw( channel.cost( records' draw( releases ), viewer ) )
 
-The draw of clients is left to price.py. Releases of one participation compose; those of different parts of the data are
-alternatives; Gaussian noise that a trusted server adds to several sums of one round is one Gaussian release. Where a
-`total` is declared, the run costs one use of it, whatever the rounds cost.
+The draw of clients is left to price.py. Releases of one participation compose; the channel carries the message of each
+phase by itself, so it is asked for each. Releases of different parts of the data are alternatives; Gaussian noise that
+a trusted server adds to several sums of one round is one Gaussian release. Where a `total` is declared, the run costs
+one use of it, whatever the rounds cost.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from sordino.core.errors import SpecError
-from sordino.privacy.algebra import grouped
+from sordino.privacy.algebra import grouped, of_replaced_units
 from sordino.privacy.crowd import Crowd
 from sordino.privacy.events import Composed, Cost, Event, Gaussian, NonPrivate, Parallel, Repeated
 from sordino.privacy.release import Release
@@ -61,20 +62,37 @@ def costs(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...]:
 
 def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | None:
     """Return what the run costs, whatever its rounds do; None where no release has a total."""
-    pooled = [r for r in releases if r.total is not None]
+    pooled = [(r, r.total) for r in releases if r.total is not None]
     if not pooled:
         return None
-    if any(r.total != pooled[0].total for r in releases if not r.onto):
+    if any(r.total != pooled[0][1] for r in releases if not r.onto):
         raise SpecError("releases with a total share one: all releases of a method must name the same total.")
-    first = pooled[0]
+    first, total = pooled[0]
     copies = setting.copies if first.where == "client" and first.unit == "user" else 1
+    # what single messages promise is chosen on the way, so nobody is sure to send one that is as good as another's
+    alone = replace(setting, crowd=replace(setting.crowd, sure=1))
 
     def event(release: Release) -> Event:
-        assert release.total is not None
-        one = _moved(release.total.event(setting.split), release, releases, setting)
+        one = _moved(total.event(setting.split), release, releases, setting)
         return one if copies == 1 else Repeated(one, copies)
 
-    return _costs([first, *(r for r in releases if r.onto)], setting, event)
+    return _costs([first, *(r for r in releases if r.onto)], alone, event)
+
+
+def once(releases: Sequence[Release], relation: str, copies: int = 1, changed: bool = False) -> Event:
+    """Return the cost of releases that are made once, beside the rounds, of everyone's data.
+
+    `relation` is that of the rounds with which it is composed; `changed` says that a unit comes and goes inside clients
+    that stay, so that they change in place. One party's noise covers all copies of a unit at once, else each pays."""
+    found = []
+    for release in releases:
+        event = release.mechanism.event()
+        if (relation == "replace" or changed) and not isinstance(event, NonPrivate):
+            event = grouped(event, release.swing)
+        if not isinstance(event, NonPrivate):
+            event = grouped(event, copies) if release.where == "server" else Repeated(event, copies)
+        found.append(event if release.times == 1 else Repeated(event, release.times))
+    return _composed(found)
 
 
 def relation(releases: Sequence[Release], setting: Setting) -> str:
@@ -82,7 +100,7 @@ def relation(releases: Sequence[Release], setting: Setting) -> str:
     if any(r.unit == "user" and r.where == "server" for r in releases):
         return "add/remove"  # of the user; clients change in place
     for r in releases:
-        if r.relation == "replace" or r.draw.fixed or r.mechanism.event(setting.split).replaces:
+        if r.relation == "replace" or r.draw.fixed or of_replaced_units(r.mechanism.event(setting.split)):
             return "replace"
         if r.unit == "client" and setting.sampler.relation == "replace":
             return "replace"
@@ -91,7 +109,7 @@ def relation(releases: Sequence[Release], setting: Setting) -> str:
 
 def _moved(event: Event, release: Release, releases: Sequence[Release], setting: Setting) -> Event:
     """Return what the relation makes of an event that adding a unit causes: replacing one moves it further."""
-    if relation(releases, setting) == "add/remove" or event.replaces or isinstance(event, NonPrivate):
+    if relation(releases, setting) == "add/remove" or of_replaced_units(event) or isinstance(event, NonPrivate):
         return event
     return grouped(event, release.swing)
 
@@ -114,17 +132,29 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
             Cost(unit, how, "server", NonPrivate(TRUSTED)),
             Cost(unit, how, "public", shown, draw=draw, copies=copies),
         )
-    event, crowd = _together(at_clients, event_of), setting.crowd
-    more = math.hypot(*(r.multiplier or 0.0 for r in on_top)) if on_top else 0.0
-    if how == "replace":
-        more /= max((r.swing for r in on_top), default=1)
-    seen = setting.channel.cost(event, Viewer("server", crowd.colluders), crowd, setting.linear)
-    found = [Cost(unit, how, "server", seen, draw="inside", copies=copies)]
+    crowd = replace(setting.crowd, single=setting.crowd.single or unit == "client")
+    phases = dict.fromkeys(r.phase for r in at_clients)
+    messages = {phase: _together([r for r in at_clients if r.phase == phase], event_of) for phase in phases}
+
+    def seen(viewer: Viewer) -> Event:
+        """Compose what the channel shows a viewer of the message of each phase."""
+        more = {phase: 0.0 if viewer.kind == "server" else _on_top(on_top, phase, how) for phase in messages}
+        channel, linear = setting.channel, setting.linear
+        return _composed([channel.cost(event, viewer, crowd, linear, more[p]) for p, event in messages.items()])
+
+    found = [Cost(unit, how, "server", seen(Viewer("server", crowd.colluders)), draw="inside", copies=copies)]
     for kind in ("public", "client"):
-        shown = setting.channel.cost(event, Viewer(kind), crowd, setting.linear, more)
+        shown = seen(Viewer(kind))
         if shown != found[-1].event:
             found.append(Cost(unit, how, kind, shown, draw="inside", copies=copies))
     return tuple(found)
+
+
+def _on_top(releases: Sequence[Release], phase: str, relation: str) -> float:
+    """Return the noise that the server adds to the sum of a phase, in units by which one client moves it."""
+    found = [r for r in releases if r.phase == phase]
+    more = math.hypot(*(r.multiplier or 0.0 for r in found))
+    return more / max((r.swing for r in found), default=1) if relation == "replace" else more
 
 
 def _together(releases: Sequence[Release], event_of: Callable[[Release], Event]) -> Event:

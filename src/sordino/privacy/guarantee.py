@@ -23,13 +23,20 @@ VIEWERS = {
 }
 
 
-SUM = "a curious server that sees who takes part and the sum of all messages alone (if the sum is not secure: more)"
+CHANNELS = {  # what a curious server sees through each
+    "direct": VIEWERS["server"],
+    "secure-sum": "a curious server that sees who takes part and the sum of all messages alone (if the sum is not "
+    "secure: more)",
+    "shuffler": "a curious server that sees who takes part and every message, but not whose it is (if the shuffler "
+    "tells it: more)",
+}
 
 
 def who(viewer: str, channel: str = "direct") -> str:
     """A viewer in words."""
     kind, _, colluders = viewer.partition("+")
-    text = SUM if kind == "server" and channel == "secure-sum" else VIEWERS.get(kind, viewer)
+    other = f"a curious server that sees who takes part and what the channel {channel} shows of their messages"
+    text = CHANNELS.get(channel, other) if kind == "server" else VIEWERS.get(kind, viewer)
     return f"{text}, and {colluders} clients that collude with it" if colluders else text
 
 

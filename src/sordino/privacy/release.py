@@ -18,6 +18,7 @@ from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Event, FixedSize, NonPrivate, Sampled
 
 PLACES = ("client", "server")
+DICE = "merge/path"  # the stream of a round from which a server's public randomness comes, and so no noise
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,8 @@ class Release:
             check.positive(bound=self.bound)
         if self.bound is None and not isinstance(self.mechanism, Unproven):
             raise SpecError(f"the release {self.name} needs a bound: noise without one protects nothing.")
+        if self.where == "server" and f"{self.key or self.name}/".startswith(f"{DICE}/"):
+            raise SpecError(f"the release {self.name}: {DICE} is the stream of public randomness, not of noise.")
         if self.where == "server" and (self.times != 1 or self.draw != Draw()):
             raise SpecError(f"the release {self.name}: what a server adds noise to is released once a round.")
 

@@ -13,16 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from sordino.algorithms.base import Algorithm
-from sordino.core import plugin
-from sordino.core.errors import DataError, SpecError
+from sordino.core.errors import DataError, RunError, SpecError
+from sordino.core.message import Message
 from sordino.core.rng import Ints, Stream
 from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
-from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked, units
+from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked
 from sordino.federations import blocks
 from sordino.federations.base import Federation, Work
-from sordino.federations.simulator import Simulator
+from sordino.federations.facts import Facts
+from sordino.federations.simulator import Part, Simulator
 from sordino.federations.workers import Workers
 from sordino.gradients.engine import Gradients
 from sordino.methods import pricing
@@ -32,10 +33,11 @@ from sordino.models import losses
 from sordino.models.validate import fix, validate
 from sordino.privacy import price, trust
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
-from sordino.runs import assumptions, evaluation, held_out, legal, noise, returned, statistics
+from sordino.runs import assumptions, evaluation, facts, held_out, legal, noise, returned, statistics
 from sordino.runs.evaluation import Evaluation
+from sordino.runs.fingerprint import digests
 from sordino.runs.held_out import HeldOut
-from sordino.runs.job import Job
+from sordino.runs.job import Job, Owner
 from sordino.runs.mode import settled
 from sordino.runs.prepare import Kept, Prepared, device_of, prepare
 from sordino.runs.spec import Spec
@@ -61,10 +63,11 @@ def from_prepared(found: Prepared, device: str | None = None) -> Job:
         own_file=True,
     )
     if found.data.public:
-        return replace(job, public_data=True, benchmark=found.spec.dataset)
+        return replace(job, public_data=True, owner=replace(job.owner, benchmark=found.spec.dataset))
     rows = found.data.private_rows()
     dealt = not str(found.spec.partition).startswith("natural")  # made-up clients have no ids that mean anything
-    return replace(job, public_data=False, raw=replace(rows, clients=None) if dealt else rows)
+    rows = replace(rows, clients=None) if dealt else rows
+    return replace(job, public_data=False, owner=replace(job.owner, raw=rows))
 
 
 def build(
@@ -100,7 +103,7 @@ def build(
             f"server_data gives the server single records of everyone in the clear, so no {unit} is protected from it: "
             "use it with unit = record."
         )
-    everyone = held
+    everyone = facts.of_clients(held)
     held, shown = held_out.public(spec, held)
     if method.tagged and (not isinstance(held, ArrayClients) or held.tags is None):
         raise DataError(
@@ -127,11 +130,13 @@ def build(
     model = settled_model(module, sample_loss, one, _model_keys(spec))
     whole, wanted = held, evaluation.asked(spec, method, held, pair is not None, own_file)
     held, kept_out, left = held_out.split(spec, method, whole, wanted)
-    plan, viewer = _plan(spec, method, held, model.layout)
-    found, once, apart = held_out.releases(spec, method, plan, wanted, kept_out)
+    known = facts.of_clients(held)
+    plan, viewer = _plan(spec, method, known, model.layout)
+    found, once, apart = held_out.releases(spec, method, plan, wanted, kept_out, first.x[0].numel())
     if wanted.held_out and not found.held_out:  # its figure would say nothing: all records are trained on
         held, kept_out, left = held_out.split(spec, method, whole, found)
-        plan, viewer = _plan(spec, method, held, model.layout)
+        known = facts.of_clients(held)
+        plan, viewer = _plan(spec, method, known, model.layout)
     if owners is not None and len(left) < whole.count:
         place = np.full(whole.count, -1, dtype=np.int64)
         place[left] = np.arange(len(left))
@@ -148,18 +153,18 @@ def build(
     if isinstance(held, ArrayClients) and device.type != "cpu":
         held = held.to(device)
     rng = Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system()
-    federation = _federation(spec, device, held, rng)
+    parts = {} if kept_out is None else {held_out.HELD_OUT: kept_out.part()}
+    federation = _federation(spec, device, held, rng, known, parts)
     federation.open(Work(method, model, plan))
     return Job(
         spec=spec,
         method=method,
         plan=plan,
         model=model,
-        clients=held,
-        brought=brought,
+        owner=Owner(brought, digests=digests(held)),
         test=None if pair is None else (pair[0].to(device), pair[1].to(device)),
         test_clients=owners,
-        held_out=kept_out,
+        held_out=None if kept_out is None else kept_out.facts,
         federation=federation,
         device=device,
         rng=rng,
@@ -201,12 +206,12 @@ def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown
         )
 
 
-def _large_delta(method: Method, plan: Plan, viewer: str, held: Clients) -> Iterator[str]:
+def _large_delta(method: Method, plan: Plan, viewer: str, everyone: Facts) -> Iterator[str]:
     """Warn of a delta that a mechanism may use up by publishing somebody in full."""
     if not method.private:
         return
     unit = price.cost_to(viewer, pricing.planned(method, plan)).unit
-    if plan.delta * (n := units(held, unit)) >= 1:
+    if plan.delta * (n := everyone.units(unit)) >= 1:
         many = f"1/{n} for {n} {unit}s" if unit != "user" else "one over the number of users"  # which may be private
         way = f"well below {1 / n:.1g}, for example {0.1 / n:.0e}" if unit != "user" else "well below that"
         yield (
@@ -215,14 +220,21 @@ def _large_delta(method: Method, plan: Plan, viewer: str, held: Clients) -> Iter
         )
 
 
-def _federation(spec: Spec, device: torch.device, held: Clients, rng: Stream) -> Federation:
+def _federation(
+    spec: Spec, device: torch.device, held: Clients, rng: Stream, known: Facts, parts: dict[str, Part]
+) -> Federation:
     public = Stream.research(spec.seed or 0)
     if spec.federation == "simulator":
         number = blocks.number(held.count, spec.blocks or 1)
-        return Simulator(device, held, rng, spec.memory_gb, public, number)
+        return Simulator(device, held, rng, spec.memory_gb, public, known, parts, number)
+    if spec.standardise and rng.secure:
+        raise SpecError(
+            "standardise in secure mode keeps the key of its noise on file until the first checkpoint, and with "
+            "federation = workers nobody but the clients may hold it: use federation = simulator."
+        )
     keys = None if rng.secure else rng  # processes with secrets of their own draw their own keys
     rebuild = partial(settled_model, keys=_model_keys(spec))
-    return Workers(held, keys, rebuild, spec.workers, spec.memory_gb, public, spec.blocks)
+    return Workers(held, keys, rebuild, spec.workers, spec.memory_gb, public, spec.blocks, known, parts)
 
 
 def settled_model(module: nn.Module, loss: SampleLoss, record: Batch, keys: dict[str, Any]) -> Model:
@@ -299,19 +311,17 @@ def _sampler(spec: Spec, population: int) -> Sampler:
     return Poisson(spec.client_rate)
 
 
-def _plan(spec: Spec, method: Method, held: Any, layout: Layout) -> tuple[Plan, str]:
+def _plan(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[Plan, str]:
+    """Return the public plan, by public facts of the data alone, and the viewer that the budget is meant against."""
     by_user = spec.unit == "user" and method.viewer == "server"  # users are what is drawn and counted
-    if spec.unit == "user" and not (isinstance(held, ArrayClients) and held.users is not None):
+    if spec.unit == "user" and known.users is None:
         raise DataError("unit = user, but the clients do not say whose a record is: give users (one number a record).")
-    if spec.unit == "user" and (most := held.most_clients_per_user()) > spec.clients_per_user:
+    if spec.unit == "user" and (most := known.spread) > spec.clients_per_user:
         raise DataError(
             f"some user's records lie in {most} clients, and clients_per_user = {spec.clients_per_user}. "
             "Raise it, or bound the users' contributions."
         )
-    if by_user:
-        counts = np.array([len(g) for g in held.fetch(range(held.count), torch.device("cpu")).groups or ()])
-    else:
-        counts = held.all_sizes() if isinstance(held, ArrayClients) else np.array(held.sizes())
+    counts = known.sizes(by_user)
     sizes = tuple(np.unique(counts).tolist())
     what = "users" if by_user else "records"
     noisy_steps = method.private and method.noisy_steps  # whose cost is that of the smallest client
@@ -328,7 +338,7 @@ def _plan(spec: Spec, method: Method, held: Any, layout: Layout) -> tuple[Plan, 
         )
     algorithm.check_steps(min(local.count(n) for n in sizes))
     law = spec.stragglers()
-    law.require(held.count, spec.rounds)
+    law.require(known.population, spec.rounds)
     if law.late and spec.client_sampling == "fixed" and spec.client_rate < 1:
         raise SpecError("late answers with cohorts of a fixed size have no accounting: use client_sampling = poisson.")
     if algorithm.mirrored and (law.late or law.dropout[0] != law.dropout[1]):
@@ -338,8 +348,8 @@ def _plan(spec: Spec, method: Method, held: Any, layout: Layout) -> tuple[Plan, 
     steps = np.array([law.mean_steps(local.count(int(n))) for n in counts])
     plan = Plan(
         rounds=spec.rounds,
-        population=held.count,
-        sampler=_sampler(spec, held.count),
+        population=known.population,
+        sampler=_sampler(spec, known.population),
         algorithm=algorithm,
         local=local,
         max_participations=spec.max_participations,
@@ -352,14 +362,22 @@ def _plan(spec: Spec, method: Method, held: Any, layout: Layout) -> tuple[Plan, 
         clients_per_user=spec.clients_per_user,
         epsilon=spec.epsilon,
         delta=spec.delta,
-        channel=plugin.load("channels", spec.channel)(),
+        channel=spec.channel_object(),
         colluders=trust.viewer(spec.viewer or method.viewer).colluders,
         capped=spec.budgets is not None and not method.own_noise,
         dim=layout.dim,
         layers=len(layout.layers()),
     )
-    if spec.channel not in method.channels:
+    if not {spec.channel, getattr(plan.channel, "like", "")} & set(method.channels):
         raise SpecError(f"{spec.method} does not go with channel = {spec.channel}: use {', '.join(method.channels)}.")
+    if method.reads == "rows" and not plan.channel.shows_rows:
+        raise SpecError(f"{spec.method} reads single clients' rows, and channel = {spec.channel} shows none.")
+    if not law.none:  # a channel that carries no weights says so before anything is spent
+        weight = torch.from_numpy(law.weights(np.array(law.dropout)))
+        try:
+            plan.channel.seal(Message({"row": weight[:, None]}, weight, released=frozenset(["row"])), (0, 1))
+        except RunError as error:
+            raise SpecError(f"channel = {spec.channel} does not go with these stragglers: {error}") from error
     if spec.channel != "direct" and plan.colluders >= plan.population:
         raise SpecError(f"viewer {spec.viewer}: of {plan.population} clients at least one must be honest.")
     method.require(plan)

@@ -31,9 +31,10 @@ from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.record import RoundRecord
 from sordino.methods.base import Method
-from sordino.runs import build, case, home, prepare, returned, run, spec
+from sordino.runs import build, case, home, prepare, run, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.prepare import Kept
+from sordino.runs.rehearsal import rehearse
 from sordino.runs.spec import Spec
 
 COMPARISON, RESULT = "comparison.json", "result.json"
@@ -160,11 +161,12 @@ def sketch(found: Iterable[Cell]) -> dict[str, case.Case]:
             sketched = seen[cell.method] = case.of_spec(cell.spec)
             problem = sketched.problem
             if sketched.job is not None:
-                returned.rehearse(sketched.job)
+                rehearse(sketched.job)
         except SordinoError as error:
             problem = error
         if problem is not None:
-            raise type(problem)(f"{cell.method}: {problem}")
+            named = str(problem).startswith(f"{cell.method}:")
+            raise type(problem)(str(problem) if named else f"{cell.method}: {problem}")
     return seen
 
 

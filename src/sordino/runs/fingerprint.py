@@ -19,11 +19,12 @@ FREE = ("workers",)  # how many processes changes nothing
 
 def of_job(job: Job, ordered: str) -> str:
     """Of everything a resumed run must share with the one it continues."""
-    first = job.clients.fetch([0], torch.device("cpu"))
+    facts = job.federation.facts
+    size = int(facts.records[0])
     parts = [
         json.dumps(job.spec.to_dict() | dict.fromkeys((*PLACES, *FREE)), sort_keys=True),
         str([(s.name, s.shape) for s in job.model.layout.slots]),
-        str((job.plan.population, job.plan.mean_client, tuple(first.x.shape))),
+        str((job.plan.population, job.plan.mean_client, (size, *facts.x[0]))),
         ordered,
         _digest(*(p for p in job.model.module.parameters() if not p.requires_grad), *job.model.module.buffers()),
     ]
@@ -31,15 +32,20 @@ def of_job(job: Job, ordered: str) -> str:
         parts.append(_digest(*job.test))
     if job.test_clients is not None:
         parts.append(hashlib.blake2b(job.test_clients.tobytes(), digest_size=16).hexdigest())
-    if isinstance(job.clients, ArrayClients) and job.clients.users is not None:
-        parts.append(hashlib.blake2b(job.clients.users.tobytes(), digest_size=16).hexdigest())
     if job.caps is not None:  # the file they came from may have changed
         parts.append(hashlib.blake2b(job.caps.tobytes(), digest_size=16).hexdigest())
     # the same noise at another scale would give it away
     parts.append(str((job.plan.noise_multiplier, job.plan.multipliers, job.evaluation.noise)))
-    if isinstance(job.clients, ArrayClients) and job.clients.tags is not None:
-        parts.append(_digest(job.clients.tags))
+    parts += job.owner.digests
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def digests(clients: Any) -> tuple[str, ...]:
+    """Return what a resumed run must share beside the records: whose they are, and which carry private attributes."""
+    if not isinstance(clients, ArrayClients):
+        return ()
+    out = () if clients.users is None else (hashlib.blake2b(clients.users.tobytes(), digest_size=16).hexdigest(),)
+    return out if clients.tags is None else (*out, _digest(clients.tags))
 
 
 def fingerprints(clients: Clients) -> tuple[str, str]:

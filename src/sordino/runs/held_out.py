@@ -17,35 +17,60 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sordino.core.errors import SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch
 from sordino.data import splits
 from sordino.data.clients import ArrayClients
-from sordino.gradients.predict import predict
+from sordino.federations.simulator import Part
 from sordino.methods import pricing
 from sordino.methods.base import Method, Plan
-from sordino.models.losses import accuracy
-from sordino.privacy import price
+from sordino.privacy import derive, price
 from sordino.privacy.algebra import gdp_mu_squared
-from sordino.privacy.events import Composed, Event, Gaussian, NonPrivate, Repeated
+from sordino.privacy.events import Composed, Event, NonPrivate, Repeated
 from sordino.runs import evaluation
-from sordino.runs.evaluation import STATISTICS, Evaluation
+from sordino.runs.evaluation import Evaluation
+from sordino.runs.figure import Figure
+from sordino.runs.moments import planned
 from sordino.runs.spec import Spec
 
-RECORDS = 2000  # evaluated at once
+HELD_OUT = "held out"  # the part of the clients' data that no round touches
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the server knows of held-out records: public."""
+
+    kind: str  # validation or tuning
+    units: int
+    holders: int  # parties that add noise
+    regression: bool
 
 
 @dataclass(frozen=True)
 class HeldOut:
+    """Held-out records, where the clients' data are."""
+
     kind: str  # validation or tuning
     x: Tensor
     y: Tensor
     holder: Ints  # [records]: the client that adds the noise to its part; all 0 where one party holds all
     unit: Ints  # [records]: whose value a record is part of; counted from 0
+
+    @property
+    def facts(self) -> Held:
+        units, holders = counts(self)
+        return Held(self.kind, units, holders, self.y.is_floating_point())
+
+    def part(self) -> Part:
+        """Return the records by the party that adds the noise to their sum, those of a unit next to each other."""
+        order = np.lexsort((self.unit, self.holder))
+        holder = self.holder[order]
+        parties = np.unique(holder)
+        parts = [order[holder == one] for one in parties]
+        return Part(ArrayClients.split(self.x, self.y, parts, users=self.unit), parties)
 
 
 def split(spec: Spec, method: Method, clients: Any, wanted: Evaluation) -> tuple[Any, HeldOut | None, Ints]:
@@ -116,7 +141,7 @@ def public(spec: Spec, clients: Any) -> tuple[Any, Batch | None]:
 
 
 def releases(
-    spec: Spec, method: Method, plan: Plan, wanted: Evaluation, held: HeldOut | None
+    spec: Spec, method: Method, plan: Plan, wanted: Evaluation, held: HeldOut | None, features: int
 ) -> tuple[Evaluation, tuple[Event, ...], tuple[Event, ...]]:
     """Return the evaluation with its noise, what is released beside the rounds, and what of data that no round touches.
 
@@ -128,20 +153,18 @@ def releases(
         told = replace(wanted, text="evaluation on held-out records, without noise") if wanted.held_out else wanted
         return told, (NonPrivate("statistics and evaluations on clients' records are exact"),) if exact else (), ()
     cost = price.cost_to(spec.viewer or method.viewer, pricing.planned(method, replace(plan, noise_multiplier=1.0)))
-    central = method.viewer == "public"
 
-    def release(z: float) -> Event:  # one party's noise covers all copies of a unit at once, else each pays
-        return Gaussian(z / cost.copies) if central else Repeated(Gaussian(z), cost.copies)
+    def event(beside: Method) -> Event:
+        return derive.once(beside.releases(plan), cost.relation, cost.copies, cost.draw == "changed")
 
     once: tuple[Event, ...] = ()
-    if spec.standardise:  # coordinates in [-1, 1]: replacing a unit moves the sum by twice what adding one does
-        z = spec.release_noise or STATISTICS
-        once = (release(z / 2 if cost.relation == "replace" or cost.draw == "changed" else z),)
+    if spec.standardise:
+        once = (event(planned(spec, method, features)),)
     found = evaluation.settled(wanted, spec, method, cost, counts(held), gdp_mu_squared(Composed(once)) or 0.0)
-    if not found.held_out or found.noise is None:
+    if not found.held_out or found.noise is None or held is None:
         return found, once, ()
-    event = Repeated(release(found.noise), found.times)
-    return (found, once, (event,)) if found.apart else (found, (*once, event), ())
+    figures = Repeated(event(Figure(cost.unit, found.noise, central=method.viewer == "public")), found.times)
+    return (found, once, (figures,)) if found.apart else (found, (*once, figures), ())
 
 
 def counts(held: HeldOut | None) -> tuple[int, int]:
@@ -149,33 +172,6 @@ def counts(held: HeldOut | None) -> tuple[int, int]:
     return (0, 0) if held is None else (int(held.unit.max()) + 1, len(np.unique(held.holder)))
 
 
-def deviation(held: HeldOut, z: float) -> float:
-    """Of the noise in a figure."""
-    units, holders = counts(held)
-    return z * math.sqrt(holders) / units
-
-
-def evaluate(held: HeldOut, module: nn.Module, regression: bool, z: float | None, rng: Stream) -> dict[str, Any]:
-    """The mean over units, noisy unless z is None."""
-    device = next(module.parameters()).device
-    values = []
-    with torch.inference_mode():
-        for x, y in zip(held.x.split(RECORDS), held.y.split(RECORDS), strict=True):
-            out, y = predict(module, x.to(device)), y.to(device)
-            if regression:
-                error = (out.reshape(len(y), -1) - y.reshape(len(y), -1)).abs().mean(dim=1)
-                values.append(torch.nan_to_num(error, nan=1.0).clamp(0, 1).cpu().double().numpy())
-            else:
-                values.append(accuracy(out, y).cpu().double().numpy())
-    units = int(held.unit.max()) + 1
-    means = np.bincount(held.unit, np.concatenate(values), units) / np.bincount(held.unit, minlength=units)
-    holder = np.zeros(units, np.int64)
-    holder[held.unit] = held.holder
-    holders = np.unique(holder)
-    total = float(means.sum())
-    if z is not None:
-        noise = rng.rows(holders).normal(1, like=torch.zeros((), dtype=torch.float64))
-        total += z * float(noise.sum())
-    name, where = "mae" if regression else "accuracy", f"{held.kind} records"
-    noisy = "" if z is None else f", with noise of deviation {deviation(held, z):.2g}, charged"
-    return {name: total / units, "evaluated_on": where + noisy}
+def deviation(held: Held, z: float) -> float:
+    """Return the deviation of the noise in a figure."""
+    return z * math.sqrt(held.holders) / held.units

@@ -36,12 +36,12 @@ def of_job(job: Job, units: Path, fingerprint: str) -> Whose:
 
     A shipped benchmark counts by its name alone.
     """
-    if job.benchmark is not None:
-        return Whose(BENCHMARK + job.benchmark, None)
+    if job.owner.benchmark is not None:
+        return Whose(BENCHMARK + job.owner.benchmark, None)
     name, unit = job.spec.data_name or "", job.whole().unit
     key = require_key(units)
-    if isinstance(job.brought, ArrayClients):
-        raw = job.raw or canonical.of_arrays(job.brought.x)
+    if isinstance(job.owner.brought, ArrayClients):
+        raw = job.owner.raw or canonical.of_arrays(job.owner.brought.x)
         return Whose(name, of_raw(raw, unit, name, key, lambda: fingerprint))
     whole = {"made when asked for": macs.of_whole("made when asked for", bytes.fromhex(fingerprint), key)}
     return Whose(name, Units(unit, key.id, whole=whole, notes=_untold("clients are made when asked for", name)))

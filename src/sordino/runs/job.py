@@ -21,10 +21,20 @@ from sordino.privacy.events import Composed, Cost, Event
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Poisson, Sampler
 from sordino.runs.evaluation import Evaluation
-from sordino.runs.held_out import HeldOut
+from sordino.runs.held_out import Held
 from sordino.runs.spec import Spec
 
 Costs = tuple[Cost, ...]  # of one round, by viewer
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What the owner of the data brought, for the ledger of the owner alone."""
+
+    brought: Clients  # all records as they came, before any was held out or left out
+    raw: Raw | None = None  # the rows as they came, before any encoding; None: the records of `brought` are
+    benchmark: str | None = None  # the name of a shipped dataset, by which alone it counts in a ledger
+    digests: tuple[str, ...] = ()  # of users and private attributes, which a resumed run must share
 
 
 @dataclass(frozen=True)
@@ -33,10 +43,9 @@ class Job:
     method: Method
     plan: Plan
     model: Model
-    clients: Clients
-    brought: Clients  # all records as they came, before any was held out or left out: what a ledger knows the data by
     test: tuple[Tensor, Tensor] | None
-    federation: Federation  # who runs the clients
+    owner: Owner  # what the owner's ledger knows the data by; no part of the server's code reads it
+    federation: Federation  # who runs the clients, and owns their data
     device: torch.device
     rng: Stream
     viewer: str
@@ -44,14 +53,12 @@ class Job:
     once: tuple[Event, ...] = ()  # released beside the rounds, of the same data: private statistics
     apart: tuple[Event, ...] = ()  # released of records that no round touches: noisy evaluations on held-out ones
     test_clients: Ints | None = None  # whose part of the test data a record is
-    held_out: HeldOut | None = None  # records of clients that are evaluated on, with noise
+    held_out: Held | None = None  # records of clients that are evaluated on, with noise
     budgets: personal.Budgets | None = None  # of the clients, where they have their own
     caps: Ints | None = None  # [clients]: in how many rounds each may take part for its own budget
     evaluation: Evaluation = field(default_factory=Evaluation)  # on what, how often, with how much noise
     public: tuple[str, ...] = ()  # what was taken as public, in words
     public_data: bool = False  # whether the records are public already, as those of a shipped benchmark
-    raw: Raw | None = None  # the rows as they came, before any encoding; None: the records of `brought` are
-    benchmark: str | None = None  # the name of a shipped dataset, by which alone it counts in a ledger
 
     def guarantee(
         self, viewer: str, rounds: int, participations: int, rough: bool = False, evaluated: bool = True

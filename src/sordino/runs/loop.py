@@ -26,7 +26,8 @@ from sordino.methods.base import Method, started
 from sordino.methods.outlets import received
 from sordino.models.metrics import Meter, task_for
 from sordino.privacy import price
-from sordino.runs import faults, held_out, returned, statistics
+from sordino.runs import beside, faults, held_out, returned, statistics
+from sordino.runs.figure import Figure
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
@@ -86,7 +87,7 @@ def _rounds(
             done += 1  # it may have been released; charged once more it would cost more than the plan has for it
             state = replace(state, round=done)
             continue
-        start, before = time.monotonic(), state
+        start = time.monotonic()
         rng = job.rng.at("round", done)
         cohort = _draw(job, ledger, done)
         faults.point("drawn")
@@ -96,8 +97,8 @@ def _rounds(
             ledger.spend(done, cohort, cost)  # durably, or stop here
         faults.point("paid")
         epsilon = beside.submit(spent, job, ledger.charged, not _goes_on(job, ledger, done + 1))
-        seen, sent = _round(job, method, state, cohort.tolist(), rng, observe)
-        state = _average(job, method.merge(state, seen, job.plan))
+        before, seen, sent = _round(job, method, state, cohort.tolist(), rng, observe)
+        state = _average(job, method.merge(before, seen, job.plan.merging(rng)))
         faults.point("merged")
         done += 1
         state = replace(state, round=done)
@@ -119,7 +120,7 @@ def _rounds(
         owners = OwnerRecord(
             round=done,
             clients=len(cohort),
-            bytes_up=sum(message.bits for message in sent) // 8,
+            bytes_up=-(-sum(message.bits for message in sent) // 8),
             bytes_down=len(cohort) * job.plan.algorithm.numbers_down(state) * state.params.element_size(),
             seconds=time.monotonic() - start,
             answers=None if job.plan.stragglers.none else len(sent[-1]),
@@ -138,20 +139,27 @@ def _rounds(
 
 def _round(
     job: Job, method: Method, state: State, cohort: list[int], rng: Stream, observe: Sequence[Observe] = ()
-) -> tuple[Message, list[Message]]:
-    """Ask for every phase of a round; what may be merged, and what was sent in each phase."""
+) -> tuple[State, Message, list[Message]]:
+    """Ask for every phase of a round; return the state in which the last one began, what may be merged, and what was
+    sent in each phase."""
     plan, sent = job.plan, []
     for phase in method.phases:
-        releases = [r for r in method.releases(plan, state.round, state) if (r.phase or method.phases[0]) == phase]
+        releases = [r for r in pricing.declared(method, plan, state.round, state) if r.phase == phase]
         sent.append(job.federation.ask(phase, state, cohort))
         faults.point("trained")
-        arrived = plan.channel.carry(sent[-1], rng.at("channel"))
+        arrived = plan.channel.carry(sent[-1], rng.at("channel", phase))
         for look in observe:
             look(View("server", state.round + 1, phase, state, tuple(cohort), arrived))
         seen = received(arrived, releases, state.round, rng, job.rng, late=plan.stragglers.late > 0)
         if phase != method.phases[-1]:
-            state = method.between(phase, state, seen, plan)
-    return seen, sent
+            paid, done = pricing.costs(method, plan, state.round, state), state.round
+            state = replace(method.between(phase, state, seen, plan), round=done)
+            if pricing.costs(method, plan, done, state) != paid:
+                raise RunError(
+                    f"{job.spec.method}: after the phase {phase} the round would cost something else than was paid for "
+                    "it. Bounds may follow what was released, mechanisms may not."
+                )
+    return state, seen, sent
 
 
 def _clip(state: State) -> float | None:
@@ -251,9 +259,7 @@ def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
     """Loss and figures on the test data, which is taken as public; or, noisy and charged, on held-out records."""
     module = trained(job, params).eval()
     if job.held_out is not None:
-        z = job.evaluation.noise if job.method.private else None
-        regression = job.held_out.y.is_floating_point()
-        found = held_out.evaluate(job.held_out, module, regression, z, job.rng.at("evaluation", done))
+        regression, found = job.held_out.regression, _on_held_out(job, params, done)
         name = "mae" if regression else "accuracy"
         found[name] = min(max(found[name], 0.0), 1.0)  # whatever the noise made of it
         return {"metrics": {"mae": found.pop("mae")}} | found if regression else found
@@ -270,6 +276,20 @@ def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
     found = meter.result()
     scores: dict[str, Any] = {"loss": total / len(y), "evaluated_on": PUBLIC, "accuracy": found.pop("accuracy", None)}
     return scores | {"metrics": found}
+
+
+def _on_held_out(job: Job, params: Vector, done: int) -> dict[str, Any]:
+    """Return the mean over held-out units, noisy where the method is private."""
+    held, z = job.held_out, job.evaluation.noise if job.method.private else None
+    if held is None:
+        return {}
+    unit = job.plan.unit or job.method.units[0]
+    figure = Figure(unit, z, held.regression, central=job.method.viewer == "public")
+    state = State(params, round=done)
+    total = beside.released(job.federation, figure, job.model, job.plan, state, job.rng, held_out.HELD_OUT)["figure"]
+    name, where = "mae" if held.regression else "accuracy", f"{held.kind} records"
+    noisy = "" if z is None else f", with noise of deviation {held_out.deviation(held, z):.2g}, charged"
+    return {name: float(total[0, 0]) / held.units, "evaluated_on": where + noisy}
 
 
 def evaluate_own(job: Job, state: State) -> dict[str, float]:

@@ -22,6 +22,7 @@ from importlib import resources
 
 from sordino.core import check, plugin
 from sordino.core.errors import BudgetError, SpecError
+from sordino.methods import pricing
 from sordino.methods.base import Local, Plan
 from sordino.privacy import price
 from sordino.privacy.account import epsilon
@@ -84,7 +85,7 @@ class Setting:
     def cost(self, plan: Plan) -> Cost:
         """Of one participation, by the method itself where there is one."""
         if self.methods:
-            return price.cost_to(self.viewer, plugin.load("methods", self.methods[0])().costs(plan))
+            return price.cost_to(self.viewer, pricing.costs(plugin.load("methods", self.methods[0])(), plan))
         # the server knows who sends, so a client's data are replaced: its clipped update moves by up to 2C
         return Cost(self.unit, "replace", self.viewer, Gaussian(plan.z / 2))
 

@@ -40,12 +40,13 @@ def check_releases(spec: Spec, method: Method, plan: Plan) -> None:
         return
     ready = replace(plan, noise_multiplier=1.0)
     looks = Checked(method, spec.method, spec.viewer or method.viewer, SpecError)
-    for t in range(plan.rounds):
-        looks.releases(ready, t)
     try:
+        for t in range(plan.rounds):
+            looks.releases(ready, t)
         price.cost_to(spec.viewer or method.viewer, pricing.planned(cast(Method, looks), ready))
     except SpecError as error:
-        raise SpecError(f"{spec.method}.releases: {error}") from error
+        named = str(error).startswith(f"{spec.method}.")
+        raise error if named else SpecError(f"{spec.method}.releases: {error}") from error
     claim = asked(spec.method, "claim", method.claim, ready)
     if claim is not None and not isinstance(claim, Claim):
         raise SpecError(f"{spec.method}.claim must return a Claim or None, not {claim!r}.")
@@ -133,6 +134,7 @@ class Checked:
         if message.weight is not None and tuple(message.weight.shape) != (clients,):
             raise self._wrong("train", f"weights [{clients}]", message.weight)
         plain = type(site.plan.algorithm).message is Algorithm.message and type(self._method).merge is Method.merge
+        plain = plain and site.phase == self._method.phases[-1]  # what is sent before is for `between`
         if plain and (message.fields.get("update") is None or message["update"].shape[1:] != state.params.shape):
             raise self._wrong("train", f"a field update [{clients}, {len(state.params)}]", message.fields.get("update"))
         shapes = {name: (value.shape, value.dtype) for name, value in site.own.items()}
@@ -207,7 +209,3 @@ def _shown(found: Any) -> str:
     if isinstance(found, tuple | list):
         return f"{len(found)} things: {', '.join(map(_shown, found[:4]))}"
     return "nothing (None)" if found is None else f"a {type(found).__name__}"
-
-
-def rehearse(job: Job) -> None:
-    """Play before the run; see runs/rehearsal.py."""

@@ -35,6 +35,7 @@ from sordino.runs.job import Job
 from sordino.runs.jobs import Account
 from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
 from sordino.runs.prepare import with_tags, with_users
+from sordino.runs.rehearsal import rehearse
 from sordino.runs.transfer import old_ledger
 from sordino.runs.views import Observe
 
@@ -129,7 +130,7 @@ def train(
     if isinstance(brought, ArrayClients):
         names = list(clients) if isinstance(clients, Mapping) else np.arange(brought.count)
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
-        job = replace(job, raw=canonical.of_arrays(brought.x, users=who, clients=names))
+        job = replace(job, owner=replace(job.owner, raw=canonical.of_arrays(brought.x, users=who, clients=names)))
     return execute(
         job, own=True, at=None if resume is None else Path(resume), watch=watch, owner=owner, observe=observe
     )
@@ -182,11 +183,11 @@ def execute(
     default it goes to standard error, if that is a terminal. It is also in private/notes.txt. `observe` is called with
     what server and public see, as Views.
     """
-    ordered, exact = fingerprints(job.brought)
+    ordered, exact = fingerprints(job.owner.brought)
     whose = whose_data(job, exact, at)
     if at is None:
         afford(job, whose)
-        returned.rehearse(job)
+        rehearse(job)
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
     _refuse_flat(folder)
     folder.lock()

@@ -114,7 +114,11 @@ class Spec:
     rounds: int = _f(50, "federated rounds", "rounds")
     client_sampling: str = _f("poisson", "poisson, or fixed: cohorts of a fixed size", "rounds")
     client_rate: float = _f(1.0, "share of the clients expected in a round; 1 means all of them", "rounds")
-    channel: str = _f("direct", "direct (the server sees every message) or secure-sum (their sum alone)", "rounds")
+    channel: str = _f(
+        "direct",
+        "direct (the server sees every message), shuffler (not whose it is) or secure-sum (their sum alone)",
+        "rounds",
+    )
     dropout: str = _f("0", "probability that a drawn client never answers, or LOW-HIGH: each client its own", "rounds")
     late: float = _f(0.0, "probability that an answer arrives a round later", "rounds")
     slow: float = _f(0.0, "probability that a client does a part of its local steps only", "rounds")
@@ -203,7 +207,6 @@ class Spec:
             check.probability(batch_rate=self.batch_rate)
         check.one_of(("research", "secure", None), mode=self.mode)
         check.one_of(("poisson", "fixed"), client_sampling=self.client_sampling)
-        check.one_of(("direct", "secure-sum"), channel=self.channel)
         check.one_of(("sgd", "momentum", "adam", "rmsprop"), optimizer=self.optimizer)
         check.one_of(("auto", "cpu", "cuda"), device=self.device)
         check.one_of(("simulator", "workers"), federation=self.federation)
@@ -213,7 +216,7 @@ class Spec:
         if self.viewer is not None:
             trust.viewer(self.viewer)
         self._check_pairs()
-        self.average(), self.stragglers(), self.method_object(), self.algorithm_object()
+        self.average(), self.stragglers(), self.method_object(), self.algorithm_object(), self.channel_object()
 
     def _check_pairs(self) -> None:
         if self.local_steps is not None and self.local_epochs is not None:
@@ -259,6 +262,9 @@ class Spec:
 
     def algorithm_object(self) -> Any:
         return self._made("algorithms", self.algorithm)
+
+    def channel_object(self) -> Any:
+        return plugin.load("channels", self.channel)()
 
     def _made(self, kind: str, name: str) -> Any:
         own = {f.name for f in plugin_fields(kind, name)}

@@ -15,11 +15,9 @@ from torch import Tensor, nn
 from sordino.core.errors import SpecError
 from sordino.core.types import State
 from sordino.data import moments
-from sordino.data.clients import ArrayClients
-from sordino.privacy.clip import Bounded
-from sordino.privacy.mechanisms.gaussian import Gaussian
-from sordino.runs.evaluation import STATISTICS
+from sordino.runs import beside
 from sordino.runs.job import Job
+from sordino.runs.moments import planned
 from sordino.runs.saved import Saved
 
 
@@ -82,33 +80,15 @@ def noted(job: Job, state: State) -> State:
 
 
 def _noisy(job: Job) -> tuple[Tensor, Tensor]:
-    """Sums of bounded features and of their squares, one row a client, noisy where the method adds its noise."""
-    if not isinstance(job.clients, ArrayClients):
+    """Return shift and scale [features] from released sums."""
+    facts, spec = job.federation.facts, job.spec
+    if not facts.known:
         raise SpecError("standardise needs clients whose records are in memory.")
-    spec, count = job.spec, job.clients.count
-    unit = job.plan.unit or job.method.units[0]
-    central = job.method.viewer == "public"
-    rows, weight, bound = [], 0, 0.0
-    for client in range(count):
-        batch = job.clients.fetch([client], torch.device("cpu"))
-        if unit == "record":
-            first, second, bound = moments.sums(batch.x, spec.feature_bound)
-            rows.append(torch.cat([first, second]))
-            weight += len(batch.x)
-            continue
-        lengths = batch.groups[0] if unit == "user" and not central and batch.groups else (len(batch.x),)
-        row = torch.zeros(2 * batch.x.shape[1], dtype=torch.float64)
-        for part in batch.x.split(lengths):  # a unit counts by its mean, so with no more than a record would
-            first, second, bound = moments.sums(part, spec.feature_bound)
-            row += torch.cat([first, second]) / len(part)
-        rows.append(row)
-        weight += len(lengths)
-    sums, noise, rng = torch.stack(rows), Gaussian(spec.release_noise or STATISTICS), job.rng.at("statistics")
-    if job.method.private and not central:
-        sums = noise.add(Bounded(sums, bound), rng.rows(range(count)))
-    total = sums.sum(0, keepdim=True)
-    if job.method.private and central:
-        total = noise.add(Bounded(total, bound), rng.rows([0]))
+    made = planned(spec, job.method, facts.x[0][0])
+    state = State(job.model.layout.read(job.model.module).cpu())
+    total = beside.released(job.federation, made, job.model, job.plan, state, job.rng)["moments"]
+    by_user = made.unit == "user" and not made.central
+    weight = facts.records.sum() if made.unit == "record" else facts.sizes(True).sum() if by_user else facts.population
     first, second = total[0].chunk(2)
-    shift, scale = moments.standardise(first, second, weight, spec.feature_bound)
+    shift, scale = moments.standardise(first, second, int(weight), spec.feature_bound)
     return shift.float(), scale.float()

@@ -52,7 +52,7 @@ class Recorder:
             tensors["cohort"] = torch.tensor(view.cohort, dtype=torch.int64)
         if view.seen is not None:
             tensors |= _message(view.seen)
-            head |= {"heavy": view.seen.heavy, "summed": view.seen.summed}
+            head |= {"heavy": view.seen.heavy, "summed": view.seen.summed, "released": sorted(view.seen.released)}
         held = {
             name: value.detach().clone() for name, value in tensors.items()
         }  # a file has no two names for one memory
@@ -114,7 +114,8 @@ def _view(head: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> View:
         fields = {k.removeprefix("message."): v for k, v in tensors.items() if k.startswith("message.")}
         ids = tensors.get("ids")
         senders = None if ids is None else ids.numpy()
-        seen = Message(fields, tensors.get("weight"), senders, head["heavy"], head["summed"])
+        released = frozenset(head["released"])
+        seen = Message(fields, tensors.get("weight"), senders, head["heavy"], head["summed"], released)
     who = None if cohort is None else tuple(cohort.tolist())
     return View(head["viewer"], head["round"], head["phase"], state, who, seen)
 

@@ -55,6 +55,9 @@ class SkellamEvent(Event):
     def grouped(self, k: int) -> Event:
         return replace(self, l1=k * self.l1, l2=k * self.l2)
 
+    def scaled(self, factor: float) -> Event:
+        return replace(self, mu=factor * factor * self.mu)
+
     def summed(self, n: int) -> Event:
         return replace(self, mu=n * self.mu, distance=min(n * self.distance, 1 - 2**-53))
 

@@ -1,0 +1,179 @@
+"""The rehearsal: three plays of two rounds on made-up records, which refuse a method from which a value leaves past an
+outlet, or whose outlets are given more than was declared.
+
+1. The first play records what goes into every outlet and what comes out of it.
+2. Other records, and the outlets hand back what came out before: messages and weights must be the same bit for bit, in
+   the second round too, and so must the number of uses and the noise multipliers. Whatever differs follows the records
+   and has left past an outlet, now or through what clients keep.
+3. One unit is replaced: it moves what goes into an outlet by at most `swing` bounds, in its client's row and in one
+   part of the data alone. Where the price is that of an added or removed unit, another client has one record (or user)
+   less, which moves the first use of an outlet by one bound at most; later uses follow the public sizes of clients.
+
+Everyone answers in time, the second round is the last one of the plan, and what clients keep is thrown away. What a
+rehearsal cannot see: a branch that made-up records never reach, and code that recognises a rehearsal. Uses, bounds,
+multipliers and totals are therefore checked in every real round as well (methods/outlets.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from sordino.core.errors import RunError, SordinoError
+from sordino.core.message import Message
+from sordino.core.rng import Stream
+from sordino.core.types import Batch, State
+from sordino.federations.base import Work
+from sordino.federations.replay import Passage, Passages, Recorder, Records, length, often, same
+from sordino.federations.simulator import answer
+from sordino.federations.store import Store
+from sordino.methods import pricing
+from sordino.methods.base import started
+from sordino.methods.outlets import received
+from sordino.privacy.release import Release
+
+SLACK = 1e-4  # of a bound: what adding up float32 numbers in another order may move
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Made-up clients: their records in each of the three plays. Sizes are public, and change where a unit is gone."""
+
+    ids: tuple[int, ...]
+    first: Batch
+    other: Batch  # every record is another one
+    changed: Batch  # as the first, but for
+    replaced: frozenset[int] = frozenset()  # clients one unit of which is another one,
+    removed: frozenset[int] = frozenset()  # and clients that have one unit less
+
+
+class Rehearsal:
+    """A method, a model on the CPU and a small plan, played with made-up clients, phase by phase in all three plays."""
+
+    def __init__(self, name: str, work: Work, cast: Cast) -> None:
+        self.name, self.work, self.cast = name, work, cast
+        self.rng = Stream.research(0).at("rehearsal")
+        self._stores = {"first": Store(), "other": Store(), "changed": Store()}  # what clients keep in each play
+
+    def run(self, laws: bool = True) -> None:
+        """Play the first and the last round of the plan; the first thing that must not be is one error.
+
+        Without laws the first play alone: every verb is called, and what it returns is looked at by whoever asks."""
+        method, plan, model = self.work.method, self.work.plan, self.work.model
+        state = started(method, State(model.layout.read(model.module)), model.layout, plan)
+        for number in (0, plan.rounds - 1):
+            state = replace(state, round=number)
+            if method.over(state, plan):
+                break
+            rng = self.rng.at("round", number)
+            for phase in method.phases:
+                message, passages = self.play("first", self.cast.first, phase, state)
+                if laws:
+                    self._same(message, passages, *self.play("other", self.cast.other, phase, state, passages), number)
+                    changed = self.play("changed", self.cast.changed, phase, state, passages)[1]
+                    self._moves(passages, changed, number)
+                releases = [r for r in pricing.declared(method, plan, number, state) if r.phase == phase]
+                arrived = plan.channel.carry(plan.channel.seal(message, self.cast.ids), rng.at("channel", phase))
+                seen = received(arrived, releases, number, rng, self.rng)
+                if phase != method.phases[-1]:
+                    state = replace(method.between(phase, state, seen, plan), round=number)
+            method.noise(state, plan)
+            state = method.merge(state, seen, plan.merging(rng))
+            method.decided(state, plan)
+
+    def play(
+        self, which: str, batch: Batch, phase: str, state: State, earlier: Passages | None = None
+    ) -> tuple[Message, Passages]:
+        """Play one phase with some records; return what was sent and what passed the outlets."""
+        recorder, rng = Recorder(self.name, earlier), self.rng.at("round", state.round).at("clients")
+        data, ids = Records(batch), np.array(self.cast.ids)
+        try:
+            message = answer(self.work, self._stores[which], data, CPU, phase, state, ids, rng, recorder)
+        except SordinoError as error:
+            raise error if str(error).startswith(self.name) else RunError(f"{self.name}: {error}") from error
+        for place, before in (earlier or {}).items():
+            if len(recorder.passages.get(place, ())) != len(before):
+                raise RunError(often(self.name, place[0]))
+        return message, recorder.passages
+
+    # --- what must hold
+
+    def _same(self, first: Message, passages: Passages, other: Message, again: Passages, round: int) -> None:
+        """Refuse what follows the records although all outlets gave what they gave before."""
+        later, way = ("in a later round, ", "through what clients keep (site.own), ") if round else ("", "")
+        for (outlet, client), before in passages.items():
+            after = again[outlet, client]
+            if not all(same(one.multiplier, two.multiplier) for one, two in zip(before, after, strict=True)):
+                raise RunError(
+                    f"{self.name}: the noise multiplier of the outlet {outlet} follows the clients' records. Compute "
+                    "it from the plan and from what was released before."
+                )
+        if first.fields.keys() != other.fields.keys():
+            raise RunError(
+                f"{self.name}: {later}which fields a message has follows the clients' records. Send always the same."
+            )
+        for field, value in other.fields.items():
+            if not same(first[field], value):
+                raise RunError(
+                    f"{self.name}: {later}the field {field} follows the clients' records past the outlets: {way}with "
+                    "other records and the same outputs of the outlets it is another one. Send what site.out[...] "
+                    "returns, or what is made of that alone."
+                )
+        if not same(first.weight, other.weight):
+            raise RunError(
+                f"{self.name}: {later}the weights of a message follow the clients' records, and they are public. Take "
+                "them from the sizes of clients or from the plan, or release them through an outlet."
+            )
+
+    def _moves(self, first: Passages, changed: Passages, round: int) -> None:
+        """Compare what went into the outlets with and without one unit."""
+        parts: dict[int, dict[str, str]] = {}  # by client: which parts of the data were touched, and by which outlet
+        for (outlet, client), before in first.items():
+            for use, (one, two) in enumerate(zip(before, changed[outlet, client], strict=True)):
+                release = one.release
+                self._within(release, one, two)
+                if client in self.cast.removed and (use or round):
+                    break
+                moved = length(two.value.double() - one.value.double(), release)
+                self._moved(release, client, moved)
+                if release.part and moved > SLACK * float(release.bound or 0.0):
+                    parts.setdefault(client, {})[release.part] = outlet
+        for outlets in parts.values():
+            if len(outlets) > 1:
+                raise RunError(
+                    f"{self.name}: one unit moves the outlets {' and '.join(outlets.values())}, whose parts of the "
+                    "data were declared to be disjoint. Give every unit to one part."
+                )
+
+    def _within(self, release: Release, *passages: Passage) -> None:
+        """Where a row is one unit's, or clipped for a server's noise, it must keep the bound as it is."""
+        bound = float(release.bound or 0.0)
+        for passage in passages if release.unit == "client" or release.where == "server" else ():
+            norm = length(passage.value.double(), release)
+            if not norm <= bound * (1 + SLACK):
+                raise RunError(
+                    f"{self.name}: a row of norm {norm:.4g} goes into the outlet {release.name}, which declares the "
+                    f"bound {bound:.4g}. Hand the outlet a tensor, which it clips, or clip it to the bound."
+                )
+
+    def _moved(self, release: Release, client: int, moved: float) -> None:
+        bound, many = float(release.bound or 0.0), 0
+        if client in self.cast.replaced:
+            many, what = release.swing, f"replacing one {release.unit}"
+        elif client in self.cast.removed:
+            many, what = 1, f"removing one {release.unit}"
+        if moved <= bound * (many + SLACK):
+            return
+        if not many:
+            raise RunError(
+                f"{self.name}: a client's row in the outlet {release.name} follows the records of another client. Row "
+                "i of what train computes must depend on client i and the state alone."
+            )
+        raise RunError(
+            f"{self.name}: {what} moves what goes into the outlet {release.name} by {moved:.4g}; declared is {many} x "
+            f"the bound {bound:.4g}. Clip the contribution of every {release.unit}, add them up, and let nothing "
+            "private but the sum reach the outlet."
+        )

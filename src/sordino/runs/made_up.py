@@ -1,0 +1,88 @@
+"""Records that are made up: of a shape that is public, from a law that the model can take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from sordino.core.errors import SpecError
+from sordino.core.state import Snapshot
+from sordino.core.types import Batch, Model
+from sordino.federations.facts import Facts
+
+TRIED, LABELS = 3, 64  # records that a model is tried with, and labels of them, at most
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """Records of a shape, drawn from a law that the model can take."""
+
+    x: tuple[tuple[int, ...], torch.dtype]  # shape and type of one record
+    y: tuple[tuple[int, ...], torch.dtype]  # and of its target
+    law: str  # of the features: normal, unit (between 0 and 1), whole or zero
+    high: int  # whole numbers are below it
+    classes: int
+    users: bool
+    groups: int | None  # of private attributes
+
+    @staticmethod
+    def like(facts: Facts, model: Model, groups: object) -> MadeUp:
+        """Return the widest law whose records the model and its loss take; labels are as many as its outputs.
+
+        A model of someone's own may take but a part of all numbers; where it takes none of ours, that is one error."""
+        tags = groups if isinstance(groups, int) and facts.tags is not None else facts.tags
+        words = [part.num_embeddings for part in model.module.modules() if isinstance(part, nn.Embedding)]
+        high = min(words, default=256 if facts.x[1] == torch.uint8 else 2)
+        made = MadeUp(facts.x, facts.y, "zero", high, 1, facts.users is not None, tags)
+        for law in ("normal", "unit", "zero") if facts.x[1].is_floating_point else ("whole", "zero"):
+            for labels in (True, False):
+                if (found := replace(made, law=law)._tried(model, labels)) is not None:
+                    return found
+        raise SpecError(
+            "the model or its loss takes no made-up records, not even zeros of the right shape, so that the method "
+            "cannot be rehearsed before the run. Let the model take zeros."
+        )
+
+    def _tried(self, model: Model, labels: bool) -> MadeUp | None:
+        """Return the law with as many classes as the model has outputs (else one), if it takes such records."""
+        try:
+            with Snapshot(model.module, model.loss), torch.no_grad():
+                out = model.module(self.draw((TRIED,), None, 1).x)
+                outputs = int(out.shape[-1]) if out.ndim > 1 and out.shape[-1] > 1 else 2
+                found = replace(self, classes=outputs if labels else 1)
+                y = found.draw((max(TRIED, min(outputs, LABELS)),), None, 1).y
+                if not y.is_floating_point():  # every label once
+                    y = (torch.arange(len(y)) % found.classes).reshape(-1, *(1,) * (y.ndim - 1)).expand_as(y).to(y)
+                losses = model.loss(out[torch.arange(len(y)) % TRIED], y)
+        except Exception:
+            return None
+        return found if self.law == "zero" or bool(torch.isfinite(losses).all()) else None
+
+    def draw(self, sizes: tuple[int, ...], users: tuple[int, ...] | None, seed: int, scale: float = 1.0) -> Batch:
+        """Return records of clients of these sizes; normal ones are `scale` times as large as usual."""
+        draw, n = torch.Generator().manual_seed(seed), sum(sizes)
+        shape, targets = (n, *self.x[0]), (n, *self.y[0])
+        if self.law == "normal":
+            x = scale * (0.5 + torch.randn(shape, generator=draw))
+        elif self.law == "unit":
+            x = torch.rand(shape, generator=draw)
+        else:
+            x = torch.randint(self.high if self.law == "whole" else 1, shape, generator=draw)
+        if self.y[1].is_floating_point:
+            y = torch.rand(targets, generator=draw)
+        else:
+            y = torch.randint(self.classes, targets, generator=draw)
+        tags = None if self.groups is None else torch.randint(self.groups + 1, (n,), generator=draw)
+        return Batch(x.to(self.x[1]), y.to(self.y[1]), sizes, None if users is None else (users,) * len(sizes), tags)
+
+    def opposite(self, batch: Batch, seed: int) -> Batch:
+        """Return other records of the same clients, as unlike the given ones as the law allows."""
+        x, y = batch.x, batch.y
+        if self.law == "normal":
+            x = -3 * x
+        elif self.law != "zero":
+            x = (1 if self.law == "unit" else self.high - 1) - x
+        y = 1 - y if y.is_floating_point() else ((y.long() + 1) % self.classes).to(y.dtype)
+        return replace(batch, x=x.to(batch.x.dtype), y=y, tags=self.draw(batch.sizes, None, seed).tags)
