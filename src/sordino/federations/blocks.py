@@ -11,12 +11,19 @@ import numpy as np
 
 from sordino.core.rng import Ints
 
-USUAL = 16  # blocks among which a federation of processes deals its clients, unless told otherwise
+TOGETHER, LEAST, MOST = 4, 4, 64  # clients of a cohort in a block, and the number of blocks, unless told otherwise
 
 
-def number(population: int, blocks: int | None) -> int:
-    """Return how many blocks there are; nobody has an empty one."""
-    return min(population, USUAL if blocks is None else blocks)
+def usual(cohort: float) -> int:
+    """Return into how many blocks a federation of processes deals its clients, by the expected cohort.
+
+    Fewer clients at once waste time on small steps; fewer blocks keep fewer processes busy."""
+    return max(LEAST, min(MOST, round(cohort / TOGETHER)))
+
+
+def number(population: int, blocks: int) -> int:
+    """Return how many blocks there are; none is empty."""
+    return min(population, blocks)
 
 
 def block_of(ids: Ints, population: int, blocks: int) -> Ints:

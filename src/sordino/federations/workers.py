@@ -31,7 +31,7 @@ from sordino.core.rng import Stream
 from sordino.core.types import Clients, State
 from sordino.federations import wire
 from sordino.federations.base import Work
-from sordino.federations.blocks import members, number, owned
+from sordino.federations.blocks import LEAST, members, number, owned
 from sordino.federations.facts import Facts
 from sordino.federations.host import Rebuild, Share, joined, serve
 from sordino.federations.simulator import Part, by_part
@@ -74,7 +74,7 @@ class Workers:
         workers: int = 0,
         memory_gb: float = 2.0,
         public: Stream | None = None,
-        blocks: int | None = None,
+        blocks: int = LEAST,
         facts: Facts | None = None,
         parts: Mapping[str, Part] | None = None,  # of the clients' data, that no round touches
     ) -> None:

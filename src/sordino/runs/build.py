@@ -223,7 +223,7 @@ def _large_delta(method: Method, plan: Plan, viewer: str, everyone: Facts) -> It
 def _federation(
     spec: Spec, device: torch.device, held: Clients, rng: Stream, known: Facts, parts: dict[str, Part]
 ) -> Federation:
-    public = Stream.research(spec.seed or 0)
+    public, cohort = Stream.research(spec.seed or 0), spec.client_rate * held.count
     if spec.federation == "simulator":
         number = blocks.number(held.count, spec.blocks or 1)
         return Simulator(device, held, rng, spec.memory_gb, public, known, parts, number)
@@ -233,8 +233,8 @@ def _federation(
             "federation = workers nobody but the clients may hold it: use federation = simulator."
         )
     keys = None if rng.secure else rng  # processes with secrets of their own draw their own keys
-    rebuild = partial(settled_model, keys=_model_keys(spec))
-    return Workers(held, keys, rebuild, spec.workers, spec.memory_gb, public, spec.blocks, known, parts)
+    rebuild, number = partial(settled_model, keys=_model_keys(spec)), spec.blocks or blocks.usual(cohort)
+    return Workers(held, keys, rebuild, spec.workers, spec.memory_gb, public, number, known, parts)
 
 
 def settled_model(module: nn.Module, loss: SampleLoss, record: Batch, keys: dict[str, Any]) -> Model:

@@ -154,7 +154,7 @@ class Spec:
     federation: str = _f("simulator", "who runs the clients: simulator, or workers: processes that own them", "run")
     workers: int = _f(0, "with federation = workers: how many processes, at most one a block (0: one a core)", "run")
     blocks: int | None = _f(
-        None, "groups of clients that are computed apart (default: 1; workers 16): last digits depend on it", "run"
+        None, "groups of clients computed apart, on which last digits depend (default: 1; workers: 4 or more)", "run"
     )
     evaluate_every: int | None = _f(
         None, "rounds between two evaluations (default: 1 on public test data, else one at the end)", "run"
