@@ -18,11 +18,11 @@ from pathlib import Path
 
 import torch
 from common import Memory, answer
-from sordino.engines.store import Store
 from torch import nn
 
 import sordino
 from sordino.data.clients import LazyClients
+from sordino.federations.store import Store
 
 COHORT, ROUNDS, RECORDS, FEATURES, CLASSES = 50, 30, 10, 200, 10
 

@@ -24,9 +24,10 @@ import sordino
 from sordino.core.rng import RowStream, Stream
 from sordino.data import partition
 from sordino.data.clients import ArrayClients
-from sordino.methods import _harmonised
+from sordino.methods._noises import Staircase, laplace
 from sordino.methods.harmonizer import MECHANISMS
 from sordino.privacy.clip import Bounded
+from sordino.privacy.release import Use
 from sordino.runs import spec
 from sordino.runs.prepare import prepare
 
@@ -63,8 +64,8 @@ def draws(rows: int = 20, dim: int = 26_010, times: int = 21) -> dict[str, float
     like, z = torch.zeros(rows, dim), 1.0
     kinds: dict[str, Callable[[RowStream], object]] = {
         "gaussian": lambda rng: rng.normal(dim, like),
-        "laplace": lambda rng: _harmonised.laplace(rng, like),  # l2-laplace: the same draw
-        "staircase": lambda rng: _harmonised.staircase(Bounded(like, 1.0, 1), z, rng),
+        "laplace": lambda rng: laplace(rng, like),  # l2-laplace: the same draw
+        "staircase": lambda rng: Staircase(z, dim).apply(Bounded(like, 1.0, 1), rng, Use()),
     }
     took: dict[str, list[float]] = {name: [] for name in kinds}
     for turn in range(times):

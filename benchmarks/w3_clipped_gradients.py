@@ -22,11 +22,11 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from sordino.engines.heap import keep_freed_memory
 from torch import Tensor, nn
 
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
+from sordino.federations.heap import keep_freed_memory
 from sordino.gradients import Gradients
 
 WARM = 25  # calls before the first that counts: a GPU's step is compiled on the way

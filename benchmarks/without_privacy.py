@@ -74,7 +74,7 @@ def train(name: str, folder: str | None, extra: dict[str, Any]) -> dict[str, Any
         result = run.execute(job, own=False, watch=watch)
         seconds = time.monotonic() - ready
     figures = {"accuracy": result.accuracy, **result.metrics}
-    device = torch.cuda.get_device_name() if job.engine.device.type == "cuda" else "cpu"
+    device = torch.cuda.get_device_name() if job.device.type == "cuda" else "cpu"
     plan = job.plan
     row = {
         "setting": name, "changed": " ".join(f"{k}={v}" for k, v in extra.items()),

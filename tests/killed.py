@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sordino.runs import faults
+from sordino.runs import faults, run
 
 
 class Killed(BaseException):
@@ -33,6 +33,7 @@ def spent(method, share, mode, monkeypatch, begin, resume):
         return sum(part for (who, _), part in left.items() if who == client)
 
     monkeypatch.setattr(method, "train", train)
+    monkeypatch.setattr(run, "rehearse", lambda job: None)  # which trains made-up clients
     faults.set_hook(die)
     with pytest.raises(Killed):
         begin()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from problems import Pair, mlp
+from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import State
-from sordino.engines.simulator import Simulator
+from sordino.methods.site import ALGORITHM
 from sordino.runs import loop
 from sordino.runs.job import Job
+from support.methods import federation_of, play
 
-CPU = torch.device("cpu")
 SIZES = (12, 30, 5)
 
 
@@ -25,29 +25,25 @@ class Rounds:
     """Our side: the rounds of a job with given cohorts, and what its clients keep."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.engine, self.state = job, Simulator(CPU), loop.begin(job)
-        self.arrived: Tensor | None = None
+        self.job, self.state, self.rng = job, loop.begin(job), Stream.research(3)
+        self.federation = federation_of(job, rng=self.rng)
+        self.arrived: Message | None = None
 
     def run(self, cohorts: Sequence[Sequence[int]]) -> State:
-        job = self.job
         for cohort in cohorts:
-            rng = Stream.research(3).at("round", self.state.round)
-            clients = rng.at("clients")
-            rows = self.engine.clients(job.method, self.state, cohort, job.clients, job.model, job.plan, clients)
-            self.arrived = rows
-            after = job.method.merge(self.state, rows, job.plan, rng.at("merge"))
-            self.state = replace(after, round=self.state.round + 1)
+            done = play(self.job, cohort, self.state, self.federation, self.rng)
+            self.arrived, self.state = done.sent, done.after
         return self.state
 
     def own(self, ids: Sequence[int]) -> Tensor:
-        return self.engine.store.read("own", ids, self.job.plan.algorithm.fresh(self.state, len(ids)))
+        return self.federation.store.read(ALGORITHM, ids, self.job.plan.algorithm.keeps(self.state, len(ids)))
 
     def own_models(self, ids: Sequence[int]) -> Tensor:
         return self.job.plan.algorithm.own_models(self.state, self.own(ids)).expand(len(ids), -1)
 
 
 def everyone(job: Job, rounds: int) -> list[range]:
-    return [range(job.clients.count)] * rounds
+    return [range(job.federation.facts.population)] * rounds
 
 
 # --- the papers' side: autograd over one module, one client at a time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -61,9 +62,9 @@ def test_the_rate_of_the_round_is_the_one_that_is_used(method):
         rounds = Rounds(made)
         start = rounds.state
         for number in (0, 3):
-            rounds.state = type(start)(start.params, start.extra, number)
+            rounds.state = replace(start, round=number)
             rounds.run([range(8)])
-            arrived.append(rounds.arrived[:, :-1])
+            arrived.append(rounds.arrived["update"])
     constant_first, constant_last, linear_first, linear_last = arrived
     assert torch.allclose(linear_first, constant_first, rtol=1e-4, atol=1e-7)
     assert torch.allclose(linear_last, constant_last / 4, rtol=1e-3, atol=1e-6)

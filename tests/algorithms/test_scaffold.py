@@ -9,6 +9,7 @@ from papers import Naive, Rounds, close, everyone, quadratics
 from problems import federation, job
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
+from sordino.methods.site import ALGORITHM
 
 STEPS, LR = 4, 0.2
 SIZES = (12,) * 6
@@ -42,9 +43,9 @@ def test_everyone_takes_part(server_lr):
     rounds = Rounds(made)
     state = rounds.run(everyone(made, 4))
     weights, c, own = paper(everyone(made, 4), server_lr)
-    assert close(state.params, weights) and close(state.extra["control"], c)
+    assert close(state.params, weights) and close(state.algorithm.control, c)
     assert close(rounds.own(range(6)), torch.stack([own[i] for i in range(6)]))
-    assert close(state.extra["control"], rounds.own(range(6)).mean(0))  # c is the mean of the c_i
+    assert close(state.algorithm.control, rounds.own(range(6)).mean(0))  # c is the mean of the c_i
     assert float(c.norm()) > 0.1
 
 
@@ -53,16 +54,17 @@ def test_a_part_takes_part():
     rounds = Rounds(ours(client_sampling="fixed", client_rate=2 / 6))
     state = rounds.run(cohorts)
     weights, c, own = paper(cohorts)
-    assert close(state.params, weights) and close(state.extra["control"], c)
+    assert close(state.params, weights) and close(state.algorithm.control, c)
     assert close(rounds.own(range(6)), torch.stack([own[i] for i in range(6)]))
-    assert rounds.engine.store.clients("own") == [0, 1, 2, 4, 5]  # client 3 was never there
-    assert close(state.extra["control"], rounds.own(range(6)).mean(0))
+    assert rounds.federation.store.clients(ALGORITHM) == [0, 1, 2, 4, 5]  # client 3 was never there
+    assert close(state.algorithm.control, rounds.own(range(6)).mean(0))
 
 
 def test_the_message_is_model_and_control_variate():
     rounds = Rounds(ours())
     rounds.run([[0, 3]])
-    assert rounds.arrived.shape == (2, 2 * len(rounds.state.params) + 1)  # and the weight
+    assert list(rounds.arrived.fields) == ["update"]
+    assert rounds.arrived["update"].shape == (2, 2 * len(rounds.state.params))
 
 
 def test_unequal_work_counts_each_clients_own_steps():
@@ -72,7 +74,7 @@ def test_unequal_work_counts_each_clients_own_steps():
     rounds = Rounds(job(method="none", algorithm="scaffold", clients=clients, **keys))
     start = rounds.state.params
     rounds.run([[0, 1]])
-    moved = (rounds.arrived[:, :-1] / rounds.arrived[:, -1:])[:, : len(start)]
+    moved = rounds.arrived["update"][:, : len(start)]
     assert close(rounds.own([0, 1]), -moved / (torch.tensor([[3.0], [1.0]]) * LR))
 
 
@@ -108,7 +110,7 @@ def skewed(rounds=45, **keys):
     done = Rounds(made)
     for i in range(rounds):
         done.run([made.plan.sampler.draw(20, Stream.research(5).at("draw", i)).tolist()])
-    apart = done.state.extra["control"] - done.own(range(20)).mean(0)
+    apart = done.state.algorithm.control - done.own(range(20)).mean(0)
     return float((done.state.params - target).norm() / target.norm()), float(apart.norm())
 
 
@@ -135,5 +137,5 @@ def test_failing_clients_do_not_speed_up_the_control_variate(method):
     made = job(clients=federation((4,) * 60), algorithm="scaffold", method=method, dropout="0.5", clip=1e3, epsilon=1e9)
     done = Rounds(made)
     done.run([range(60)])
-    c, mean = done.state.extra["control"], done.own(range(60)).mean(0)
+    c, mean = done.state.algorithm.control, done.own(range(60)).mean(0)
     assert float(c @ mean / (mean @ mean)) == pytest.approx(1.0, abs=0.02)

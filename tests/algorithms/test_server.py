@@ -51,7 +51,7 @@ def test_fedavgm(beta):
         velocity = beta * velocity + mean_moves(naive, range(3))
         naive.weights = naive.weights + velocity
     state = ours("fedavgm", server_momentum=beta)
-    assert close(state.params, naive.weights) and close(state.extra["velocity"], velocity)
+    assert close(state.params, naive.weights) and close(state.algorithm.velocity, velocity)
     if beta == 0:
         assert torch.equal(state.params, ours("fedavg").params)
 
@@ -74,7 +74,7 @@ def test_fedopt(kind):
         naive.weights = naive.weights + eta * m / (v**0.5 + tau)
     keys = {"server_beta1": beta1, "server_beta2": beta2, "server_tau": tau, "server_lr": eta}
     state = ours("fedopt", server_optimizer=kind, **keys)
-    assert close(state.params, naive.weights) and close(state.extra["second"], v)
+    assert close(state.params, naive.weights) and close(state.algorithm.second, v)
 
 
 def test_the_three_of_fedopt_differ_and_have_their_own_default_rate():

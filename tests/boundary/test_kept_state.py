@@ -24,6 +24,7 @@ from sordino.core.vector import Layout
 from sordino.gradients import Gradients
 from sordino.gradients.predict import predict
 from sordino.runs import build, spec
+from sordino.runs.held_out import HELD_OUT
 
 CLIP, RECORDS = 0.5, 600
 GLOBAL = [0.0]
@@ -223,7 +224,7 @@ def test_the_published_figure_of_a_run_does_not_move_with_one_record(tmp_path):
     draw, figures = torch.Generator().manual_seed(0), []
     clients = [(x := torch.randn(300, 4, generator=draw), (x[:, 0] > 0).long()) for _ in range(4)]
     keys = {"method": "dp-sgd", "epsilon": 8.0, "rounds": 1, "validation": 0.2, "seed": 0, "device": "cpu"}
-    shown = build.build(spec.from_dict(keys), Centred(), clients).held_out.x[0]
+    shown = build.build(spec.from_dict(keys), Centred(), clients).federation.parts[HELD_OUT].data.x[0]
     held = int((clients[0][0] == shown).all(1).nonzero())  # of the first client, held out
     for name in ("as-is", "changed"):
         found = sordino.train(Centred(), clients, out=str(tmp_path), name=name, learning_rate=1e-6, **keys)

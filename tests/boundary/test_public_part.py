@@ -40,7 +40,7 @@ __all__ = ["Silent"]
 
 @dataclass(frozen=True)
 class Silent(DpFedAvg):
-    def merge(self, state, rows, plan, rng):
+    def merge(self, state, seen, plan):
         return state
 '''
 

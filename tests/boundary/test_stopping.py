@@ -12,6 +12,7 @@ import sordino
 from problems import federation, job, linear
 from sordino.core import plugin
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponse
+from support.methods import whole
 
 IMPATIENT = """
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def test_nothing_done_costs_nothing_yet(impatient):
 def test_a_filter_of_the_method_s_own_keeps_its_own_price():
     """adap-dp-fl ends early too, and has a cost of the whole run that no choice exceeds."""
     made = job(method="adap-dp-fl", **KEYS)
-    assert made.method.whole(made.plan) is not None
+    assert whole(made.method, made.plan) is not None
     assert made.guarantee("server", 2, 2).epsilon == pytest.approx(made.promise.epsilon)
 
 

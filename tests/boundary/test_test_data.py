@@ -20,6 +20,7 @@ from sordino.cli.main import main
 from sordino.core.errors import DataError, RunError, SpecError
 from sordino.runs import build, run, spec
 from sordino.runs.fingerprint import fingerprints
+from sordino.runs.held_out import HELD_OUT
 from sordino.runs.prepare import prepare
 
 KEYS = {"rounds": 3, "seed": 3, "device": "cpu", "learning_rate": 0.5, "features": "none"}
@@ -54,7 +55,7 @@ def numbers_taken_out(text):
 
 def held_rows(keys, rows):
     job = build.from_spec(spec.from_dict(keys))
-    return job, [round(float(v) * rows) for v in job.held_out.x[:, 0]]
+    return job, [round(float(v) * rows) for v in job.federation.parts[HELD_OUT].data.x[:, 0]]
 
 
 CASES = [  # method, unit, users, rows, sites
@@ -87,7 +88,7 @@ def test_a_held_out_label_moves_the_charged_figure_and_nothing_else(
     a, b = records[0][-1], records[1][-1]
     assert a["loss"] is a["metrics"] is None  # neither a loss nor a figure of a class or a client
     assert "with noise of deviation" in a["evaluated_on"] and "charged" in a["evaluated_on"]
-    units = int(job.held_out.unit.max()) + 1
+    units = job.held_out.units
     assert 0 < abs(a["accuracy"] - b["accuracy"]) <= 1 / units + 1e-9  # what the noise is for, and no more
     exact = a["accuracy"] * units * 60  # a whole number, were it without noise
     assert abs(exact - round(exact)) > 1e-4
@@ -107,7 +108,7 @@ def test_too_few_people_for_a_figure_are_told_of_and_none_is_shown(more, tmp_pat
     assert "no evaluation: " in text and "test = PATH" in text and "public_share" in text and "in all" in text
     assert "test rec" not in result["guarantee"]["sentence"] and "rows" not in result["guarantee"]["sentence"]
     job = build.from_spec(spec.from_dict(keys))
-    assert job.held_out is None and job.test is None and len(job.clients.y) == 120
+    assert job.held_out is None and job.test is None and len(job.federation.data.y) == 120
 
 
 def test_pictures_without_a_test_folder_are_not_shown(tmp_path):
@@ -119,7 +120,7 @@ def test_pictures_without_a_test_folder_are_not_shown(tmp_path):
     job = build.from_spec(
         spec.from_dict(KEYS | {"dataset": "pets", "data_dir": str(tmp_path), "clients": 4, "model": "linear"})
     )
-    assert job.test is None and job.held_out is None and len(job.clients.y) == 40
+    assert job.test is None and job.held_out is None and len(job.federation.data.y) == 40
     assert any(n.startswith("no evaluation: ") for n in job.notes) and "test" not in job.promise.sentence()
 
 
@@ -190,7 +191,7 @@ def test_declared_people_are_wholly_public_and_the_others_wholly_private(tmp_pat
 def test_a_declared_share_does_not_make_other_data_of_a_table(tmp_path):
     """A budget on the data holds whatever share of them is declared public."""
     keys = table(tmp_path, 40, 500, 8)
-    names = [fingerprints(build.from_spec(spec.from_dict(keys | more)).brought)[1]
+    names = [fingerprints(build.from_spec(spec.from_dict(keys | more)).owner.brought)[1]
              for more in ({}, {"public_share": 0.1}, {"public_share": 0.3, "unit": "user"})]  # fmt: skip
     assert len(set(names)) == 1
 
@@ -211,7 +212,12 @@ def test_a_run_with_a_test_file_goes_on_from_another_folder(tmp_path, monkeypatc
 
 def test_from_python_the_test_records_are_said_and_nothing_is_held_out_unasked():
     plain = build.build(spec.from_dict({"device": "cpu"}), linear(), federation())
-    assert plain.held_out is None and len(plain.clients.y) == 96 and plain.evaluation.on is None and not plain.notes
+    assert (
+        plain.held_out is None
+        and len(plain.federation.data.y) == 96
+        and plain.evaluation.on is None
+        and not plain.notes
+    )
     shown = build.build(spec.from_dict({"device": "cpu"}), linear(), federation(), None, held_out())
     assert shown.promise.sentence().endswith("Taken as public: how many records each client has; the 60 test records.")
     assert "taken as public" in sordino.train.__doc__

@@ -15,37 +15,32 @@ from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
+from support.methods import play, rows
 
 RNG = Stream.research(2)
-
-
-def seen(made, state=None):
-    state = state or loop.begin(made)
-    who = range(made.clients.count)
-    rows = made.engine.clients(made.method, state, who, made.clients, made.model, made.plan, RNG.at("c"))
-    return made.channel.carry(rows, RNG.at("channel"))
 
 
 def test_the_server_sees_the_sum_alone():
     made, open_ = (job(method="dp-sgd", module=linear(), channel=c) for c in ("secure-sum", "direct"))
     quiet = [replace(m, plan=replace(m.plan, noise_multiplier=1e-9)) for m in (made, open_)]
-    hidden, rows = (seen(m) for m in quiet)
-    assert hidden.shape[0] == 1 and rows.shape[0] == 8
-    assert torch.allclose(hidden[0], rows.sum(dim=0), atol=1e-6)
-    merged = [m.method.merge(loop.begin(m), s, m.plan, RNG).params for m, s in zip(quiet, (hidden, rows), strict=True)]
-    assert torch.allclose(*merged, atol=1e-6)
+    hidden, shown = (play(m, rng=RNG) for m in quiet)
+    assert len(hidden.seen) == 1 and len(shown.seen) == 8
+    assert hidden.seen.ids is None and shown.seen.ids.tolist() == list(range(8))
+    rows = shown.seen["update"] * shown.seen.weight[:, None]
+    assert torch.allclose(hidden.seen["update"][0], rows.sum(dim=0), atol=1e-6)
+    assert torch.allclose(hidden.after.params, shown.after.params, atol=1e-6)
 
 
 @pytest.mark.parametrize(("viewer", "honest"), [("server", 8), ("server+3", 5)])
-def test_the_shares_of_the_honest_add_up_to_the_whole_noise(viewer, honest):
+@pytest.mark.parametrize(("method", "records"), [("dp-sgd", 4), ("nbafl", 1)])  # by which a noisy sum was divided
+def test_the_shares_of_the_honest_add_up_to_the_whole_noise(method, records, viewer, honest):
     wide = 6000
     layer = nn.Linear(wide, 1, bias=False)
     nn.init.zeros_(layer.weight)
     zeros = [(torch.zeros(4, wide), torch.zeros(4)) for _ in range(8)]
-    made = job(layer, zeros, "squared_error", method="dp-sgd", channel="secure-sum", viewer=viewer, learning_rate=1.0)
+    made = job(layer, zeros, "squared_error", method=method, channel="secure-sum", viewer=viewer, learning_rate=1.0)
     z = made.plan.z
-    rows = made.engine.clients(made.method, loop.begin(made), range(8), made.clients, made.model, made.plan, RNG)
-    left = 4 * rows[:honest].sum(dim=0)  # a sum of 4 records' gradients; the others' shares are known to the viewer
+    left = records * rows(made, rng=RNG)[:honest].sum(dim=0)  # the others' shares are known to the viewer
     assert kstest(left.double().numpy(), norm(scale=z).cdf).pvalue > 1e-3
     assert kstest(left.double().numpy(), norm(scale=1.1 * z).cdf).pvalue < 1e-3
     assert made.promise.epsilon <= 2.0 and made.promise.viewer == viewer
@@ -87,7 +82,7 @@ def test_what_would_not_hide_is_refused(keys):
         job(method="dp-sgd", channel="secure-sum", **keys)
 
 
-@pytest.mark.parametrize("method", ["dp-fedavg", "udp-fl", "nbafl", "adaptive-noise-paper"])
+@pytest.mark.parametrize("method", ["dp-fedavg", "udp-fl", "adaptive-noise-paper"])
 def test_methods_that_need_the_rows_say_so(method):
     with pytest.raises(SpecError, match="does not go with channel"):
         job(method=method, channel="secure-sum")
@@ -100,8 +95,8 @@ def test_unequal_clients_weigh_by_their_records():
     )
     made = replace(made, plan=replace(made.plan, noise_multiplier=1e-12))
     state = loop.begin(made)
-    after = made.method.merge(state, seen(made, state), made.plan, RNG)
-    batch = made.clients.fetch([0, 1, 2], torch.device("cpu"))
+    after = play(made, state=state, rng=RNG).after
+    batch = made.federation.data.fetch([0, 1, 2], torch.device("cpu"))
     whole = made.model.gradients.sums(state.params, replace(batch, sizes=(36,)), None)[0] / 36
     assert torch.allclose(after.params, state.params - whole, atol=1e-5)
 

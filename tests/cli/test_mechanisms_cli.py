@@ -47,6 +47,7 @@ def test_every_row_says_all(rows):
     ("name", "geometry", "noise", "relation", "finds"),
     [
         ("gaussian", "L2", "float", "add/remove", "noise"),
+        ("rounded-gaussian", "L2", "exact", "add/remove", "noise"),
         ("laplace", "L1 or L2", "float", "add/remove", "noise"),
         ("staircase-ball", "L1", "float", "add/remove", "local-epsilon"),
         ("exponential", "L-infinity", "float", "add/remove", "local-epsilon"),

@@ -294,7 +294,7 @@ def exact(here):
     from sordino.runs import build, spec
 
     keys = spec.read(here / "it.toml") | {"dataset": str(here / "people.csv")}
-    return fingerprints(build.from_spec(spec.from_dict(keys)).brought)[1]
+    return fingerprints(build.from_spec(spec.from_dict(keys)).owner.brought)[1]
 
 
 def test_an_old_ledger_is_told_of_and_imported_once(call, here):

@@ -178,3 +178,15 @@ def test_uniforms_as_tensors_are_the_same_numbers_and_the_devices_are_uniform_to
     for row in found.numpy():
         assert kstest(row, "uniform").pvalue > 1e-3 and kstest(row**1.05, "uniform").pvalue < 1e-3
     assert not torch.equal(found[0], found[1])
+
+
+def test_a_keystream_can_be_entered_anywhere_and_written_into_memory():
+    stream = Stream(bytes(range(32)), True)
+    words = stream.words(70_000, 5)
+    for start, n in ((0, 7), (2, 8), (40_000, 30_000)):
+        assert (stream.words(n, 5, start) == words[start : start + n]).all()
+        room = np.full(n + 2, 9, dtype=np.uint64)
+        assert (stream.fill(room, n, 5, start) == words[start : start + n]).all()
+    assert not (stream.words(8, 6, 2) == words[2:10]).any()
+    with pytest.raises(SpecError, match="even word"):
+        stream.words(4, 5, 3)

@@ -113,7 +113,7 @@ def test_a_dataset_with_records_that_do_not_stack_is_refused():
 
 def test_a_client_of_one_record_is_fine():
     made = job(clients=federation((1, 12, 1)), method="dp-fedavg")
-    assert made.plan.smallest_client == 1 and made.clients.size(0) == 1
+    assert made.plan.smallest_client == 1 and made.federation.data.size(0) == 1
 
 
 def test_a_batch_larger_than_a_client_is_refused():

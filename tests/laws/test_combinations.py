@@ -14,9 +14,10 @@ from sordino.core import plugin
 from sordino.core.rng import Stream
 from sordino.core.types import Batch
 from sordino.data.clients import ArrayClients
-from sordino.engines.simulator import Simulator
 from sordino.methods import local as training
+from sordino.methods.site import ALGORITHM
 from sordino.runs import legal, loop
+from support.methods import federation_of, let_out, play, rows
 
 CPU = torch.device("cpu")
 RNG = Stream.research(21)
@@ -56,24 +57,18 @@ def made(method, algorithm, unit, z=0.7, **options):
     return replace(found, plan=plan, method=replace(found.method, **options))
 
 
-def play(job, clients, states, engine=None):
+def replayed(job, clients, states, federation=None):
     """The rows of each of the rounds that begin with these states: the public transcript is given."""
-    engine = engine or Simulator(CPU)
-    who = range(clients.count)
-    return [
-        engine.clients(job.method, s, who, clients, job.model, job.plan, RNG.at("round", r))
-        for r, s in enumerate(states)
-    ]
+    federation = federation or federation_of(job, clients=clients, rng=RNG)
+    return [rows(job, range(clients.count), state, federation) for state in states]
 
 
 def transcript(job):
     """The states that a run on the usual data goes through; more of them where clients keep something."""
-    rounds = 3 if job.plan.algorithm.fresh(loop.begin(job), 1).shape[1] else 2
-    states, engine = [loop.begin(job)], Simulator(CPU)
-    for r in range(rounds - 1):
-        rng = RNG.at("round", r)
-        rows = engine.clients(job.method, states[-1], range(len(SIZES)), job.clients, job.model, job.plan, rng)
-        states.append(replace(job.method.merge(states[-1], rows, job.plan, RNG.at("merge", r)), round=r + 1))
+    rounds = 3 if job.plan.algorithm.keeps(loop.begin(job), 1).shape[1] else 2
+    states, federation = [loop.begin(job)], federation_of(job, rng=RNG)
+    for _ in range(rounds - 1):
+        states.append(play(job, state=states[-1], federation=federation, rng=RNG).after)
     return states
 
 
@@ -87,9 +82,9 @@ def wild(seed=0):
 def test_no_message_is_longer_than_the_clip_whatever_the_data(cell):
     job = made(*cell, clip=0.05)
     states = transcript(job)
-    for clients in (job.clients, wild()):
-        for rows in play(job, clients, states):
-            norms = rows.double().norm(dim=1)
+    for clients in (job.federation.data, wild()):
+        for sent in replayed(job, clients, states):
+            norms = sent.double().norm(dim=1)
             assert bool((norms <= 0.05).all()), norms
             assert float(norms.max()) > 0.9 * 0.05  # the clients do pull
 
@@ -99,11 +94,11 @@ def test_over_rounds_a_row_depends_on_its_client_alone_kept_state_included(cell)
     """The same public states, some rounds, other data in client 2: what the others send stays bit for bit."""
     job = made(*cell)
     states = transcript(job)
-    before = play(job, job.clients, states)
+    before = replayed(job, job.federation.data, states)
     for other in (federation(SIZES, seed=5)[2], (torch.full((9, FEATURES), 3e38), torch.zeros(9, dtype=torch.int64))):
         pairs = federation(SIZES)
         pairs[2] = other
-        for r, (a, b) in enumerate(zip(before, play(job, dealt(pairs), states), strict=True)):
+        for r, (a, b) in enumerate(zip(before, replayed(job, dealt(pairs), states), strict=True)):
             keep = [0, 1, 3]
             assert torch.allclose(a[keep], b[keep], rtol=1e-5, atol=1e-6), r
             assert torch.isfinite(b).all()
@@ -157,25 +152,25 @@ def test_one_unit_moves_a_clipped_sum_by_at_most_the_clip(cell):
     job = made(*cell, clip=clip)
     recorder = Recorder(job.model.gradients)
     clients = dealt([(20 * x, y) for x, y in federation(SIZES)])
-    play(replace(job, model=replace(job.model, gradients=recorder)), clients, [loop.begin(job)])
+    replayed(replace(job, model=replace(job.model, gradients=recorder)), clients, [loop.begin(job)])
     assert len(recorder.asked) == job.plan.local.steps
     longest = 0.0
     for weights, batch, asked, groups, total in recorder.asked:
         assert asked == clip
         owner = np.repeat(np.arange(len(batch.sizes)), batch.sizes)
-        for rows in runs_of(job, clients, batch, cell[2]):
-            keep = np.setdiff1d(np.arange(len(batch.y)), rows)
+        for records in runs_of(job, clients, batch, cell[2]):
+            keep = np.setdiff1d(np.arange(len(batch.y)), records)
             sizes = tuple(np.bincount(owner[keep], minlength=len(batch.sizes)).tolist())
             lengths = None
             if groups is not None:
                 ends = np.cumsum(groups)
-                lengths = [n for n, end in zip(groups, ends, strict=True) if end - 1 not in rows]
+                lengths = [n for n, end in zip(groups, ends, strict=True) if end - 1 not in records]
                 assert len(lengths) == len(groups) - 1  # a run is a user's, no more and no less
             less = job.model.gradients.sums(
                 weights, Batch(batch.x[keep], batch.y[keep], sizes), clip, seeds=[0] * 4, groups=lengths
             )
             moved = (total - less).double().norm(dim=1)
-            mine = owner[rows[0]]
+            mine = owner[records[0]]
             assert float(moved[mine]) <= clip * (1 + 1e-4)
             assert float(moved[[k for k in range(4) if k != mine]].max()) <= 1e-4
             longest = max(longest, float(moved[mine]))
@@ -190,18 +185,18 @@ def test_messages_know_the_data_through_noisy_gradients_only(cell, monkeypatch):
         monkeypatch.setattr(training, "record_losses", lambda state, data, model: state.params.new_ones(len(data.y)))
     states = transcript(job)
 
-    def rows(clients, gradients):
-        engine = Simulator(CPU)
+    def sent(clients, gradients):
         model = replace(job.model, gradients=gradients)
-        found = torch.stack(play(replace(job, model=model), clients, states, engine))
-        return found, engine.store.read("own", range(4), job.plan.algorithm.fresh(states[0], 4))
+        federation = federation_of(job, clients=clients, model=model, rng=RNG)
+        found = torch.stack(replayed(job, clients, states, federation))
+        return found, federation.store.read(ALGORITHM, range(4), job.plan.algorithm.keeps(states[0], 4))
 
     dim = job.model.layout.dim
-    one, own = rows(job.clients, Fixed(job.model.gradients, dim))
-    other, theirs = rows(dealt(federation(SIZES, seed=9)), Fixed(job.model.gradients, dim))
+    one, own = sent(job.federation.data, Fixed(job.model.gradients, dim))
+    other, theirs = sent(dealt(federation(SIZES, seed=9)), Fixed(job.model.gradients, dim))
     assert torch.equal(one, other)
     assert torch.equal(own, theirs) == (cell[1] != "ditto")  # personal models are trained on the data as they are
-    assert not torch.equal(rows(job.clients, job.model.gradients)[0], one)
+    assert not torch.equal(sent(job.federation.data, job.model.gradients)[0], one)
 
 
 def sure(job):
@@ -212,18 +207,19 @@ def sure(job):
 
 @pytest.mark.parametrize("unit", ["record", "user"])
 def test_one_unit_moves_the_released_loss_by_at_most_its_cap(unit):
-    """q-FedAvg: with next to no noise the released sum is the sum of capped losses; a broken one counts as the cap."""
-    job = made("dp-sgd", "q-fedavg", unit, z=1e-7)
+    """q-FedAvg: what gets the noise is the sum of capped losses; a broken one counts as the cap."""
+    job = made("dp-sgd", "q-fedavg", unit)
     cap = job.plan.algorithm.loss_clip
     state, longest = sure(job), 0.0
     pairs = [(x * 10.0**p, y) for (x, y), p in zip(federation(SIZES), (0, 1, 38, 38), strict=True)]
 
-    def total(data):
-        units = torch.tensor([len(g) for g in data.groups] if unit == "user" else data.sizes)[:, None]
-        return job.method._losses(state, data, job.model, job.plan, RNG.rows(range(4))) * units
+    def total(clients):
+        (use,) = (u for u in let_out(job, state=state, clients=clients, rng=RNG) if u.release.name == "losses")
+        assert use.x.bound == use.release.bound == cap
+        return use.x.value
 
     clients = dealt(pairs)
-    whole = total(clients.fetch(range(4), CPU))
+    whole = total(clients)
     assert torch.isfinite(whole).all()
     for k, n in enumerate(SIZES):
         own = clients.users[clients.starts[k] : clients.starts[k + 1]]
@@ -231,7 +227,7 @@ def test_one_unit_moves_the_released_loss_by_at_most_its_cap(unit):
             keep = clients.starts[k] + np.flatnonzero(~gone)
             parts = [np.arange(clients.starts[j], clients.starts[j + 1]) if j != k else keep for j in range(4)]
             fewer = ArrayClients.split(clients.x, clients.y, parts, clients.users)
-            moved = (whole - total(fewer.fetch(range(4), CPU))).abs()[:, 0]
+            moved = (whole - total(fewer)).abs()[:, 0]
             assert float(moved[k]) <= cap * (1 + 1e-5)
             assert float(moved[[j for j in range(4) if j != k]].max()) < 1e-4
             longest = max(longest, float(moved[k]))
@@ -241,7 +237,7 @@ def test_one_unit_moves_the_released_loss_by_at_most_its_cap(unit):
 def test_without_the_cap_the_loss_would_move_further():
     """What the cap is for."""
     job = made("dp-sgd", "q-fedavg", "record")
-    losses = training.record_losses(sure(job), job.clients.fetch(range(4), CPU), job.model)
+    losses = training.record_losses(sure(job), job.federation.data.fetch(range(4), CPU), job.model)
     assert torch.isfinite(losses).all() and float(losses.max()) > 20 * job.plan.algorithm.loss_clip
 
 
@@ -251,10 +247,9 @@ def test_a_round_in_which_nobody_answers_is_a_round_like_any_other(method, algor
     unit = base(method, None).method.units[0]
     job = made(method, algorithm, unit)
     state = loop.begin(job)
-    rows = Simulator(CPU).clients(job.method, state, [], job.clients, job.model, job.plan, RNG)
-    full = Simulator(CPU).clients(job.method, state, [0, 3], job.clients, job.model, job.plan, RNG)
-    assert rows.shape == (0, full.shape[1])
-    after = job.method.merge(state, rows, job.plan, RNG)
+    nobody, some = (play(job, cohort, state, rng=RNG) for cohort in ([], [0, 3]))
+    assert nobody.sent["update"].shape == (0, some.sent["update"].shape[1])
+    after = nobody.after
     assert torch.isfinite(after.params).all()
     assert torch.equal(after.params, state.params) == (
         method != "dp-fedavg"
@@ -266,4 +261,4 @@ def test_labels_alone_move_a_row_too():
     job = made("dp-fedavg", "fedavg", "client")
     other = dealt([(x, (y + 1) % CLASSES) for x, y in federation(SIZES)])
     states = [loop.begin(job)]
-    assert not torch.allclose(play(job, job.clients, states)[0], play(job, other, states)[0], atol=1e-4)
+    assert not torch.allclose(replayed(job, job.federation.data, states)[0], replayed(job, other, states)[0], atol=1e-4)

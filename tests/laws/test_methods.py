@@ -14,18 +14,18 @@ from sordino.algorithms.fedavgm import FedAvgM
 from sordino.core import plugin
 from sordino.core.rng import Stream
 from sordino.core.types import State
-from sordino.engines.simulator import Simulator
+from sordino.federations.simulator import chunks
 from sordino.methods.base import Plan
 from sordino.privacy.samplers import Poisson
 from sordino.runs import loop
+from support.methods import federation_of, play, price, rows, whole
 
 METHODS = plugin.available("methods")
 PRIVATE = [m for m in METHODS if plugin.load("methods", m).private]
 PRINTED = [m for m in METHODS if m.endswith("-paper")]  # whose noise may follow the weights
 SOUND = [m for m in METHODS if m not in PRINTED]
-FILTERED = [m for m in PRIVATE if plugin.load("methods", m)().whole(Plan(1, 1, Poisson(1.0), noise_multiplier=1.0))]
+FILTERED = [m for m in PRIVATE if whole(plugin.load("methods", m)(), Plan(1, 1, Poisson(1.0), noise_multiplier=1.0))]
 EVEN = [m for m in PRIVATE if m not in FILTERED]  # whose noise is set before the first round
-CPU = torch.device("cpu")
 RNG = Stream.research(11)
 SIZES = (12, 5, 30, 8, 12, 20)
 LOCAL = {"local_steps": 3, "batch_rate": 0.5}  # batches are drawn, so the randomness of a client matters too
@@ -36,11 +36,17 @@ def goes_with(method, algorithm):
     return not named or algorithm in named
 
 
-def rows_of(job, cohort, engine=None, state=None):
-    """What leaves the clients of a cohort."""
-    state = state or loop.begin(job)
-    engine = engine or Simulator(CPU)
-    return engine.clients(job.method, state, cohort, job.clients, job.model, job.plan, RNG.at("clients"))
+def fields(message):
+    """What leaves the clients of a cohort, weighed as in a sum, all fields side by side; public remarks included."""
+    values = [message.fields[name].double().flatten(1) if message.fields[name].ndim > 1 else
+              message.fields[name].double()[:, None] for name in sorted(message.fields)]  # fmt: skip
+    weight = torch.ones(len(message)) if message.weight is None else message.weight
+    return torch.cat([*values, weight.double()[:, None]], dim=1)
+
+
+def sent(made, cohort, memory_gb=2.0):
+    federation = federation_of(made, rng=RNG, memory_gb=memory_gb)
+    return fields(play(made, cohort, federation=federation, rng=RNG).sent)
 
 
 def uncalibrated(method, z=0.7, **keys):
@@ -58,10 +64,10 @@ def uncalibrated(method, z=0.7, **keys):
 @pytest.mark.parametrize("method", METHODS)
 def test_row_i_depends_on_client_i_alone(method):
     clients = federation(SIZES)
-    before = rows_of(uncalibrated(method, clients=clients, **LOCAL), range(6))
+    before = sent(uncalibrated(method, clients=clients, **LOCAL), range(6))
     others = [(-3 * x, (y + 1) % CLASSES) for x, y in clients]
     others[2] = clients[2]
-    after = rows_of(uncalibrated(method, clients=others, **LOCAL), range(6))
+    after = sent(uncalibrated(method, clients=others, **LOCAL), range(6))
     assert torch.allclose(before[2], after[2], atol=1e-6, rtol=1e-6)
     for i in (0, 1, 3, 4, 5):  # the test would see a row that did change
         assert not torch.allclose(before[i], after[i], atol=1e-4)
@@ -71,8 +77,8 @@ def test_row_i_depends_on_client_i_alone(method):
 def test_the_cohort_is_every_client_by_itself(method):
     """Both the simulator's whole cohort and one client at a time, the naive second implementation."""
     made = uncalibrated(method, clients=federation(SIZES), **LOCAL)
-    together = rows_of(made, [0, 1, 2, 4, 5])
-    alone = torch.cat([rows_of(made, [i]) for i in (0, 1, 2, 4, 5)])
+    together = sent(made, [0, 1, 2, 4, 5])
+    alone = torch.cat([sent(made, [i]) for i in (0, 1, 2, 4, 5)])
     assert torch.allclose(together, alone, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(together, alone.roll(1, 0), atol=1e-3)
 
@@ -81,26 +87,25 @@ def test_the_cohort_is_every_client_by_itself(method):
 @pytest.mark.parametrize("memory_gb", [1e-9, 2e-5, 2.0])
 def test_chunks_change_nothing(method, memory_gb):
     made = uncalibrated(method, clients=federation(SIZES), **LOCAL)
-    rows = rows_of(made, range(6), Simulator(CPU, memory_gb))
-    assert torch.equal(rows, rows_of(made, range(6), Simulator(CPU, memory_gb)))  # bit for bit in the same chunks
-    assert torch.allclose(rows, rows_of(made, range(6)), atol=1e-5, rtol=1e-5)
+    found = sent(made, range(6), memory_gb)
+    assert torch.equal(found, sent(made, range(6), memory_gb))  # bit for bit in the same chunks
+    assert torch.allclose(found, sent(made, range(6)), atol=1e-5, rtol=1e-5)
 
 
 def test_a_tiny_memory_takes_one_client_at_a_time():
     made = uncalibrated("none")
-    assert [len(c) for c in Simulator(CPU, 1e-9)._chunks(range(5), made.model)] == [1] * 5
-    assert [len(c) for c in Simulator(CPU, 2.0)._chunks(range(5), made.model)] == [5]
-    assert [len(c) for c in Simulator(CPU, 2.0)._chunks([], made.model)] == [0]
+    five, gb = np.arange(5), 2.0**30
+    assert [len(c) for c in chunks(five, made.model, 1e-9 * gb)] == [1] * 5
+    assert [len(c) for c in chunks(five, made.model, 2 * gb)] == [5]
+    assert [len(c) for c in chunks(five[:0], made.model, 2 * gb)] == [0]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_empty_cohort_is_a_round_like_any_other(method):
     made = uncalibrated(method, **LOCAL)
-    state = loop.begin(made)
-    rows = rows_of(made, [], state=state)
-    assert rows.shape[0] == 0
-    after = made.method.merge(state, rows, made.plan, RNG.at("merge"))
-    assert after.params.shape == state.params.shape and torch.isfinite(after.params).all()
+    done = play(made, [], rng=RNG)
+    assert len(done.sent) == 0 and done.after.round == 1
+    assert done.after.params.shape == (made.plan.dim,) and torch.isfinite(done.after.params).all()
 
 
 def bounded_methods():
@@ -112,7 +117,7 @@ def bounded_methods():
 def test_what_leaves_a_client_keeps_its_bound(method, clip):
     wild = [(x * 10.0**k, y) for k, (x, y) in enumerate(federation(SIZES))]
     made = uncalibrated(method, module=linear(), clients=wild, clip=clip, learning_rate=5.0)
-    norms = rows_of(made, range(6)).double().norm(dim=1)
+    norms = rows(made, rng=RNG).double().norm(dim=1)
     assert bool((norms <= clip).all()) and float(norms.max()) > 0.9 * clip
 
 
@@ -121,11 +126,9 @@ def test_all_zero_updates_survive(method):
     """No data in the gradient: nothing is nan, nothing is lost, and a row is not made longer than it was."""
     zeros = [(torch.zeros(n, FEATURES), torch.zeros(n)) for n in SIZES]
     made = uncalibrated(method, z=1e-6, module=silent(), clients=zeros, loss="squared_error", **LOCAL)
-    state = loop.begin(made)
-    rows = rows_of(made, range(6), state=state)
-    assert torch.isfinite(rows).all()
-    after = made.method.merge(state, rows, made.plan, RNG.at("merge"))
-    assert torch.isfinite(after.params).all() and torch.allclose(after.params, state.params, atol=1e-4)
+    done, before = play(made, rng=RNG), loop.begin(made).params
+    assert torch.isfinite(fields(done.sent)).all()
+    assert torch.isfinite(done.after.params).all() and torch.allclose(done.after.params, before, atol=1e-4)
 
 
 def silent():
@@ -143,9 +146,8 @@ def test_the_new_model_is_the_old_one_plus_the_update(method):
     with torch.no_grad():
         module.weight += 100.0
     made = uncalibrated(method, z=1e-3, module=module, learning_rate=0.01)
-    state = loop.begin(made)
-    after = made.method.merge(state, rows_of(made, range(8), state=state), made.plan, RNG.at("merge"))
-    moved = after.params - state.params
+    after = play(made, rng=RNG).after
+    moved = after.params - loop.begin(made).params
     assert float(moved.abs().max()) < 1.0 and bool(moved.any())
     assert float(made.model.layout.views(after.params)["weight"].min()) > 90
 
@@ -154,11 +156,11 @@ def test_the_new_model_is_the_old_one_plus_the_update(method):
 def test_the_server_learning_rate_and_momentum_act_on_the_update(method):
     made = uncalibrated(method, learning_rate=0.01)
     heavy = replace(made, plan=replace(made.plan, server_lr=0.5, algorithm=FedAvgM(0.9)))
-    start, rows = loop.begin(made), rows_of(made, range(8))
-    update = made.method.merge(start, rows, made.plan, RNG.at("m")).params - start.params
-    one = heavy.method.merge(loop.begin(heavy), rows, heavy.plan, RNG.at("m"))
+    start, done = loop.begin(made), play(made, rng=RNG)
+    update = done.after.params - start.params
+    one = heavy.method.merge(loop.begin(heavy), done.seen, heavy.plan)
     assert torch.allclose(one.params - start.params, 0.5 * update, atol=1e-6)
-    two = heavy.method.merge(one, rows, heavy.plan, RNG.at("m"))
+    two = heavy.method.merge(one, done.seen, heavy.plan)
     assert torch.allclose(two.params - one.params, 0.5 * 1.9 * update, atol=2e-6)
 
 
@@ -167,13 +169,12 @@ def test_no_coordinate_leaves_without_noise(method):
     """On data whose gradients are zero, what the viewer sees is noise in every coordinate."""
     zeros = [(torch.zeros(12, FEATURES), torch.zeros(12)) for _ in range(8)]
     made = uncalibrated(method, module=silent(), clients=zeros, loss="squared_error")
-    state = loop.begin(made)
-    rows = rows_of(made, range(8), state=state)
+    done = play(made, rng=RNG)
     if made.method.viewer == "server":  # the server sees the rows themselves
-        assert not (rows == 0).any()
-        assert len({r.numpy().tobytes() for r in rows}) == 8  # every client its own noise
-    after = made.method.merge(state, rows, made.plan, RNG.at("merge"))
-    assert not (after.params == state.params).any()
+        noise = done.sent["update"]
+        assert not (noise == 0).any()
+        assert len({r.numpy().tobytes() for r in noise}) == 8  # every client its own noise
+    assert not (done.after.params == loop.begin(made).params).any()
 
 
 @pytest.mark.parametrize("method", PRIVATE)
@@ -182,10 +183,7 @@ def test_a_round_draws_fresh_noise(method):
     state = loop.begin(made)
 
     def round_at(number):
-        rng = RNG.at("round", number)
-        who, plan = range(8), made.plan
-        rows = Simulator(CPU).clients(made.method, state, who, made.clients, made.model, plan, rng.at("c"))
-        return made.method.merge(state, rows, made.plan, rng.at("merge")).params
+        return play(made, state=replace(state, round=number), rng=RNG).after.params
 
     assert torch.equal(round_at(0), round_at(0))
     assert not (round_at(0) == round_at(1)).any()
@@ -234,18 +232,17 @@ def test_costs_can_be_asked_for_under_every_documented_plan(method):
         if keys.get("optimizer") and plugin.load("algorithms", plugin.load("methods", method).algorithm).plain_sgd:
             continue
         made = job(method=method, **keys)
-        assert made.method.costs(made.plan)
+        assert price(made.method, made.plan)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_local_training_learns(method):
     """With next to no noise the loss goes down: the signs are right."""
     made = uncalibrated(method, z=1e-4, module=mlp(), clients=federation((40,) * 4), learning_rate=0.5)
-    x, y = made.clients.x, made.clients.y
+    x, y = made.federation.data.x, made.federation.data.y
     state, losses = loop.begin(made), []
-    for r in range(12):
+    for _ in range(12):
         losses.append(float(made.model.loss(loop.trained(made, state.params)(x), y).mean().detach()))
-        rows = rows_of(made, range(4), state=state)
-        state = made.method.merge(state, rows, made.plan, RNG.at("merge", r))
+        state = replace(play(made, state=state, rng=RNG).after, round=0)  # the first round again and again
     assert losses[-1] < 0.8 * losses[0]
     assert isinstance(state, State) and np.isfinite(losses).all()

@@ -6,21 +6,23 @@ import pytest
 import torch
 
 from problems import CLASSES, FEATURES, federation, job
+from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import Batch
-from sordino.engines.simulator import Simulator
+from sordino.methods import _steps
 from sordino.privacy.events import FixedSize, Repeated, Sampled
 from sordino.runs import loop
+from support.methods import play, price
 
 CPU = torch.device("cpu")
 RNG = Stream.research(2)
 SIZES = (3, 40, 1, 12, 100, 7)
 
 
-def released(made, cohort):
-    state = loop.begin(made)
-    engine = Simulator(CPU)
-    return engine.clients(made.method, state, cohort, made.clients, made.model, made.plan, RNG.at("c"))
+def sums(message):
+    """What the server adds its noise to, in float64."""
+    doubles = Message({name: value.double() for name, value in message.fields.items()}, message.weight)
+    return {name: value[0] for name, value in doubles.total().fields.items()}
 
 
 @pytest.mark.parametrize("method", ["dp-fedavg"])
@@ -33,18 +35,18 @@ def test_one_client_moves_the_sum_by_at_most_the_clip(method, weight_cap, adapti
     other = (-50 * torch.ones(100, FEATURES), torch.full((100,), CLASSES - 1))
     keys = {"method": method, "clip": clip, "weight_cap": weight_cap, "adaptive_clip": adaptive, "learning_rate": 2.0}
     made = job(clients=clients, **keys)
-    rows = released(made, range(6)).double()
-    dim = made.model.layout.dim
-    total, longest = rows.sum(0), 0.0
+    sent, longest = play(made, rng=RNG).sent, 0.0
+    total = sums(sent)
+    assert set(total) == ({"update", "within"} if adaptive else {"update"})
     for i in range(6):
-        without = rows[[j for j in range(6) if j != i]].sum(0)
-        replaced = released(job(clients=[*clients[:i], other, *clients[i + 1 :]], **keys), range(6)).double().sum(0)
-        removal, swap = total - without, total - replaced
-        assert float(removal[:dim].norm()) <= clip * (1 + 1e-6)
-        assert float(swap[:dim].norm()) <= 2 * clip * (1 + 1e-6)
-        longest = max(longest, float(swap[:dim].norm()))
+        without = sums(sent.pick(torch.tensor([j for j in range(6) if j != i])))
+        replaced = sums(play(job(clients=[*clients[:i], other, *clients[i + 1 :]], **keys), rng=RNG).sent)
+        removal, swap = ({name: total[name] - others[name] for name in total} for others in (without, replaced))
+        assert float(removal["update"].norm()) <= clip * (1 + 1e-6)
+        assert float(swap["update"].norm()) <= 2 * clip * (1 + 1e-6)
+        longest = max(longest, float(swap["update"].norm()))
         if adaptive:
-            assert float(removal[-1].abs()) <= 0.5 and float(swap[-1].abs()) <= 1.0
+            assert float(removal["within"].abs()) <= 0.5 and float(swap["within"].abs()) <= 1.0
     if weight_cap <= 1:
         assert longest > 0.5 * clip  # the bound is not slack: the clients do pull
 
@@ -52,7 +54,7 @@ def test_one_client_moves_the_sum_by_at_most_the_clip(method, weight_cap, adapti
 @pytest.mark.parametrize("clip", [0.05, 1.0])
 def test_one_record_moves_a_clients_clipped_sum_by_at_most_the_clip(clip):
     made = job(method="dp-sgd", clients=[(30 * x, y) for x, y in federation(SIZES)], clip=clip)
-    data = made.clients.fetch(range(6), CPU)
+    data = made.federation.data.fetch(range(6), CPU)
     weights = loop.begin(made).params
     whole = made.model.gradients.sums(weights, data, clip)
     start, seen = 0, 0.0
@@ -85,10 +87,10 @@ def test_no_client_draws_a_record_more_often_than_is_charged(sampling, batch):
     made = job(method="dp-sgd", clients=federation(sizes), batch_sampling=sampling)
     local = replace(made.plan.local, **({"batch_size": None, "batch_rate": None} | batch))
     plan = replace(made.plan, local=local)
-    charged = accounted_rate(made.method.costs(plan)[0].event)
-    data = made.clients.fetch(range(len(sizes)), CPU)
+    charged = accounted_rate(price(made.method, plan)[0].event)
+    data = made.federation.data.fetch(range(len(sizes)), CPU)
     if sampling == "fixed":
-        drawn = made.method._batch(data, plan, RNG.rows(range(len(sizes)))).sizes
+        drawn = _steps.batch_of(data, plan, "fixed", RNG.rows(range(len(sizes)))).sizes
         rates = [m / n for m, n in zip(drawn, sizes, strict=True)]
     else:
         rates = [plan.local.rate(n) for n in sizes]
@@ -99,5 +101,5 @@ def test_no_client_draws_a_record_more_often_than_is_charged(sampling, batch):
 def test_fixed_batches_are_charged_under_replace_even_if_the_smallest_client_is_one_batch():
     """Removing a record from a fixed-size batch lets another one in: 2C, not C, wherever a client has more records."""
     made = job(method="dp-sgd", clients=federation((10, 11, 40)), batch_sampling="fixed", batch_size=10)
-    (cost,) = made.method.costs(made.plan)
+    (cost,) = price(made.method, made.plan)
     assert cost.relation == "replace"

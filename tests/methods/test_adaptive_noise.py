@@ -13,13 +13,17 @@ from scipy.stats import kstest, norm
 from problems import FEATURES, federation, job, linear, mlp
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.engines.simulator import Simulator
-from sordino.methods.adaptive_noise import AdaptiveNoise
+from sordino.methods.adaptive_noise_client import AdaptiveNoiseClient
+from sordino.methods.none import NoPrivacy
+from sordino.methods.outlets import along
 from sordino.privacy.clip import Bounded, clip_rows
 from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.release import Use
 from sordino.runs import loop, run
+from support.methods import clients_stream, federation_of, let_out, merged, play, rows
 
-CPU, RNG = torch.device("cpu"), Stream.research(5)
+RNG = Stream.research(5)
+METHODS = {"record": "adaptive-noise", "client": "adaptive-noise-client"}  # by what they protect
 
 
 def known(made, seed=0, spread=2.0):
@@ -27,22 +31,16 @@ def known(made, seed=0, spread=2.0):
     state = loop.begin(made)
     draw = torch.Generator().manual_seed(seed)
     moment = torch.exp(spread * torch.randn(state.params.numel(), generator=draw))
-    return replace(state, round=9, extra=state.extra | {"moment": moment, "noise_part": 0.1 * moment})
-
-
-def rows_of(made, state, clients=None, rng=RNG):
-    data = made.clients if clients is None else clients
-    return Simulator(CPU).clients(made.method, state, range(data.count), data, made.model, made.plan, rng)
+    return replace(state, round=9, method=replace(state.method, moment=moment, noise_part=0.1 * moment))
 
 
 def with_z(made, z):
     return replace(made, plan=replace(made.plan, noise_multiplier=z))
 
 
-@pytest.mark.parametrize("unit", ["record", "client"])
-def test_the_price_is_that_of_the_gaussian_mechanism(unit):
-    other = "dp-sgd" if unit == "record" else "nbafl"
-    made = job(method="adaptive-noise", unit=unit, epsilon=1.0, rounds=16)
+@pytest.mark.parametrize(("unit", "other"), [("record", "dp-sgd"), ("client", "nbafl")])
+def test_the_price_is_that_of_the_gaussian_mechanism(unit, other):
+    made = job(method=METHODS[unit], epsilon=1.0, rounds=16)
     assert made.promise.unit == unit and made.promise.viewer == "server"
     assert 0.995 < made.promise.epsilon <= 1.0
     assert made.plan.z == pytest.approx(4 * 3.73063163482, rel=1e-4)  # sqrt(T) sigma(1, 1e-5): THEORY, golden values
@@ -66,57 +64,52 @@ class Watched:
 
 def watched(made, state, blind):
     gradients = Watched(made.model.gradients, blind)
-    return rows_of(replace(made, model=replace(made.model, gradients=gradients)), state), gradients.asked
+    model = replace(made.model, gradients=gradients)
+    return rows(made, state=state, federation=federation_of(made, model=model, rng=RNG)), gradients.asked
 
 
 def with_other_data(unit="record", **keys):
     """Two jobs that differ in the private data alone."""
-    keys = {"method": "adaptive-noise", "unit": unit, "module": linear()} | keys
+    keys = {"method": METHODS[unit], "module": linear()} | keys
     return job(**keys), job(clients=[(-9 * x, (y + 1) % 3) for x, y in federation()], **keys)
 
 
-def noise_of(made, state, monkeypatch):
-    """The noise that is added to the real sums; on the way, that thresholds and noise are all that is done to them."""
-    drawn, trained, real, sent = [], [], AdaptiveNoise.add, AdaptiveNoise.release
-
-    def release(self, rows, *rest):
-        trained.append(rows)
-        return sent(self, rows, *rest)
-
-    def add(self, sums, z, state, plan, rng):
-        assert sums.bound == 1.0
-        if trained:  # unit = client: what is clipped is the whole update
-            assert torch.equal(sums.value, clip_rows(trained[0] / self.scales(state), 1.0).value)
-        drawn.append(Gaussian(z).add(Bounded(torch.zeros_like(sums.value), 1.0), rng))
-        found = real(self, sums, z, state, plan, rng)
-        assert torch.equal(found, self.scales(state) * (sums.value + drawn[-1]))
-        return found
-
-    with monkeypatch.context() as patch:
-        patch.setattr(AdaptiveNoise, "add", add)
-        patch.setattr(AdaptiveNoise, "release", release)
-        rows_of(made, state)
+def noise_of(made, state):
+    """The noise of every step, drawn again; on the way, that thresholds and noise are all that is done to the sums."""
+    uses, scale, drawn = let_out(made, state=state, rng=RNG), made.method.scales.of(state), []
+    for number, use in enumerate(uses):
+        assert use.x.bound == use.release.bound == 1.0
+        stream = along(clients_stream(RNG, state.round).rows(use.ids), use.release.key, number)
+        drawn.append(Gaussian(made.plan.z).apply(Bounded(torch.zeros_like(use.x.value), 1.0), stream, Use()))
+        assert torch.equal(use.output, use.x.value + drawn[-1])
+    sent = rows(made, state=state, rng=RNG)
+    if isinstance(made.method, AdaptiveNoiseClient):  # what is clipped is the whole update
+        plain = federation_of(replace(made, method=NoPrivacy()), rng=RNG).ask("train", state, range(8))["update"]
+        assert torch.equal(uses[0].x.value, clip_rows(plain / scale, 1.0).value)
+        assert torch.equal(sent, scale * uses[0].output)
+    else:
+        assert torch.allclose(sent, -0.1 / 12 * sum(scale * use.output for use in uses), atol=1e-5)
     return torch.stack(drawn)
 
 
 @pytest.mark.parametrize("unit", ["record", "client"])
-def test_scales_and_noise_are_the_same_bit_for_bit_whatever_the_data(unit, monkeypatch):
+def test_scales_and_noise_are_the_same_bit_for_bit_whatever_the_data(unit):
     """The transcript is frozen, the private data change: thresholds and noise must not, not in a single bit."""
     made, other = with_other_data(unit, local_steps=3)
     state = known(made)
-    assert torch.equal(made.method.scales(state), other.method.scales(state))
+    assert torch.equal(made.method.scales.of(state), other.method.scales.of(state))
     assert made.method.decided(state, made.plan) == other.method.decided(state, other.plan)
-    noise = [noise_of(m, state, monkeypatch) for m in (made, other)]
+    noise = [noise_of(m, state) for m in (made, other)]
     assert torch.equal(*noise) and float(noise[0].std()) == pytest.approx(made.plan.z, rel=0.1)
     a, b = (watched(m, state, blind=True)[0] for m in (made, other))  # clip and noise of what the data do not touch
     assert torch.equal(a, b) and a.isfinite().all() and bool(a.any())
-    (rows, mine), (others, theirs) = (watched(m, state, blind=False) for m in (made, other))
-    assert not (rows == others).all(dim=1).any()  # the data do show
+    (shown, mine), (others, theirs) = (watched(m, state, blind=False) for m in (made, other))
+    assert not (shown == others).all(dim=1).any()  # the data do show
     assert len(mine) == len(theirs) == 3
     for (clip, scale), (same, threshold) in zip(mine, theirs, strict=True):
         assert clip == same
         if unit == "record":  # a client's update is clipped once, as it leaves
-            assert clip == 1.0 and torch.equal(scale, threshold) and torch.equal(scale, made.method.scales(state))
+            assert clip == 1.0 and torch.equal(scale, threshold) and torch.equal(scale, made.method.scales.of(state))
 
 
 def test_what_was_released_is_all_that_the_scales_follow():
@@ -124,30 +117,31 @@ def test_what_was_released_is_all_that_the_scales_follow():
     made, other = with_other_data(rounds=8)
     state, sent, scales = loop.begin(made), [], []
     for r in range(5):
-        sent.append(rows_of(made, state, rng=RNG.at(r)))
-        state = replace(made.method.merge(state, sent[-1], made.plan, RNG), round=r + 1)
-        scales.append(made.method.scales(state))
+        done = play(made, state=state, rng=RNG.at(r))
+        sent.append(done.sent)
+        state = done.after
+        scales.append(made.method.scales.of(state))
     replayed, own = loop.begin(other), loop.begin(other)
-    for r, (rows, found) in enumerate(zip(sent, scales, strict=True)):
-        replayed = replace(other.method.merge(replayed, rows, other.plan, RNG), round=r + 1)
-        assert torch.equal(other.method.scales(replayed), found)
-        own = replace(other.method.merge(own, rows_of(other, own, rng=RNG.at(r)), other.plan, RNG), round=r + 1)
+    for r, (message, found) in enumerate(zip(sent, scales, strict=True)):
+        replayed = replace(merged(other.method, other.plan, replayed, message), round=r + 1)
+        assert torch.equal(other.method.scales.of(replayed), found)
+        own = play(other, state=own, rng=RNG.at(r)).after
     assert float(scales[-1].std()) > 0
-    assert not torch.equal(other.method.scales(own), scales[-1])  # from its own rows they are others
+    assert not torch.equal(other.method.scales.of(own), scales[-1])  # from its own rows they are others
 
 
 def test_while_nothing_is_known_it_is_dp_sgd():
     made, plain = (with_z(job(method=m, module=mlp(), clip=0.3), 0.5) for m in ("adaptive-noise", "dp-sgd"))
-    assert torch.allclose(rows_of(made, loop.begin(made)), rows_of(plain, loop.begin(plain)), rtol=1e-4, atol=1e-6)
+    assert torch.allclose(rows(made), rows(plain), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("unit", ["record", "client"])
 def test_whatever_the_data_one_unit_moves_the_scaled_sum_by_one_at_most(unit):
     clients = [(x * 10.0**k, y) for k, (x, y) in enumerate(federation((1, 1, 1, 1)))]
-    made = job(method="adaptive-noise", unit=unit, module=linear(), clients=clients, learning_rate=1.0, clip=0.2)
+    made = job(method=METHODS[unit], module=linear(), clients=clients, learning_rate=1.0, clip=0.2)
     state = known(made)
-    rows = rows_of(with_z(made, 1e-12), state)  # one record a client: a row is its scaled, clipped gradient
-    norms = (rows / made.method.scales(state)).double().norm(dim=1)
+    sent = rows(with_z(made, 1e-12), state=state)  # one record a client: a row is its scaled, clipped gradient
+    norms = (sent / made.method.scales.of(state)).double().norm(dim=1)
     assert float(norms.max()) <= 1 + 1e-6 and float(norms.max()) > 0.99
 
 
@@ -157,8 +151,7 @@ def test_the_noise_of_a_component_is_z_times_its_scale(unit):
     layer = torch.nn.Linear(FEATURES, 1)
     torch.nn.init.zeros_(layer.weight), torch.nn.init.zeros_(layer.bias)
     made = job(
-        method="adaptive-noise",
-        unit=unit,
+        method=METHODS[unit],
         module=layer,
         clients=zeros,
         loss="squared_error",
@@ -166,9 +159,9 @@ def test_the_noise_of_a_component_is_z_times_its_scale(unit):
         clip=3.0,
     )
     state, z = known(made), 0.7
-    rows = rows_of(with_z(made, z), state)
+    sent = rows(with_z(made, z), state=state)
     batch = 4 if unit == "record" else 1
-    each = (rows * batch / made.method.scales(state)).double().flatten().numpy()
+    each = (sent * batch / made.method.scales.of(state)).double().flatten().numpy()
     assert kstest(each, norm(scale=z).cdf).pvalue > 1e-3
     assert kstest(each, norm(scale=1.1 * z).cdf).pvalue < 1e-3
 
@@ -176,8 +169,8 @@ def test_the_noise_of_a_component_is_z_times_its_scale(unit):
 def test_the_allocation_is_the_best_there_is():
     made = job(method="adaptive-noise", module=linear(), floor=1e-3, clip=2.0)
     state = known(made, spread=2.0)
-    s = made.method.scales(state).double()
-    v = (state.extra["moment"] - state.extra["noise_part"]).double().sqrt()
+    s = made.method.scales.of(state).double()
+    v = (state.method.moment - state.method.noise_part).double().sqrt()
     u = v / v.norm()
     assert float((u * 2.0 / s).norm()) == pytest.approx(1.0, abs=1e-5)  # |u C / s| = 1: a typical record just fits
     best = float((s * s).sum())
@@ -201,15 +194,16 @@ def test_the_variance_of_the_noise_is_taken_off():
     state = loop.begin(made)
     for r in range(300):
         still = replace(state, params=torch.zeros_like(state.params))
-        rows = rows_of(made, still, rng=RNG.at(r))
-        state = replace(made.method.merge(still, rows, made.plan, RNG), round=r + 1)
-    ratio = float(state.extra["moment"].mean() / state.extra["noise_part"].mean())
+        state = play(made, state=still, rng=RNG.at(r)).after
+    ratio = float(state.method.moment.mean() / state.method.noise_part.mean())
     assert ratio == pytest.approx(1.0, abs=4 * math.sqrt(2 / (FEATURES * 200)))
 
 
 def test_client_level_goes_through_the_direct_channel_only():
-    with pytest.raises(SpecError, match="direct channel"):
-        job(method="adaptive-noise", unit="client", channel="secure-sum")
+    with pytest.raises(SpecError, match="does not go with channel"):
+        job(method="adaptive-noise-client", channel="secure-sum")
+    with pytest.raises(SpecError, match="use adaptive-noise-client"):
+        job(method="adaptive-noise", unit="client")
 
 
 def test_it_explains_itself():

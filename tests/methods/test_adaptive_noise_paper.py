@@ -14,24 +14,18 @@ import sordino
 from problems import federation, job, linear, mlp
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.engines.simulator import Simulator
 from sordino.methods.adaptive_noise_paper import AdaptiveNoisePaper
 from sordino.methods.base import Local
 from sordino.privacy import claims
 from sordino.runs import loop
+from support.methods import federation_of, play
 
 CPU, RNG = torch.device("cpu"), Stream.research(8)
 
 
-def rows_of(made, state=None, cohort=None, engine=None, rng=RNG):
-    state = state or loop.begin(made)
-    who = range(made.clients.count) if cohort is None else cohort
-    return (engine or Simulator(CPU)).clients(made.method, state, who, made.clients, made.model, made.plan, rng)
-
-
-def parts(rows, dim):
-    """Message, participations, noise, weight."""
-    return rows[:, :dim] / rows[:, -1:], rows[:, dim] / rows[:, -1], rows[:, dim + 1] / rows[:, -1], rows[:, -1]
+def sent(made, state=None):
+    """What leaves all clients."""
+    return play(made, state=state, rng=RNG).sent
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "rmsprop"])
@@ -40,7 +34,7 @@ def test_the_foreseen_weights_are_those_of_table_2(optimizer):
     k, eta, gamma = 5, 0.05, 0.9
     made = job(method="adaptive-noise-paper", module=mlp(), clients=federation((12,)), optimizer=optimizer,
                learning_rate=eta, momentum=gamma, local_steps=k, sigma0=1e-9, epsilon=1e24, beta=0.7)  # fmt: skip
-    batch, w = made.clients.fetch([0], CPU), loop.begin(made).params.clone()
+    batch, w = made.federation.data.fetch([0], CPU), loop.begin(made).params.clone()
     start, v, m, e = w.clone(), torch.zeros_like(w), torch.zeros_like(w), torch.zeros_like(w)
     for step in range(1, k + 1):
         g = made.model.gradients.sums(w, batch, None)[0] / 12
@@ -63,7 +57,7 @@ def test_the_foreseen_weights_are_those_of_table_2(optimizer):
             foreseen = w - would
     q = 0.5 * 0.7 * foreseen.abs()
     expected = torch.minimum(torch.maximum(w, start - q), start + q) - start
-    found = parts(rows_of(made), len(w))[0][0]
+    found = sent(made)["update"][0]
     assert torch.allclose(found, expected, atol=1e-5)
     assert not torch.allclose(found, w - start, atol=1e-3)  # something was truncated
 
@@ -80,10 +74,10 @@ def test_the_foreseen_weights_are_those_of_table_2(optimizer):
 def test_the_noise_of_every_reading(reading, factor):
     """sigma_m = sqrt(M) sigma_0 Delta_m, Delta_m = beta |w^|, in units of which the noise is standard normal."""
     module = linear()
-    made = job(method="adaptive-noise-paper", module=module, clients=federation((12,) * 40), sigma0=3.0, beta=1.3,
+    made = job(method="adaptive-noise-paper", module=module, clients=federation((12,) * 80), sigma0=3.0, beta=1.3,
                reading=reading, learning_rate=1e-6, batch_size=6)  # fmt: skip
     state = loop.begin(made)  # hardly any step, so w^ = w_0
-    found = parts(rows_of(made, state), 63)[0]
+    found = sent(made, state)["update"]
     each = (found / (factor * 3.0 * 1.3 * state.params.abs())).double().flatten().numpy()
     assert kstest(each, norm.cdf).pvalue > 1e-3
     assert kstest(1.1 * each, norm.cdf).pvalue < 1e-3
@@ -96,7 +90,7 @@ def test_training_ends_where_algorithm_4_says(epsilon, sigma, rounds):
     state = loop.begin(made)
 
     def after(count):
-        return replace(state, extra=state.extra | {"most": torch.tensor(float(count))})
+        return replace(state, method=replace(state.method, most=count))
 
     assert not made.method.over(after(rounds - 1), made.plan) and made.method.over(after(rounds), made.plan)
 
@@ -112,7 +106,7 @@ def test_an_epsilon_of_a_round_has_the_level_of_one_and_never_ends():
     made = job(method="adaptive-noise-paper", epsilon=0.5, rounds=7, scope="round")
     assert made.method.level(made.plan) == claims.xue_sigma(0.5, 1e-5, 1)
     state = loop.begin(made)
-    late = replace(state, extra=state.extra | {"most": torch.tensor(7.0)})
+    late = replace(state, method=replace(state.method, most=7))
     assert not made.method.over(late, made.plan) and made.method.claim(made.plan).scope == "round"
     total = job(method="adaptive-noise-paper", epsilon=0.5, rounds=7, sigma0=made.method.level(made.plan))
     assert total.method.over(late, total.plan)
@@ -126,13 +120,12 @@ def test_a_level_at_which_not_even_a_round_fits_is_refused():
 
 
 def test_participations_are_counted_by_the_clients_and_the_busiest_counts():
-    made, engine = job(method="adaptive-noise-paper", rounds=9, module=linear()), Simulator(CPU)
-    state = loop.begin(made)
+    made = job(method="adaptive-noise-paper", rounds=9, module=linear())
+    state, clients = loop.begin(made), federation_of(made, rng=RNG)
     for r, cohort in enumerate([[0, 1], [0], [0, 5], []]):  # 5 joins late, 1 drops out
-        rows = rows_of(made, state, cohort, engine, RNG.at(r))
-        if cohort:
-            assert parts(rows, 63)[1].tolist() == [{0: r + 1, 1: 1, 5: 1}[c] for c in cohort]
-        state = replace(made.method.merge(state, rows, made.plan, RNG), round=r + 1)
+        done = play(made, cohort, state, clients, RNG)
+        assert done.sent["participations"].tolist() == [{0: r + 1, 1: 1, 5: 1}[c] for c in cohort]
+        state = done.after
     assert made.method.decided(state, made.plan)["participations"] == 3
 
 
@@ -149,7 +142,7 @@ def test_counterexample_a_a_record_that_lights_a_dark_feature_is_seen_with_certa
         nn.init.zeros_(module.weight)
         made = job(method="adaptive-noise-paper", module=module, clients=[(x, y)], loss="squared_error", sigma0=26.0,
                    reading="literal", learning_rate=0.01, local_steps=4)  # fmt: skip
-        return float(rows_of(made)[0, 2])
+        return float(sent(made)["update"][0, 2])
 
     assert third(x) == 0.0 and abs(third(lit)) > 0
 
@@ -159,7 +152,7 @@ def test_the_noise_gives_the_data_away():
     a = job(method="adaptive-noise-paper", module=linear(), local_steps=8)
     other = [(-3 * x, y) for x, y in federation()]
     b = job(method="adaptive-noise-paper", module=linear(), local_steps=8, clients=other)
-    noise = [parts(rows_of(m), 63)[2] for m in (a, b)]
+    noise = [sent(m)["std"] for m in (a, b)]
     assert float((noise[0] / noise[1] - 1).abs().mean()) > 0.05
 
 
@@ -186,13 +179,13 @@ def test_a_slow_client_is_foreseen_at_its_own_last_step(monkeypatch):
 
     monkeypatch.setattr(type(made.method), "_watch", watch)
     state = loop.begin(made)
-    rows_of(made, state)
+    sent(made, state)
     ((foreseen, counts),) = watches
     assert min(counts) == 1 and len(set(counts)) > 2
     for i, count in enumerate(counts):
         weights, expected = state.params.clone(), state.params
         for step in range(1, count):
-            moved = 0.1 * made.model.gradients.sums(weights, made.clients.fetch([i], CPU), None)[0] / 12
+            moved = 0.1 * made.model.gradients.sums(weights, made.federation.data.fetch([i], CPU), None)[0] / 12
             weights = weights - moved
             if step == count - 1:
                 expected = weights - moved

@@ -1,5 +1,6 @@
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from sordino.core.types import State
 from sordino.methods.dp_dyns import ENDS_AT, SHAPES, DpDyns, decayed
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
+from support.methods import let_out, rows
 
 RNG = Stream.research(8)
 
@@ -36,10 +38,11 @@ def test_shapes_are_those_of_the_authors_code():
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_total_is_that_of_the_rounds(shape):
     made = job(method="dp-dyns", decay_shape=shape, rounds=10, epsilon=1.0, clip_decay=0.5)
-    mu = math.sqrt(sum(made.method.multiplier(made.plan, t) ** -2 for t in range(10)))
+    z = [made.method.releases(made.plan, t)[0].multiplier for t in range(10)]
+    mu = math.sqrt(sum(v**-2 for v in z))
     assert 0.999 < gdp.epsilon_of_mu(mu, 1e-5) <= 1.0
     even = job(method="dp-sgd", rounds=10, epsilon=1.0).plan.z
-    assert made.method.multiplier(made.plan, 9) < even < made.method.multiplier(made.plan, 0)
+    assert z[9] < even < z[0]
 
 
 def test_noise_follows_both_schedules_and_the_gradients_the_clip():
@@ -49,22 +52,22 @@ def test_noise_follows_both_schedules_and_the_gradients_the_clip():
     zeros = [(torch.zeros(10, 3000), torch.zeros(10)) for _ in range(4)]
     keys = {"method": "dp-dyns", "rounds": 4, "clip": 2.0, "clip_decay": 0.2, "noise_decay": 0.6, "learning_rate": 1.0}
     made = job(layer, zeros, "squared_error", **keys)
-    begun = loop.begin(made)
-    state = State(begun.params, begun.extra, 2)  # half way
-    rows = made.engine.clients(made.method, state, range(4), made.clients, made.model, made.plan, RNG.at("c"))
+    state = replace(loop.begin(made), round=2)  # half way
+    noise = rows(made, state=state, rng=RNG).flatten().numpy()
     std = made.plan.z * 0.8 * 2.0 * 0.6 / 10
     assert made.method.noise(state, made.plan) == pytest.approx(std)
-    assert kstest(rows.flatten().numpy(), norm(scale=std).cdf).pvalue > 1e-3
-    assert kstest(rows.flatten().numpy(), norm(scale=1.1 * std).cdf).pvalue < 1e-3
-    assert made.method.bound(state, made.plan) == pytest.approx(1.2)
+    assert kstest(noise, norm(scale=std).cdf).pvalue > 1e-3
+    assert kstest(noise, norm(scale=1.1 * std).cdf).pvalue < 1e-3
+    (use,) = let_out(made, state=state, rng=RNG)
+    assert use.release.bound == use.x.bound == pytest.approx(1.2)
 
 
 def test_the_schedule_is_public():
     """Multipliers and clips are functions of the plan and of the number of the round: no data goes in."""
     method, made = DpDyns(clip_decay=0.5), plan(rounds=4)
     for t in range(4):
-        states = [State(torch.full((5,), v), {}, t) for v in (0.0, 9.0)]
-        assert len({method.bound(s, made) for s in states}) == 1
+        states = [None, *(State(torch.full((5,), v), round=t) for v in (0.0, 9.0))]
+        assert len({method.releases(made, t, s) for s in states}) == 1
 
 
 def test_rising_or_vanishing_noise_is_refused():

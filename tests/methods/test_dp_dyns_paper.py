@@ -5,13 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from problems import federation, job, linear, rows_of
+from problems import federation, job, linear
 from sordino.core.rng import Stream
 from sordino.core.types import Batch
 from sordino.methods import _measured
 from sordino.methods.dp_dyns_paper import DpDynsPaper
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
+from support.methods import price, rows
 
 RNG = Stream.research(9)
 WIDE = 2000
@@ -25,8 +26,7 @@ def with_one(value, method="dp-dyns-paper", **keys):
     x, y = torch.zeros(10, WIDE), torch.zeros(10)
     x[0, 0], y[0] = 1.0, value
     made = job(layer, [(x, y)], "squared_error", method=method, learning_rate=1.0, **keys)
-    data = made.clients.fetch([0], torch.device("cpu"))
-    return made, rows_of(made, loop.begin(made), data, made.plan, RNG.rows([0]))[0]
+    return made, rows(made, rng=RNG)[0]
 
 
 def test_the_noise_shows_whether_the_record_is_there():
@@ -37,13 +37,13 @@ def test_the_noise_shows_whether_the_record_is_there():
     assert bool(there[1:].all())
     _, larger = with_one(0.1)  # and its scale is that of the record's gradient
     assert float(larger[1:-1].std() / there[1:-1].std()) == pytest.approx(2.0, rel=1e-3)
-    assert made.method.costs(made.plan)[0].event.reason == made.method.claim(made.plan).why_not
+    assert price(made.method, made.plan)[0].event.reason == made.method.claim(made.plan).why_not
 
 
 def three_clients():
     """The second has no record in its batch."""
     made = job(linear(), federation((5, 9)), method="dp-dyns-paper")
-    data = made.clients.fetch(range(2), torch.device("cpu"))
+    data = made.federation.data.fetch(range(2), torch.device("cpu"))
     return made, replace(data, sizes=(5, 0, 9), groups=None), loop.begin(made).params
 
 
@@ -69,10 +69,10 @@ def test_few_records_at_a_time_change_nothing(monkeypatch):
 
 def test_sigma_is_that_of_the_claimed_total():
     made = job(method="dp-dyns-paper", rounds=6, epsilon=1.0)
-    mu = sum(made.method.multiplier(made.plan, t) ** -2 for t in range(6)) ** 0.5
+    mu = sum(made.method.sigma(made.plan, t) ** -2 for t in range(6)) ** 0.5
     assert 0.999 < gdp.epsilon_of_mu(mu, 1e-5) <= 1.0
     few = replace(made.plan, max_participations=2)
-    mu = sum(made.method.multiplier(few, t) ** -2 for t in (4, 5)) ** 0.5  # the dearest two
+    mu = sum(made.method.sigma(few, t) ** -2 for t in (4, 5)) ** 0.5  # the dearest two
     assert 0.999 < gdp.epsilon_of_mu(mu, 1e-5) <= 1.0
 
 

@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from problems import job, rows_of
+from problems import job
 from sordino.algorithms.fedprox import FedProx
 from sordino.core.rng import Stream
-from sordino.runs import loop
+from support.methods import rows
 
 RNG = Stream.research(32)
 
@@ -16,8 +16,7 @@ def moved(method, **keys):
     nn.init.zeros_(layer.weight)
     zeros = [(torch.zeros(10, 400), torch.zeros(10))] * 4
     made = job(layer, zeros, "squared_error", method=method, learning_rate=0.5, **keys)
-    data = made.clients.fetch(range(4), torch.device("cpu"))
-    return made, rows_of(made, loop.begin(made), data, made.plan, RNG.rows(range(4)))
+    return made, rows(made, rng=RNG)
 
 
 def test_noise_that_moved_a_client_is_pulled_back():

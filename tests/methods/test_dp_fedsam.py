@@ -7,21 +7,20 @@ from torch import nn
 
 from problems import federation, job, linear, mlp, plan
 from sordino.core.errors import SpecError
+from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import State
+from sordino.core.vector import Layout
+from sordino.methods.base import started
 from sordino.methods.dp_fedavg import DpFedAvg
 from sordino.methods.dp_fedsam import DpFedSam
-from sordino.runs import loop
+from support.methods import merged, price, rows
 
-CPU, RNG = torch.device("cpu"), Stream.research(33)
+RNG = Stream.research(33)
 
 
-def sent(made, clip=True):
-    data = made.clients.fetch(range(made.clients.count), CPU)
-    state, ids = loop.begin(made), range(made.clients.count)
-    own = made.method.fresh(state, len(ids), made.plan)
-    rows, _ = made.method.train(state, data, own, made.model, made.plan, RNG.rows(ids))
-    return made.method.release(rows, data.sizes, state, made.plan, RNG.rows(ids)) if clip else rows
+def sent(made):
+    return rows(made, rng=RNG)
 
 
 def test_a_step_follows_the_gradient_uphill_by_hand():
@@ -73,9 +72,9 @@ def test_a_gradient_of_zero_moves_nothing():
 
 def test_the_price_and_the_noise_are_dp_fedavgs():
     made, method = plan(noise_multiplier=0.8), DpFedSam(clip=0.3)
-    assert method.costs(made) == DpFedAvg(clip=0.3).costs(made)
-    state = method.begin(State(torch.zeros(20_000)), None, made)
-    noise = method.merge(state, torch.zeros(8, 20_000), made, RNG).params.numpy()
+    assert price(method, made) == price(DpFedAvg(clip=0.3), made)
+    state = started(method, State(torch.zeros(20_000)), Layout.of(linear()), made)
+    noise = merged(method, made, state, Message({"update": torch.zeros(8, 20_000)}), RNG).params.numpy()
     assert kstest(noise, norm(scale=0.8 * 0.3 / 8).cdf).pvalue > 1e-3
     assert kstest(noise, norm(scale=1.1 * 0.8 * 0.3 / 8).cdf).pvalue < 1e-3
 

@@ -10,25 +10,31 @@ from scipy.stats import kstest, norm
 import sordino
 from problems import federation, job, linear, plan
 from sordino.core.errors import RunError, SpecError
+from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import State
-from sordino.engines.simulator import Simulator
+from sordino.core.vector import Layout
+from sordino.methods.base import started
 from sordino.methods.dp_ftrl import DpFtrl
 from sordino.methods.stragglers import Stragglers
 from sordino.privacy.accountants import gdp
 from sordino.privacy.samplers import FixedSize
 from sordino.runs import faults, loop
+from support.methods import merged, play, rows, whole
 
-CPU, RNG, DIM = torch.device("cpu"), Stream.research(35), 20_000
-RUN = RNG.at("run")  # what `merge` gets in every round
+RNG, DIM = Stream.research(35), 20_000
+
+
+def start(method, made, dim):
+    return started(method, State(torch.zeros(dim)), Layout.of(linear()), made)
 
 
 def noise_by_round(method, made, dim=DIM):
     """What each round adds to a model that nobody moves, times the answers that are expected."""
-    state, out = method.begin(State(torch.zeros(dim)), None, made), []
+    state, out, silence = start(method, made, dim), [], Message({"update": torch.zeros(3, dim)})
     for t in range(made.rounds):
         before = state.params
-        state = replace(method.merge(state, torch.zeros(3, dim), made, RUN), round=t + 1)
+        state = replace(merged(method, made, state, silence, RNG), round=t + 1)
         out.append((state.params - before) * made.expected_answers(t) / method.turns)
     return torch.stack(out)
 
@@ -85,7 +91,7 @@ def test_no_draw_amplifies():
 
 def test_a_cohort_of_a_fixed_size_is_charged_twice_the_clip():
     made = plan(sampler=FixedSize(4), noise_multiplier=3.0, max_participations=1)
-    costs = {c.viewer: c for c in DpFtrl().costs(made)}
+    costs = {c.viewer: c for c in whole(DpFtrl(), made)}
     assert costs["public"].event.noise_multiplier == pytest.approx(3.0 / 2 / 2**0.5)  # two levels of three rounds
     assert costs["public"].relation == "replace" and costs["server"].event.reason
 
@@ -95,8 +101,7 @@ def test_nobody_answers_more_often_than_is_charged():
     state, counts = loop.begin(made), []
     for t in range(7):
         state = replace(state, round=t)
-        rows = Simulator(CPU).clients(made.method, state, range(8), made.clients, made.model, made.plan, RNG)
-        counts.append((rows != 0).any(dim=1).numpy())
+        counts.append((rows(made, state=state, rng=RNG) != 0).any(dim=1).numpy())
     turns = np.array(counts)  # [rounds, clients]
     assert turns.sum(0).max() == made.method.most(made.plan) == 3 and turns.sum(0).min() == 2
     for client in range(8):
@@ -107,20 +112,18 @@ def test_a_clients_turn_is_its_usual_round():
     """What it sends is what it would send if all had been asked."""
     pairs = federation()
     some, all_ = (job(method="dp-ftrl", clients=pairs, rounds=4, separation=s, local_steps=2) for s in (2, 1))
-    rows = [
-        Simulator(CPU).clients(m.method, loop.begin(m), range(8), m.clients, m.model, m.plan, RNG) for m in (some, all_)
-    ]
-    assert torch.allclose(rows[0][::2], rows[1][::2], atol=1e-6) and not rows[0][1::2].any()
-    after = some.method.merge(loop.begin(some), rows[0], replace(some.plan, noise_multiplier=1e-9), RUN).params
-    assert torch.allclose(after - loop.begin(some).params, rows[1][::2].mean(0), atol=1e-6)  # over four, not eight
+    sent = [rows(m, rng=RNG) for m in (some, all_)]
+    assert torch.allclose(sent[0][::2], sent[1][::2], atol=1e-6) and not sent[0][1::2].any()
+    quiet = replace(some, plan=replace(some.plan, noise_multiplier=1e-9))
+    after = play(quiet, rng=RNG).after.params
+    assert torch.allclose(after - loop.begin(some).params, sent[1][::2].mean(0), atol=1e-6)  # over four, not eight
 
 
 @pytest.mark.parametrize("power", [0, 20, 37])
 def test_no_message_is_longer_than_the_clip_whatever_the_data(power):
     wild = [(x * 10.0**power, y) for x, y in federation()]
     made = job(linear(), wild, method="dp-ftrl", clip=0.05, learning_rate=2.0, max_participations=1)
-    rows = Simulator(CPU).clients(made.method, loop.begin(made), range(8), made.clients, made.model, made.plan, RNG)
-    norms = rows.double().norm(dim=1)
+    norms = rows(made, rng=RNG).double().norm(dim=1)
     assert bool((norms <= 0.05).all()) and (power == 37 or float(norms.max()) > 0.04)
 
 
@@ -166,10 +169,10 @@ def test_noise_cancels_over_the_rounds_of_a_whole_run(tmp_path, mode):
 
 
 def test_a_run_that_died_goes_on_with_the_same_noise(tmp_path):
-    whole = train(tmp_path / "whole")
+    uncut = train(tmp_path / "whole")
     with pytest.raises(Killed):
         train(tmp_path, kill=4)
-    assert torch.equal(train(tmp_path, resume=tmp_path / "it"), whole)
+    assert torch.equal(train(tmp_path, resume=tmp_path / "it"), uncut)
 
 
 def test_a_secure_run_that_died_is_not_gone_on_with(tmp_path):
@@ -182,8 +185,10 @@ def test_a_secure_run_that_died_is_not_gone_on_with(tmp_path):
 def test_the_state_keeps_no_noise():
     """It is written to disk and public; noise that will be taken back later must not be in it."""
     made = plan(rounds=8)
-    state = DpFtrl().begin(State(torch.zeros(5)), None, made)
-    assert not DpFtrl().merge(state, torch.zeros(8, 5), made, RUN).extra
+    state = start(DpFtrl(), made, 5)
+    after = merged(DpFtrl(), made, state, Message({"update": torch.zeros(8, 5)}), RNG)
+    assert after.method is None and after.algorithm is None and after.average is None
+    assert not torch.equal(after.params, state.params)
 
 
 @pytest.mark.parametrize("bad", [{"clip": 0}, {"mechanism": "fresh"}, {"bands": 0}, {"separation": -1}])

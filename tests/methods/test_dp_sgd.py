@@ -6,14 +6,16 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import CLASSES, federation, job, plan, rows_of
+from problems import CLASSES, federation, job, plan
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.core.types import Batch
+from sordino.methods import _steps
 from sordino.methods.base import Local
 from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy.events import FixedSize, Gaussian, Repeated, Sampled
 from sordino.runs import loop
+from support.methods import clients_stream, let_out, play, price, rows
 
 RNG = Stream.research(4)
 WIDE = 4000
@@ -29,9 +31,12 @@ def silent(clients=((10,) * 4), **keys):
 
 
 def moved(made, **local):
-    plan = replace(made.plan, local=replace(made.plan.local, **local)) if local else made.plan
-    data = made.clients.fetch(range(made.clients.count), torch.device("cpu"))
-    return rows_of(made, loop.begin(made), data, plan, RNG.rows(range(made.clients.count)))
+    return rows(replace(made, plan=replace(made.plan, local=replace(made.plan.local, **local))), rng=RNG)
+
+
+def quiet(made, **local):
+    """The job with next to no noise."""
+    return replace(made, plan=replace(made.plan, noise_multiplier=1e-9, local=replace(made.plan.local, **local)))
 
 
 @pytest.mark.parametrize(("clip", "lr", "rate"), [(1.0, 1.0, 1.0), (0.2, 0.1, 1.0), (3.0, 1.0, 0.5)])
@@ -55,55 +60,56 @@ def test_every_local_step_is_noised_afresh():
 def test_an_empty_batch_is_noised_too():
     """At a rate of 1e-6 no record is drawn; the step must not show it."""
     made = silent(learning_rate=1.0)
-    rows = moved(made, batch_rate=1e-6)
-    assert not (rows == 0).any()
+    noise = moved(made, batch_rate=1e-6)
+    assert not (noise == 0).any()
     std = made.plan.z  # divided by one record, the least expected batch
-    assert kstest(rows.flatten().numpy(), norm(scale=std).cdf).pvalue > 1e-3
+    assert kstest(noise.flatten().numpy(), norm(scale=std).cdf).pvalue > 1e-3
 
 
 def test_the_divisor_is_the_expected_batch_not_the_realised_one():
     """One step without noise: the clipped sum of the drawn records over rate * size, whoever was drawn."""
     made = job(method="dp-sgd", clients=federation((40,)), learning_rate=1.0)
-    quiet = replace(made.plan, noise_multiplier=1e-9, local=replace(made.plan.local, batch_rate=0.25))
-    data, state = made.clients.fetch([0], torch.device("cpu")), loop.begin(made)
+    made = quiet(made, batch_rate=0.25)
+    data, state = made.federation.data.fetch([0], torch.device("cpu")), loop.begin(made)
     sizes = set()
     for i in range(6):
-        rng = RNG.at("try", i).rows([0])
-        drawn = made.method._batch(data, quiet, rng.at("batch", 0))
+        rng = RNG.at("try", i)
+        batch = clients_stream(rng).rows([0]).at("train").at("batch", 0)
+        drawn = _steps.batch_of(data, made.plan, "poisson", batch)
         total = made.model.gradients.sums(state.params, drawn, 1.0)
-        rows = rows_of(made, state, data, quiet, rng)
-        assert torch.allclose(rows, -total / 10, atol=1e-6)
+        assert torch.allclose(rows(made, state=state, rng=rng), -total / 10, atol=1e-6)
         sizes.add(drawn.sizes[0])
     assert len(sizes) > 1 and sizes != {10}
 
 
 def test_a_step_is_the_clipped_sum_of_a_hand_written_loop():
     made = job(nn.Linear(20, CLASSES), method="dp-sgd", clients=federation((6,)), learning_rate=0.5, clip=0.4)
-    quiet = replace(made.plan, noise_multiplier=1e-9)
-    data, state = made.clients.fetch([0], torch.device("cpu")), loop.begin(made)
+    data, state = made.federation.data.fetch([0], torch.device("cpu")), loop.begin(made)
     module, total = loop.trained(made, state.params), torch.zeros_like(state.params)
     for x, y in zip(data.x, data.y, strict=True):
         module.zero_grad()
         nn.functional.cross_entropy(module(x[None]), y[None]).backward()
         g = torch.cat([p.grad.flatten() for p in module.parameters()])
         total += g * min(1.0, 0.4 / float(g.norm()))
-    rows = rows_of(made, state, data, quiet, RNG.rows([0]))
-    assert torch.allclose(rows[0], -0.5 * total / 6, atol=1e-5)
+    assert torch.allclose(rows(quiet(made), state=state, rng=RNG)[0], -0.5 * total / 6, atol=1e-5)
 
 
 def test_poisson_batches_of_a_client_have_the_rate_and_the_binomial_variance():
     data = Batch(torch.zeros(200, 1), torch.zeros(200), (200,))
     made = plan(local=Local(batch_rate=0.3))
-    sizes = [len(DpSgd()._batch(data, made, RNG.at("b", i).rows([7])).y) for i in range(1500)]
+
+    def drawn(sampling, i):
+        return len(_steps.batch_of(data, made, sampling, RNG.at("b", i).rows([7])).y)
+
+    sizes = [drawn("poisson", i) for i in range(1500)]
     assert abs(np.mean(sizes) - 60) < 5 * np.sqrt(42 / 1500)
     assert abs(np.var(sizes) / 42 - 1) < 5 * np.sqrt(2 / 1500)
-    fixed = DpSgd(batch_sampling="fixed")
-    assert {len(fixed._batch(data, made, RNG.at("b", i).rows([7])).y) for i in range(20)} == {60}
+    assert {drawn("fixed", i) for i in range(20)} == {60}
 
 
 def test_what_a_step_is_charged():
     def cost(local, sampling="poisson", **keys):
-        (found,) = DpSgd(batch_sampling=sampling).costs(plan(local=local, **keys))
+        (found,) = price(DpSgd(batch_sampling=sampling), plan(local=local, **keys))
         return found.relation, found.event
 
     assert cost(Local(steps=4)) == ("add/remove", Repeated(Gaussian(1.0), 4))
@@ -120,41 +126,36 @@ def test_what_a_step_is_charged():
 
 
 def test_as_many_steps_are_taken_as_are_charged():
-    """Local epochs: the number of noisy steps is what costs() says."""
+    """Local epochs: the number of noisy steps is what the price says."""
     made = silent()
-    local = replace(made.plan.local, steps=None, epochs=2.0, batch_rate=0.25)
-    plan_ = replace(made.plan, local=local)
-    (cost,) = made.method.costs(plan_)
-    counted = []
-    data = made.clients.fetch(range(4), torch.device("cpu"))
-    batch = DpSgd._batch
-    try:
-        DpSgd._batch = lambda self, *a: counted.append(1) or batch(self, *a)
-        rows_of(made, loop.begin(made), data, plan_, RNG.rows(range(4)))
-    finally:
-        DpSgd._batch = batch
-    assert len(counted) == cost.event.count == 8
+    made = replace(
+        made, plan=replace(made.plan, local=replace(made.plan.local, steps=None, epochs=2.0, batch_rate=0.25))
+    )
+    (cost,) = price(made.method, made.plan)
+    uses = let_out(made, rng=RNG)
+    assert len(uses) == cost.event.count == 8
+    assert all(use.release.name == "gradient" and len(use.ids) == 4 for use in uses)
 
 
 def test_epochs_with_a_batch_size_need_clients_of_one_size():
     uneven = plan(local=Local(steps=None, epochs=1.0, batch_rate=None, batch_size=4), sizes=(12, 30))
     with pytest.raises(SpecError, match="clients of one size"):
-        DpSgd().costs(uneven)
+        price(DpSgd(), uneven)
 
 
 def test_larger_clients_weigh_more_and_the_noise_is_inside_already():
     made = job(nn.Linear(20, CLASSES), federation((10, 20, 30)), method="dp-sgd", learning_rate=0.5)
-    quiet, state = replace(made.plan, noise_multiplier=1e-9), loop.begin(made)
+    made, state = quiet(made), loop.begin(made)
     alone = []
     for i, n in enumerate((10, 20, 30)):  # mean over the records, times the client's share of all records
-        data = made.clients.fetch([i], torch.device("cpu"))
+        data = made.federation.data.fetch([i], torch.device("cpu"))
         alone.append(-0.5 * made.model.gradients.sums(state.params, data, 1.0)[0] / n * (n / 20))
-    data = made.clients.fetch(range(3), torch.device("cpu"))
-    rows = rows_of(made, state, data, quiet, RNG.rows(range(3)))
-    assert torch.allclose(rows, torch.stack(alone), atol=1e-6)
-    assert torch.equal(made.method.release(rows, data.sizes, state, quiet, RNG.rows(range(3))), rows)
-    merged = made.method.merge(state, rows, quiet, RNG)
-    assert torch.allclose(merged.params - state.params, rows.sum(0) / 3, atol=1e-6)
+    sent = rows(made, state=state, rng=RNG)
+    assert torch.allclose(sent, torch.stack(alone), atol=1e-6)
+    done = play(made, state=state, rng=RNG)
+    assert torch.equal(done.seen.weight, torch.tensor([0.5, 1.0, 1.5]))
+    assert torch.equal(done.seen["update"], done.sent["update"])  # what left the clients is what the server uses
+    assert torch.allclose(done.after.params - state.params, sent.sum(0) / 3, atol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [{"clip": 0}, {"clip": float("nan")}, {"batch_sampling": "shuffled"}])

@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from problems import job, rows_of
+from problems import job
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.methods.fed_alpha_cdp_paper import FedAlphaCdpPaper
 from sordino.runs import loop
+from support.methods import rows
 
 RNG = Stream.research(12)
 WIDE = 1500
@@ -28,8 +29,7 @@ def sent(first, records=9, **keys):
     x[0, 0] = first
     keys = {"method": "fed-alpha-cdp-paper", "learning_rate": 1.0} | keys
     made = job(two_layers(), [(x, y)], "squared_error", **keys)
-    data = made.clients.fetch([0], torch.device("cpu"))
-    return made, rows_of(made, loop.begin(made), data, made.plan, RNG.rows([0]))[0]
+    return made, rows(made, rng=RNG)[0]
 
 
 def test_the_noise_of_a_layer_shows_whether_the_record_is_there():
@@ -42,10 +42,10 @@ def test_the_noise_of_a_layer_shows_whether_the_record_is_there():
 
 def test_the_scale_is_the_largest_norm_of_the_layer():
     made, there = sent(0.1, reading="sum")
-    data = made.clients.fetch([0], torch.device("cpu"))
+    data = made.federation.data.fetch([0], torch.device("cpu"))
     state = loop.begin(made)
     gradient = made.model.gradients.sums(state.params, data, None, layers=[1.0, 1.0])[0, :WIDE]
-    std = made.method.multiplier(made.plan, 0) * float(gradient.norm()) / 9
+    std = made.method.sigma(made.plan, 0) * float(gradient.norm()) / 9
     assert float(there[1:WIDE].std()) == pytest.approx(std, rel=0.08)
     _, larger = sent(0.2, reading="sum")
     assert float(larger[1:WIDE].std() / there[1:WIDE].std()) == pytest.approx(2.0, rel=1e-3)

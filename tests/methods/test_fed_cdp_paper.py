@@ -6,18 +6,19 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import federation, job, mlp, rows_of
+from problems import federation, job, mlp
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
+from sordino.data.clients import ArrayClients
 from sordino.methods.base import Local
 from sordino.privacy import account
 from sordino.privacy.accountants import gdp
 from sordino.privacy.events import Gaussian, Repeated, Sampled
 from sordino.privacy.samplers import Poisson
 from sordino.runs import loop
+from support.methods import let_out, price, rows
 
 RNG = Stream.research(21)
-CPU = torch.device("cpu")
 
 
 def three_layers(zero=True):
@@ -31,7 +32,7 @@ def test_the_noise_is_sigma_c_in_every_layer():
     zeros = [(torch.zeros(10, 1500), torch.zeros(10)) for _ in range(4)]
     made = job(three_layers(), zeros, "squared_error", method="fed-cdp-paper", clip=0.5, learning_rate=1.0)
     state = loop.begin(made)
-    noise = rows_of(made, state, made.clients.fetch(range(4), CPU), made.plan, RNG.rows(range(4))).flatten().numpy()
+    noise = rows(made, state=state, rng=RNG).flatten().numpy()
     std = made.method.sigma(made.plan) * 0.5 / 10  # without the root of the layers
     assert kstest(noise, norm(scale=std).cdf).pvalue > 1e-3
     assert kstest(noise, norm(scale=1.1 * std).cdf).pvalue < 1e-3
@@ -42,11 +43,10 @@ def test_a_record_moves_the_sum_further_than_is_counted():
     """Negative control: a single record reaches C in each of the three layers at once."""
     x, y = torch.ones(5, 1500), torch.full((5,), -1e3)
     made = job(three_layers(zero=False), [(x, y)], "squared_error", method="fed-cdp-paper", clip=0.5)
-    data, state = made.clients.fetch([0], CPU), loop.begin(made)
-    one = replace(data, x=data.x[:1], y=data.y[:1], sizes=(1,))
-    found = made.method.clipped(state.params, one, made.model, state, made.plan, [0], None)
-    moved = float(found.value.double().norm())
-    assert moved == pytest.approx(0.5 * math.sqrt(3), rel=1e-4) and moved == pytest.approx(found.bound, rel=1e-4)
+    (use,) = let_out(made, clients=ArrayClients(x[:1], y[:1], (1,)))
+    moved = float(use.x.value.double().norm())
+    assert moved == pytest.approx(0.5 * math.sqrt(3), rel=1e-4) and moved == pytest.approx(use.x.bound, rel=1e-4)
+    assert use.release.multiplier * use.release.bound == pytest.approx(made.method.sigma(made.plan) * 0.5)
 
 
 @pytest.mark.parametrize(("rounds", "steps", "wanted"), [(4, 1, 2.0), (9, 3, 0.5)])
@@ -94,7 +94,7 @@ def test_the_claim_takes_the_draw_of_clients_as_hidden_and_the_price_does_not():
     z = made.method.sigma(plan)
     claimed = account.epsilon(Repeated(Sampled(Gaussian(z), 0.1), 12), 1e-5)  # q = B K_t / N in all T rounds
     assert 0.99 < claimed <= 1.0
-    (cost,) = made.method.costs(plan)
+    (cost,) = price(made.method, plan)
     assert cost.event == Repeated(Sampled(Gaussian(z / math.sqrt(2)), 0.5), 2) and cost.viewer == "server"
 
 

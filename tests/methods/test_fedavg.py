@@ -9,9 +9,9 @@ from torch import nn
 from problems import federation, held_out, job, mlp
 from sordino.algorithms import optimizers
 from sordino.core.rng import Stream
-from sordino.engines.simulator import Simulator
 from sordino.methods.base import Local
 from sordino.runs import loop
+from support.methods import play, rows
 
 CPU = torch.device("cpu")
 RNG = Stream.research(3)
@@ -22,11 +22,7 @@ def flat(module):
 
 
 def round_of(made, state, number=0, cohort=None):
-    cohort = range(made.clients.count) if cohort is None else cohort
-    rng = RNG.at("round", number)
-    engine = Simulator(CPU)
-    rows = engine.clients(made.method, state, cohort, made.clients, made.model, made.plan, rng.at("clients"))
-    return made.method.merge(state, rows, made.plan, rng.at("merge"))
+    return play(made, cohort, replace(state, round=number), rng=RNG).after
 
 
 def test_fedavg_is_the_hand_written_one():
@@ -62,7 +58,7 @@ def test_only_those_who_took_part_are_averaged():
 
 
 def expected(made, state, cohort):
-    data = made.clients.fetch(cohort, CPU)
+    data = made.federation.data.fetch(cohort, CPU)
     steps = -0.1 * made.model.gradients.sums(state.params, data, None)  # weight times mean gradient: the sum
     return steps.sum(0) / sum(data.sizes)
 
@@ -115,7 +111,7 @@ def test_epochs_in_batches_use_every_record_once_a_pass():
     from sordino.methods.local import batches
 
     made = job(method="none", clients=federation((12, 7)))
-    data = made.clients.fetch([0, 1], CPU)
+    data = made.federation.data.fetch([0, 1], CPU)
     for local in (
         Local(steps=None, epochs=1.0, batch_rate=None, batch_size=3),
         Local(steps=None, epochs=2.0, batch_rate=None, batch_size=3),
@@ -136,7 +132,7 @@ def test_a_client_with_fewer_steps_waits_for_the_others():
     local = Local(steps=None, epochs=1.0, batch_rate=None, batch_size=4, learning_rate=0.1)
     made = replace(made, plan=replace(made.plan, local=local))
     state = loop.begin(made)
-    both = Simulator(CPU).clients(made.method, state, [0, 1], made.clients, made.model, made.plan, RNG)
-    data = made.clients.fetch([1], CPU)
+    both = rows(made, [0, 1], state, rng=RNG)
+    data = made.federation.data.fetch([1], CPU)
     once = -0.1 * made.model.gradients.sums(state.params, data, None)[0]  # weight 4 times mean: the sum
-    assert torch.allclose(both[1, :-1], once, atol=1e-5)
+    assert torch.allclose(both[1], once, atol=1e-5)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,14 @@ from sordino.core.errors import SpecError
 from sordino.methods.geodp import GeoDP
 from sordino.privacy import allocation
 from sordino.privacy.accountants import gdp
-from sordino.privacy.events import Gaussian, Repeated
+from sordino.privacy.events import Gaussian
 from sordino.runs import loop
+from support.methods import price
+
+
+def multipliers(method, plan):
+    """What is declared for every round."""
+    return [method.releases(plan, t)[0].multiplier for t in range(plan.rounds)]
 
 
 @pytest.mark.parametrize("ratio", [0.8, 1.0, 1.2])
@@ -18,21 +25,21 @@ def test_the_first_multiplier_is_the_closed_form(ratio):
     made = job(method="geodp", noise_ratio=ratio, rounds=12, epsilon=1.0)
     mu = gdp.mu_for(1.0, 1e-5)
     stds = allocation.geometric_stds(mu**2 / 2, ratio, 12)
-    found = [made.method.multiplier(made.plan, t) for t in range(12)]
+    found = multipliers(made.method, made.plan)
     assert np.allclose(found, stds, rtol=1e-4)
     assert not np.allclose(found, 1.01 * stds, rtol=1e-4)
 
 
 def test_the_variance_changes_by_the_ratio_and_is_charged_so():
     method, made = GeoDP(noise_ratio=0.9), plan(rounds=5)
-    z = [method.multiplier(made, t) for t in range(5)]
+    z = multipliers(method, made)
     assert np.allclose(np.diff(np.log(z)), 0.5 * math.log(0.9))
-    assert [method.costs(made, t)[0].event for t in range(5)] == [Repeated(Gaussian(v), 1) for v in z]
+    assert [price(method, made, t)[0].event for t in range(5)] == [Gaussian(v) for v in z]
 
 
 def test_a_client_in_few_rounds_pays_for_the_dearest_of_them():
     made = job(method="geodp", noise_ratio=0.8, rounds=6, max_participations=2)
-    z = [made.method.multiplier(made.plan, t) for t in range(6)]
+    z = multipliers(made.method, made.plan)
     mu = math.hypot(1 / z[4], 1 / z[5])  # the last rounds have least noise
     assert made.promise.epsilon == pytest.approx(gdp.epsilon_of_mu(mu, 1e-5), rel=1e-6)
 
@@ -40,7 +47,7 @@ def test_a_client_in_few_rounds_pays_for_the_dearest_of_them():
 def test_the_noise_of_a_round_is_its_own():
     made = job(method="geodp", noise_ratio=0.5, rounds=4)
     state = loop.begin(made)
-    first, third = (made.method.noise(type(state)(state.params, state.extra, t), made.plan) for t in (0, 2))
+    first, third = (made.method.noise(replace(state, round=t), made.plan) for t in (0, 2))
     assert third == pytest.approx(first / 2)
 
 

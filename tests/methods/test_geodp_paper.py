@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -7,19 +8,19 @@ from torch import nn
 
 from problems import job
 from sordino.core.errors import SpecError
+from sordino.core.message import Message
 from sordino.core.rng import Stream
-from sordino.core.types import State
 from sordino.methods.geodp_paper import GeoDPPaper
 from sordino.privacy import claims
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
+from support.methods import merged, rows
 
 RNG = Stream.research(7)
 
 
 def sent(made, state):
-    ids = range(made.clients.count)
-    return made.engine.clients(made.method, state, ids, made.clients, made.model, made.plan, RNG.at("clients"))
+    return rows(made, state=state, rng=RNG)
 
 
 @pytest.mark.parametrize("reading", claims.GEODP_READINGS)
@@ -33,7 +34,7 @@ def test_the_noise_of_a_round_is_that_of_the_series(reading):
     )
     first = claims.geodp_first_std(2.0, 10, 2.0, 1e-5, rounds=5, exposures=5, ratio=0.7, reading=reading)
     state = loop.begin(made)
-    noise = sent(made, State(state.params, state.extra, 3)).flatten().numpy()
+    noise = sent(made, replace(state, round=3)).flatten().numpy()
     std = first * 0.7**1.5
     assert kstest(noise, norm(scale=std).cdf).pvalue > 1e-3
     assert kstest(noise, norm(scale=1.1 * std).cdf).pvalue < 1e-3
@@ -72,7 +73,7 @@ def test_one_record_moves_the_clipped_weights_by_the_whole_ball():
 def test_the_server_adds_nothing_and_the_reading_is_one_of_two():
     made = job(method="geodp-paper")
     state = loop.begin(made)
-    after = made.method.merge(state, torch.zeros(8, made.plan.dim), made.plan, RNG.at("m"))
+    after = merged(made.method, made.plan, state, Message({"update": torch.zeros(8, made.plan.dim)}), RNG)
     assert torch.equal(after.params, state.params)
     with pytest.raises(SpecError, match="reading"):
         GeoDPPaper(reading="other")

@@ -16,11 +16,14 @@ from scipy.stats import binomtest
 import sordino
 from problems import federation, job, linear, mlp, plan, registry, same_weights
 from sordino.core.errors import SpecError
+from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import Batch, State
-from sordino.engines.simulator import Simulator
-from sordino.methods.base import Method
+from sordino.federations.base import Work
+from sordino.federations.simulator import Simulator
+from sordino.methods.base import Method, Release
 from sordino.methods.stragglers import Stragglers
+from sordino.privacy.release import Unproven
 from sordino.privacy.samplers import FixedSize, Poisson
 from sordino.runs import faults, loop, run
 from sordino.runs.jobs import ids
@@ -31,10 +34,13 @@ OPEN = SimpleNamespace(repeats=lambda done: None, free=lambda cohort: cohort)  #
 
 
 class Values(Method):
-    """A client sends its value, and 1."""
+    """A client sends its value."""
 
-    def train(self, state, data, own, model, plan, rng):
-        return torch.cat([data.x, torch.ones_like(data.x)], dim=1), own
+    def releases(self, plan, round=0, state=None):
+        return (Release("value", Unproven("a test"), "client"),)
+
+    def train(self, state, site):
+        return Message({"value": site.out["value"](site.data.x)}), site.kept()
 
 
 class Holders:
@@ -51,13 +57,14 @@ class Holders:
 def sums(law, sampler, values, rounds, times):
     """What arrives: the sum of values and the weight of it [times, rounds, 2]."""
     made, model = plan(population=len(values), sampler=sampler, stragglers=law, rounds=rounds), job(method="none").model
-    data, found = Holders(values), np.zeros((times, rounds, 2))
+    found = np.zeros((times, rounds, 2))
     for t in range(times):
-        engine, it = Simulator(CPU, public=RNG), SimpleNamespace(plan=made, rng=RNG.at("time", t))
+        it = SimpleNamespace(plan=made, rng=RNG.at("time", t))
+        federation = Simulator(CPU, Holders(values), it.rng, public=RNG)
+        federation.open(Work(Values(), model, made))
         for r in range(rounds):
-            cohort = loop._draw(it, OPEN, r)
-            rows = engine.clients(Values(), State(torch.zeros(1), {}, r), cohort, data, model, made, it.rng.at("c", r))
-            found[t, r] = rows.double().sum(0).numpy()
+            total = federation.ask("train", State(torch.zeros(1), round=r), loop._draw(it, OPEN, r)).total()
+            found[t, r] = float(total["value"]), float(total.weight)
     return found, np.array([made.expected_answers(r) for r in range(rounds)])
 
 
@@ -112,7 +119,7 @@ def test_a_client_that_is_there_is_drawn_no_more_often_while_others_are_not():
     [
         {"method": "dp-sgd"},
         {"method": "adaptive-noise"},
-        {"method": "adaptive-noise", "unit": "client", "client_rate": 0.5},
+        {"method": "adaptive-noise-client", "client_rate": 0.5},
         {"method": "dp-fedavg", "client_rate": 0.5},
         {"method": "dp-fedavg", "client_rate": 0.5, "client_sampling": "fixed"},
     ],
@@ -230,7 +237,7 @@ def test_participations_are_counted_from_when_a_client_is_there(method, tmp_path
         assert result.private.guarantees["server"].epsilon == pytest.approx(paid) and paid < made.promise.epsilon
         assert result.guarantee.epsilon == pytest.approx(made.promise.epsilon)  # who took part how often is not told
         return
-    last = loop.begin(made)
-    counts = made.engine.store.read("own", range(8), made.method.fresh(last, 8, made.plan))[:, -1]
+    fresh = made.method.keeps(loop.begin(made), 8, made.plan)
+    counts = made.federation.store.read("participations", range(8), fresh["participations"]).flatten()
     assert counts.tolist() == answered.tolist()
     assert result.private.history[-1].decided["participations"] == answered.max()

@@ -51,9 +51,11 @@ class Watched:
 
     given: dict[str, Any]
 
-    def passed(self, release, x, ids, output):
+    def known(self, release, ids):
+        return None
+
+    def passed(self, release, x, ids, output, multiplier):
         self.given[release.name] = x, ids.tolist()
-        return output
 
 
 # --- who is of which kind

@@ -14,7 +14,7 @@ import killed
 import sordino
 from problems import federation, mlp, plan
 from sordino.core.types import State
-from sordino.methods._harmonised import Harmony
+from sordino.methods._harmonised import UdpState
 from sordino.methods._managed import UNITS, allow, least, likely, most, noise_for
 from sordino.methods.stragglers import Stragglers
 from sordino.methods.udp_fl import UdpFl
@@ -22,7 +22,7 @@ from sordino.privacy.samplers import Poisson
 
 
 def at(round, merged=None):
-    return State(torch.zeros(1), round, Harmony(merged=round if merged is None else merged))
+    return State(torch.zeros(1), round, UdpState(merged=round if merged is None else merged))
 
 
 def price(units, steps, whole):

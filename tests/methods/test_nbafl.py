@@ -7,11 +7,13 @@ from torch import nn
 
 from problems import CLASSES, FEATURES, federation, job
 from sordino.core.errors import SpecError
+from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.methods.nbafl import NbAFL
 from sordino.privacy.accountants import gdp
 from sordino.privacy.events import Gaussian
 from sordino.runs import loop
+from support.methods import merged, price, rows
 
 RNG = Stream.research(5)
 WIDE = 3000
@@ -27,9 +29,7 @@ def silent(**keys):
 
 
 def sent(made, state=None):
-    state = state or loop.begin(made)
-    count = made.clients.count
-    return made.engine.clients(made.method, state, range(count), made.clients, made.model, made.plan, RNG.at("clients"))
+    return rows(made, state=state, rng=RNG)
 
 
 @pytest.mark.parametrize("clip", [0.2, 3.0])
@@ -51,9 +51,9 @@ def test_an_update_is_clipped_whatever_it_is():
 
 def test_a_removed_client_costs_one_clip_and_a_replaced_one_two():
     made = job(method="nbafl", rounds=4)
-    assert made.method.costs(made.plan)[0].event == Gaussian(made.plan.z)
+    assert price(made.method, made.plan)[0].event == Gaussian(made.plan.z)
     fixed = job(method="nbafl", rounds=4, client_sampling="fixed", client_rate=0.5)
-    cost = fixed.method.costs(fixed.plan)[0]
+    cost = price(fixed.method, fixed.plan)[0]
     assert (cost.unit, cost.relation, cost.event) == ("client", "replace", Gaussian(fixed.plan.z / 2))
 
 
@@ -67,28 +67,28 @@ def test_the_total_is_that_of_gaussians():
 def test_absence_of_a_client_is_not_taken_for_amplification():
     """A client that is not drawn brings no noise: its draw is charged as seen, also to the public."""
     made = job(method="nbafl", rounds=1, client_rate=0.5)
-    assert {c.draw for c in made.method.costs(made.plan)} == {"inside"}
-    assert {c.viewer for c in made.method.costs(made.plan)} == {"server"}
+    assert {c.draw for c in price(made.method, made.plan)} == {"inside"}
+    assert {c.viewer for c in price(made.method, made.plan)} == {"server"}
 
 
 def test_the_public_sees_the_noise_of_all_but_perhaps_its_own():
     made = job(method="nbafl", rounds=4)
-    shown = {c.viewer: c.event for c in made.method.costs(made.plan)}["public"]
+    shown = {c.viewer: c.event for c in price(made.method, made.plan)}["public"]
     assert shown.noise_multiplier == pytest.approx(made.plan.z * 7**0.5)
     more = replace(made, method=NbAFL(downlink=1.0))
-    shown = {c.viewer: c.event for c in more.method.costs(made.plan)}["public"]
+    shown = {c.viewer: c.event for c in price(more.method, made.plan)}["public"]
     assert shown.noise_multiplier == pytest.approx(made.plan.z * (7 + 64) ** 0.5)
 
 
 def test_the_downlink_noise_is_relative_to_the_uplinks():
     made = silent(downlink=0.5)
-    state, rows = loop.begin(made), torch.zeros(4, WIDE + 1)
-    noise = (made.method.merge(state, rows, made.plan, RNG.at("merge")).params - state.params).numpy()
+    state, silence = loop.begin(made), Message({"update": torch.zeros(4, WIDE + 1)})
+    noise = (merged(made.method, made.plan, state, silence, RNG).params - state.params).numpy()
     std = 0.5 * made.plan.z
     assert kstest(noise, norm(scale=std).cdf).pvalue > 1e-3
     assert kstest(noise, norm(scale=1.15 * std).cdf).pvalue < 1e-3
     plain = silent()
-    assert torch.equal(plain.method.merge(state, rows, plain.plan, RNG.at("merge")).params, state.params)
+    assert torch.equal(merged(plain.method, plain.plan, state, silence, RNG).params, state.params)
 
 
 def test_bad_options_are_refused():

@@ -7,18 +7,23 @@ from torch import nn
 
 from problems import federation, job, linear
 from sordino.core.errors import SpecError
+from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.methods.nbafl_paper import NbAFLPaper
 from sordino.privacy import claims
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
+from support.methods import merged, price, rows
 
 RNG = Stream.research(6)
 
 
 def sent(made, state):
-    ids = range(made.clients.count)
-    return made.engine.clients(made.method, state, ids, made.clients, made.model, made.plan, RNG.at("clients"))
+    return rows(made, state=state, rng=RNG)
+
+
+def silence(clients, dim):
+    return Message({"update": torch.zeros(clients, dim)})
 
 
 def test_the_noise_is_that_of_the_formula():
@@ -36,7 +41,7 @@ def test_the_noise_is_that_of_the_formula():
 def test_the_downlink_has_noise_only_where_rounds_are_many():
     made = job(method="nbafl-paper", rounds=30, max_participations=2)  # 30 > 2 sqrt(8)
     state = loop.begin(made)
-    moved = made.method.merge(state, torch.zeros(8, made.plan.dim), made.plan, RNG.at("m")).params - state.params
+    moved = merged(made.method, made.plan, state, silence(8, made.plan.dim), RNG).params - state.params
     wanted = claims.nbafl_downlink_std(20.0, 12, 2.0, 1e-5, rounds=30, exposures=2, clients=8)
     assert float(moved.std()) == pytest.approx(wanted, rel=0.2) and wanted > 0
     assert job(method="nbafl-paper", rounds=30).method.downlink_std(job(method="nbafl-paper", rounds=30).plan) == 0
@@ -47,10 +52,10 @@ def test_where_some_clients_are_drawn_the_downlink_can_be_that_of_scheduling():
     plain, made = job(**keys), job(**keys, scheduling="k-of-n")
     wanted = claims.nbafl_scheduled_std(20.0, 12, 2.0, 1e-5, rounds=40, exposures=8, clients=8, drawn=4.0)
     state = loop.begin(made)
-    moved = made.method.merge(state, torch.zeros(4, made.plan.dim), made.plan, RNG.at("m")).params - state.params
+    moved = merged(made.method, made.plan, state, silence(4, made.plan.dim), RNG).params - state.params
     assert float(moved.std()) == pytest.approx(wanted, rel=0.2) and wanted > 0
     assert abs(plain.method.downlink_std(plain.plan) / wanted - 1) > 0.3
-    assert plain.method.costs(plain.plan) == made.method.costs(made.plan)  # the server is charged the same
+    assert price(plain.method, plain.plan) == price(made.method, made.plan)  # the server is charged the same
     with pytest.raises(SpecError, match="scheduling"):
         job(method="nbafl-paper", scheduling="some")
 
@@ -96,10 +101,10 @@ def test_an_epsilon_of_a_round_has_the_noise_of_one_and_is_charged_for_all():
 
 def test_larger_clients_weigh_more_in_the_mean_and_in_what_is_charged():
     made = job(linear(), federation((10, 30)), method="nbafl-paper", epsilon=1e9)
-    rows = sent(made, loop.begin(made))
+    both = sent(made, loop.begin(made))
     alone = job(linear(), federation((10, 30))[1:], method="nbafl-paper", epsilon=1e9)
-    assert torch.allclose(rows[1], 1.5 * sent(alone, loop.begin(alone))[0], atol=1e-5)
-    assert [c.viewer for c in made.method.costs(made.plan)] == ["server"]  # two clients hide nothing in each other
+    assert torch.allclose(both[1], 1.5 * sent(alone, loop.begin(alone))[0], atol=1e-5)
+    assert [c.viewer for c in price(made.method, made.plan)] == ["server"]  # two clients hide nothing in each other
 
 
 def test_the_claim_names_its_flaw():
@@ -126,7 +131,7 @@ def test_a_bound_on_every_weight_is_charged_for_all_of_them(method):
     assert float(weights.abs().max()) <= 0.01 * (1 + 1e-4)
     assert float((weights.abs() > 0.0099).float().mean()) > 0.5  # they want to go further
     assert float(weights.norm(dim=1).max()) > 0.01 * 3  # and their norm is not what is bounded
-    each, one = (m.method.costs(m.plan)[0].event.noise_multiplier for m in (made, whole))
+    each, one = (price(m.method, m.plan)[0].event.noise_multiplier for m in (made, whole))
     assert one == pytest.approx(each * made.plan.dim**0.5)
     with pytest.raises(SpecError, match="clip_by"):
         job(**keys, clip_by="layer")

@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from problems import job, rows_of
+from problems import job
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.methods._measured import sigma, sums_and_norms
 from sordino.methods.private_dl_paper import three_sigma
 from sordino.runs import loop
+from support.methods import rows
 
 RNG = Stream.research(13)
 WIDE = 2000
@@ -26,12 +27,11 @@ def made_with(outlier, records=400):
 
 
 def sent(made):
-    data = made.clients.fetch([0], torch.device("cpu"))
-    return rows_of(made, loop.begin(made), data, made.plan, RNG.rows([0]))[0]
+    return rows(made, rng=RNG)[0]
 
 
 def estimate(made):
-    data = made.clients.fetch([0], torch.device("cpu"))
+    data = made.federation.data.fetch([0], torch.device("cpu"))
     _, norms = sums_and_norms(loop.begin(made).params, data, made.model, [0], None)
     return norms, float(three_sigma(norms))
 

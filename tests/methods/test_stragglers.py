@@ -15,18 +15,22 @@ from scipy.stats import binomtest, chisquare, kstest, uniform
 
 import sordino
 from problems import federation, job, mlp, plan, registry, same_weights
+from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import Batch, State
 from sordino.data.clients import adopt
-from sordino.engines.simulator import Simulator
-from sordino.methods.base import Method
+from sordino.federations.base import Work
+from sordino.federations.simulator import Simulator
+from sordino.methods.base import Method, Release
 from sordino.methods.stragglers import Stragglers
 from sordino.privacy import account
 from sordino.privacy.events import Gaussian, Repeated, Sampled
 from sordino.privacy.mechanisms.gaussian import Gaussian as Mechanism
+from sordino.privacy.release import Unproven
 from sordino.privacy.samplers import Poisson
 from sordino.runs import faults, loop, prepare, spec
 from sordino.runs.jobs import ids
+from support.methods import federation_of, merged
 
 RNG = Stream.research(17)
 CPU = torch.device("cpu")
@@ -76,18 +80,13 @@ def test_nobody_counts_more_than_once(low_high):
 class Marks(Method):
     """A method whose message is the client's mark and the number of the round."""
 
-    def __init__(self, clients):
-        self.clients = clients
+    def releases(self, plan, round=0, state=None):
+        return (Release("mark", Unproven("a test"), "client"),)
 
-    def train(self, state, data, own, model, plan, rng):
-        who = data.x[:, 0].long()
-        rows = torch.zeros(len(who), 2 * self.clients)
-        rows[torch.arange(len(who)), who] = 1.0
-        rows[torch.arange(len(who)), self.clients + who] = float(state.round)
-        return rows, own
-
-    def release(self, rows, sizes, state, plan, rng):
-        return rows
+    def train(self, state, site):
+        who = site.data.x[:, 0].long()
+        marks = torch.nn.functional.one_hot(who, site.plan.population).float()
+        return Message({"mark": site.out["mark"](marks), "origin": torch.full((len(who),), state.round)}), site.kept()
 
 
 class Numbers:
@@ -103,18 +102,18 @@ class Numbers:
 
 def arrivals(law, rate, clients=30, rounds=1200):
     """What arrived in each round: weights [rounds, clients] and rounds of origin, and how many rows of each client."""
-    engine, made = Simulator(CPU, public=RNG), plan(population=clients, sampler=Poisson(rate), stragglers=law)
-    method, data, model = Marks(clients), Numbers(clients), job(method="none").model
+    made = plan(population=clients, sampler=Poisson(rate), stragglers=law)
+    federation = Simulator(CPU, Numbers(clients), RNG, public=RNG)
+    federation.open(Work(Marks(), job(method="none").model, made))
     heard, origin, most = np.zeros((rounds, clients)), np.full((rounds, clients), np.nan), 0
     for r in range(rounds):
-        rng = RNG.at("round", r)
-        cohort = made.sampler.draw(clients, rng.at("sample"))
-        rows = engine.clients(method, State(torch.zeros(1), {}, r), cohort, data, model, made, rng).double().numpy()
-        here = (rows[:, :clients] > 0).sum(0)
-        most = max(most, int(here.max(initial=0)))
-        heard[r] = rows[:, :clients].sum(0)
-        with np.errstate(invalid="ignore"):
-            origin[r] = np.round(rows[:, clients:].sum(0) / heard[r])
+        cohort = made.sampler.draw(clients, RNG.at("round", r).at("sample"))
+        sent = federation.ask("train", State(torch.zeros(1), round=r), cohort)
+        who = sent["mark"].argmax(1).numpy()
+        assert sent.ids.tolist() == who.tolist()  # a row says who sent it, late or not
+        most = max(most, int(np.bincount(who, minlength=1).max()))
+        heard[r] = sent.total("mark")["mark"][0].double().numpy()
+        origin[r, who] = sent["origin"].numpy()
     return heard, origin, most
 
 
@@ -258,27 +257,28 @@ def test_a_late_row_moves_the_noised_sum_by_at_most_the_bound_of_the_round_it_is
     options = {"adaptive_clip": True, "clip_lr": 2.0, "quantile": 0.1} if adaptive else {}
     made = job(clients=clients, method="dp-fedavg", learning_rate=3.0, late=0.5, epsilon=20.0, **options)
     state, dim, long, added = loop.begin(made), made.model.layout.dim, 0, []
-    real = Mechanism.add
+    everyone, real = federation_of(made, rng=RNG), Mechanism.apply
 
-    def spy(self, rows, rng):
-        added.append(rows)
-        return real(self, rows, rng)
+    def spy(self, x, rng, use):
+        if x.value.shape[1] == dim:  # the update, and not the count
+            added.append(x)
+        return real(self, x, rng, use)
 
-    monkeypatch.setattr(Mechanism, "add", spy)
+    monkeypatch.setattr(Mechanism, "apply", spy)
     for r in range(4):
-        rng = RNG.at("adaptive", r)
-        rows = made.engine.clients(made.method, state, range(8), made.clients, made.model, made.plan, rng)
-        bound = float(state.extra["clip"])
-        long += int((rows[:, :dim].norm(dim=1) > bound).sum())
-        for i in range(len(rows)):
+        sent = everyone.ask("train", state, range(8))
+        bound = state.method.clip
+        long += int((sent["update"].norm(dim=1) > bound).sum())
+        for i in range(len(sent)):
             added.clear()
-            for some in (rows, rows[[j for j in range(len(rows)) if j != i]]):
-                made.method.merge(state, some, made.plan, rng.at("merge"))
+            for some in (sent, sent.pick(torch.tensor([j for j in range(len(sent)) if j != i]))):
+                merged(made.method, made.plan, state, some, RNG)
             assert added[0].bound == added[1].bound == bound
             assert float((added[0].value - added[1].value).double().norm()) <= bound * (1 + 1e-5)
         # a count that says "all were within", so that the bound falls
-        counted = torch.cat([0 * rows[:, :-1], torch.full((len(rows), 1), 0.5)], dim=1) if adaptive else rows
-        state = replace(made.method.merge(state, counted, made.plan, rng.at("merge")), round=r + 1)
+        fields = {"update": 0 * sent["update"], "within": torch.full((len(sent), 1), 0.5)} if adaptive else sent.fields
+        counted = Message(fields, sent.weight, sent.ids)
+        state = replace(merged(made.method, made.plan, state, counted, RNG), round=r + 1)
     assert (long > 0) == adaptive  # there were rows that an older bound had let through
 
 
@@ -344,10 +344,10 @@ def test_in_secure_mode_a_late_answer_is_not_heard_again_after_a_kill(tmp_path, 
     """A re-run is a new release with new noise; a row in both would be charged once."""
     heard, real = [], Simulator._with_late
 
-    def spy(self, rows, come, waiting):
-        before, now = self.store.clients("late"), set(come[~waiting.numpy()].tolist())
+    def spy(self, phase, message, waiting):
+        before, now = self.store.clients("late train"), set(message.ids[~waiting.numpy()].tolist())
         heard.append({i for i in before if i not in now})
-        return real(self, rows, come, waiting)
+        return real(self, phase, message, waiting)
 
     monkeypatch.setattr(Simulator, "_with_late", spy)
     both = set()

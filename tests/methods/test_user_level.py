@@ -11,13 +11,15 @@ from scipy.stats import binomtest, kstest, norm
 from torch import nn
 
 import sordino
-from problems import federation, job, mlp, rows_of, same_weights
+from problems import federation, job, mlp, same_weights
 from sordino.core.errors import DataError, RunError, SpecError
 from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients, adopt
+from sordino.methods import _steps
 from sordino.privacy.account import epsilon
 from sordino.privacy.events import Composed, Gaussian, Repeated
 from sordino.runs import faults, loop, prepare, spec
+from support.methods import federation_of
 
 CPU = torch.device("cpu")
 RNG = Stream.research(31)
@@ -38,9 +40,10 @@ def made(z=1e-9, held=None, **keys):
 
 def moved(job, rng=RNG, **local):
     plan = replace(job.plan, local=replace(job.plan.local, **local))
-    rows = rows_of(job, loop.begin(job), job.clients.fetch(range(3), CPU), plan, rng.rows(range(3)))
-    users = torch.tensor([float(len(g)) for g in job.clients.fetch(range(3), CPU).groups])
-    return rows * plan.mean_client / users[:, None]  # a client weighs as much as it has users
+    sent = federation_of(job, plan, rng=rng).ask("train", loop.begin(job), range(3))
+    users = torch.tensor([float(len(g)) for g in job.federation.data.fetch(range(3), CPU).groups])
+    assert torch.allclose(sent.weight, users / plan.mean_client)  # a client weighs as much as it has users
+    return sent["update"]
 
 
 def gradient(module, x, y):
@@ -53,11 +56,15 @@ def test_a_user_s_mean_gradient_is_clipped_as_a_whole():
     """By hand: one user after the other, divided by the number of users."""
     job, clip = made(clip=0.5), 0.5
     module, rows, start = loop.trained(job, loop.begin(job).params), moved(job), 0
-    one_by_one = moved(made(clip=clip, held=ArrayClients(job.clients.x, job.clients.y, SIZES, np.arange(27))))
+    one_by_one = moved(
+        made(clip=clip, held=ArrayClients(job.federation.data.x, job.federation.data.y, SIZES, np.arange(27)))
+    )
     for k, lengths in enumerate(RUNS):
         total = 0
         for n in lengths:
-            own = [gradient(module, job.clients.x[i], job.clients.y[i]) for i in range(start, start + n)]
+            own = [
+                gradient(module, job.federation.data.x[i], job.federation.data.y[i]) for i in range(start, start + n)
+            ]
             mean = torch.stack(own).mean(0)
             total, start = total + mean * min(1.0, clip / float(mean.norm())), start + n
         assert torch.allclose(rows[k], -total / len(lengths), atol=1e-5)
@@ -84,12 +91,12 @@ def test_the_noise_of_a_user_s_client_is_z_clip_over_the_expected_users():
 def test_users_are_drawn_whole_at_the_rate_that_is_charged(sampling):
     job = made(batch_sampling=sampling)
     plan = replace(job.plan, local=replace(job.plan.local, batch_rate=0.4))
-    data, draws = job.clients.fetch(range(3), CPU), 1500
+    data, draws = job.federation.data.fetch(range(3), CPU), 1500
     place = {row.numpy().tobytes(): i for i, row in enumerate(data.x)}
     came = np.zeros((draws, 10), bool)
     names = list(dict.fromkeys(USERS.tolist()))
     for i in range(draws):
-        batch = job.method._batch(data, plan, RNG.at("draw", i).rows(range(3)))
+        batch = _steps.batch_of(data, plan, sampling, RNG.at("draw", i).rows(range(3)))
         found = USERS[[place[row.numpy().tobytes()] for row in batch.x]]
         who, counts = np.unique(found, return_counts=True)
         assert [np.sum(u == USERS) for u in who] == counts.tolist()  # all of a user or nothing
@@ -100,7 +107,7 @@ def test_users_are_drawn_whole_at_the_rate_that_is_charged(sampling):
         users = len(RUNS[name // 100])
         rate = 0.4 if sampling == "poisson" else max(1, int(0.4 * users)) / users
         assert binomtest(int(came[:, u].sum()), draws, rate).pvalue > 1e-3
-        assert rate <= job.method._take(plan, users) / users or sampling == "poisson"
+        assert rate <= _steps.taken(plan, users) / users or sampling == "poisson"
     if sampling == "poisson":  # two users of one client come independently
         both = int((came[:, 0] & came[:, 1]).sum())
         assert binomtest(both, draws, 0.16).pvalue > 1e-3 and binomtest(both, draws, 0.4).pvalue < 1e-3

@@ -13,13 +13,14 @@ from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
 from sordino.privacy.events import Cost, Gaussian, NonPrivate, Repeated, Sampled, Visible
 from sordino.privacy.samplers import FixedSize, Poisson
+from support.methods import price as cost_of
 
 RECORD = (Cost("record", "add/remove", "server", Gaussian(4.0)),)
 
 
 def test_the_server_pays_participations_and_the_public_amplified_rounds():
     half = plan(sampler=Poisson(0.5), local=Local(steps=2, batch_rate=0.25))
-    costs = DpSgd().costs(half)
+    costs = cost_of(DpSgd(), half)
     step = Repeated(Sampled(Gaussian(1.0), 0.25), 2)
     assert costs == (Cost("record", "add/remove", "server", step),)
     seen = price.total(price.cost_to("server", costs), "server", half.sampler, 8, rounds=30, participations=11)
@@ -31,17 +32,17 @@ def test_the_server_pays_participations_and_the_public_amplified_rounds():
 @pytest.mark.parametrize("method", [DpFedAvg(), DpFedAvg(weight_cap=5.0)])
 def test_a_client_that_is_not_drawn_looks_like_one_that_is_not_there(method):
     half = plan(sampler=Poisson(0.5))
-    cost = price.cost_to("public", method.costs(half))
+    cost = price.cost_to("public", cost_of(method, half))
     assert cost.unit == "client" and cost.relation == "add/remove"
     assert price.total(cost, "public", half.sampler, 8, 30, 30) == (Repeated(Sampled(Gaussian(1.0), 0.5), 30),)
-    server = price.guarantee(method.costs(half), "server", half.sampler, 8, 30, 30, 1e-5, "research")
+    server = price.guarantee(cost_of(method, half), "server", half.sampler, 8, 30, 30, 1e-5, "research")
     assert math.isinf(server.epsilon) and "receives the clipped updates" in server.reason
 
 
 @pytest.mark.parametrize("method", [DpFedAvg(), DpFedAvg(weight_cap=5.0)])
 def test_cohorts_of_a_fixed_size_are_priced_under_replace_with_twice_the_sensitivity(method):
     fixed = plan(sampler=FixedSize(4), noise_multiplier=3.0)
-    cost = price.cost_to("public", method.costs(fixed))
+    cost = price.cost_to("public", cost_of(method, fixed))
     assert cost.relation == "replace" and cost.event == Gaussian(1.5)
     expected = (Repeated(events.FixedSize(Gaussian(1.5), 4, 8), 30),)
     assert price.total(cost, "public", fixed.sampler, 8, 30, 30) == expected
@@ -49,14 +50,14 @@ def test_cohorts_of_a_fixed_size_are_priced_under_replace_with_twice_the_sensiti
 
 def test_a_record_inside_a_cohort_of_fixed_size_is_visible_at_its_rate():
     fixed = plan(sampler=FixedSize(2))
-    cost = price.cost_to("public", DpSgd().costs(fixed))
-    expected = (Repeated(Visible(Repeated(Gaussian(1.0), 1), 0.25), 30),)
+    cost = price.cost_to("public", cost_of(DpSgd(), fixed))
+    expected = (Repeated(Visible(Gaussian(1.0), 0.25), 30),)
     assert price.total(cost, "public", fixed.sampler, 8, 30, 30) == expected
 
 
 def test_full_participation_is_not_sampled():
-    cost = price.cost_to("public", DpSgd().costs(plan()))
-    assert price.total(cost, "public", Poisson(1.0), 8, 30, 30) == (Repeated(Repeated(Gaussian(1.0), 1), 30),)
+    cost = price.cost_to("public", cost_of(DpSgd(), plan()))
+    assert price.total(cost, "public", Poisson(1.0), 8, 30, 30) == (Repeated(Gaussian(1.0), 30),)
 
 
 def test_with_a_cap_the_cheaper_bound_wins():
@@ -88,7 +89,7 @@ def test_nothing_done_costs_nothing():
 
 def test_fedavg_promises_nothing_to_anyone():
     for viewer in price.VIEWERS:
-        found = price.guarantee(NoPrivacy().costs(plan()), viewer, Poisson(0.5), 8, 3, 3, 1e-5, "secure")
+        found = price.guarantee(cost_of(NoPrivacy(), plan()), viewer, Poisson(0.5), 8, 3, 3, 1e-5, "secure")
         assert math.isinf(found.epsilon) and "No guarantee" in found.sentence()
         assert found.to_json()["epsilon"] is None and found.to_json()["infinite"] is True
 
@@ -115,7 +116,8 @@ def test_another_client_sees_what_the_public_sees_and_colluders_see_what_the_ser
     for viewer, other in (("client", "public"), ("server+3", "server")):
         for method in (DpSgd(), DpFedAvg()):
             a, b = (
-                price.guarantee(method.costs(half), v, half.sampler, 8, 5, 5, 1e-5, "secure") for v in (viewer, other)
+                price.guarantee(cost_of(method, half), v, half.sampler, 8, 5, 5, 1e-5, "secure")
+                for v in (viewer, other)
             )
             assert a.epsilon == b.epsilon and a.viewer == viewer
     assert "3 clients that collude" in a.sentence() or math.isinf(a.epsilon)

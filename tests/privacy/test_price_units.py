@@ -17,6 +17,7 @@ from sordino.privacy import account, algebra, price
 from sordino.privacy.events import Composed, Cost, FixedSize, Gaussian, Repeated, Sampled, Visible
 from sordino.privacy.samplers import FixedSize as FixedCohort
 from sordino.privacy.samplers import Poisson
+from support.methods import price as cost_of
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
 STEP = 0.02
@@ -58,7 +59,7 @@ def hockey_stick(p, q, epsilon, cell):
 def test_a_user_in_m_hidden_clients_costs_no_more_than_is_charged(m, rate, z):
     """Every way in which m messages of norm at most one can be there in one world and others in the other."""
     made = user_plan(m, sampler=Poisson(rate), noise_multiplier=z)
-    cost = price.cost_to("public", DpFedAvg().costs(made))
+    cost = price.cost_to("public", cost_of(DpFedAvg(), made))
     (event,) = charged(cost, "public", made.sampler)
     assert event == Repeated(algebra.grouped(Sampled(Gaussian(z), rate, "replace"), m), 1)
     line = np.arange(-m - 8 * z, m + 8 * z, STEP)
@@ -81,7 +82,7 @@ def test_a_user_in_m_hidden_clients_costs_no_more_than_is_charged(m, rate, z):
 def test_two_hidden_rounds_of_a_user_cost_no_more_than_is_charged(m):
     z, rate, step = 1.0, 0.4, 0.1
     made = user_plan(m, sampler=Poisson(rate), noise_multiplier=z)
-    (event,) = charged(price.cost_to("public", DpFedAvg().costs(made)), "public", made.sampler, rounds=2)
+    (event,) = charged(price.cost_to("public", cost_of(DpFedAvg(), made)), "public", made.sampler, rounds=2)
     line = np.arange(-m - 7, m + 7, step)
     one, other = mixture((1.0,) * m, rate, z, line), mixture((-1.0,) * m, rate, z, line)
     p, q = np.multiply.outer(one, one), np.multiply.outer(other, other)
@@ -116,7 +117,7 @@ def test_messages_in_any_direction_cost_no_more_than_opposite_ones():
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_where_all_clients_take_part_m_messages_move_by_two_clips_each(m):
     made = user_plan(m, noise_multiplier=4.0)
-    cost = price.cost_to("public", DpFedAvg().costs(made))
+    cost = price.cost_to("public", cost_of(DpFedAvg(), made))
     assert (cost.unit, cost.relation, cost.draw, cost.copies) == ("user", "add/remove", "changed", m)
     (event,) = charged(cost, "public", Poisson(1.0), rounds=5)
     assert event == Repeated(Gaussian(4.0 / (2 * m)), 5)
@@ -129,7 +130,7 @@ def test_capped_participations_of_a_user_s_clients_are_all_paid_for():
     """p rounds for each of m clients, in one round together or apart: mu^2 of any such plan is at most the charge's."""
     m, cap, z = 2, 3, 4.0
     made = user_plan(m, sampler=Poisson(0.9), noise_multiplier=z)
-    cost = price.cost_to("public", DpFedAvg().costs(made))
+    cost = price.cost_to("public", cost_of(DpFedAvg(), made))
     _, each = charged(cost, "public", made.sampler, rounds=20, participations=cap)
     paid = algebra.gdp_mu_squared(each)
     for together in range(cap + 1):  # rounds in which both take part; the others apart
@@ -139,7 +140,7 @@ def test_capped_participations_of_a_user_s_clients_are_all_paid_for():
 
 def test_a_user_in_cohorts_of_a_fixed_size():
     made = user_plan(2, sampler=FixedCohort(2), noise_multiplier=3.0)
-    (event,) = charged(price.cost_to("public", DpFedAvg().costs(made)), "public", made.sampler, rounds=4)
+    (event,) = charged(price.cost_to("public", cost_of(DpFedAvg(), made)), "public", made.sampler, rounds=4)
     assert event == Repeated(FixedSize(Gaussian(3.0 / 4), 4, 8), 4)  # any of both drawn: 4 of 8; 2C each
 
 
@@ -149,7 +150,7 @@ def test_a_user_in_cohorts_of_a_fixed_size():
 @pytest.mark.parametrize("m", [1, 2, 4])
 def test_a_user_pays_in_each_of_its_clients(m):
     made = user_plan(m, sampler=Poisson(0.5), local=Local(steps=2, batch_rate=0.25), noise_multiplier=2.0)
-    (cost,) = DpSgd().costs(made)
+    (cost,) = cost_of(DpSgd(), made)
     step = Repeated(Sampled(Gaussian(2.0), 0.25), 2)
     assert cost == Cost("user", "add/remove", "server", step, copies=m)
     (seen,) = charged(cost, "server", made.sampler, rounds=30, participations=11)
@@ -162,7 +163,7 @@ def test_a_user_pays_in_each_of_its_clients(m):
 def test_what_a_user_pays_by_hand(m):
     """Full batches, all clients: m T steps of Gaussian noise are one with mu^2 = m T / z^2; what is beside joins."""
     made = user_plan(m, noise_multiplier=5.0)
-    (cost,) = DpSgd().costs(made)
+    (cost,) = cost_of(DpSgd(), made)
     once = (Repeated(Gaussian(7.0), m), Repeated(Repeated(Gaussian(9.0), m), 3))
     (event,) = charged(cost, "server", Poisson(1.0), rounds=10, once=once)
     mu = math.sqrt(m * (10 / 25 + 1 / 49 + 3 / 81))

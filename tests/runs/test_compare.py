@@ -9,11 +9,11 @@ import signal
 from multiprocessing import active_children
 
 import pytest
-from sordino.engines.simulator import Simulator
 
 from problems import charges, registry
 from sordino.core.errors import BudgetError, DataError, RunError, SpecError
 from sordino.core.types import Batch
+from sordino.federations.simulator import Simulator
 from sordino.report.cells import read
 from sordino.report.summary import blocks, lines
 from sordino.report.tables import cell_row, to_csv
@@ -214,23 +214,28 @@ class Seen:
     """What one cell after the other began with, whom it drew, and which records each client's batches had."""
 
     def __init__(self, monkeypatch):
-        self.first, self.cohorts, self.batches = [], [], []
-        real, pick = Simulator.clients, Batch.pick
+        self.first, self.cohorts, self.batches, self.asking = [], [], [], False
+        real, pick = Simulator.ask, Batch.pick
 
-        def clients(engine, method, state, cohort, *rest):
+        def ask(federation, phase, state, cohort):
             if state.round == 0:
                 self.first.append(state.params.tolist())
                 self.cohorts.append([])
                 self.batches.append([])
             self.cohorts[-1].append(list(cohort))
-            return real(engine, method, state, cohort, *rest)
+            self.asking = True  # else it is a rehearsal, with made-up records
+            try:
+                return real(federation, phase, state, cohort)
+            finally:
+                self.asking = False
 
         def picked(batch, index, sizes):
-            at = zip(self.cohorts[-1][-1], batch.x[index].split(list(sizes)), strict=True)
-            self.batches[-1].append([(client, x.tolist()) for client, x in at])
+            if self.asking:
+                at = zip(self.cohorts[-1][-1], batch.x[index].split(list(sizes)), strict=True)
+                self.batches[-1].append([(client, x.tolist()) for client, x in at])
             return pick(batch, index, sizes)
 
-        monkeypatch.setattr(Simulator, "clients", clients)
+        monkeypatch.setattr(Simulator, "ask", ask)
         monkeypatch.setattr(Batch, "pick", picked)
 
 
@@ -248,7 +253,7 @@ def test_cells_share_one_ledger_and_all_that_the_seed_draws(made, tmp_path, monk
     assert found_at == {None}  # these data are one's own
     assert registry().is_file() and not (folder.path / "ledger.sqlite").exists()
     assert all(charges(path) == [0, 1, 2, 3] for path in at.values())
-    parts = [(c.x.tolist(), c.all_sizes().tolist()) for c in (build.from_spec(c.spec).clients for c in found)]
+    parts = [(c.x.tolist(), c.all_sizes().tolist()) for c in (build.from_spec(c.spec).federation.data for c in found)]
     for drawn in (parts, seen.first, seen.cohorts):  # of four methods with one seed, then with the other
         assert len(drawn) == 8 and drawn[0] != drawn[4]
         assert drawn == [drawn[0]] * 4 + [drawn[4]] * 4

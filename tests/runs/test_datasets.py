@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from sordino.core.errors import DataError
-from sordino.runs import build, loop, run, spec
+from sordino.runs import build, run, spec
 from sordino.runs.prepare import prepare
+from support.methods import rows
 
 
 def trained(tmp_path, **keys):
@@ -46,9 +47,8 @@ def test_text_by_speaker(tmp_path, data_file):
     assert job.plan.population == 1062 and job.test_clients is not None
     assert job.model.gradients.path == "book-keeping"
     cohort = job.plan.sampler.draw(1062, job.rng.at("x"))[:3]
-    state = loop.begin(job)
-    rows = job.engine.clients(job.method, state, cohort, job.clients, job.model, job.plan, job.rng)
-    assert rows.shape == (3, job.model.layout.dim) and bool((rows.double().norm(dim=1) <= 1.0).all())
+    sent = rows(job, cohort)
+    assert sent.shape == (3, job.model.layout.dim) and bool((sent.double().norm(dim=1) <= 1.0).all())
 
 
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-fedavg"])

@@ -93,9 +93,9 @@ def test_a_figure_is_shown_from_five_points_on():
             spec.from_dict({"epsilon": float(epsilon), "device": "cpu", "seed": 0, "rounds": 1}),
             linear(), federation(sizes), own_file=True,
         )  # fmt: skip
-        split = evaluation.asked(found.spec, found.method, found.brought, False, True)
+        split = evaluation.asked(found.spec, found.method, found.owner.brought, False, True)
         assert split.validation == 0.1 and split.on == "validation"
-        trained = len(found.clients.y)
+        trained = len(found.federation.data.y)
         if found.held_out is None:
             assert trained == 1000 and found.evaluation.on is None and not found.apart and not found.once
             told = float(found.evaluation.text.split("a deviation of ")[1].split(",")[0])
@@ -104,7 +104,7 @@ def test_a_figure_is_shown_from_five_points_on():
             z = 1 / gdp.mu_for(float(epsilon), 1e-5)
             assert need == pytest.approx(z * math.sqrt(10) / 0.05 / 0.1, rel=1e-3)
         else:
-            out = len(found.held_out.y)
+            out = found.held_out.units
             assert trained + out == 1000 and not found.notes
             assert found.evaluation.deviation == pytest.approx(
                 math.sqrt(10) / gdp.mu_for(float(epsilon), 1e-5) / out, rel=1e-4
@@ -154,7 +154,7 @@ def test_statistics_and_an_evaluation_together_keep_to_the_budget():
 )
 def test_nothing_is_held_out_unasked_where_it_cannot_be_evaluated(keys, words):
     found = made(**keys)
-    assert found.held_out is None and len(found.clients.y) == sum(MANY) and words in found.evaluation.text
+    assert found.held_out is None and len(found.federation.data.y) == sum(MANY) and words in found.evaluation.text
 
 
 def test_what_is_asked_for_is_done_however_noisy():
@@ -186,7 +186,7 @@ def test_clients_whose_test_records_are_known_keep_their_numbers_when_others_are
     held = ArrayClients(torch.from_numpy(x), torch.from_numpy(y), (8,) * 12, alone)
     wanted = spec.from_dict({"unit": "user", "validation": 0.3, "seed": 1, "device": "cpu"})
     found = build.build(wanted, mlp(), held, None, (x[:12], y[:12]), np.arange(12))
-    left = found.clients.users[np.asarray(found.clients.starts[:-1])]
-    assert found.clients.count == len(left) < 12
+    left = found.federation.data.users[np.asarray(found.federation.data.starts[:-1])]
+    assert found.federation.data.count == len(left) < 12
     for client, place in enumerate(found.test_clients.tolist()):
         assert (place == -1) == (client not in left) and (place == -1 or left[place] == client)

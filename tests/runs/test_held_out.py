@@ -15,12 +15,18 @@ from scipy.stats import chi2, kstest, norm
 from torch import nn
 
 import sordino
-from problems import CLASSES, FEATURES, federation, job, mlp, registry
+from problems import CLASSES, FEATURES, federation, job, mlp, plan, registry
 from sordino.core.errors import BudgetError, SpecError
 from sordino.core.rng import Stream
+from sordino.core.types import Model, State
+from sordino.core.vector import Layout
 from sordino.data.clients import ArrayClients
+from sordino.federations.simulator import Simulator
+from sordino.gradients import Gradients
+from sordino.models import losses
 from sordino.privacy.events import Gaussian, Repeated, from_json
-from sordino.runs import evaluation, faults, held_out, loop, run, spec
+from sordino.runs import beside, evaluation, faults, held_out, loop, run, spec
+from sordino.runs.figure import Figure
 from sordino.runs.ledger import Budget, Ledger
 
 SIZES = (10, 14, 8, 12)
@@ -57,10 +63,21 @@ class Says(nn.Module):
         return torch.eye(CLASSES)[torch.zeros(len(x), dtype=torch.int64)]
 
 
+def figure(found, module, regression, z, rng, done=0):
+    """The released mean over held-out units, by the federation that holds their records."""
+    layout = Layout.of(module)
+    model = Model(module, layout, losses.cross_entropy, Gradients.of(module, losses.cross_entropy, layout))
+    holding = Simulator(torch.device("cpu"), clients(None), rng, parts={held_out.HELD_OUT: found.part()})
+    asked = Figure("record", z, regression, central=found.facts.holders == 1)
+    state = State(layout.read(module), round=done)
+    sums = beside.released(holding, asked, model, plan(), state, rng, held_out.HELD_OUT)["figure"]
+    return float(sums[0, 0]) / found.facts.units
+
+
 def total(found, y, regression=False, number=None):
     """The sum over units that is noised, by the released mean without noise."""
-    figures = held_out.evaluate(replace(found, y=y), Says(number), regression, None, Stream.research(0))
-    return figures["mae" if regression else "accuracy"] * (int(found.unit.max()) + 1)
+    mean = figure(replace(found, y=y), Says(number), regression, None, Stream.research(0))
+    return mean * (int(found.unit.max()) + 1)
 
 
 # --- what is held out
@@ -197,7 +214,7 @@ def test_every_holder_adds_z(method, unit, holders, z=20.0):
     found = replace(found, y=torch.ones(len(found.y)).long())  # nobody is right: noise alone
     rng, units = Stream.research(3), int(found.unit.max()) + 1
     module, std = Says(), z * math.sqrt(holders)
-    drawn = [held_out.evaluate(found, module, False, z, rng.at(i))["accuracy"] * units for i in range(2000)]
+    drawn = [figure(found, module, False, z, rng.at(i)) * units for i in range(2000)]
     assert kstest(drawn, norm(scale=std).cdf).pvalue > 1e-3
     square = float(np.sum(np.square(drawn)))
     for factor, right in ((1.0, True), (1.1, False), (0.9, False)):  # sees ten per cent in the deviation
@@ -210,15 +227,15 @@ def test_a_run_shows_the_noisy_figure_or_without_privacy_the_true_one(method, tm
     result = sordino.train(mlp(), federation(SIZES), **keys)
     wanted = spec.from_dict(keys)
     _, found = parts(wanted, clients(None))
-    exact = held_out.evaluate(found, result.model.eval(), False, None, Stream.research(0))["accuracy"]
+    exact = figure(found, result.model.eval(), False, None, Stream.research(0))
     shown = result.history[-1]
     assert (shown.accuracy == exact) == (method == "none")
     assert shown.evaluated_on.startswith(
         "validation records" + ("" if method == "none" else ", with noise of deviation")
     )
     if method != "none":
-        again = held_out.evaluate(found, result.model.eval(), False, 20.0, Stream.research(0).at("evaluation", 2))
-        assert shown.accuracy == min(max(again["accuracy"], 0.0), 1.0)
+        again = figure(found, result.model.eval(), False, 20.0, Stream.research(0), done=2)
+        assert shown.accuracy == min(max(again, 0.0), 1.0)
 
 
 def test_regression_is_the_absolute_error_with_noise():
@@ -228,7 +245,8 @@ def test_regression_is_the_absolute_error_with_noise():
     figures = loop.evaluate(made, loop.begin(made).params, 1)
     module = loop.trained(made, loop.begin(made).params)
     with torch.no_grad():
-        error = (module(made.held_out.x)[:, 0] - made.held_out.y).abs().clamp(max=1).mean()
+        held = made.federation.parts[held_out.HELD_OUT].data
+        error = (module(held.x)[:, 0] - held.y).abs().clamp(max=1).mean()
     assert (
         figures["metrics"]["mae"] == pytest.approx(float(error), abs=1e-4) and "with noise" in figures["evaluated_on"]
     )
@@ -241,8 +259,8 @@ def test_regression_is_the_absolute_error_with_noise():
     ("rounds", "every", "times"), [(1, 1, 1), (6, 1, 6), (6, 4, 2), (6, 6, 1), (5, 2, 3), (3, 9, 1)]
 )
 def test_as_many_evaluations_as_are_charged(rounds, every, times, tmp_path, monkeypatch):
-    seen, real = [], held_out.evaluate
-    monkeypatch.setattr(held_out, "evaluate", lambda *a: seen.append(a) or real(*a))
+    seen, real = [], beside.released
+    monkeypatch.setattr(beside, "released", lambda *a: seen.append(a) or real(*a))
     keys = KEYS | {"rounds": rounds, "evaluate_every": every, "epsilon": 8.0, "device": "cpu", "out": str(tmp_path)}
     keys |= {"seed": 0}
     result = sordino.train(mlp(), federation(SIZES), **keys)
@@ -381,4 +399,4 @@ def test_a_printed_form_with_exact_statistics_has_no_epsilon():
 
 def test_records_of_the_server_leave_no_client_protected():
     with pytest.raises(SpecError, match="no client is protected"):
-        job(method="adaptive-noise", unit="client", server_data=0.3)
+        job(method="adaptive-noise-client", unit="client", server_data=0.3)

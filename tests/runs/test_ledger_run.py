@@ -22,6 +22,7 @@ from sordino.runs import faults, run
 from sordino.runs.fingerprint import fingerprints
 from sordino.runs.folder import RunFolder
 from sordino.runs.ledger import Budget, Ledger
+from support.methods import price
 
 
 class Killed(BaseException):
@@ -249,7 +250,7 @@ def test_a_client_takes_part_only_while_its_own_budget_pays(method, tmp_path):
     found = {b["epsilon"]: b for b in stored["budgets"]}
     assert all(b["clients"] == 2 and b["delta"] == 1e-5 for b in found.values())
     made = job(module=mlp(), out=str(tmp_path), **keys)
-    event = made.method.costs(made.plan)[-1].event
+    event = price(made.method, made.plan)[-1].event
     caps = {e: b["participations"] for e, b in found.items()}
     assert caps[2.0] == caps[50.0] == 12 and 0 < caps[0.8] < caps[1.4] < 12
     for e in (0.8, 1.4):
@@ -321,7 +322,7 @@ def test_where_the_draw_is_secret_only_those_with_less_than_the_run_count_their_
     keys = {"method": "dp-fedavg", "client_rate": 0.5, "rounds": 8, "epsilon": 2.0}
     made = job(out=str(tmp_path), budgets="1.9:0.5,2:0.5", **keys)
     poor, rich = (made.caps[made.budgets.of == i] for i in (0, 1))
-    event = made.method.costs(made.plan)[-1].event
+    event = price(made.method, made.plan)[-1].event
     assert set(rich.tolist()) == {8} and account.epsilon(Repeated(event, 8), 1e-5) > 2.0
     assert len(set(poor.tolist())) == 1 and 0 < poor[0] < 8
     assert account.epsilon(Repeated(event, int(poor[0])), 1e-5) <= 1.9

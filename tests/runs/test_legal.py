@@ -15,9 +15,9 @@ from problems import federation, job, linear, mlp
 from sordino.cli.methods import methods
 from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
-from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients, LazyClients
 from sordino.runs import build, legal, loop, spec
+from support.methods import federation_of, play
 
 CPU = torch.device("cpu")
 ROWS = legal.table()
@@ -59,8 +59,7 @@ def test_the_other_methods_run_with_every_algorithm_they_name(pair):
     steps = {} if algorithm == "fedsgd" else {"local_steps": 2}
     made = job(method=method, algorithm=algorithm, rounds=2, **steps)
     state = loop.begin(made)
-    rows = made.engine.clients(made.method, state, [0, 1, 2], made.clients, made.model, made.plan, Stream.research(0))
-    after = made.method.merge(state, rows, made.plan, Stream.research(1))
+    after = play(made, [0, 1, 2], state).after
     assert torch.isfinite(after.params).all() and not torch.equal(after.params, state.params)
 
 
@@ -79,12 +78,13 @@ def test_a_cell_runs_or_is_refused_as_the_table_says(cell):
         assert str(refused.value) == f"{method} does not go with {algorithm} for unit = {unit}: {text[4:]}."
         return
     made = built(method, algorithm, unit=unit)
-    state = loop.begin(made)
-    for r in range(2):
-        rng = Stream.research(0).at(r)
-        rows = made.engine.clients(made.method, state, [0, 1, 2], made.clients, made.model, made.plan, rng)
-        after = made.method.merge(state, rows, made.plan, rng.at("merge"))
-        assert len(rows) == 3 and torch.isfinite(after.params).all() and not torch.equal(after.params, state.params)
+    state, clients = loop.begin(made), federation_of(made)
+    for _ in range(2):
+        played = play(made, [0, 1, 2], state, clients)
+        after = played.after
+        assert (
+            len(played.sent) == 3 and torch.isfinite(after.params).all() and not torch.equal(after.params, state.params)
+        )
         state = after
     cost = made.whole()
     assert cost.unit == unit

@@ -6,13 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from problems import federation, job, linear, rows_of
+from problems import federation, job, linear
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.core.types import State
+from sordino.methods.base import started
 from sordino.privacy import account
 from sordino.runs import planner
 from sordino.runs.planner import SETTINGS, Question
+from support.methods import federation_of, play
 
 RECORD, PUBLIC, TRUSTED, SECURE_SUM, LOCAL = SETTINGS
 ASKED = Question(clients=8, records=12, parameters=63, epsilon=2.0, delta=1e-5, rounds=3)
@@ -66,13 +68,10 @@ def test_the_ratio_is_that_of_real_noise_in_a_real_round():
     for setting, keys in ((RECORD, {"method": "dp-sgd"}), (TRUSTED, {"method": "dp-fedavg", "clip": 1.0})):
         real = job(torch.nn.Linear(20, 100), clients, rounds=1, epsilon=0.5, learning_rate=1.0, **keys)
         asked = Question(40, 12, real.model.layout.dim, 0.5, 1e-5, rounds=1)
-        state = real.method.begin(State(torch.zeros(real.model.layout.dim)), real.model.layout, real.plan)
-        rng = Stream.research(5)
-        data = real.clients.fetch(range(40), torch.device("cpu"))
+        start = started(real.method, State(torch.zeros(real.model.layout.dim)), real.model.layout, real.plan)
         still = replace(real.model, gradients=Still(real.model.layout.dim))
-        rows = rows_of(real, state, data, real.plan, rng.rows(range(40)), still)
-        rows = real.method.release(rows, data.sizes, state, real.plan, rng.rows(range(40)))
-        noise = float(real.method.merge(state, rows, real.plan, rng).params.norm())
+        clients_of, rng = federation_of(real, model=still, rng=Stream.research(5)), Stream.research(5)
+        noise = float(play(real, state=start, federation=clients_of, rng=rng).after.params.norm())
         nsr = planner.nsr_of(setting, asked, real.plan.z)
         assert noise == pytest.approx(nsr, rel=0.1), setting
         assert noise != pytest.approx(nsr * math.sqrt(40), rel=0.5) and noise != pytest.approx(nsr / 12, rel=0.5)

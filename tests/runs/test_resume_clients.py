@@ -8,6 +8,7 @@ import pytest
 
 import sordino
 from problems import federation, held_out, job, mlp, same_weights
+from sordino.core import plugin
 from sordino.core.errors import RunError
 from sordino.runs import faults, run
 from sordino.runs.folder import CHECKPOINT, RunFolder
@@ -253,13 +254,13 @@ def test_the_checkpoint_before_still_has_its_rows_while_one_is_written(point, tm
 
 
 def test_a_full_disk_is_one_clear_line_and_the_run_goes_on(tmp_path, monkeypatch, whole):
-    from sordino.engines.store import Store
+    from sordino.federations.store import Store
 
     folder, _ = stopped(tmp_path, number=1)
     real = Store.open
 
-    def small(self, path, done):
-        real(self, path, done)
+    def small(self, path, *rest):
+        real(self, path, *rest)
         pages = self._file.execute("PRAGMA page_count").fetchone()[0]
         self._file.execute(f"PRAGMA max_page_count = {pages}")
 
@@ -289,3 +290,73 @@ def test_every_point_a_run_passes_is_one_that_tests_know(tmp_path):
     train(**keys("scaffold", tmp_path))
     faults.set_hook(None)
     assert passed <= set(faults.POINTS)
+
+
+def test_a_file_of_an_earlier_version_is_one_clear_line(tmp_path):
+    folder, _ = stopped(tmp_path)
+    file = sqlite3.connect(folder / "private" / "clients.sqlite")
+    file.execute("PRAGMA user_version = 0")  # as it was before rows had a head
+    file.close()
+    with pytest.raises(RunError, match=r"clients\.sqlite was written by an earlier version of Sordino"):
+        train(resume=folder)
+
+
+GREEDY = '''
+import math
+from dataclasses import dataclass, replace
+
+from sordino.methods import local
+from sordino.methods.base import Message, Method, Release
+from sordino.privacy.mechanisms.gaussian import Gaussian
+
+__all__ = ["Greedy"]
+
+
+@dataclass(frozen=True)
+class Merged:
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Greedy(Method):
+    """Equal parts of a total, and in the last round all that the merged rounds have left of it."""
+
+    units = ("client",)
+
+    def releases(self, plan, round=0, state=None):
+        part = 1 / plan.rounds
+        if state is not None and round + 1 == plan.rounds:
+            part = 1 - state.method.rounds / plan.rounds
+        return (Release("update", Gaussian(plan.z / math.sqrt(part)), "client", 1.0, total=Gaussian(plan.z)),)
+
+    def variables(self, state, layout, plan):
+        return Merged(0)
+
+    def train(self, state, site):
+        update, mine = local.sgd(state, site)
+        return Message({"update": site.out["update"](update)}), site.kept(mine)
+
+    def merge(self, state, seen, plan):
+        return replace(super().merge(state, seen, plan), method=Merged(state.method.rounds + 1))
+'''
+
+
+@pytest.fixture
+def greedy(tmp_path, monkeypatch):
+    folder = tmp_path / "plugins" / "methods"
+    folder.mkdir(parents=True)
+    (folder / "greedy.py").write_text(GREEDY)
+    monkeypatch.setenv(plugin.VARIABLE, str(tmp_path / "plugins"))
+    return {"method": "greedy", "epsilon": 2.0, "rounds": ROUNDS, "checkpoint_seconds": 0.0, "device": "cpu"}
+
+
+@pytest.mark.parametrize(("mode", "point", "spends"), [("secure", "trained", 1.25), ("secure", "paid", 1.0),
+                                                       ("research", "trained", 1.0)])  # fmt: skip
+def test_what_a_lost_round_spent_stays_spent(mode, point, spends, greedy, tmp_path):
+    """In secure mode a lost round may have been seen; what the method makes of the rest then exceeds the total."""
+    assert killed(point, 2, out=str(tmp_path), name="it", mode=mode, **greedy)
+    if spends > 1:
+        with pytest.raises(RunError, match=r"would take a client to 1\.25 times the total"):
+            train(resume=tmp_path / "it")
+    else:
+        assert train(resume=tmp_path / "it").guarantee.epsilon <= 2.0

@@ -160,10 +160,10 @@ def test_averaging_is_the_mean_of_the_last_models(tmp_path):
     plain, averaged = (train(tmp_path, rounds=4, seed=1, averaging=kind) for kind in ("none", "tail:0.5"))
     assert plain.guarantee == averaged.guarantee and not same_weights(plain.model, averaged.model)
     made = job(method="dp-sgd", rounds=4, averaging="tail:0.5")
-    state = State(torch.zeros(3), {"average": torch.zeros(3)})
+    state = State(torch.zeros(3), average=torch.zeros(3))
     for done in range(4):
-        state = loop._average(made, State(torch.full((3,), 1.0 + done), state.extra, done))
-    assert torch.allclose(loop.model_vector(state), torch.full((3,), 3.5))
+        state = loop._average(made, State(torch.full((3,), 1.0 + done), done, average=state.average))
+    assert torch.allclose(state.model, torch.full((3,), 3.5))
 
 
 @pytest.mark.parametrize(
@@ -175,13 +175,13 @@ def test_averaging_is_the_mean_of_the_last_models(tmp_path):
 )
 def test_averages_weigh_the_rounds_as_they_say(averaging, weights):
     made = job(method="dp-sgd", rounds=4, averaging=averaging)
-    state = State(torch.zeros(4), {"average": torch.zeros(4)})
+    state = State(torch.zeros(4), average=torch.zeros(4))
     for done in range(4):
-        state = loop._average(made, State(torch.eye(4)[done], state.extra, done))
+        state = loop._average(made, State(torch.eye(4)[done], done, average=state.average))
     expected = torch.tensor(weights)
     if averaging.startswith("poly"):
         expected = expected / expected.sum()
-    assert torch.allclose(loop.model_vector(state), expected, atol=1e-6)
+    assert torch.allclose(state.model, expected, atol=1e-6)
 
 
 def test_results_are_on_file(tmp_path):

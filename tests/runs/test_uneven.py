@@ -50,7 +50,7 @@ def test_every_round_is_charged_with_its_own_noise(tmp_path):
     with sqlite3.connect(registry()) as book:
         found = [json.loads(e) for (e,) in book.execute("SELECT event FROM entry WHERE kind = 'round' ORDER BY id")]
     book.close()
-    levels = [e["event"]["noise_multiplier"] for e in found]
+    levels = [e["noise_multiplier"] for e in found]
     assert len(levels) == 6 and all(b == pytest.approx(a * math.sqrt(0.5)) for a, b in pairwise(levels))
     mu = math.sqrt(sum(z**-2 for z in levels))
     assert result.guarantee.epsilon == pytest.approx(gdp.epsilon_of_mu(mu, 1e-5), rel=1e-6) and mu > 0
@@ -84,8 +84,8 @@ def test_a_run_that_ends_by_itself_says_what_it_cost_and_is_evaluated(tmp_path):
 def test_what_a_round_costs_is_asked_once_a_round(monkeypatch):
     """Not once a round of every round before it: an epsilon after each of many rounds would cost more than training."""
     asked = []
-    plain = DpSgd.costs
-    monkeypatch.setattr(DpSgd, "costs", lambda self, *args: (asked.append(args), plain(self, *args))[1])
+    plain = DpSgd.releases
+    monkeypatch.setattr(DpSgd, "releases", lambda self, *args: (asked.append(args), plain(self, *args))[1])
     made = job(method="dp-sgd", rounds=60)
     asked.clear()
     found = [made.guarantee("server", n, n, rough=True).epsilon for n in range(1, 61)]

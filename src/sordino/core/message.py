@@ -62,15 +62,19 @@ class Message:
         fields = {name: _scaled(name, value, self.weight) for name, value in self.fields.items()}
         return replace(self, fields=fields, heavy=True)
 
-    def total(self, *names: str) -> Message:
+    def total(self, *names: str, wide: bool = False) -> Message:
         """Add up the rows, each by its weight, into one row; calling it again changes nothing.
 
-        Of the named fields alone, if any are named. The weight of the result is the sum of all weights."""
+        Of the named fields alone, if any are named. The weight of the result is the sum of all weights. `wide` adds
+        floats up in 64 bits."""
         if self.summed:
             return self
         kept = self if not names else replace(self, fields={name: self.fields[name] for name in names})
         heavy = kept.weighed()
-        fields = {name: value.sum(dim=0, keepdim=True) for name, value in heavy.fields.items()}
+        fields = {
+            name: value.sum(dim=0, keepdim=True, dtype=torch.float64 if wide and value.is_floating_point() else None)
+            for name, value in heavy.fields.items()
+        }
         some = next(iter(fields.values()))
         weight = some.new_full((1,), len(self), dtype=torch.float32) if self.weight is None else self.weight[:, None]
         return Message(fields, weight if self.weight is None else weight.sum(dim=0), None, heavy=True, summed=True)
@@ -87,7 +91,7 @@ def together(messages: Sequence[Message]) -> Message:
         return first
     weight, ids = [m.weight for m in messages], [m.ids for m in messages]
     if any(w is not None for w in weight):
-        weight = [m.fields[next(iter(m.fields))].new_ones(len(m)) if m.weight is None else m.weight for m in messages]
+        weight = [_ones(m) if m.weight is None else m.weight for m in messages]
     return replace(
         first,
         fields={name: torch.cat([m.fields[name] for m in messages]) for name in first.fields},
@@ -95,6 +99,11 @@ def together(messages: Sequence[Message]) -> Message:
         ids=None if any(i is None for i in ids) else np.concatenate([i for i in ids if i is not None]),
         released=frozenset.intersection(*(m.released for m in messages)),
     )
+
+
+def _ones(message: Message) -> Tensor:
+    some = next(iter(message.fields.values()))
+    return some.new_ones(len(message), dtype=torch.float32)  # whatever the type of the field
 
 
 def _scaled(name: str, value: Tensor, factor: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -31,6 +31,7 @@ from sordino.core.errors import SpecError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+ZEROS = bytes(1 << 18)  # encrypted, they are the keystream
 Picks = tuple[Tensor, tuple[int, ...]]  # indices into clients' records laid end to end, and how many of each
 
 
@@ -79,11 +80,21 @@ class Stream:
         """`size` of n indices without replacement, sorted."""
         return np.sort(self.permutation(n, row)[:size])
 
-    def words(self, n: int, row: int = -1) -> NDArray[np.uint64]:
-        """n random words of 64 bits: the keystream of this path and row."""
-        nonce = (row % 2**64).to_bytes(8, "big") + bytes(8)  # the lower half counts blocks
-        cipher = Cipher(algorithms.AES(self.key), modes.CTR(nonce)).encryptor()
-        return np.frombuffer(cipher.update(bytes(8 * n)), dtype=np.uint64)
+    def words(self, n: int, row: int = -1, start: int = 0) -> NDArray[np.uint64]:
+        """n random words of 64 bits: the keystream of this path and row, from word `start`, an even number, on."""
+        return np.frombuffer(self._cipher(row, start).update(bytes(8 * n)), dtype=np.uint64)
+
+    def fill(self, room: NDArray[np.uint64], n: int, row: int = -1, start: int = 0) -> NDArray[np.uint64]:
+        """`words` into memory that is there already: room for n + 2 words, since the cipher asks for some to spare."""
+        zeros = memoryview(ZEROS)[: 8 * n] if 8 * n <= len(ZEROS) else bytes(8 * n)
+        self._cipher(row, start).update_into(zeros, room.data.cast("B"))
+        return room[:n]
+
+    def _cipher(self, row: int, start: int) -> CipherContext:
+        if start % 2:
+            raise SpecError(f"a keystream is entered at an even word, not at {start}.")
+        nonce = (row % 2**64).to_bytes(8, "big") + (start // 2).to_bytes(8, "big")  # the lower half counts blocks
+        return Cipher(algorithms.AES(self.key), modes.CTR(nonce)).encryptor()
 
 
 @dataclass(frozen=True, repr=False)

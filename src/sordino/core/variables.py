@@ -55,7 +55,9 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _value(like: Any, saved: Tensor, device: torch.device) -> Any:
-    """Return a saved tensor as what stands in its place in a fresh state: a tensor, or a plain number."""
-    if isinstance(like, bool | int | float):
-        return type(like)(saved.item())
-    return saved.to(device)
+    """Return a saved tensor as what stands in its place in a fresh state: a tensor where that one is, or a number.
+
+    Tensors that lie on the host in a fresh state lie there again, whatever device the model is on."""
+    if isinstance(like, Tensor):
+        return saved.to(like.device)
+    return saved.to(device) if like is None else saved.item()

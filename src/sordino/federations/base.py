@@ -36,8 +36,11 @@ class Federation(Protocol):
     def open(self, work: Work) -> None:
         """Get ready for a run, once, after calibration."""
 
-    def resume(self, path: Path, done: int, forget_late: bool = False) -> None:
-        """Go on with what clients kept after `done` rounds; `forget_late` drops answers that may have been seen."""
+    def resume(self, path: Path, done: int, seen: bool = False) -> None:
+        """Go on with what clients kept after `done` rounds.
+
+        `seen` says that later rounds were paid for and may have been seen, though nothing of them is left: late answers
+        are dropped then, and what clients have spent in those rounds stays spent."""
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
         """Return what leaves the clients of a cohort in one phase of the round that begins with this state."""

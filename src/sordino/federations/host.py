@@ -69,9 +69,9 @@ class Host:
         batch = mine.fetch(mine.ids[:1].tolist(), CPU)
         return Work(method, rebuild(module, loss, Batch(batch.x[:1], batch.y[:1], (1,))), plan)
 
-    def resume(self, path: str, done: int, forget_late: bool) -> None:
+    def resume(self, path: str, done: int, seen: bool) -> None:
         for block, simulator in self._blocks.items():
-            simulator.resume(store_of(Path(path), block), done, forget_late)
+            simulator.resume(store_of(Path(path), block), done, seen)
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> list[Message]:
         """Return what the clients here answer, sealed: in time; then, where answers may be late, late ones."""

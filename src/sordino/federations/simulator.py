@@ -28,7 +28,7 @@ from sordino.federations.store import Store
 from sordino.methods.base import Method
 from sordino.methods.outlets import Outlets, Witness
 from sordino.methods.plan import Plan
-from sordino.methods.pricing import check_weights, setting
+from sordino.methods.pricing import check_weights, declared, setting
 from sordino.methods.site import ALGORITHM, Own, Site
 
 COPIES = 6  # rows a training client holds at once: weights, gradient, noise, step, optimiser state
@@ -101,11 +101,8 @@ class Simulator:
         return self._facts
 
     def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
-        everyone, phase, cpu = (
-            self.parts[part] if part else self._everyone(),
-            work.method.phases[0],
-            torch.device("cpu"),
-        )
+        everyone = self.parts[part] if part else self._everyone()
+        phase, cpu = work.method.phases[0], torch.device("cpu")
         split = [everyone] if self.blocks <= 1 else list(by_part(everyone, work.plan.population, self.blocks).values())
         return together([answer(work, Store(), data, cpu, phase, state, data.ids, rng) for data in split])
 
@@ -115,9 +112,9 @@ class Simulator:
     def open(self, work: Work) -> None:
         self._work = work
 
-    def resume(self, path: Path, done: int, forget_late: bool = False) -> None:
-        self.store.open(path, done)
-        if forget_late:
+    def resume(self, path: Path, done: int, seen: bool = False) -> None:
+        self.store.open(path, done, (SPENT,) if seen else ())
+        if seen:
             for kind in self.store.kinds(LATE):
                 self.store.drop(kind, self.store.clients(kind))
 
@@ -233,10 +230,8 @@ def answer(
     start = fresh(method, state, len(ids), plan)
     own = {name: store.read(name, ids.tolist(), value) for name, value in start.items()}
     spent = own.pop(SPENT, None)
-    declared = method.releases(plan, state.round, state)
-    first = method.phases[0]
     out = Outlets(
-        tuple(r for r in declared if (r.phase or first) == phase),
+        tuple(r for r in declared(method, plan, state.round, state) if r.phase == phase),
         row,
         round=state.round,
         split=setting(method, plan).split,
@@ -251,5 +246,5 @@ def answer(
     for name, value in kept.items():
         store.write(name, ids.tolist(), value)
     if out.spent is not None:
-        store.write(SPENT, ids.tolist(), out.spent)
+        store.write_now(SPENT, ids.tolist(), out.spent, state.round + 1)
     return Message(message.fields, message.weight, ids, released=out.released(message))

@@ -21,6 +21,7 @@ from sordino.core.errors import RunError
 from sordino.core.types import Rows
 
 Key = tuple[str, int]  # kind, client
+VERSION = 2  # of the file; rows of the first had no head
 
 
 class Store:
@@ -33,8 +34,8 @@ class Store:
         self._file: sqlite3.Connection | None = None
         self._kept = (-1, 0)  # the rounds behind the last two checkpoints; -1: not known
 
-    def open(self, path: Path, done: int) -> None:
-        """Go on with the rows of the checkpoint after `done` rounds."""
+    def open(self, path: Path, done: int, lasting: Sequence[str] = ()) -> None:
+        """Go on with the rows of the checkpoint after `done` rounds; of the kinds in `lasting`, with the newest."""
         self.close()
         self._rows, self._dirty, self._kept, self._held, self._written = {}, set(), (-1, done), 0, {}
         lost = RunError(
@@ -45,6 +46,7 @@ class Store:
             raise lost
         try:
             self._file = sqlite3.connect(path, isolation_level=None)
+            self._check_version(path, self._file)
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute(
                 "CREATE TABLE IF NOT EXISTS kept (kind TEXT, client INTEGER, done INTEGER, row BLOB, crc INTEGER, "
@@ -53,10 +55,20 @@ class Store:
             self._file.execute("CREATE TABLE IF NOT EXISTS saved (done INTEGER PRIMARY KEY)")
             if done and self._file.execute("SELECT 1 FROM saved WHERE done = ?", (done,)).fetchone() is None:
                 raise lost
-            for table in ("kept", "saved"):
-                self._file.execute(f"DELETE FROM {table} WHERE done > ?", (done,))
+            self._file.execute("DELETE FROM saved WHERE done > ?", (done,))
+            here = ",".join("?" * len(lasting))
+            self._file.execute(f"DELETE FROM kept WHERE done > ? AND kind NOT IN ({here})", (done, *lasting))
         except sqlite3.Error as error:
             raise RunError(f"cannot use {path}: {error}. Put a sound copy back, or start the run anew.") from error
+
+    def _check_version(self, path: Path, file: sqlite3.Connection) -> None:
+        """Refuse a file of another version; a new one gets ours."""
+        (tables,) = file.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (found,) = file.execute("PRAGMA user_version").fetchone()
+        if tables and found != VERSION:
+            other = "an earlier" if found < VERSION else "a later"
+            raise RunError(f"{path} was written by {other} version of Sordino: resume the run with that one.")
+        file.execute(f"PRAGMA user_version = {VERSION}")
 
     def close(self) -> None:
         if self._file is not None:
@@ -68,7 +80,7 @@ class Store:
         found = [self._find((kind, int(i))) for i in ids]
         if not any(row is not None for row in found):
             return fresh
-        if any(row is not None and row.shape != fresh.shape[1:] for row in found):
+        if any(row is not None and (row.shape, row.dtype) != (fresh.shape[1:], fresh.dtype) for row in found):
             raise RunError("what clients keep does not fit this model: it was saved by another run.")
         rows = [mine if row is None else row.to(fresh.device) for row, mine in zip(found, fresh, strict=True)]
         self._forget()
@@ -88,6 +100,21 @@ class Store:
             self._set((kind, int(i)), row.clone())
         self._forget()
 
+    def write_now(self, kind: str, ids: Sequence[int], rows: Rows, done: int) -> None:
+        """Write rows that a crash must not undo: on file at once, as of `done` rounds, before anything is released."""
+        self.write(kind, ids, rows)
+        if self._file is None:
+            return
+        lines = [(kind, int(i), done, *_blob(self._rows[kind, int(i)])) for i in ids]
+        try:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)", lines)
+            self._file.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._file.in_transaction:
+                self._file.execute("ROLLBACK")
+            raise RunError(f"cannot save what clients keep: {error}. Free some space, then resume.") from error
+
     def drop(self, kind: str, ids: Iterable[int]) -> None:
         for i in ids:
             self._set((kind, int(i)), None)
@@ -101,10 +128,10 @@ class Store:
         self._rows[key] = row  # now the newest
 
     def kinds(self, prefix: str) -> list[str]:
-        """The kinds of rows whose names begin so."""
+        """The kinds of rows that have this name or begin with it and a space."""
         found = {kind for kind, _ in self._rows}
         found |= {kind for (kind,) in self._ask("SELECT DISTINCT kind FROM kept", ())}
-        return sorted(kind for kind in found if kind.startswith(prefix.strip()))
+        return sorted(kind for kind in found if f"{kind} ".startswith(f"{prefix.strip()} "))
 
     def clients(self, kind: str) -> list[int]:
         """Those that have a row of a kind, ascending."""
@@ -176,12 +203,14 @@ def _blob(row: Tensor | None) -> tuple[bytes | None, int | None]:
         return None, None
     shape = ",".join(map(str, row.shape))
     head = f"{str(row.dtype).removeprefix('torch.')};{shape}\n".encode()  # a row may be of any type and shape
-    blob = head + row.contiguous().numpy().tobytes()
+    blob = head + row.reshape(-1).view(torch.uint8).numpy().tobytes()
     return blob, zlib.crc32(blob)
 
 
 def _tensor(blob: bytes) -> Tensor:
     head, _, data = blob.partition(b"\n")
     kind, _, shape = head.decode().partition(";")
-    dtype = np.dtype("bool" if kind == "bool" else kind)
-    return torch.from_numpy(np.frombuffer(data, dtype=dtype).copy()).reshape([int(n) for n in shape.split(",") if n])
+    row = torch.zeros([int(n) for n in shape.split(",") if n], dtype=getattr(torch, kind))
+    if data:
+        row.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy()))
+    return row

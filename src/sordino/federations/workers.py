@@ -111,8 +111,8 @@ class Workers:
         if self._workers:
             self._send_work()
 
-    def resume(self, path: Path, done: int, forget_late: bool = False) -> None:
-        self._ask_all("resume", str(path), done, forget_late)
+    def resume(self, path: Path, done: int, seen: bool = False) -> None:
+        self._ask_all("resume", str(path), done, seen)
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
         found = self._ask_all("ask", phase, state, [int(i) for i in cohort])

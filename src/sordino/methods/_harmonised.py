@@ -59,7 +59,7 @@ Allowed = list[tuple[int, _managed.Kept]]  # by client: the units that it may sp
 
 
 @dataclass(frozen=True)
-class Harmony:
+class UdpState:
     """What the server knows beside the model: public, or computed from what was released."""
 
     mechanism: Tensor | None = None  # [kinds]: the noise of the coming round, where it is chosen again
@@ -163,8 +163,10 @@ class Harmonised(Method):
         return plan.local.count(plan.smallest_client) + ("losses" in plan.algorithm.needs)
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        """Managed: with the least noise that any participation in the round may have. Clients of several kinds: one
-        release for each noise that occurs; a record is in one client, and so in one of them."""
+        """Declare the noisy sums of a participation; managed, with the least noise that any in the round may have.
+
+        With clients of several kinds: one release for each noise that occurs; a record is in one client, and so in
+        one of them."""
         names = tuple(dict.fromkeys(self.noises(plan, state)))
         by_rho = self.free or (self.managed and names != ("gaussian",))
         z = _managed.least(round, plan, self._sums(plan)) if self.managed else plan.z
@@ -198,7 +200,7 @@ class Harmonised(Method):
         return Bounded(model.gradients.sums(weights, batch, bound, seeds=seeds, groups=groups, norm=norm), bound, norm)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        plan, like, kept = site.plan, state.params, {}
+        plan, like, more = site.plan, state.params, dict[str, Tensor]()
         allowed = None
         if self.managed:
             allowed = [_managed.allow(_managed.kept(row), state, plan) for row in site.own[FILTER].cpu()]
@@ -212,10 +214,10 @@ class Harmonised(Method):
             silent = torch.isinf(multiplier)
             rows, mine = torch.where(silent, 0.0, rows), torch.where(silent, site.mine, mine)
             weight = torch.where(silent[:, 0], 0.0, weight)
-            after = torch.tensor([kept for _, kept in allowed], dtype=torch.int64)
-            kept[FILTER] = after.reshape(-1, _managed.KEPT)
+            filters = torch.tensor([after for _, after in allowed], dtype=torch.int64)
+            more[FILTER] = filters.reshape(-1, _managed.KEPT)
         told = self._told(state, site, scales, allowed) if self.tells else {}
-        return Message({"update": rows} | self._fields(site) | told, weight), site.kept(mine, **kept)
+        return Message({"update": rows} | self._fields(site) | told, weight), site.kept(mine, **more)
 
     def _scales(self, plan: Plan, ids: Ints, allowed: Allowed | None) -> list[float]:
         """Return each client's noise multiplier of a step; 0: it has nothing left."""

@@ -36,7 +36,7 @@ __all__ = ["KEPT", "UNITS", "Kept", "allow", "figures", "grant", "heard", "kept"
 
 
 def likely(round: int, plan: Plan) -> float:
-    """Participations from this round on, this one included, that a client is given to expect: at least 1."""
+    """Return the participations that a client is given to expect from this round on, this one included: at least 1."""
     after = plan.rounds - round - 1
     if after <= 0:
         return 1.0
@@ -45,12 +45,12 @@ def likely(round: int, plan: Plan) -> float:
 
 
 def grant(left: int, count: int, round: int, plan: Plan) -> int:
-    """Of the units left, for a client that has taken part so often before this round."""
+    """Return how many of the units left are for this round, of a client that has taken part so often before it."""
     return math.floor(left / min(float(max(1, plan.participations - count)), likely(round, plan)))
 
 
 def allow(before: Kept, state: State, plan: Plan) -> tuple[int, Kept]:
-    """Units that a participation in this round gets, and what its client keeps then."""
+    """Return the units that a participation in this round gets, and what its client keeps then."""
     spent, count, counted = before
     lost = max(0, state.round - state.method.merged)
     for back in range(lost - counted, 0, -1):
@@ -61,8 +61,9 @@ def allow(before: Kept, state: State, plan: Plan) -> tuple[int, Kept]:
 
 
 def most(round: int, plan: Plan) -> int:
-    """Units that no participation in this round exceeds, whatever its client's history: left <= UNITS (P - count) / P
-    up to one unit of rounding a participation, where P participations are allowed."""
+    """Return units that no participation in this round exceeds, whatever its client's history.
+
+    Where P participations are allowed, left <= UNITS (P - count) / P, up to one unit of rounding a participation."""
     even = UNITS / min(float(plan.participations), likely(round, plan))
     return min(UNITS, math.ceil(even) + plan.participations)
 
@@ -105,8 +106,9 @@ def heard(seen: Message) -> Tensor:
 
 
 def noise_of_mean(seen: Message, answers: float, mean_client: float) -> tuple[float, float]:
-    """Return of the weighted sum of the rows over `answers`: the variance of its noise in a coordinate, and its excess
-    kurtosis. Stragglers' rows count otherwise than by their records, and so does their noise."""
+    """Return the variance and the excess kurtosis of the noise in a coordinate of the weighted sum over `answers`.
+
+    Stragglers' rows count otherwise than by their records, and so does their noise."""
     if seen.weight is None or not len(seen):
         return 0.0, 0.0
     usual = seen["records"].to(seen.weight.dtype) / mean_client

@@ -64,7 +64,7 @@ STEEPEST = 500.0  # lambda of a staircase beyond which there is no noise to spea
 
 
 def statistics(weights: Tensor, data: Batch, model: Model, seeds: Sequence[int]) -> Tensor:
-    """Of each client's gradients at the weights it received: STATISTICS [clients, 3], exact."""
+    """Return the STATISTICS of each client's gradients at the weights it received [clients, 3], exact."""
     place = torch.cat([torch.arange(n, device=data.x.device) for n in data.sizes] or [data.x.new_zeros(0)])
     few = data.where(place < LOOKED)
     total = model.gradients.sums(weights, few, None, seeds=seeds).double()
@@ -79,7 +79,7 @@ def statistics(weights: Tensor, data: Batch, model: Model, seeds: Sequence[int])
 
 
 def words(sparsity: float, kurtosis: float, records: int, features: int, clients: int, declared: str) -> list[str]:
-    """All of Table 2's descriptions of client data that fit this client; no gradient at all has kurtosis 0."""
+    """Return all of Table 2's descriptions of client data that fit this client; no gradient at all has kurtosis 0."""
     sparse, heavy = sparsity >= HALF, kurtosis >= HEAVY
     found = [] if kurtosis <= 0 else ["sparse" if sparse else "dense"] if sparse == heavy else ["complex"]
     found += ["small"] * (records < SMALL) + ["high-dimensional"] * (features >= FEATURES)
@@ -88,7 +88,7 @@ def words(sparsity: float, kurtosis: float, records: int, features: int, clients
 
 
 def packed(found: Sequence[str]) -> int:
-    """Words as one number, a bit each, in the order of the table."""
+    """Return words as one number, a bit each, in the order of the table."""
     return sum(1 << harmonizer.DATA.index(word) for word in found)
 
 
@@ -193,7 +193,7 @@ def leaf(mechanism: str) -> str:
 
 
 def deviation(mechanism: str, z: float) -> float:
-    """Standard deviation of the noise on one number, over its sensitivity."""
+    """Return the standard deviation of the noise on one number, over its sensitivity."""
     if mechanism == "staircase":
         return math.sqrt(Staircase(min(STEEPEST, 1 / z)).variance(1.0))
     return z if mechanism == "gaussian" else math.sqrt(2) * z
@@ -211,7 +211,7 @@ def claimed(run: Event, mechanism: str, z: float, delta: float) -> float:
 
 
 def add(mechanism: str, z: float, sums: Bounded, rng: RowStream) -> Rows:
-    """Noise of one number's scale on every number."""
+    """Add noise of one number's scale to every number."""
     if mechanism == "gaussian":
         return Gaussian(z).add(sums, rng)
     if mechanism == "laplace":
@@ -220,7 +220,7 @@ def add(mechanism: str, z: float, sums: Bounded, rng: RowStream) -> Rows:
 
 
 def add_each(value: Rows, mechanisms: Sequence[str], scales: Sequence[float], bounds: Tensor, rng: RowStream) -> Rows:
-    """To every client's row its own noise: mechanism, scale, and bound [clients, 1]."""
+    """Add to every client's row its own noise: mechanism, scale, and bound [clients, 1]."""
     out, kinds = value.clone(), list(zip(mechanisms, scales, strict=True))
     for kind in sorted(set(kinds)):
         mine = [i for i, other in enumerate(kinds) if other == kind]
@@ -328,7 +328,7 @@ def why(client: str, own: dict[str, Any]) -> str:
 
 
 def told(number: int, found: dict[str, Any]) -> list[str]:
-    """Of one round as it stands in a record: who chose what, one example a mechanism; nothing where all stayed."""
+    """Tell of one round as it stands in a record who chose what, one example a mechanism; nothing where all stayed."""
     every = found["clients"]
     if not every and any(found["mechanisms"].values()):
         return [f"Round {number}: the client asked for was not in it."]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sordino.algorithms.base import Algorithm
-from sordino.core.errors import DataError, SpecError
+from sordino.core.errors import DataError, RunError, SpecError
 from sordino.core.rng import RowStream
 from sordino.core.types import Batch, Rows, State
 from sordino.methods import local as training
@@ -21,7 +21,7 @@ from sordino.methods.augment import augment
 from sordino.methods.plan import Plan
 from sordino.methods.site import Site
 from sordino.privacy.clip import Bounded
-from sordino.privacy.release import Draw, Mechanism, Release
+from sordino.privacy.release import GRADIENTS, Draw, Mechanism, Release
 
 SAMPLINGS = ("poisson", "fixed")  # how a batch is drawn
 Groups = Sequence[int] | None
@@ -39,17 +39,29 @@ def releases(
     sampling: str = "poisson",
     losses: Mechanism | None = None,
     total: Mechanism | None = None,
+    terms: int | None = GRADIENTS,
 ) -> tuple[Release, ...]:
     """Declare the noisy sums of one participation: one for each local step and, where the algorithm asks for it, one of
     the losses (with the noise of a gradient unless another is given)."""
     unit, times = plan.unit or "record", plan.local.count(plan.sizes[0])
     gradient = Release(
-        "gradient", mechanism, unit, bound, times=times, draw=draw(plan, sampling), total=total, key="train/noise #"
+        "gradient",
+        mechanism,
+        unit,
+        bound,
+        times=times,
+        draw=draw(plan, sampling),
+        total=total,
+        terms=terms,
+        key="train/noise #",
     )
     if "losses" not in plan.algorithm.needs:
         return (gradient,)
+    most = plan.sizes[-1]
     cap = plan.algorithm.loss_clip  # losses lie in [0, cap]: adding and replacing a record both move the sum by the cap
-    return gradient, Release("losses", losses or mechanism, unit, cap, swing=1, total=total, key="train/loss noise")
+    return gradient, Release(
+        "losses", losses or mechanism, unit, cap, swing=1, total=total, terms=most, key="train/loss noise"
+    )
 
 
 def draw(plan: Plan, sampling: str) -> Draw:
@@ -125,6 +137,8 @@ def batch_of(data: Batch, plan: Plan, sampling: str, rng: RowStream) -> Batch:
         picked = rng.fixed(sizes, [taken(plan, n) for n in sizes], data.x.device)
     else:
         picked = rng.poisson(sizes, rates, data.x.device)
+        if plan.exact is not None and max(picked[1], default=0) > plan.exact.batch:
+            raise RunError("a batch is larger than its noise was made for, which should never happen: start anew.")
     return _users(data, *picked) if plan.unit == "user" else data.pick(*picked)
 
 

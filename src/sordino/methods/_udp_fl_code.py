@@ -59,7 +59,7 @@ def deviation(mechanism: str) -> float:
 
 
 def off_by_one(means: Bounded, rng: RowStream) -> Rows:
-    """The code's staircase: step (k - 1 + part), k geometric from 0, so mostly reflected at k = 0."""
+    """Add the code's staircase: step (k - 1 + part), k geometric from 0, so mostly reflected at k = 0."""
     n = means.value.shape[1]
     sign, start, part, spread = np.split(rng.uniform(4 * n), 4, axis=1)
     k = np.floor(-np.log(start) / LAMBDA) - 1
@@ -69,7 +69,7 @@ def off_by_one(means: Bounded, rng: RowStream) -> Rows:
 
 
 def off_by_one_std() -> float:
-    """E (k - 1 + part)^2 in steps, k and part being independent."""
+    """Return the root of E (k - 1 + part)^2 in steps, k and part being independent."""
     b = math.exp(-LAMBDA)
     width, odds = GAMMA + b * (1 - GAMMA), b / (1 - b)
     first = (GAMMA**2 + b * (1 - GAMMA**2)) / (2 * width)

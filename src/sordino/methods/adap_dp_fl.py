@@ -40,6 +40,7 @@ from sordino.methods import local as training
 from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.release import GRADIENTS
 
 __all__ = ["AdapDpFl"]
 
@@ -101,11 +102,14 @@ class AdapDpFl(Method):
         z = self._first(plan) if state is None else self.z_now(state, plan)
         bound = float(self.clip) if state is None else state.method.clip
         steps, total = plan.local.count(plan.smallest_client), Gaussian(plan.z)
-        gradient = Release("gradient", Gaussian(z), "record", bound, times=steps, total=total, key="train/noise #")
+        gradient = Release(
+            "gradient", Gaussian(z), "record", bound, times=steps, total=total, terms=GRADIENTS, key="train/noise #"
+        )
         if plan.server_data:
             return (gradient,)
         noise = Gaussian(self.loss_noise * z)
-        return gradient, Release("loss", noise, "record", self.loss_bound, total=total, swing=1, key="train/loss noise")
+        most, cap = plan.sizes[-1], self.loss_bound
+        return gradient, Release("loss", noise, "record", cap, total=total, swing=1, terms=most, key="train/loss noise")
 
     def worth(self, plan: Plan) -> float:
         """Return how many Gaussian releases of the round's noise multiplier a round is worth."""

@@ -56,7 +56,7 @@ class AdaptiveNoise(DpSgd):
         return Scales(self.clip, self.memory, self.floor, self.warm)
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        return _steps.releases(plan, Gaussian(plan.z), 1.0, self.batch_sampling)  # of gradients over their scales
+        return _steps.releases(plan, Gaussian(plan.z), 1.0, self.batch_sampling, terms=None)  # over the scales
 
     def variables(self, state: State, layout: Layout, plan: Plan) -> History:
         return self.scales.start(state)

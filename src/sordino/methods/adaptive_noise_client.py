@@ -44,7 +44,7 @@ class AdaptiveNoiseClient(Method):
         return Scales(self.clip, self.memory, self.floor, self.warm)
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        return (Release("update", Gaussian(plan.z), "client", 1.0, key="release"),)  # of the update over its scales
+        return (Release("update", Gaussian(plan.z), "client", 1.0, terms=1, key="release"),)  # over the scales
 
     def variables(self, state: State, layout: Layout, plan: Plan) -> History:
         return self.scales.start(state)

@@ -57,11 +57,12 @@ class DpFedAvg(Method):
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         unit, bound = plan.unit or "client", self.clip if state is None else state.method.clip
-        update = Release("update", Gaussian(self._update_noise(plan)), unit, bound, where="server", key="merge/update")
+        noise = Gaussian(self._update_noise(plan))
+        update = Release("update", noise, unit, bound, where="server", terms=1, key="merge/update")
         if not self.adaptive_clip:
             return (update,)
         count = Gaussian(2 * self._count_noise(plan))  # of values of +-1/2
-        return update, Release("within", count, unit, 0.5, where="server", key="merge/count")
+        return update, Release("within", count, unit, 0.5, where="server", terms=1, key="merge/count")
 
     def variables(self, state: State, layout: Layout, plan: Plan) -> Clip:
         self._update_noise(plan)  # refuse a count that eats the whole budget before the first round

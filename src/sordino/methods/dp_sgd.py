@@ -33,7 +33,7 @@ from sordino.methods import _steps
 from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
-from sordino.privacy.release import Mechanism
+from sordino.privacy.release import GRADIENTS, Mechanism
 
 __all__ = ["DpSgd"]
 
@@ -126,8 +126,9 @@ class DpSgd(Method):
         return recipe.clip.bound(plan.layers, recipe.clip_schedule(round, plan.rounds))
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        noise = self.recipe().noise(self._level(plan, round))
-        return _steps.releases(plan, noise, self._bound(plan, round), self.batch_sampling)
+        recipe = self.recipe()
+        noise, terms = recipe.noise(self._level(plan, round)), GRADIENTS if isinstance(recipe.clip, Whole) else None
+        return _steps.releases(plan, noise, self._bound(plan, round), self.batch_sampling, terms=terms)
 
     def linear(self, plan: Plan) -> bool:
         """One step of plain SGD with one batch rate for all is the noisy sum times a public number; on a direct channel

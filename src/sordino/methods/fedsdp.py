@@ -55,6 +55,7 @@ from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.allocation import next_rho
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.release import GRADIENTS
 
 __all__ = ["FedSdp"]
 
@@ -111,7 +112,9 @@ class FedSdp(Method):
         def group(g: int, name: str, part: str) -> Release:
             noise, key = Gaussian(plan.z * math.sqrt(steps)), f"train/group {g}/noise #"
             total = Gaussian(plan.z)
-            return Release(name, noise, "record", self.clip, times=steps, total=total, part=part, key=key)
+            return Release(
+                name, noise, "record", self.clip, times=steps, total=total, part=part, terms=GRADIENTS, key=key
+            )
 
         if not self.refreshes(round):
             return (group(0, "gradient", ""),)

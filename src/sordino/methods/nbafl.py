@@ -40,7 +40,7 @@ class NbAFL(Method):
         check.non_negative(downlink=self.downlink)
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        up = Release("update", Gaussian(plan.z), "client", self.clip, key="release/uplink")
+        up = Release("update", Gaussian(plan.z), "client", self.clip, terms=1, key="release/uplink")
         if not self.downlink:
             return (up,)
         return up, on_the_mean(self.downlink * plan.z, self.clip, plan, round)
@@ -59,4 +59,4 @@ class NbAFL(Method):
 def on_the_mean(multiplier: float, bound: float, plan: Plan, round: int) -> Release:
     """Return the release by which the server adds noise of multiplier times bound to the mean of the updates."""
     noise = Gaussian(plan.expected_answers(round) * multiplier)
-    return Release("downlink", noise, "client", bound, where="server", onto="update", key="merge/downlink")
+    return Release("downlink", noise, "client", bound, where="server", onto="update", terms=1, key="merge/downlink")

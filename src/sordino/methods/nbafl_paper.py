@@ -107,7 +107,7 @@ class NbAFLPaper(Method):
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         bound = self.reach(plan) / 2  # of the clipped weights, in the L2 norm
         noise = Gaussian(self.uplink(plan, round) / bound)
-        up = Release("update", noise, "client", bound, relation="replace", key="release/uplink")
+        up = Release("update", noise, "client", bound, relation="replace", terms=1, key="release/uplink")
         down = self.downlink_std(plan)
         return (up, on_the_mean(down / bound, bound, plan, round)) if down else (up,)
 

@@ -49,6 +49,7 @@ class Outlets(Mapping[str, "Outlet"]):
     witness: Witness | None = None
     at: Ints | None = None  # the places of these clients among those below
     used: dict[str, Ints] = field(default_factory=dict)  # by outlet: uses of every client
+    drawn: dict[str, Ints] = field(default_factory=dict)  # by outlet: the next number of every client's stream
     outputs: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # by outlet: what it gave last, its version
     uneven: set[str] = field(default_factory=set)  # outlets at which clients had multipliers of their own
     apart: dict[str, Tensor] = field(default_factory=dict)  # by part of the data: of the total, in this round [clients]
@@ -110,13 +111,13 @@ class Outlets(Mapping[str, "Outlet"]):
         """Check that the noise a server will add covers the rows as they are sent."""
         if release.name not in message.fields:
             raise RunError(f"the server adds noise to the field {release.name}, which the message lacks.")
-        if message.weight is not None and len(message) and float(message.weight.max()) > 1 + SLACK:
+        if message.weight is not None and len(message) and not float(message.weight.abs().max()) <= 1 + SLACK:
             raise RunError(f"rows of {release.name} weigh more than once, and the server's noise is for their bound.")
         value = message[release.name]
         if self._gave(release.name, value) or not len(value):
             return
         longest = float(value.double().flatten(1).norm(p=release.norm, dim=1).max())
-        if release.bound is None or longest > release.bound * (1 + 1e-6):
+        if release.bound is None or not longest <= release.bound * (1 + 1e-6):  # also where it is no number
             raise RunError(
                 f"rows of {release.name} have norm {longest:.4g}, and the server's noise is for {release.bound:.4g}: "
                 f'send what site.out["{release.name}"] returns.'
@@ -133,6 +134,12 @@ class Outlet:
 
         `multiplier` [clients, 1] is each client's own, never below the declared one; infinite: the row becomes zero."""
         release, all_of_them = self.release, self.outlets
+        value = x.value if isinstance(x, Bounded) else x
+        if value.ndim > 2 and not isinstance(release.mechanism, Unproven):
+            raise RunError(
+                f"the outlet {release.name} takes rows [clients, numbers], and was given {list(value.shape)}: flatten "
+                "what belongs to one client."
+            )
         bounded = self._bounded(x)
         if len(bounded.value) != len(all_of_them.rng.ids):
             raise RunError(
@@ -157,7 +164,7 @@ class Outlet:
             use = Use(all_of_them.round, all_of_them.split, multiplier)
             output = release.mechanism.apply(bounded, along(all_of_them.rng, release.key or release.name, number), use)
             if multiplier is not None and bool(torch.isinf(multiplier).any()):
-                silent = torch.isinf(multiplier).reshape(-1, *(1,) * (output.ndim - 1))
+                silent = torch.isinf(multiplier).reshape(*multiplier.shape, *(1,) * (output.ndim - multiplier.ndim))
                 output = torch.where(silent, torch.zeros((), dtype=output.dtype, device=output.device), output)
         if witness is not None:
             witness.passed(release, bounded, all_of_them.rng.ids, output, multiplier)
@@ -170,6 +177,11 @@ class Outlet:
             return x if isinstance(x, Bounded) else Bounded(x, release.bound or 1.0, release.norm)
         bound = release.bound or 0.0
         if not isinstance(x, Bounded):
+            if release.where == "client" and release.unit != "client":
+                raise RunError(
+                    f"the release {release.name} is of {release.unit}s: a row clipped as a whole does not bound "
+                    f"what one {release.unit} adds to it. Clip each one's part and give the outlet Bounded(sum, clip)."
+                )
             return clip_rows(x, bound, release.norm)
         if x.norm != release.norm and x.value.shape[-1] > 1:
             raise RunError(
@@ -182,21 +194,19 @@ class Outlet:
         return replace(x, bound=bound)
 
     def _count(self) -> int:
-        """Count a use of these clients and return how many they had before."""
-        release, outlets = self.release, self.outlets
-        most = int(outlets.places.max()) + 1 if len(outlets.places) else 0
-        used = outlets.used.setdefault(release.name, np.zeros(0, dtype=np.int64))
-        if len(used) < most:
-            used = outlets.used[release.name] = np.concatenate([used, np.zeros(most - len(used), dtype=np.int64)])
-        before = int(used[outlets.places].max()) if len(outlets.places) else 0
-        if before >= release.times:
+        """Count a use of these clients and return its number, which no client's stream has had before."""
+        release, outlets, at = self.release, self.outlets, self.outlets.places
+        used, drawn = (_counts(counts, release.name, at) for counts in (outlets.used, outlets.drawn))
+        if len(at) and int(used[at].max()) >= release.times:
             often = "once" if release.times == 1 else f"{release.times} times"
             raise RunError(
                 f"the release {release.name} was declared {often} a round and its outlet was used once more: declare "
                 "`times`."
             )
-        used[outlets.places] += 1
-        return before
+        number = int(drawn[at].max()) if len(at) else 0
+        used[at] += 1
+        drawn[at] = number + 1  # clients that were used less often skip to it
+        return number
 
     def _enough(self, multiplier: Tensor) -> None:
         declared = self.release.multiplier
@@ -213,11 +223,15 @@ class Outlet:
         """Add this use to what each client has spent of the total, in squares of noise levels."""
         release, outlets = self.release, self.outlets
         whole, declared = getattr(release.total, "noise_multiplier", None), release.multiplier
-        if whole is None or declared is None or outlets.spent is None:
+        if outlets.spent is None:
             return
+        if whole is None or declared is None:
+            raise RunError(
+                f"the release {release.name} has a total, and no noise multiplier by which uses are metered."
+            )
         each = torch.full((len(outlets.places), 1), declared, dtype=torch.float64)
         if multiplier is not None:
-            each = multiplier.double().cpu()
+            each = multiplier.double().cpu().flatten(1).amin(dim=1, keepdim=True)
         own = 1.0 if outlets.own is None else outlets.own.double().cpu() / outlets.base
         at = torch.from_numpy(outlets.places)
         used = ((whole * own / each) ** 2)[:, 0]
@@ -232,6 +246,14 @@ class Outlet:
             raise RunError(
                 f"the release {release.name} would take a client to {worst:.6g} times the total that the run pays for."
             )
+
+
+def _counts(counts: dict[str, Ints], name: str, at: Ints) -> Ints:
+    """Return the counts of an outlet, long enough for the clients at these places."""
+    held, most = counts.get(name, np.zeros(0, dtype=np.int64)), int(at.max()) + 1 if len(at) else 0
+    if len(held) < most or name not in counts:
+        held = counts[name] = np.concatenate([held, np.zeros(max(0, most - len(held)), dtype=np.int64)])
+    return held
 
 
 def _version(value: Tensor) -> int:
@@ -272,13 +294,16 @@ def received(
         return arrived
     if late:
         arrived = _clipped_again(arrived, at_server)
-    total = arrived.total()
+    total = arrived.total(wide=any(getattr(r.mechanism, "exact", False) for r in at_server))
     fields = dict(total.fields)
     for release in at_server:
         name = release.onto or release.name
         source = run if getattr(release.mechanism, "correlated", False) else rng
         stream = stream_along(source, release.key or release.name).rows([0])
         fields[name] = release.mechanism.apply(Bounded(fields[name], release.bound or 0.0), stream, Use(round))
+    for name, value in fields.items():
+        if value.is_floating_point():
+            fields[name] = value.to(arrived[name].dtype)
     return replace(total, fields=fields)
 
 

@@ -29,6 +29,18 @@ class Public:
     batch: Batch  # of one client, the server
 
 
+ROOM = 1e-9  # of delta: more than 2^-140 (1 + e^epsilon) a step, for all the steps that a run can have
+
+
+@dataclass(frozen=True)
+class Exact:
+    """What noise without floating point needs to know of the sums that it covers."""
+
+    gradients: float | None  # error of a float sum of clipped gradients, relative to the clip; None: no bound is known
+    batch: int  # records in a batch, at most
+    reason: str = ""  # why there is no bound, or what it is
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything public about a run. Nothing in here depends on private data."""
@@ -58,6 +70,7 @@ class Plan:
     layers: int = 1  # that they lie in
     public: Public | None = None  # data that the server may use; clients get a plan without it,
     server_data: bool = False  # which says whether there are any
+    exact: Exact | None = None  # in secure mode: what exact noise may count on
     capped: bool = False  # whether clients' own budgets may keep them out of rounds
     dice: Stream | None = None  # public randomness of the server in a merge; clients get none, and no noise is from it
 
@@ -91,6 +104,10 @@ class Plan:
         if isinstance(self.sampler, FixedSize) and self._nobody_missing:
             return min(self.sampler.size, self.population)
         return 1
+
+    def spendable(self, delta: float) -> float:
+        """Return the part of delta that releases may use; exact noise leaves a little of it for batches too large."""
+        return delta if self.exact is None else delta * (1 - ROOM)
 
     @property
     def split(self) -> int:

@@ -12,6 +12,7 @@ from sordino.core.message import Message
 from sordino.core.types import Batch, State
 from sordino.methods import _steps, harmonizer
 from sordino.methods.base import Method
+from sordino.methods.exact import swapped
 from sordino.methods.plan import Plan
 from sordino.privacy import derive
 from sordino.privacy.events import Cost
@@ -19,9 +20,10 @@ from sordino.privacy.release import Release
 
 
 def declared(method: Method, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-    """Return the releases of a round, each with the phase that it belongs to."""
-    first = method.phases[0]
-    return tuple(r if r.phase else replace(r, phase=first) for r in method.releases(plan, round, state))
+    """Return the releases of a round as they act: with their phases, and exact noise where the plan asks for it."""
+    first, split = method.phases[0], setting(method, plan).split
+    phased = (r if r.phase else replace(r, phase=first) for r in method.releases(plan, round, state))
+    return tuple(swapped(r, plan, split if r.where == "client" else 1) for r in phased)
 
 
 def setting(method: Method, plan: Plan) -> derive.Setting:

@@ -33,7 +33,7 @@ from sordino.core.message import Message
 from sordino.core.types import State, Vector
 from sordino.core.vector import Layout
 from sordino.methods import _managed, _udp_words, harmonizer, pricing
-from sordino.methods._harmonised import Harmonised, Harmony
+from sordino.methods._harmonised import Harmonised, UdpState
 from sordino.methods._udp_server import Guide
 from sordino.methods.base import Plan, Site
 from sordino.privacy.account import epsilon
@@ -66,12 +66,12 @@ class UdpFl(Harmonised):
     def uses_public(self) -> bool:
         return self.guide.curved
 
-    def variables(self, state: State, layout: Layout, plan: Plan) -> Harmony:
+    def variables(self, state: State, layout: Layout, plan: Plan) -> UdpState:
         goal = self.guide.start(state, plan)
         if self.mechanism == "staircase":
             for z in (self._even(plan),) if self.managed else set(plan.multipliers or (plan.z,)):
                 harmonizer.ball(1 / z, plan.dim).shells(plan.dim)  # refuses what cannot be drawn
-        return Harmony(
+        return UdpState(
             mechanism=self._indices(plan) if self.reselect else None,
             merged=0 if self.managed else None,
             reference=torch.zeros(_managed.KEPT, dtype=torch.int64) if self.managed else None,
@@ -81,7 +81,7 @@ class UdpFl(Harmonised):
     # --- clients
 
     def _algorithm(self, state: State, site: Site) -> Algorithm | None:
-        """With the pull to those who have the largest budget, at most the whole way."""
+        """Return the algorithm with the pull to those who have the largest budget, at most the whole way."""
         if not self.guide.pulls(site.plan):
             return None
         return self.guide.pull(state, site, self.strengths(site.plan), 1 / site.plan.now(state).learning_rate)
@@ -90,7 +90,7 @@ class UdpFl(Harmonised):
         return self.guide.fields(site)
 
     def strengths(self, plan: Plan) -> dict[float, float]:
-        """By scale: lambda_k = (eps_max - eps_k) / eps_max, eps_k being what that scale costs at the run's delta."""
+        """Return by scale lambda_k = (eps_max - eps_k) / eps_max; eps_k is what the scale costs at the run's delta."""
         found = {z: epsilon(self._whole(plan, z), plan.delta, pld.ROUGH) for z in sorted(set(plan.multipliers))}
         most = max(found.values())
         return {z: (most - e) / most for z, e in found.items()}
@@ -103,7 +103,7 @@ class UdpFl(Harmonised):
     # --- server
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
-        known: Harmony = state.method
+        known: UdpState = state.method
         answers, changes = plan.expected_answers(state.round), dict[str, Any]()
         if self.tells:
             changes["heard"] = _managed.heard(seen)
@@ -135,7 +135,9 @@ class UdpFl(Harmonised):
     # --- the record
 
     def noise(self, state: State, plan: Plan) -> float | None:
-        """Managed: of every client, where all take part in every round and so have spent the same."""
+        """Return the deviation of the noise in a client's message, on average over the kinds of clients.
+
+        Managed: where all take part in every round and so have spent the same."""
         if self.managed and not plan.everyone:
             return None
         own = plan.multipliers or (plan.z,)
@@ -152,7 +154,7 @@ class UdpFl(Harmonised):
         return self.unit_noise(state, plan, mean) / mean * math.sqrt(sum(squares) / plan.population)
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any]:
-        known: Harmony = state.method
+        known: UdpState = state.method
         out: dict[str, Any] = {"noise_multiplier": plan.z}
         if plan.multipliers:  # plan.z is that of the run's epsilon; these are of the clients' budgets
             out["multipliers"] = {f"{z:.6g}": plan.multipliers.count(z) for z in sorted(set(plan.multipliers))}
@@ -200,8 +202,9 @@ class UdpFl(Harmonised):
         return sum(own) / len(own) * math.sqrt(self._sums(plan) * plan.participations)
 
     def _spent(self, state: State, plan: Plan) -> dict[str, float]:
-        """Renyi divergence of the rounds so far and of all: for a client that takes part in every one or, managed, on
-        average over those that were heard last."""
+        """Return the Renyi divergence of the rounds so far and of all.
+
+        For a client that takes part in every one or, managed, on average over those that were heard last."""
         whole = self._whole(plan, plan.z)
         found = harmonizer.renyi(whole, plan.delta)
         if found is None:

@@ -80,7 +80,7 @@ CHOICE = "choice"  # the name under which clients keep, and tell, their last cho
 
 
 @dataclass(frozen=True)
-class Printed:
+class PaperState:
     """What the server knows beside the model."""
 
     told: Tensor | None = None  # [clients, 1 + KEPT]: which client, and its choice, of the last round
@@ -165,14 +165,14 @@ class UdpFlPaper(Method):
         return "gaussian" if self.mechanism == "auto" else self.mechanism
 
     def budgets(self, plan: Plan) -> dict[float, float]:
-        """By the clients' multipliers: the epsilon that is claimed for them."""
+        """Return, by the clients' multipliers, the epsilon that is claimed for them."""
         if not plan.multipliers and plan.noise_multiplier is None:
             return {self.claimed_noise(plan): float(plan.epsilon)}
         own = sorted(set(plan.multipliers) or {plan.z})
         return {z: printed.claimed(self._run(plan), self._calibrated, z, plan.delta) for z in own}
 
     def strengths(self, plan: Plan) -> dict[float, float]:
-        """By the clients' multipliers: lambda_k = (eps_max - eps_k) / eps_max."""
+        """Return, by the clients' multipliers, lambda_k = (eps_max - eps_k) / eps_max."""
         found = self.budgets(plan)
         most = max(found.values())
         return {z: (most - e) / most for z, e in found.items()}
@@ -210,13 +210,13 @@ class UdpFlPaper(Method):
 
     # --- clients
 
-    def variables(self, state: State, layout: Layout, plan: Plan) -> Printed:
+    def variables(self, state: State, layout: Layout, plan: Plan) -> PaperState:
         if self.reading == "code" and plan.multipliers:
             raise SpecError("budgets: the published code uses no epsilon, so no client's either. Use reading = 1-d.")
-        return Printed(w_max=self.guide.start(state, plan))
+        return PaperState(w_max=self.guide.start(state, plan))
 
     def keeps(self, state: State, clients: int, plan: Plan) -> Own:
-        """With auto the client's last choice; -1: none yet."""
+        """Return, with auto, the clients' last choices; -1: none yet."""
         if self.mechanism != "auto":
             return {}
         return {CHOICE: torch.full((clients, len(printed.KEPT)), -1.0, dtype=torch.float64)}
@@ -343,7 +343,7 @@ class UdpFlPaper(Method):
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
         out: dict[str, Any] = {}
-        known: Printed = state.method
+        known: PaperState = state.method
         before = replace(state, round=max(0, state.round - 1))
         if known.told is not None:
             asked = self._asked(plan, [round(c) for c in known.told[:, 0].tolist()])

@@ -68,12 +68,14 @@ def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | N
     if any(r.total != pooled[0][1] for r in releases if not r.onto):
         raise SpecError("releases with a total share one: all releases of a method must name the same total.")
     first, total = pooled[0]
-    copies = setting.copies if first.where == "client" and first.unit == "user" else 1
+    copies = setting.copies if first.unit == "user" else 1
     # what single messages promise is chosen on the way, so nobody is sure to send one that is as good as another's
     alone = replace(setting, crowd=replace(setting.crowd, sure=1))
 
     def event(release: Release) -> Event:
         one = _moved(total.event(setting.split), release, releases, setting)
+        if release.where == "server" and release.unit == "user":  # all its clients change in one sum
+            return grouped(one, release.swing * copies)
         return one if copies == 1 else Repeated(one, copies)
 
     return _costs([first, *(r for r in releases if r.onto)], alone, event)
@@ -127,7 +129,10 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
     if at_server:
         inside = [_together(at_clients, event_of)] if at_clients else []
         shown = _composed([*inside, _fused([event_of(r) for r in at_server])])
-        draw = "changed" if unit == "user" else "unit"
+        if inside and unit == "user":
+            raise SpecError("noise of clients and of the server on one method's releases has no price for unit = user.")
+        # clients whose own noise is missing when they are, and records that come with others, show that they are there
+        draw = "changed" if unit == "user" else "unit" if unit == "client" and not inside else "inside"
         return (
             Cost(unit, how, "server", NonPrivate(TRUSTED)),
             Cost(unit, how, "public", shown, draw=draw, copies=copies),
@@ -138,7 +143,9 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
 
     def seen(viewer: Viewer) -> Event:
         """Compose what the channel shows a viewer of the message of each phase."""
-        more = {phase: 0.0 if viewer.kind == "server" else _on_top(on_top, phase, how) for phase in messages}
+        more = {
+            phase: 0.0 if viewer.kind == "server" else _on_top(on_top, at_clients, phase, how) for phase in messages
+        }
         channel, linear = setting.channel, setting.linear
         return _composed([channel.cost(event, viewer, crowd, linear, more[p]) for p, event in messages.items()])
 
@@ -150,11 +157,11 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
     return tuple(found)
 
 
-def _on_top(releases: Sequence[Release], phase: str, relation: str) -> float:
+def _on_top(releases: Sequence[Release], below: Sequence[Release], phase: str, relation: str) -> float:
     """Return the noise that the server adds to the sum of a phase, in units by which one client moves it."""
-    found = [r for r in releases if r.phase == phase]
-    more = math.hypot(*(r.multiplier or 0.0 for r in found))
-    return more / max((r.swing for r in found), default=1) if relation == "replace" else more
+    moved = {r.name: (r.bound or 0.0) * (r.swing if relation == "replace" else 1) for r in below}
+    found = [r for r in releases if r.phase == phase and moved.get(r.onto)]
+    return math.hypot(*((r.multiplier or 0.0) * (r.bound or 0.0) / moved[r.onto] for r in found))
 
 
 def _together(releases: Sequence[Release], event_of: Callable[[Release], Event]) -> Event:

@@ -52,6 +52,7 @@ class Guarantee:
     reason: str | None = None  # why epsilon is infinite, where it is
     channel: str = "direct"  # what messages travel through
     public: tuple[str, ...] = ()  # what was taken as public, in words
+    exact: bool = False  # whether noise and the sums under it are free of what floating point does
 
     def sentence(self) -> str:
         against = f"against {who(self.viewer, self.channel)}"
@@ -65,6 +66,11 @@ class Guarantee:
         )
         if self.mode == "research":
             text += " The noise came from a seed: an experiment, void against anyone who knows the seed."
+        elif self.mode == "secure" and self.exact:
+            text += (
+                " The noise is drawn from the operating system, exactly, on a lattice; not covered are the arithmetic "
+                "before the clip, and timing."
+            )
         elif self.mode == "secure":
             text += " The noise is drawn from the operating system, in floating point, whose rounding no proof covers."
         return text + (f" Taken as public: {'; '.join(self.public)}." if self.public else "")

@@ -18,6 +18,7 @@ from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Event, FixedSize, NonPrivate, Sampled
 
 PLACES = ("client", "server")
+GRADIENTS = 0  # `terms` of a sum of clipped gradients
 DICE = "merge/path"  # the stream of a round from which a server's public randomness comes, and so no noise
 
 
@@ -74,8 +75,10 @@ class Draw:
 
     @property
     def fixed(self) -> bool:
-        """Whether a sample of a fixed size leaves anyone out, so that only replaced units are hidden."""
-        return 0 < self.size < self.population
+        """Whether samples have a fixed size, so that leaving a unit out lets another one in.
+
+        Also where the priced client, the dearest one, takes all of its units: larger ones do not."""
+        return self.size > 0
 
     def hidden(self, event: Event) -> Event:
         """Return what an event on the drawn units costs one of all units."""
@@ -99,6 +102,8 @@ class Release:
     onto: str = ""  # at the server: a field whose sum gets this noise on top of what is there
     swing: int = 2  # bounds by which a replaced unit moves the value; 1 for values of one sign
     relation: str = ""  # "replace" where leaving a unit out means nothing; else as the draws say
+    terms: int | None = None  # vectors within the bound that floating point has added up in the value; GRADIENTS: those
+    # of clipped gradients; None: not known, so that exact noise has no proof for it
     part: str = ""  # releases of different parts touch disjoint records and are priced in parallel
     phase: str = ""  # of the round; the first one unless said
     key: str = ""  # path of the noise stream below the client's (or the server's) of the round

@@ -16,6 +16,7 @@ from sordino.federations.base import Federation, Work
 from sordino.methods.base import Method
 from sordino.methods.outlets import received
 from sordino.methods.plan import Plan
+from sordino.methods.pricing import declared
 
 
 def released(
@@ -24,4 +25,4 @@ def released(
     """Return the sum over all clients of what such a method lets out, with its noise."""
     plain = replace(plan, algorithm=FedAvg(), channel=Direct(), multipliers=())
     sent = federation.once(Work(method, model, plain), state, part, rng)
-    return received(sent, method.releases(plain, state.round, state), state.round, rng, rng).total()
+    return received(sent, declared(method, plain, state.round, state), state.round, rng, rng).total()

@@ -38,7 +38,7 @@ def _of(reason: str, names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), reason)
 
 
-GUARANTEE = "epsilon delta unit relation viewer rounds mode reason channel public infinite total sentence"
+GUARANTEE = "epsilon delta unit relation viewer rounds mode reason channel public exact infinite total sentence"
 
 
 def _below(parent: str, names: str) -> str:

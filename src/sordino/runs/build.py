@@ -33,7 +33,7 @@ from sordino.models import losses
 from sordino.models.validate import fix, validate
 from sordino.privacy import price, trust
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
-from sordino.runs import assumptions, evaluation, facts, held_out, legal, noise, returned, statistics
+from sordino.runs import assumptions, evaluation, exactness, facts, held_out, legal, noise, returned, statistics
 from sordino.runs.evaluation import Evaluation
 from sordino.runs.fingerprint import digests
 from sordino.runs.held_out import HeldOut
@@ -145,6 +145,7 @@ def build(
         on = Batch(shown.x.to(device), shown.y.to(device), shown.sizes)
         plan = replace(plan, public=Public(model, on), server_data=True)
         notes = (*notes, f"{len(shown.y)} records are held by the server and count as public")
+    plan = replace(plan, exact=exactness.of_run(spec, method, plan, model, one.x))
     if method.private:
         plan = replace(plan, noise_multiplier=noise.calibrated(method, plan, viewer, spec, once, apart))
     plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))

@@ -141,10 +141,13 @@ def epsilon_large(case: Case) -> Iterator[Finding]:
 
 def float_noise(case: Case) -> Iterator[Finding]:
     """what secure mode does not promise"""
-    if case.spec.mode == "secure" and case.method.private:
+    if case.spec.mode != "secure" or not case.method.private:
+        return
+    why = "the noise is drawn as floating point numbers" if case.job is None else case.job.doubt(case.job.viewer)
+    if why is not None:
         yield Finding(
             "note",
-            "the noise is drawn from the operating system's randomness, but as 32-bit floating point numbers",
+            f"the randomness is the operating system's, but {why}",
             "the proof is about real numbers; rounding is not covered by it (Mironov 2012)",
             "release only the model, not single noisy values with all their digits",
         )

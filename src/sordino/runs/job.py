@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,12 +14,13 @@ from sordino.core.rng import Ints, Stream
 from sordino.core.types import Clients, Model
 from sordino.data.canonical import Raw
 from sordino.federations.base import Federation
-from sordino.methods import pricing
+from sordino.methods import exact, pricing
 from sordino.methods.base import Method, Plan
 from sordino.privacy import account, personal, price, trust
 from sordino.privacy.accountants import pld
 from sordino.privacy.events import Composed, Cost, Event
 from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.release import Release
 from sordino.privacy.samplers import Poisson, Sampler
 from sordino.runs.evaluation import Evaluation
 from sordino.runs.held_out import Held
@@ -78,8 +80,25 @@ class Job:
         apart = self.apart if evaluated else ()
         cost, events = totals(self.method, plan, viewer, rounds, participations, self.once, apart, known=self._by_round)
         cells = pld.ROUGH if rough else pld.FINE
-        found = price.of(events, cost, viewer, rounds, self.spec.delta, self.mode, cells)
-        return replace(found, channel=plan.channel.name, public=self.public)
+        found = price.of(events, cost, viewer, rounds, plan.spendable(self.spec.delta), self.mode, cells)
+        delta = self.spec.delta
+        proven = self.mode == "secure" and math.isfinite(found.epsilon) and self.doubt(viewer) is None
+        return replace(found, delta=delta, channel=plan.channel.name, public=self.public, exact=proven)
+
+    def doubt(self, viewer: str) -> str | None:
+        """Return why the rounding of floats is not covered by the proof against a viewer; None where it is."""
+        why = exact.doubt(self._declared, self.plan)
+        if why is None and self.whole_costs is None:
+            costs = self._by_round[0] if self._by_round else ()
+            server = price.cost_to("server", costs) if costs else None
+            seen = price.cost_to(viewer, costs) if costs else None
+            if server is not None and seen is not None and seen.draw == "inside" and seen.event != server.event:
+                return "the price counts on the noise of several clients in one sum"
+        return why
+
+    @cached_property
+    def _declared(self) -> tuple[Release, ...]:
+        return pricing.declared(self.method, self.plan)
 
     @property
     def may_end(self) -> bool:
@@ -145,12 +164,13 @@ def totals(
     known: Sequence[Costs] | None = None,
 ) -> tuple[Cost, tuple[Event, ...]]:
     """What so many rounds cost a viewer: whose data in which relation, and events that each bound all of it. `once` and
-    `apart` are released beside the rounds (price.beside). `known`: what every round costs, if asked already."""
-    whole = pricing.whole(method, plan)
+    `apart` are released beside the rounds (price.beside). `known`: what every round costs, if asked already; it
+    is empty where the run as a whole has one price."""
+    whole = None if known else pricing.whole(method, plan)
     if whole is not None:  # however little has happened: what is spent on the way is chosen on the way
         cost = price.cost_to(viewer, whole)
         return cost, (price.beside(cost.event if rounds else Composed(()), once, apart, (cost,)),)
-    cost = price.cost_to(viewer, pricing.costs(method, plan))
+    cost = price.cost_to(viewer, known[0] if known else pricing.costs(method, plan))
     if known is None or len(known) < rounds:
         known = by_round(method, plan, rounds)
     costs = price.by_run(lambda c: price.cost_to(viewer, c), known[:rounds])

@@ -32,7 +32,17 @@ class Moments(Method):
         exact = Unproven("statistics and evaluations on clients' records are exact")
         noise = exact if self.multiplier is None else Gaussian(self.multiplier)
         where = "server" if self.central else "client"
-        return (Release("moments", noise, self.unit, moments.reach(self.features), where=where, key="statistics"),)
+        return (
+            Release(
+                "moments",
+                noise,
+                self.unit,
+                moments.reach(self.features),
+                where=where,
+                terms=plan.sizes[-1],
+                key="statistics",
+            ),
+        )
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         rows = [self._row(x, runs) for x, runs in zip(*self._clients(site), strict=True)]

@@ -36,7 +36,7 @@ def calibrated(
         )
     try:
         found = [
-            noise_multiplier(lambda z, i=i: alternatives(z)[i], spec.epsilon, spec.delta)  # type: ignore[misc]
+            noise_multiplier(lambda z, i=i: alternatives(z)[i], spec.epsilon, plan.spendable(spec.delta))  # type: ignore[misc]
             for i in range(len(alternatives(1.0)))
         ]
     except BudgetError as error:
@@ -66,7 +66,8 @@ def personal_budgets(
         e, d = min(e, spec.epsilon), min(d, spec.delta)
         if not method.private:  # as printed: the noise with which (e, d) is claimed
             return method.claimed_noise(replace(plan, epsilon=e, delta=d))
-        return calibrated(method, plan, viewer, replace(spec, epsilon=e, delta=d), ())
+        # a search may end a little above its target: never less noise than that of the run, which is what is declared
+        return max(plan.z, calibrated(method, plan, viewer, replace(spec, epsilon=e, delta=d), ()))
 
     if method.own_noise:
         each = [noise(e, d) for e, d in budgets.kinds]

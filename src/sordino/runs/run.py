@@ -234,9 +234,9 @@ def execute(
         folder.remove(STATISTICS_KEY)
         job.federation.open(Work(returned.checked(job), job.model, job.plan))
         if loop.remembers(job, state):
-            # late answers may have been in the sum of a round that died
+            # what died may have been seen, late answers in its sum too
             lost = found is not None and secure and ledger.charged > found[1]
-            job.federation.resume(folder.private / "clients.sqlite", 0 if found is None else found[1], forget_late=lost)
+            job.federation.resume(folder.private / "clients.sqlite", 0 if found is None else found[1], seen=lost)
         if found is not None:
             saved, done, warning = found
             state = saved.restored(state, job.device)

@@ -11,12 +11,18 @@ from torch import nn
 
 import sordino
 from problems import CLASSES, FEATURES, federation, job, linear, mlp
+from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.data.clients import LazyClients
-from sordino.engines.simulator import Simulator
+from sordino.federations.base import Work
+from sordino.federations.simulator import Simulator
+from sordino.methods.base import Method, Release
+from sordino.methods.site import ALGORITHM
+from sordino.privacy.release import Unproven
 from sordino.runs import loop
+from support.methods import federation_of, play
 
-CPU = torch.device("cpu")
+RNG = Stream.research(1)
 KEEPERS = {"scaffold": {}, "ditto": {}, "fedrep": {"head_steps": 1}}
 
 
@@ -25,12 +31,10 @@ def make(client):
     return torch.randn(4, FEATURES, generator=draw), torch.randint(0, CLASSES, (4,), generator=draw)
 
 
-def go(made, engine, cohorts, state=None):
+def go(made, federation, cohorts, state=None):
     state = state or loop.begin(made)
-    for i, cohort in enumerate(cohorts):
-        rng = Stream.research(1).at("round", i)
-        rows = engine.clients(made.method, state, cohort, made.clients, made.model, made.plan, rng.at("clients"))
-        state = replace(made.method.merge(state, rows, made.plan, rng.at("merge")), round=state.round + 1)
+    for cohort in cohorts:
+        state = play(made, cohort, state, federation, RNG).after
     return state
 
 
@@ -44,14 +48,13 @@ def built(algorithm, clients=None, **keys):
 def test_chunks_do_not_change_what_clients_keep_and_send(algorithm, method):
     made = built(algorithm, method=method, epsilon=8.0)
     cohorts = [[0, 1, 2, 5], [7, 2, 1], [], [3]]
-    whole, alone = Simulator(CPU), Simulator(CPU, memory_gb=1e-9)  # one client a chunk
+    whole, alone = (federation_of(made, rng=RNG, memory_gb=m) for m in (2.0, 1e-9))  # all at once; one client a chunk
     one, other = go(made, whole, cohorts), go(made, alone, cohorts)
     assert torch.allclose(one.params, other.params, atol=1e-5)
-    assert (
-        whole.store.clients("own") == alone.store.clients("own") == ([0, 1, 2, 3, 5, 7] if algorithm in KEEPERS else [])
-    )
-    nobody = made.plan.algorithm.fresh(one, 8)
-    ours, theirs = (e.store.read("own", range(8), nobody) for e in (whole, alone))
+    keepers = [0, 1, 2, 3, 5, 7] if algorithm in KEEPERS else []
+    assert whole.store.clients(ALGORITHM) == alone.store.clients(ALGORITHM) == keepers
+    nobody = made.plan.algorithm.keeps(one, 8)
+    ours, theirs = (f.store.read(ALGORITHM, range(8), nobody) for f in (whole, alone))
     assert torch.allclose(ours, theirs, atol=1e-5)
 
 
@@ -62,34 +65,76 @@ def test_a_clients_row_depends_on_its_own_rounds_alone(algorithm):
     state = loop.begin(made)
     kept = []
     for cohort in ([4], [0, 4, 6], [6, 4, 0]):
-        engine = Simulator(CPU)
-        go(made, engine, [cohort], state)
-        kept.append(engine.store.read("own", [4], made.plan.algorithm.fresh(state, 1)))
+        federation = federation_of(made, rng=RNG)
+        go(made, federation, [cohort], state)
+        kept.append(federation.store.read(ALGORITHM, [4], made.plan.algorithm.keeps(state, 1)))
     assert torch.allclose(kept[0], kept[1], atol=1e-6) and torch.allclose(kept[1], kept[2], atol=1e-6)
-    assert not torch.equal(kept[0], made.plan.algorithm.fresh(state, 1))
+    assert not torch.equal(kept[0], made.plan.algorithm.keeps(state, 1))
 
 
 def test_drawn_clients_that_fail_keep_what_they_had():
     made = built("scaffold", dropout="0.5")
-    engine = Simulator(CPU)
-    go(made, engine, [range(8)])
-    kept = engine.store.clients("own")
+    federation = federation_of(made, rng=RNG)
+    go(made, federation, [range(8)])
+    kept = federation.store.clients(ALGORITHM)
     assert 0 < len(kept) < 8
 
 
 def test_late_messages_wait_in_the_store_and_are_handed_over_once():
     made = built("fedavg", late=0.5)
-    engine, state = Simulator(CPU), loop.begin(made)
+    federation, state = federation_of(made, rng=RNG), loop.begin(made)
 
-    def arrive(cohort, i):
-        rng = Stream.research(1).at("round", i).at("clients")
-        return engine.clients(made.method, state, cohort, made.clients, made.model, made.plan, rng)
+    def arrive(cohort, number):
+        return federation.ask("train", replace(state, round=number), cohort)
 
     first = arrive(range(8), 0)
-    waiting = engine.store.clients("late")
+    waiting = federation.store.clients("late train")
     assert 0 < len(waiting) < 8 and len(first) == 8 - len(waiting)
-    assert len(arrive([], 1)) == len(waiting) and engine.store.clients("late") == []
+    assert sorted([*first.ids.tolist(), *waiting]) == list(range(8))
+    assert arrive([], 1).ids.tolist() == waiting
+    assert not any(federation.store.clients(kind) for kind in ("late train", "late train update"))
     assert len(arrive([], 2)) == 0
+
+
+class Notes(Method):
+    """Sends fields of several types in two phases: its number and the round, so that a row shows where it is from."""
+
+    phases = ("ask", "tell")
+
+    def releases(self, plan, round=0, state=None):
+        told = Release("number", Unproven("a test"), "client", phase="tell")
+        return Release("flag", Unproven("a test"), "client", phase="ask"), told
+
+    def train(self, state, site):
+        who = torch.from_numpy(site.rng.ids)
+        origin = torch.full((len(who),), state.round, dtype=torch.int64)
+        if site.phase == "ask":
+            return Message({"flag": site.out["flag"](who[:, None] % 2 == 0), "origin": origin}), site.kept()
+        number = site.out["number"](who[:, None].double() / 3)
+        return Message(
+            {"number": number, "origin": origin, "size": who.float()[:, None, None]}, 1 + who.float()
+        ), site.kept()
+
+
+def test_late_fields_of_any_type_come_a_round_later_with_their_weights_and_senders():
+    """In every phase by itself: what was late in one is not taken for an answer in the other."""
+    made = built("fedavg", late=0.5, dropout="0.2")
+    clients = Simulator(torch.device("cpu"), made.federation.data, RNG)
+    clients.open(Work(Notes(), made.model, made.plan))
+    law, origins = made.plan.stragglers, set()
+    factor = law.weights(law.failing(range(8), clients.public.at("dropout")))
+    for number in range(6):
+        state = replace(loop.begin(made), round=number)
+        asked, told = (clients.ask(phase, state, range(8)) for phase in ("ask", "tell"))
+        assert asked.ids.tolist() == told.ids.tolist() and len(set(told.ids.tolist())) == len(told)
+        who = torch.from_numpy(told.ids)
+        assert asked["flag"].dtype == torch.bool and torch.equal(asked["flag"][:, 0], who % 2 == 0)
+        assert told["number"].dtype == torch.float64 and torch.equal(told["number"][:, 0], who.double() / 3)
+        assert told["size"].shape[1:] == (1, 1) and torch.equal(told["size"].flatten(), who.float())
+        assert told["origin"].dtype == torch.int64 and torch.equal(asked["origin"], told["origin"])
+        assert torch.allclose(told.weight.double(), (1 + who) * torch.from_numpy(factor)[who], rtol=1e-6)
+        origins |= set((number - told["origin"]).tolist())
+    assert origins == {0, 1}  # some were late, by one round
 
 
 # --- a million clients
@@ -121,25 +166,26 @@ def test_only_those_who_were_drawn_have_rows(keys, tmp_path):
 
 
 def test_what_the_clients_cost_in_memory_does_not_follow_their_number():
-    """The engine alone: tracemalloc sees Python's and the store's bookkeeping."""
+    """The federation alone: tracemalloc sees Python's and the store's bookkeeping."""
     peaks = []
     for count in (10_000, 1_000_000):
         made = job(linear(), LazyClients(count, 4, make), method="none", algorithm="scaffold", local_steps=2)
-        engine, state = Simulator(CPU), loop.begin(made)
+        federation, state = federation_of(made, rng=RNG), loop.begin(made)
         cohorts = [list(range(i, count, count // 20)) for i in range(3)]
-        go(made, engine, cohorts[:1], state)
+        go(made, federation, cohorts[:1], state)
         tracemalloc.start()
-        go(made, engine, cohorts, state)
+        go(made, federation, cohorts, state)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        assert len(engine.store.clients("own")) == 60
+        assert len(federation.store.clients(ALGORITHM)) == 60
     assert peaks[1] < peaks[0] + 200_000
 
 
 def test_a_federation_of_one_and_of_clients_with_one_record():
     for clients in (federation((1,)), federation((1,) * 3)):
         for algorithm in KEEPERS:
-            state = go(built(algorithm, clients), Simulator(CPU), [range(len(clients))] * 2)
+            made = built(algorithm, clients)
+            state = go(made, federation_of(made, rng=RNG), [range(len(clients))] * 2)
             assert bool(state.params.isfinite().all())
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sordino.core.errors import RunError
-from sordino.engines.store import Store
+from sordino.federations.store import Store
 
 DIM = 5
 GB = 2.0**-30  # one byte
@@ -179,7 +179,9 @@ def test_both_checkpoints_that_are_kept_can_be_gone_on_with(path):
 def restored(file, done):
     """A second reader of the file: each client's newest row of at most `done` rounds."""
     query = "SELECT client, row FROM kept WHERE kind = 'own' AND done <= ? ORDER BY done"
-    return {c: torch.frombuffer(bytearray(row), dtype=torch.int32).tolist() for c, row in file.execute(query, (done,))}
+    found = dict(file.execute(query, (done,)))
+    assert all(row.startswith(b"float32;5\n") for row in found.values())  # the type and the shape, in words
+    return {c: torch.frombuffer(bytearray(row[10:]), dtype=torch.int32).tolist() for c, row in found.items()}
 
 
 def test_a_save_keeps_what_the_two_checkpoints_on_disk_need(path):
@@ -287,3 +289,62 @@ def test_a_file_that_someone_else_writes_is_one_clear_line(path):
 def test_a_folder_that_is_not_there_is_one_clear_line(tmp_path):
     with pytest.raises(RunError, match="cannot use"):
         opened(tmp_path / "nowhere" / "clients.sqlite")
+
+
+# --- rows of any type and shape
+
+
+def kinds_of_rows():
+    draw = torch.Generator().manual_seed(1)
+    wide = torch.randn(3, 4, generator=draw)
+    return {
+        "float64": wide.double() / 3,
+        "float32": wide,
+        "float16": wide.half(),
+        "bfloat16": wide.bfloat16(),
+        "int64": torch.tensor([[2**62 + 1, -1], [-(2**63), 0], [3, 4]]),
+        "int32": torch.arange(6, dtype=torch.int32).reshape(3, 2),
+        "int8": torch.tensor([[-128], [127], [0]], dtype=torch.int8),
+        "uint8": torch.tensor(
+            [[10, 59], [44, 255], [0, 1]], dtype=torch.uint8
+        ),  # the bytes of a newline and commas too
+        "bool": torch.tensor([[True, False], [False, False], [True, True]]),
+        "number": torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64),  # one a client
+        "matrix": torch.randn(3, 2, 5, generator=draw),
+        "nothing": torch.zeros(3, 0),
+        "slice": torch.randn(3, 8, generator=draw)[:, ::2],
+    }
+
+
+@pytest.mark.parametrize("kind", list(kinds_of_rows()))
+def test_a_row_of_any_type_and_shape_comes_back_bit_for_bit(kind, path):
+    kept = kinds_of_rows()[kind]
+    for memory_gb in (2.0, GB):  # from memory, and from the file
+        path.unlink(missing_ok=True)
+        store = opened(path, memory_gb=memory_gb)
+        store.write(kind, [4, 0, 9], kept)
+        store.save(1)
+        for found in (store, opened(path, 1)):
+            back = found.read(kind, [0, 9, 4], torch.zeros_like(kept))
+            assert back.dtype == kept.dtype and torch.equal(back, kept[[1, 2, 0]])
+        store.close()
+
+
+def test_rows_of_another_type_are_refused_not_converted(path):
+    store = opened(path)
+    store.write("own", [0], torch.tensor([[1.5, 2.5]]))
+    for other in (torch.zeros(1, 2, dtype=torch.float64), torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 3)):
+        with pytest.raises(RunError, match="saved by another run"):
+            store.read("own", [0], other)
+    assert torch.equal(store.read("own", [0], torch.zeros(1, 2)), torch.tensor([[1.5, 2.5]]))
+
+
+def test_several_kinds_are_apart_and_found_by_their_first_word(path):
+    store = opened(path)
+    for kind in ("late", "late update", "late within", "latent", "own"):
+        store.write(kind, [0], torch.zeros(1, 1))
+    assert store.kinds("late ") == store.kinds("late") == ["late", "late update", "late within"]
+    store.save(1)
+    again = opened(path, 1)
+    assert again.kinds("late ") == ["late", "late update", "late within"]
+    assert again.kinds("latent") == ["latent"] and again.kinds("nobody") == []

@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import ctypes, resource, sys, torch
-from sordino.engines.heap import M_MMAP_THRESHOLD, keep_freed_memory
+from sordino.federations.heap import M_MMAP_THRESHOLD, keep_freed_memory
 ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)  # blocks of 1 MB and more come from the system, one by one
 if sys.argv[1] == "keep":
     assert keep_freed_memory()

@@ -1,0 +1,198 @@
+"""How far float32 can move a clipped sum, known before anything is computed.
+
+A record adds c_i = f_i G_i: its gradient, made of the numbers the backward pass left for it, times its clip factor.
+The sum that comes out is sum c_i + error, and for noise to cover the error it must be bounded by the clip alone.
+Adding up n vectors in any order moves the result by at most gamma_n sum |c_i| (`core.floats`), so that everything
+depends on what is added up:
+
+    held      G_i is there as numbers, its norm was taken of these very numbers, and they are multiplied by f_i and
+              added up: at most gamma n C. The vmap path; biases and norm layers; whatever `cost.way` holds.
+    one token G_i = g aᵀ is never formed. Of |g| |a|ᵀ, too, the norm is the product of the norms: again gamma n C.
+    guarded   G_i = sum_t g_t a_tᵀ is never formed, and tokens may cancel: the error grows with S_i = sum_t |g_t| |a_t|,
+              which may be far more than |G_i|. But the norm that is clipped contains k² S_i² (`terms.ghost`), so that
+              f_i S_i <= C / k: at most gamma n C / k. That is seldom little.
+    neither   tokens may cancel and nothing bounds S_i, or a kernel does the sum whose operations are not known: no
+              bound in advance.
+
+The norm itself is float32: f_i G_i may be longer than C by its error, beyond the margin of `clipping`, and this is
+counted as well. Assumed: products and sums are made of float32 additions and multiplications in some order (no TF32:
+see `clipping`); torch.sum adds up a row of any length in chains of at most `CHAIN` additions; the clip is not so small
+that what vanishes among the smallest numbers counts (`LEAST`). Not covered: the arithmetic before the sum. A record's
+numbers are taken to be the same whichever records are beside it, which libraries promise for one shape of the batch at
+best.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.core import check
+from sordino.core.floats import ROUNDOFF, gamma, up
+from sordino.core.vector import Layout
+from sordino.gradients import clone, cost
+from sordino.gradients.clipping import MARGIN
+from sordino.gradients.layers import embedding, norm, recurrent
+from sordino.gradients.layers.conv import Conv
+from sordino.gradients.layers.linear import Linear
+from sordino.gradients.tape import Unsupported
+from sordino.gradients.terms import LOST
+
+CHAIN = 1024  # additions one after the other in torch.sum: it sums in cascades on a CPU, in blocks on a GPU
+LEAST = 2.0**-20  # of a clip
+TINY = 2.0**-40  # of the clip: more than squares and products below the smallest float32 can lose, a record and number
+WORTH = 0.05  # of the clip: an error above this would cost more noise than the proof is worth
+UNIT = ROUNDOFF[torch.float32]
+
+
+@dataclass(frozen=True)
+class FloatError:
+    """`factor`: two neighbouring sums are at most clip (1 + 2 factor) apart; None where there is no such bound."""
+
+    factor: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Sum:
+    """How one parameter's gradients are added up: so many additions a record, and k of a guard (1: none is needed)."""
+
+    tokens: int = 1
+    guard: float = 1.0
+
+
+def float_error(
+    module: nn.Module,
+    layout: Layout,
+    sample: Tensor,
+    records: int,
+    *,
+    clip: float,
+    path: str,
+    width: int = 1,
+    scaled: bool = False,
+    compiled: bool = False,
+) -> FloatError:
+    """Bound the error of a clipped sum of at most so many records (or groups of `width` records) of a client.
+
+    sample [1, ...] is a record like any other: its shape counts. path is that of `Gradients`; scaled: norms are taken
+    of gradients divided by a scale; compiled: steps may be compiled.
+    """
+    check.count(records=records, width=width)
+    check.positive(clip=clip)
+    check.one_of(("book-keeping", "vmap"), path=path)
+    if not layout.slots:
+        return FloatError(0.0, "nothing is trained")
+    if clip < LEAST:
+        return FloatError(None, f"the clip is below {LEAST:.2g}, where float32 begins to lose small numbers")
+    if compiled:
+        return FloatError(None, "a compiled step may compute what is summed again, in another order")
+    try:
+        sums = [Sum()] if path == "vmap" else _sums(module, layout, sample, width, scaled)
+    except Unsupported as error:
+        return FloatError(None, str(error))
+    # products and sums of a record's tokens, the factor, and adding the parts of a long batch
+    worst = max(gamma(records * each.tokens + 3) / each.guard for each in sums)
+    # norms taken for too short: two sums of squares are multiplied where there is one token, then added up and rooted
+    length = max(0.0, gamma(2 * CHAIN + len(layout.slots) + 4) / 2 + 4 * UNIT - MARGIN)
+    if scaled:
+        length += gamma(max(max(slot.shape, default=1) for slot in layout.slots))
+    lost = records * math.sqrt(layout.dim) * TINY
+    factor = up(length / 2 + records * worst * (1 + length) + lost)
+    if factor > WORTH:
+        text = f"float32 may move a sum of {records} records by {factor:.2g} of the clip; add up fewer at a time"
+        return FloatError(None, text)
+    return FloatError(factor, f"float32 moves a sum of {records} records by at most {factor:.2g} of the clip")
+
+
+def _sums(module: nn.Module, layout: Layout, sample: Tensor, width: int, scaled: bool) -> list[Sum]:
+    plan = clone.plan(module, layout)
+    found, parts = [], dict(module.named_modules())
+    seen = _Shapes(module, [path for path, (_, slots) in plan.items() if slots], sample)
+    for path, (layer, slots) in plan.items():
+        for name, slot in slots.items():
+            shape = next(s.shape for s in layout.slots if s.name == slot)
+            tokens, uses = width * seen.tokens[path], seen.uses[path]
+            if tokens == 0 or name.startswith("bias") or issubclass(layer, norm.LayerNorm | norm.GroupNorm):
+                found.append(Sum())  # not used, or small and held
+            elif issubclass(layer, Linear | recurrent.Recurrent):
+                found.append(_product(slot, tokens, shape[1], shape[0], scaled))
+            elif issubclass(layer, Conv):
+                found.append(_kernel(slot, parts[path], tokens, uses, shape, seen.patches[path], scaled))
+            elif issubclass(layer, embedding.Embedding):
+                found.append(_table(tokens, shape[1]))
+            else:
+                raise Unsupported(f"nothing is known of the sums of {layer.__name__} layers")
+    return found
+
+
+def _product(slot: str, t: int, d: int, p: int, scaled: bool) -> Sum:
+    """A linear map: see `terms.Outer`."""
+    way = cost.way(t, d, p)
+    if t == 1 or scaled or way == "hold":
+        return Sum()
+    if way == "discard":
+        raise Unsupported(
+            f"the gradients of {slot} are formed for their norm and again for the sum, and {t} tokens may cancel"
+        )
+    return Sum(t, _guard(d + p + t))
+
+
+def _guard(operations: int) -> float:
+    """k of `terms.ghost`, whose S is a float32 as well."""
+    return 0.99 * math.sqrt(UNIT * (operations + LOST))
+
+
+def _kernel(slot: str, part: Any, t: int, uses: int, shape: tuple[int, ...], patches: int, scaled: bool) -> Sum:
+    """A convolution: see `layers.conv.Kernel`."""
+    if part.groups > 1 or uses > 1 or scaled:
+        return Sum()  # held
+    d, p = math.prod(shape[1:]), shape[0]
+    if cost.way(t, d, p) == "ghost" and patches > cost.PATCHES:
+        raise Unsupported(f"the gradients of {slot} are added up by PyTorch's kernel for convolutions")
+    return _product(slot, t, d, p, scaled)
+
+
+def _table(t: int, d: int) -> Sum:
+    """An embedding: see `terms.Lookup`."""
+    if t == 1 or t > cost.LOOKUP_GRAM:  # the latter are added up and held, row by row
+        return Sum()
+    return Sum(t, _guard(d + t))
+
+
+class _Shapes:
+    """How many tokens of one record each layer is given, in all its uses."""
+
+    def __init__(self, module: nn.Module, paths: list[str], sample: Tensor) -> None:
+        self.tokens: Counter[str] = Counter()
+        self.uses: Counter[str] = Counter()
+        self.patches: Counter[str] = Counter()  # numbers of a convolution's patches
+        twin = clone.private(module, sample.device)
+        parts = dict(twin.named_modules())
+        for path in paths:
+            parts[path].register_forward_hook(self._hook(path))
+        with torch.random.fork_rng([sample.device] if sample.is_cuda else []), torch.no_grad():
+            twin(sample)
+
+    def _hook(self, path: str) -> Any:
+        def note(part: Any, args: Any, out: Any) -> None:
+            x = args[0]
+            if isinstance(part, nn.RNNBase):
+                tokens = x.shape[1] if part.batch_first else x.shape[0]
+            elif isinstance(part, nn.Embedding):
+                tokens = x.numel()
+            elif isinstance(part, nn.Linear):
+                tokens = x.numel() // part.in_features
+            else:
+                tokens = math.prod(out.shape[2:])
+            if hasattr(part, "kernel_size"):
+                self.patches[path] += tokens * math.prod(part.kernel_size) * part.in_channels
+            self.tokens[path] += tokens
+            self.uses[path] += 1
+
+        return note

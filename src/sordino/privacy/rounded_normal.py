@@ -1,0 +1,194 @@
+"""Normal numbers rounded to integers, exactly: P(k) = Phi((k + 1/2) / s) - Phi((k - 1/2) / s), for any scale s.
+
+Box and Muller (1958): of two uniform real numbers, s sqrt(-2 ln u) cos(2 pi v) and s sqrt(-2 ln u) sin(2 pi v) are
+normal and independent. A word of the keystream is taken for the leading bits of such a real number, the rest of which
+nobody has looked at yet. float64 gives the product up to an error that is bounded in advance. Where no half-integer is
+within reach of that error, the rounding is decided; where one is (about one number in 10^6 at a scale of 10^5), the
+pair is computed again in interval arithmetic, with as many further bits of the same two numbers as it takes.
+
+So a draw is the rounding of a normal number and not of its approximation: its distance from the law is zero. What is
+assumed: the keystream is uniform; numpy's logarithm and root and torch's sine and cosine are within 2^-44 (256 units in
+the last place) of the truth; mpmath's intervals contain it.
+
+The error, for a scale of 1. The logarithm's argument is off by the rounding of the word, 2^-53, and by the bits not
+looked at, 2^-63 / u. With a radius R = sqrt(-2 ln u) between LEAST and MOST this moves R by at most 2^-41.8, and the
+functions by 1.6 x 2^-44 R. The angle is off by 2^-49.7, its sine by 2^-44 more. Together less than 2^-39.7; `ERROR` is
+more than that. Pairs with a radius outside those two (7 in 10^7) are all computed again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.core.errors import SpecError
+from sordino.core.rng import RowStream, Stream
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Use = Callable[[slice, slice, Tensor, Tensor], None]  # rows, columns, integers [rows, columns], room of that shape
+
+BLOCK = 1 << 15  # numbers drawn at once: a block's memory (650 kB) stays in the cache
+ERROR = 2.0**-39  # of a number, relative to the scale
+LEAST, MOST = 2.0**-10, math.sqrt(44 * math.log(2))  # radius: u from 2^-22 to 1 - 2^-21
+WIDEST = 2.0**36  # scale: the error is then at most 1/8
+TURN = 2 * math.pi * 2.0**-64
+
+
+def draw(rng: RowStream, n: int, scale: float | Floats) -> Ints:
+    """Return independent integers [clients, n]; scale is one number, or one for each client."""
+    out = np.empty((len(rng.ids), n), dtype=np.int64)
+
+    def keep(rows: slice, columns: slice, noise: Tensor, room: Tensor) -> None:
+        out[rows, columns] = noise.numpy()
+
+    blocks(rng, n, scale, keep)
+    return out
+
+
+def blocks(rng: RowStream, n: int, scale: float | Floats, use: Use) -> None:
+    """Draw integers [clients, n] block by block; hand each to `use`, with room to work in, which must keep neither.
+
+    They are exact in float64. Row i depends on its client alone.
+    """
+    clients = len(rng.ids)
+    scales = np.broadcast_to(np.asarray(scale, dtype=np.float64), (clients,))
+    if not (scales >= 0).all() or not (scales <= WIDEST).all():
+        raise SpecError(
+            f"rounded Gaussian noise can be 0 to {WIDEST:.2g} lattice steps wide, not {scales.min():g} to"
+            f" {scales.max():g}; use a coarser lattice."
+        )
+    many = max(1, BLOCK // max(2, n + n % 2))
+    own = _workspace()
+    for first in range(0, clients, many):
+        rows = slice(first, min(first + many, clients))
+        for start in range(0, n, BLOCK):
+            columns = slice(start, min(start + BLOCK, n))
+            use(rows, columns, *_block(RowStream(rng.stream, rng.ids[rows]), columns, scales[rows], own))
+    _idle.append(own)
+
+
+class _Workspace:
+    """The memory of one block: asking for it anew each time would cost as much as the arithmetic."""
+
+    def __init__(self) -> None:
+        self.words = np.empty(BLOCK + 2, dtype=np.uint64)
+        self.radius, self.noise = np.empty(BLOCK // 2), np.empty(BLOCK)
+
+    @cached_property
+    def context(self) -> Any:
+        """Interval arithmetic. mpmath's own context is one for all threads, and making another takes long."""
+        from mpmath.ctx_iv import MPIntervalContext  # most blocks do not need it
+
+        return MPIntervalContext()
+
+
+_idle: list[_Workspace] = []  # those that no thread is using
+
+
+def _workspace() -> _Workspace:
+    try:
+        return _idle.pop()
+    except IndexError:
+        return _Workspace()
+
+
+def _block(rng: RowStream, columns: slice, scales: Floats, own: _Workspace) -> tuple[Tensor, Tensor]:
+    """Return the integers of these columns, of a few clients, and room of that shape; both lie in the workspace."""
+    n, start, clients = columns.stop - columns.start, columns.start, len(rng.ids)
+    half = (n + 1) // 2
+    for row, client in enumerate(rng.ids.tolist()):
+        rng.stream.fill(own.words[2 * half * row :], 2 * half, client, start)
+    words = own.words[: 2 * clients * half].reshape(clients, 2 * half)
+    noise = own.noise[: 2 * clients * half].reshape(clients, 2 * half)
+    radius = own.radius[: clients * half].reshape(clients, half)
+    cosine, sine = noise[:, :half], noise[:, half:]
+    first = np.right_shift(words[:, :half], 1, out=words[:, :half])
+    np.multiply(first.view(np.int64), 2.0**-63, out=radius)
+    with np.errstate(divide="ignore"):  # a word of zeros; computed again below
+        np.log(radius, out=radius)
+    radius *= -2
+    np.sqrt(radius, out=radius)
+    unsure = None
+    if radius.min() < LEAST or radius.max() > MOST:
+        unsure = ~((radius >= LEAST) & (radius <= MOST))
+        radius[unsure] = 1.0
+    radius *= scales[:, None]
+    angle = torch.from_numpy(np.multiply(words[:, half:].view(np.int64), TURN, out=sine))
+    torch.cos(angle, out=torch.from_numpy(cosine))
+    angle.sin_()
+    cosine *= radius
+    sine *= radius
+    nearest = np.rint(noise, out=words.view(np.float64))
+    noise -= nearest
+    reach = 0.5 - float(scales.max()) * ERROR
+    low, high = torch.aminmax(torch.from_numpy(noise))
+    if float(low) < -reach or float(high) > reach:
+        close = np.abs(noise) > reach
+        close = close[:, :half] | close[:, half:]
+        unsure = close if unsure is None else unsure | close
+    for row, at in np.argwhere(unsure).tolist() if unsure is not None else ():
+        client = int(rng.ids[row])
+        leading = _word(rng.stream, client, start + at) >> 1, signed(_word(rng.stream, client, start + half + at))
+        more = Bits(rng.stream.at("further bits", start + at), client)
+        nearest[row, at], nearest[row, half + at] = settle(*leading, float(scales[row]), more, own.context)
+    return torch.from_numpy(nearest[:, :n]), torch.from_numpy(noise[:, :n])
+
+
+def _word(stream: Stream, client: int, at: int) -> int:
+    """Return a single word of a client's keystream."""
+    return int(stream.words(2, client, at - at % 2)[at % 2])
+
+
+def signed(word: int) -> int:
+    """Return the same 64 bits as a number from -2^63 on."""
+    return word - (word >> 63 << 64)
+
+
+class Bits:
+    """The bits of two real numbers behind those that were read."""
+
+    def __init__(self, stream: Stream, client: int) -> None:
+        self._stream, self._client = stream, client
+
+    def words(self, level: int) -> tuple[int, int]:
+        """Return the next 64 bits of each, at level 0, 1, 2 and so on."""
+        first, second = self._stream.words(2, self._client, 2 * level).tolist()
+        return first, second
+
+
+def settle(first: int, second: int, scale: float, more: Bits, context: Any) -> tuple[int, int]:
+    """Return the pair of integers that belongs to the reals first / 2^63 (radius) and second / 2^64 (angle).
+
+    Both begin with the bits given and go on as `more` says. An interval that contains the true number is made narrower
+    until it contains no half-integer.
+    """
+    if scale == 0:
+        return 0, 0
+    level, ones = 0, 0  # ones: bits read beyond the first 64 of each
+    while True:
+        context.prec = 192 + ones
+        if first > 0:
+            u = context.mpf([first, first + 1]) / 2 ** (63 + ones)
+            angle = context.mpf([second, second + 1]) * context.pi / 2 ** (63 + ones)
+            radius = context.sqrt(-2 * context.log(u)) * scale
+            pair = [_integer(radius * turned + 0.5) for turned in (context.cos(angle), context.sin(angle))]
+            if pair[0] is not None and pair[1] is not None:
+                return pair[0], pair[1]
+        upper, lower = more.words(level)
+        first, second, level, ones = (first << 64) + upper, (second << 64) + lower, level + 1, ones + 64
+
+
+def _integer(interval: Any) -> int | None:
+    """Return the integer part of everything in an interval, None where there are several."""
+    from mpmath.libmp import to_int
+
+    low, high = (int(to_int(end, "f")) for end in interval._mpi_)
+    return low if low == high else None
