@@ -67,7 +67,7 @@ def train(name: str, folder: str | None, extra: dict[str, Any]) -> dict[str, Any
         job = build.from_spec(spec.from_dict(wanted | {"out": out, "checkpoint_seconds": 600.0}))
         ready = time.monotonic()
 
-        def watch(job: Any, record: Any) -> None:
+        def watch(record: Any) -> None:
             if record.loss is not None or record.accuracy is not None:
                 print(f"{name} round {record.round}: {record.accuracy} {record.metrics}", flush=True)
 

@@ -55,6 +55,7 @@ CORE = {
     "vector": (),
     "types": ("vector",),
     "message": ("errors", "rng"),
+    "view": ("message", "types"),
     "variables": ("errors",),
 }
 PRIVACY = {

@@ -70,7 +70,7 @@ def test_other_draws_and_other_data_leave_the_same_public_part(tmp_path, silent)
         clients = federation(seed=seed % 2)  # also other records: no hash of them is handed out
         heard.append([])
         result = train(
-            tmp_path / str(seed), clients, method=silent, seed=seed, watch=lambda _, r, to=heard[-1]: to.append(r)
+            tmp_path / str(seed), clients, method=silent, seed=seed, watch=lambda r, to=heard[-1]: to.append(r)
         )
         told.append(public(result.folder))
         cohorts.add(tuple(r.clients for r in result.private.history))

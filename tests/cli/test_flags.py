@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 
 import pytest
 from rich.console import Console
@@ -59,7 +60,7 @@ def test_a_bar_is_for_terminals_and_a_log_gets_lines(tmp_path, terminal):
     progress = RunProgress(console=console)
     made = job(method="dp-sgd", rounds=2, out=str(tmp_path))
     with progress.rounds(made):
-        run.execute(made, own=True, watch=progress.after_round)
+        run.execute(made, own=True, watch=partial(progress.after_round, made))
     text = console.file.getvalue()
     assert ("━" in text or "-:--:--" in text) == terminal
     assert ("round 2/2: " in text) != terminal

@@ -104,7 +104,7 @@ def play(name: str) -> dict[str, Any]:
 
 
 def _dies_after(rounds: int) -> Any:
-    def watch(job: Any, record: Any) -> None:
+    def watch(record: Any) -> None:
         if record.round == rounds:
             raise Interrupted
 

@@ -151,7 +151,7 @@ def test_without_test_data_nothing_is_evaluated(tmp_path):
 
 def test_a_function_may_make_the_model_and_a_watcher_sees_every_round(tmp_path):
     seen = []
-    result = train(tmp_path, lambda: linear(), watch=lambda job, record: seen.append(record.round))
+    result = train(tmp_path, lambda: linear(), watch=lambda record: seen.append(record.round))
     assert seen == [1, 2, 3] and isinstance(result.model, torch.nn.Linear)
 
 

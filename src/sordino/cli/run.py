@@ -6,6 +6,7 @@ import json as jsonlib
 import math
 import typing
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
 def _train(job: Job, at: Path | None, progress: RunProgress) -> Result:
     progress.start(job)
     with progress.rounds(job):
-        return execute(job, own=False, at=at, watch=progress.after_round, began=progress.began)
+        return execute(job, own=False, at=at, watch=partial(progress.after_round, job), began=progress.began)
 
 
 def _as_json(job: Job, result: Result, plain: Result | None) -> dict[str, Any]:

@@ -59,6 +59,9 @@ class Clients(Protocol):
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch: ...
 
+    def subset(self, places: Sequence[int]) -> Clients:
+        """Return these clients alone, numbered anew: what a process that owns them is given."""
+
 
 class Gradients(Protocol):
     """Sums of gradients of whole cohorts; `sordino.gradients` has the implementation."""

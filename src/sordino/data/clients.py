@@ -100,6 +100,14 @@ class ArrayClients:
         tags = None if self.tags is None else torch.cat([self.tags[s] for s in spans]).to(device)
         return Batch(x.to(device), y.to(device), sizes, groups, tags)
 
+    def subset(self, places: Sequence[int]) -> ArrayClients:
+        """Return these clients alone, numbered anew, with a copy of their records."""
+        batch = self.fetch(places, self.x.device)
+        spans = [slice(int(self.starts[i]), int(self.starts[i + 1])) for i in places]
+        users = None if self.users is None else np.concatenate([self.users[:0], *(self.users[s] for s in spans)])
+        tags = None if batch.tags is None else batch.tags.clone()
+        return ArrayClients(batch.x.clone(), batch.y.clone(), batch.sizes, users, tags)
+
     def to(self, device: torch.device) -> ArrayClients:
         """The same clients with their data already on the device."""
         tags = None if self.tags is None else self.tags.to(device)
@@ -136,6 +144,7 @@ class LazyClients:
     ) -> None:
         self.count, self.records, self.make = count, records, make
         self.classes = classes  # labels are checked against it where it is known
+        self._numbers: Sequence[int] = range(count)  # by which `make` knows the clients
 
     def sizes(self) -> tuple[int, ...]:
         return (self.records,)
@@ -144,14 +153,21 @@ class LazyClients:
         return float(self.records)
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
-        parts = [checked(f"client {i}", *self.make(int(i))) for i in ids] or [_none_like(self.make(0))]
-        for i, (x, y) in zip(ids, parts, strict=False):
+        numbers = [self._numbers[int(i)] for i in ids]
+        parts = [checked(f"client {i}", *self.make(i)) for i in numbers] or [_none_like(self.make(self._numbers[0]))]
+        for i, (x, y) in zip(numbers, parts, strict=False):
             if self.classes is not None:
                 check_labels(y, self.classes, f"client {i}")
             if len(x) != self.records:
                 raise DataError(f"client {i} has {len(x)} records where {self.records} were declared.")
         x, y = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
         return Batch(x.to(device), y.to(device), (self.records,) * len(ids))
+
+    def subset(self, places: Sequence[int]) -> LazyClients:
+        """Return these clients alone, numbered anew."""
+        found = LazyClients(len(places), self.records, self.make, self.classes)
+        found._numbers = tuple(self._numbers[int(i)] for i in places)
+        return found
 
 
 def units(clients: Clients, unit: str) -> int:

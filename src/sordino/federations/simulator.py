@@ -1,7 +1,8 @@
 """The whole cohort at once, on this machine, in chunks that fit.
 
-Chunk borders depend on the plan, the model and `memory_gb` alone, never on what happens to be free, so that a seed
-repeats a run bit for bit.
+Chunk borders depend on the plan, the model, `memory_gb` and `blocks` alone, never on what happens to be free, so that a
+seed repeats a run bit for bit. Clients of different blocks (federations/blocks.py) are never in one chunk: so that the
+federation of processes, which owns clients by blocks, can compute the very same chunks.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.core.errors import DataError
 from sordino.core.message import Message, together
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Clients, Model, State
 from sordino.federations.base import Work
+from sordino.federations.blocks import block_of, by_block
 from sordino.federations.facts import Facts
 from sordino.federations.heap import keep_freed_memory
 from sordino.federations.store import Store
@@ -32,35 +36,53 @@ SPENT = "spent"  # of the total that covers a run, what a client's outlets have 
 LATE = "late "  # before the phase, and the name, of a field that is held back
 
 
+class Source(Protocol):
+    """Where clients' records come from."""
+
+    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch: ...
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of the clients' data, of some of the clients: those with these numbers, in order."""
 
     data: Clients
-    ids: Ints
+    ids: Ints  # ascending
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
-        places = {int(i): place for place, i in enumerate(self.ids)}
-        return self.data.fetch([places[int(i)] for i in ids], device)
+        return self.data.fetch(self._places(ids).tolist(), device)
+
+    def only(self, ids: Ints) -> Part:
+        """Return some of these clients alone, with a copy of their records."""
+        return Part(self.data.subset(self._places(ids).tolist()), ids)
+
+    def _places(self, ids: Sequence[int] | Ints) -> Ints:
+        wanted = np.asarray(ids, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self.ids, wanted), max(0, len(self.ids) - 1))
+        if strange := [int(i) for i, at in zip(wanted, places, strict=True) if self.ids[at] != i]:
+            raise DataError(f"client {strange[0]} is asked for here, and its records are held elsewhere.")
+        return places
 
 
 class Simulator:
     def __init__(
         self,
         device: torch.device,
-        data: Clients,
+        data: Clients | Part,
         rng: Stream,  # from which the clients' streams of every round are derived
         memory_gb: float = 2.0,
         public: Stream | None = None,
         facts: Facts | None = None,
         parts: Mapping[str, Part] | None = None,  # of the clients' data, that no round touches
+        blocks: int = 1,
     ) -> None:
-        self.device, self.data, self.rng = device, data, rng
+        self.device, self.data, self.rng, self.blocks = device, data, rng, blocks
         self._facts, self.parts = facts, dict(parts or {})
         self.memory = memory_gb * 2**30
         self.store = Store(memory_gb)
         self.public = public or Stream.research(0)  # deals clients their own probabilities to fail
         self._work: Work | None = None
+        self._by_block: dict[int, Part] = {}  # the data, where there are several blocks
         if device.type == "cpu":
             keep_freed_memory()
         else:  # a seed must repeat a run bit for bit; cuDNN would otherwise pick kernels that add in any order
@@ -79,8 +101,13 @@ class Simulator:
         return self._facts
 
     def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
-        data = self.parts[part] if part else Part(self.data, np.arange(self.data.count))
-        return answer(work, Store(), data, torch.device("cpu"), work.method.phases[0], state, data.ids, rng)
+        everyone = self.parts[part] if part else self._everyone()
+        phase, cpu = work.method.phases[0], torch.device("cpu")
+        split = [everyone] if self.blocks <= 1 else list(by_part(everyone, work.plan.population, self.blocks).values())
+        return together([answer(work, Store(), data, cpu, phase, state, data.ids, rng) for data in split])
+
+    def _everyone(self) -> Part:
+        return self.data if isinstance(self.data, Part) else Part(self.data, np.arange(self.data.count))
 
     def open(self, work: Work) -> None:
         self._work = work
@@ -99,19 +126,23 @@ class Simulator:
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
         """Train, let out and seal: what arrives in a phase; late answers of the last round too."""
+        return self.work.plan.channel.seal(together(self.answers(phase, state, cohort)), cohort)
+
+    def answers(self, phase: str, state: State, cohort: Sequence[int]) -> list[Message]:
+        """Return what a cohort answers in time; then, where answers may be late, what was late before. Not sealed."""
         plan, ids = self.work.plan, np.asarray(cohort, dtype=np.int64)
         law, rng = plan.stragglers, self.rng.at("round", state.round).at("clients")
         if law.none:
-            return plan.channel.seal(self._answers(phase, state, ids, rng), cohort)
+            return [self._answers(phase, state, ids, rng)]
         failing = law.failing(ids, self.public.at("dropout"))
         in_time, late = law.fates(ids, failing, rng.at("stragglers"))
         come = in_time | late  # who fails does so before anything has changed
         message = self._answers(phase, state, ids[come], rng)
         counts = torch.from_numpy(law.weights(failing[come])).to(state.params)
         waiting = torch.from_numpy(late[come]).to(state.params.device)
-        return plan.channel.seal(self._with_late(phase, message.weighted(counts), waiting), cohort)
+        return self._with_late(phase, message.weighted(counts), waiting)
 
-    def _with_late(self, phase: str, message: Message, waiting: Tensor) -> Message:
+    def _with_late(self, phase: str, message: Message, waiting: Tensor) -> list[Message]:
         """Hold back what is late now, hand over what was late in that phase before; of one client only the newest."""
         ids = message.ids if message.ids is not None else np.zeros(0, dtype=np.int64)
         kinds = {name: f"{LATE}{phase} {name}".strip() for name in ("", *message.fields)}
@@ -129,17 +160,28 @@ class Simulator:
             self.store.write(kinds[name], late, value[waiting])
         weight = old.pop("")
         held = Message(old, weight, np.asarray(arrived, dtype=np.int64), released=message.released)
-        return message.pick(~waiting) + held
+        return [message.pick(~waiting), held]
 
     def _answers(self, phase: str, state: State, ids: Ints, rng: Stream) -> Message:
         done = [
-            answer(self.work, self.store, self.data, self.device, phase, state, part, rng) for part in self._chunks(ids)
+            answer(self.work, self.store, self._data(part), self.device, phase, state, part, rng)
+            for part in self._chunks(ids)
         ]
         return together(done)
 
+    def _data(self, chunk: Ints) -> Clients | Part:
+        """Return the data in which these clients are; last bits also depend on where in memory records lie."""
+        if self.blocks <= 1 or not len(chunk):
+            return self.data
+        population = self.work.plan.population
+        if not self._by_block:
+            self._by_block = by_part(self._everyone(), population, self.blocks)
+        return self._by_block[int(block_of(chunk[:1], population, self.blocks)[0])]
+
     def _chunks(self, cohort: Ints) -> list[Ints]:
-        """Runs of clients whose weights fit the memory; one empty one if no one came."""
-        return chunks(cohort, self.work.model, self.memory)
+        """Return runs of clients of one block whose weights fit the memory; one empty one if no one came."""
+        parts = by_block(cohort, self.work.plan.population, self.blocks)
+        return [chunk for part in parts for chunk in chunks(part, self.work.model, self.memory)]
 
     def personal(self, state: State) -> dict[int, Tensor]:
         work = self.work
@@ -148,6 +190,12 @@ class Simulator:
             rows = self.store.read(ALGORITHM, [client], work.plan.algorithm.keeps(state, 1))
             found[client] = work.plan.algorithm.own_models(state, rows)[0]
         return found
+
+
+def by_part(everyone: Part, population: int, blocks: int) -> dict[int, Part]:
+    """Return the data of each block that has any; parties beyond the population belong to the last block."""
+    where = block_of(np.minimum(everyone.ids, population - 1), population, blocks)
+    return {int(block): everyone.only(everyone.ids[where == block]) for block in np.unique(where)}
 
 
 def chunks(cohort: Ints, model: Model, memory: float) -> list[Ints]:
@@ -168,7 +216,7 @@ def fresh(method: Method, state: State, clients: int, plan: Plan) -> Own:
 def answer(
     work: Work,
     store: Store,
-    data: Clients | Part,
+    data: Source,
     device: torch.device,
     phase: str,
     state: State,

@@ -23,8 +23,8 @@ FIGURES = "computed on public test records, or on held-out ones with noise that 
 DERIVED = "computed from public inputs and from what was released"
 PLANNED = "the bound that was planned: it does not depend on who was drawn"
 
-HIDDEN = (  # keys of a spec that name places on the owner's machine, or the run to its owner
-    "data_dir", "schema", "test", "name", "out", "ledger",
+HIDDEN = (  # keys of a spec that name places on the owner's machine, the run to its owner, or what the owner keeps
+    "data_dir", "schema", "test", "name", "out", "ledger", "record_views",
 )  # fmt: skip
 VALUES = {  # keys that may name a file instead of a value, and what their values look like
     "budgets": re.compile(r"[\d.eE+:,\s-]+\Z"),
@@ -54,7 +54,8 @@ TABLE: dict[str, dict[str, str]] = {
         "feature_bound private_data without_private validation tuning server_data evaluate_on release_noise model "
         "fix_model rounds client_sampling client_rate channel dropout late slow joining local_steps local_epochs "
         "batch_size batch_rate optimizer learning_rate momentum weight_decay schedule warmup augment views precision "
-        "compile server_lr averaging baseline device memory_gb evaluate_every checkpoint_seconds",
+        "compile server_lr averaging baseline device memory_gb federation workers blocks evaluate_every "
+        "checkpoint_seconds",
     )
     | {"seed": "a public input of an experiment on public data; on one's own data it is left out"},
     "plan.json": _of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,11 @@ from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
 from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked
-from sordino.federations.base import Work
+from sordino.federations import blocks
+from sordino.federations.base import Federation, Work
 from sordino.federations.facts import Facts
-from sordino.federations.simulator import Simulator
+from sordino.federations.simulator import Part, Simulator
+from sordino.federations.workers import Workers
 from sordino.gradients.engine import Gradients
 from sordino.methods import pricing
 from sordino.methods.augment import augment
@@ -88,7 +91,7 @@ def build(
     legal.require(spec.method, spec.algorithm, spec.unit)
     held = adopt(clients)
     brought = brought or held
-    device = device_of(spec.device)
+    device = device_of("cpu" if spec.federation == "workers" else spec.device)
     module = copy.deepcopy(module if isinstance(module, nn.Module) else module()).cpu()  # the caller's stays as it is
     fixed: list[str] = []
     if spec.fix_model:
@@ -122,10 +125,9 @@ def build(
     if sample_loss is losses.cross_entropy:
         held = _check_classes(module, held, first.x, pair)
     module = module.to(device)
-    model = _model(module, sample_loss, spec)
     one = Batch(first.x[:1].to(device), first.y[:1].to(device), (1,))
     augment(one, spec.augment, spec.views, Stream.research(0).rows([0]))  # refuses what is no picture
-    model.gradients.sums(model.layout.read(module), one, 1.0, seeds=[0])  # settles how gradients are clipped
+    model = settled_model(module, sample_loss, one, _model_keys(spec))
     whole, wanted = held, evaluation.asked(spec, method, held, pair is not None, own_file)
     held, kept_out, left = held_out.split(spec, method, whole, wanted)
     known = facts.of_clients(held)
@@ -153,7 +155,7 @@ def build(
         held = held.to(device)
     rng = Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system()
     parts = {} if kept_out is None else {held_out.HELD_OUT: kept_out.part()}
-    federation = Simulator(device, held, rng, spec.memory_gb, Stream.research(spec.seed or 0), known, parts)
+    federation = _federation(spec, device, held, rng, known, parts)
     federation.open(Work(method, model, plan))
     return Job(
         spec=spec,
@@ -219,20 +221,46 @@ def _large_delta(method: Method, plan: Plan, viewer: str, everyone: Facts) -> It
         )
 
 
-def _model(module: nn.Module, loss: SampleLoss, spec: Spec) -> Model:
+def _federation(
+    spec: Spec, device: torch.device, held: Clients, rng: Stream, known: Facts, parts: dict[str, Part]
+) -> Federation:
+    public, cohort = Stream.research(spec.seed or 0), spec.client_rate * held.count
+    if spec.federation == "simulator":
+        number = blocks.number(held.count, spec.blocks or 1)
+        return Simulator(device, held, rng, spec.memory_gb, public, known, parts, number)
+    if spec.standardise and rng.secure:
+        raise SpecError(
+            "standardise in secure mode keeps the key of its noise on file until the first checkpoint, and with "
+            "federation = workers nobody but the clients may hold it: use federation = simulator."
+        )
+    keys = None if rng.secure else rng  # processes with secrets of their own draw their own keys
+    rebuild, number = partial(settled_model, keys=_model_keys(spec)), spec.blocks or blocks.usual(cohort)
+    return Workers(held, keys, rebuild, spec.workers, spec.memory_gb, public, number, known, parts)
+
+
+def settled_model(module: nn.Module, loss: SampleLoss, record: Batch, keys: dict[str, Any]) -> Model:
+    """A model whose way to clip gradients is settled, by trying it on one record."""
+    model = _model(module, loss, **keys)
+    model.gradients.sums(model.layout.read(module), record, 1.0, seeds=[0])
+    return model
+
+
+def _model_keys(spec: Spec) -> dict[str, Any]:
+    if spec.precision == "bfloat16" and spec.method_object().private:
+        raise SpecError("precision = bfloat16 is for training without privacy: norms must not be rounded.")
+    return {"autocast": spec.precision == "bfloat16", "compiled": spec.compile}
+
+
+def _model(module: nn.Module, loss: SampleLoss, autocast: bool, compiled: bool) -> Model:
     layout = Layout.of(module)
     gradients = Gradients.of(module, loss, layout)
-    if spec.precision == "bfloat16":
-        if spec.method_object().private:
-            raise SpecError("precision = bfloat16 is for training without privacy: norms must not be rounded.")
-        gradients.autocast = True
-    gradients.compiled = spec.compile
+    gradients.autocast, gradients.compiled = autocast, compiled
     return Model(module, layout, loss, gradients)
 
 
 def again(job: Job) -> Job:
     """The same job after its module has changed: gradients keep copies of it."""
-    return replace(job, model=_model(job.model.module, job.model.loss, job.spec))
+    return replace(job, model=_model(job.model.module, job.model.loss, **_model_keys(job.spec)))
 
 
 def _test_owners(owners: Any, test: tuple[Tensor, Tensor] | None, clients: int) -> Ints | None:

@@ -33,7 +33,6 @@ from sordino.core.record import RoundRecord
 from sordino.methods.base import Method
 from sordino.runs import build, case, home, prepare, run, spec
 from sordino.runs.folder import RunFolder
-from sordino.runs.job import Job
 from sordino.runs.prepare import Kept
 from sordino.runs.rehearsal import rehearse
 from sordino.runs.spec import Spec
@@ -296,8 +295,8 @@ def _run(cell: Cell, tell: Tell) -> None:
         shutil.rmtree(at)
     tell(News(cell.name, "began", rounds=cell.spec.rounds))
 
-    def watch(job: Job, record: RoundRecord) -> None:
-        tell(News(cell.name, "round", record.round, job.plan.rounds, record.accuracy))
+    def watch(record: RoundRecord) -> None:
+        tell(News(cell.name, "round", record.round, cell.spec.rounds, record.accuracy))
 
     try:
         resumed = at.is_dir()

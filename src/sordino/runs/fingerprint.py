@@ -14,6 +14,7 @@ from sordino.data.clients import ArrayClients
 from sordino.runs.job import Job
 
 PLACES = ("name", "out", "ledger", "dataset", "data_dir", "schema", "test")  # where things lie; what they hold counts
+FREE = ("workers",)  # how many processes changes nothing
 
 
 def of_job(job: Job, ordered: str) -> str:
@@ -21,7 +22,7 @@ def of_job(job: Job, ordered: str) -> str:
     facts = job.federation.facts
     size = int(facts.records[0])
     parts = [
-        json.dumps(job.spec.to_dict() | dict.fromkeys(PLACES), sort_keys=True),
+        json.dumps(job.spec.to_dict() | dict.fromkeys((*PLACES, *FREE)), sort_keys=True),
         str([(s.name, s.shape) for s in job.model.layout.slots]),
         str((job.plan.population, job.plan.mean_client, (size, *facts.x[0]))),
         ordered,

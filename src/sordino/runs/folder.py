@@ -16,7 +16,8 @@ What is in `private/` (mode 0700) is the owner's:
     ledger.json             which job of which ledger it is, and the last entry of the ledger that it saw
     records.jsonl           one line a round: who was drawn, bytes, seconds, what the method decided
     checkpoint.safetensors  the state after a round (and the one before it, checkpoint.previous.safetensors)
-    clients.sqlite          what clients keep for themselves, where they keep anything
+    clients.sqlite          what clients keep for themselves, where they keep anything (clients-N.sqlite: of a block)
+    views/                  what server and public saw of every round, with record_views
     result.json             epsilon by the draws that happened
     notes.txt               what the owner was told
     statistics.key          of the noise of private statistics, until these are in the first checkpoint
@@ -217,7 +218,7 @@ class RunFolder:
     def save_state(self, state: State, done: int) -> None:
         """The state after `done` rounds; the one before is kept beside it."""
         faults.point("saving")
-        data = _pack(written(state), {"done": str(done)})
+        data = pack(written(state), {"done": str(done)})
         current = self.private / CHECKPOINT
         if current.is_file():
             with contextlib.suppress(OSError):
@@ -235,7 +236,7 @@ class RunFolder:
             if not path.is_file():
                 continue
             try:
-                tensors, metadata = _unpack(path)
+                tensors, metadata = unpack(path)
                 done = int(metadata["done"])
                 return Saved(tensors, done), done, "; ".join(problems) or None
             except (RunError, KeyError, ValueError) as error:
@@ -260,16 +261,18 @@ def _sync_folder(path: Path) -> None:
 def _digest(tensors: dict[str, Tensor]) -> str:
     total = hashlib.blake2b(digest_size=16)
     for name in sorted(tensors):
-        total.update(name.encode() + tensors[name].numpy().tobytes())
+        total.update(name.encode() + tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 
 
-def _pack(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
+def pack(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
+    """Return a safetensors file with a digest of its contents."""
     held = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
     return save(held, metadata | {"digest": _digest(held)})
 
 
-def _unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return what `pack` wrote, or say that the file is damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

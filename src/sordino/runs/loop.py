@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -19,6 +19,7 @@ from sordino.core.message import Message
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import State, Vector
+from sordino.core.view import View
 from sordino.federations.simulator import fresh
 from sordino.methods import pricing
 from sordino.methods.base import Method, started
@@ -30,6 +31,7 @@ from sordino.runs.figure import Figure
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
+from sordino.runs.views import Observe, Recorder
 
 PUBLIC = "public test data"
 FAILED = "error.json"  # in the private part of a run folder: why the run stopped
@@ -51,11 +53,14 @@ def remembers(job: Job, state: State) -> bool:
     return bool(fresh(returned.checked(job), state, 1, job.plan)) or job.plan.stragglers.late > 0
 
 
-def run(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> Iterator[RoundRecord]:
+def run(
+    job: Job, folder: RunFolder, ledger: Account, state: State, done: int, observe: Sequence[Observe] = ()
+) -> Iterator[RoundRecord]:
     """Draw, pay, train, carry, merge; from `done` rounds on, until the rounds or the budget are used up."""
+    seen_by: list[Observe] = [Recorder(folder), *observe] if job.spec.record_views else [*observe]
     try:
         with ThreadPoolExecutor(1) as beside:  # epsilon depends on who paid alone: computed while the clients train
-            yield from _rounds(job, folder, ledger, state, done, beside)
+            yield from _rounds(job, folder, ledger, state, done, beside, seen_by)
     except SordinoError as error:
         with contextlib.suppress(RunError):  # it may be the folder that cannot be written
             folder.write_json(FAILED, {"error": f"{type(error).__name__}: {error}"})
@@ -64,7 +69,13 @@ def run(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -
 
 
 def _rounds(
-    job: Job, folder: RunFolder, ledger: Account, state: State, done: int, beside: ThreadPoolExecutor
+    job: Job,
+    folder: RunFolder,
+    ledger: Account,
+    state: State,
+    done: int,
+    beside: ThreadPoolExecutor,
+    observe: Sequence[Observe],
 ) -> Iterator[RoundRecord]:
     saved, kept = time.monotonic(), done
     method = returned.checked(job)
@@ -86,11 +97,13 @@ def _rounds(
             ledger.spend(done, cohort, cost)  # durably, or stop here
         faults.point("paid")
         epsilon = beside.submit(spent, job, ledger.charged, not _goes_on(job, ledger, done + 1))
-        before, seen, sent = _round(job, method, state, cohort.tolist(), rng)
+        before, seen, sent = _round(job, method, state, cohort.tolist(), rng, observe)
         state = _average(job, method.merge(before, seen, job.plan.merging(rng)))
         faults.point("merged")
         done += 1
         state = replace(state, round=done)
+        for look in observe:
+            look(View("public", done, "", state))
         last = not _goes_on(job, ledger, done) or method.over(state, job.plan)
         due = _due(job, done) or (_can_evaluate(job) and last)
         if due and job.held_out is not None:  # so that no held-out record is evaluated on twice after a crash
@@ -125,7 +138,7 @@ def _rounds(
 
 
 def _round(
-    job: Job, method: Method, state: State, cohort: list[int], rng: Stream
+    job: Job, method: Method, state: State, cohort: list[int], rng: Stream, observe: Sequence[Observe] = ()
 ) -> tuple[State, Message, list[Message]]:
     """Ask for every phase of a round; return the state in which the last one began, what may be merged, and what was
     sent in each phase."""
@@ -135,6 +148,8 @@ def _round(
         sent.append(job.federation.ask(phase, state, cohort))
         faults.point("trained")
         arrived = plan.channel.carry(sent[-1], rng.at("channel", phase))
+        for look in observe:
+            look(View("server", state.round + 1, phase, state, tuple(cohort), arrived))
         seen = received(arrived, releases, state.round, rng, job.rng, late=plan.stragglers.late > 0)
         if phase != method.phases[-1]:
             paid, done = pricing.costs(method, plan, state.round, state), state.round

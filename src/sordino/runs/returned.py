@@ -73,6 +73,9 @@ class Checked:
         self._method, self._name, self._ours = method, name, plugin.ours("methods", name)
         self._viewer, self._error = viewer or method.viewer, error
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Checked, (self._method, self._name, self._viewer, self._error)
+
     def __getattr__(self, verb: str) -> Any:
         found = getattr(self._method, verb)
         return found if self._ours or not callable(found) else partial(self._call, verb, found)

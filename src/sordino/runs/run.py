@@ -37,8 +37,9 @@ from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
 from sordino.runs.prepare import with_tags, with_users
 from sordino.runs.rehearsal import rehearse
 from sordino.runs.transfer import old_ledger
+from sordino.runs.views import Observe
 
-Watch = Callable[[Job, RoundRecord], None]  # called after every round
+Watch = Callable[[RoundRecord], None]  # called after every round with its public record
 Tell = Callable[[str], None]  # called with what the owner of the data must know, and nobody else
 STATISTICS_KEY = "statistics.key"
 
@@ -85,6 +86,7 @@ def train(
     private_data: Any = None,
     resume: str | Path | None = None,
     watch: Watch | None = None,
+    observe: Observe | None = None,
     owner: Tell | None = None,
     **keys: Any,
 ) -> Result:
@@ -100,7 +102,9 @@ def train(
     users    for unit = "user": one array a client, with the number of each record's user
     private_data  one array a client: the group of private attributes each record belongs to, 0 for none (fedsdp)
     resume   the folder of an interrupted run of the same model and clients
-    watch    called after every round with the job and the public record of the round
+    watch    called after every round with its public record
+    observe  called with every View of the run: what the server saw in a phase, what the public saw after a round. Views
+             of the server are the owner's alone; an attack is an observer. record_views = True stores them
     owner    called with what only the owner of the data may know (default: standard error, if it is a terminal)
     **keys   any key of a run file: method, epsilon, delta, rounds, client_rate, batch_rate, clip, ...
     """
@@ -127,7 +131,9 @@ def train(
         names = list(clients) if isinstance(clients, Mapping) else np.arange(brought.count)
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
         job = replace(job, owner=replace(job.owner, raw=canonical.of_arrays(brought.x, users=who, clients=names)))
-    return execute(job, own=True, at=None if resume is None else Path(resume), watch=watch, owner=owner)
+    return execute(
+        job, own=True, at=None if resume is None else Path(resume), watch=watch, owner=owner, observe=observe
+    )
 
 
 def resume_spec(path: Path) -> Job:
@@ -169,11 +175,13 @@ def execute(
     watch: Watch | None = None,
     began: Callable[[Path], None] | None = None,
     owner: Tell | None = None,
+    observe: Observe | None = None,
 ) -> Result:
     """Run a job to its end, in a fresh folder or in the one it was interrupted in (`began` is told which).
 
     `owner` is told what the owner of the data must know and nobody else, such as data that overlap with others; by
-    default it goes to standard error, if that is a terminal. It is also in private/notes.txt.
+    default it goes to standard error, if that is a terminal. It is also in private/notes.txt. `observe` is called with
+    what server and public see, as Views.
     """
     ordered, exact = fingerprints(job.owner.brought)
     whose = whose_data(job, exact, at)
@@ -234,9 +242,9 @@ def execute(
             state = saved.restored(state, job.device)
             notes += (warning,) if warning else ()
         loop.complete(job, folder, ledger, state, done)
-        for record in loop.run(job, folder, ledger, state, done):
+        for record in loop.run(job, folder, ledger, state, done, [] if observe is None else [observe]):
             if watch is not None:
-                watch(job, record)
+                watch(record)
         return _finish(job, folder, ledger, notes, book.together(ledger.job))
     except (BudgetError, RunError) as error:
         unpaid = ledger is None if isinstance(error, BudgetError) else book is None

@@ -151,10 +151,16 @@ class Spec:
     baseline: bool = _f(False, "afterwards, train the same without privacy for comparison", "run")
     device: str = _f("auto", "auto, cpu or cuda", "run")
     memory_gb: float = _f(2.0, "memory for client weights at once", "run")
+    federation: str = _f("simulator", "who runs the clients: simulator, or workers: processes that own them", "run")
+    workers: int = _f(0, "with federation = workers: how many processes, at most one a block (0: one a core)", "run")
+    blocks: int | None = _f(
+        None, "groups of clients computed apart, on which last digits depend (default: 1; workers: 4 or more)", "run"
+    )
     evaluate_every: int | None = _f(
         None, "rounds between two evaluations (default: 1 on public test data, else one at the end)", "run"
     )
     checkpoint_seconds: float = _f(5.0, "least time between two checkpoints", "run")
+    record_views: bool = _f(False, "keep what server and public see of every round, in the private part", "run")
     name: str | None = _f(None, "name of the run folder (default: made from the time)", "run")
     out: str = _f("runs", "folder in which run folders are made", "run")
     ledger: str | None = _f(
@@ -182,6 +188,7 @@ class Spec:
             weight_decay=self.weight_decay,
             warmup=self.warmup,
             without_private=self.without_private,
+            workers=self.workers,
         )
         check.below_one(delta=self.delta)
         if self.delta < LEAST_DELTA:
@@ -191,7 +198,7 @@ class Spec:
         check.fraction(server_data=self.server_data)
         check.count(clients=self.clients, rounds=self.rounds, views=self.views)
         counts = "max_participations", "local_steps", "batch_size", "records_per_user", "clients_per_user"
-        for name in (*counts, "evaluate_every"):
+        for name in (*counts, "evaluate_every", "blocks"):
             if getattr(self, name) is not None:
                 check.count(**{name: getattr(self, name)})
         if self.public_share is not None:
@@ -202,6 +209,7 @@ class Spec:
         check.one_of(("poisson", "fixed"), client_sampling=self.client_sampling)
         check.one_of(("sgd", "momentum", "adam", "rmsprop"), optimizer=self.optimizer)
         check.one_of(("auto", "cpu", "cuda"), device=self.device)
+        check.one_of(("simulator", "workers"), federation=self.federation)
         check.one_of((*FEATURES, "none", None), features=self.features)
         check.one_of(("test", "validation", "tuning", None), evaluate_on=self.evaluate_on)
         check.one_of(("float32", "bfloat16"), precision=self.precision)
@@ -215,6 +223,10 @@ class Spec:
             raise SpecError("give local_steps or local_epochs, not both.")
         if self.batch_size is not None and self.batch_rate is not None:
             raise SpecError("give batch_size or batch_rate, not both.")
+        if self.workers and self.federation != "workers":
+            raise SpecError("workers is the number of processes of federation = workers: set that too.")
+        if self.federation == "workers" and self.device == "cuda":
+            raise SpecError("federation = workers computes on processors: use device = cpu, or federation = simulator.")
         share = {"tuning": self.tuning, "validation": self.validation}.get(self.evaluate_on or "", 1.0)
         if share == 0:
             raise SpecError(

@@ -1,0 +1,66 @@
+"""Whether a record's gradient points where its client's update went: was it in that client?
+
+The attack of a server that reads single clients' rows: the inner product of each row with the direction in which the
+record alone would have moved the model, summed over the rounds. Like the matching of gradients by white-box membership
+attacks (Nasr et al. 2019, arXiv:1812.00910) without a trained attack model. Behind a secure sum there are no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from sordino.attacks.base import Targets
+from sordino.core.errors import SpecError
+from sordino.core.rng import Floats
+from sordino.core.types import Model
+from sordino.core.view import View
+
+__all__ = ["GradientAlignment"]
+
+
+@dataclass(frozen=True)
+class GradientAlignment:
+    model: Model  # the network that is trained: public
+    field: str = "update"  # of the message, which holds what was added to the weights
+
+    name: ClassVar[str] = "gradient-alignment"
+    sees: ClassVar[str] = "server"
+
+    def score(self, views: Sequence[View], targets: Targets) -> Floats:
+        owners, batch = targets.owners, targets.batch
+        alone = replace(batch, sizes=(1,) * len(owners), groups=None)  # every record as a client of its own
+        scores, heard = np.zeros(len(owners)), set()
+        for view in views:
+            ids, rows = self._rows(view)
+            at = {int(client): k for k, client in enumerate(ids)}
+            asked = [r for r, client in enumerate(owners) if client in at]
+            if not asked:
+                continue
+            seeds = [0] * len(owners)
+            steps = -self.model.gradients.sums(view.state.params, alone, None, seeds=seeds)[asked]
+            updates = rows[[at[owners[r]] for r in asked]]
+            lengths = steps.norm(dim=1).clamp(min=1e-12)
+            scores[asked] += ((steps * updates).sum(dim=1) / lengths).double().cpu().numpy()
+            heard |= {owners[r] for r in asked}
+        if missing := set(owners) - heard:
+            raise SpecError(
+                f"{self.name}: no view holds a row of client {min(missing)}. Record more rounds, or ask of others."
+            )
+        return scores
+
+    def _rows(self, view: View) -> tuple[list[int], Tensor]:
+        if view.viewer != self.sees or view.seen is None:
+            raise SpecError(f"{self.name} reads the views of the {self.sees}, not those of the {view.viewer}.")
+        if view.seen.summed or view.seen.ids is None:
+            raise SpecError(
+                f"{self.name} reads single clients' rows and their senders; in round {view.round} the server saw "
+                f"{'a sum' if view.seen.summed else 'rows without senders'} alone, so there is nothing to read."
+            )
+        if self.field not in view.seen.fields:
+            raise SpecError(f"{self.name}: the message has no field {self.field}: {', '.join(view.seen.fields)}.")
+        return view.seen.ids.tolist(), view.seen[self.field]

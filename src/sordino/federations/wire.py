@@ -1,0 +1,61 @@
+"""Objects as bytes between processes; tensors of any type travel as plain memory, without shared files."""
+
+from __future__ import annotations
+
+import io
+import operator
+import pickle
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.core import plugin
+from sordino.core.errors import RunError
+
+UNFIT = (pickle.PicklingError, AttributeError, TypeError, NotImplementedError, RuntimeError)
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type | types.FunctionType) and value.__module__.startswith(plugin.PREFIX):
+            return _of_plugin, (value.__module__, value.__qualname__)
+        if type(value) is not Tensor or value.requires_grad or value.layout is not torch.strided:
+            return NotImplemented
+        held = value.detach().cpu().contiguous()
+        return _tensor, (held.reshape(-1).view(torch.uint8).numpy(), held.dtype, tuple(held.shape))
+
+
+def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    if not data.size:  # without entries there is no memory to read as another type
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(np.array(data, copy=True)).view(dtype).reshape(shape)
+
+
+def packed(value: Any, what: str = "a message") -> bytes:
+    """Return an object as bytes, or say what cannot be sent to another process."""
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer, protocol=5).dump(value)
+    except UNFIT as error:
+        told = " ".join(str(error).split())
+        raise RunError(
+            f"federation = workers must send {what} to other processes, and it cannot be sent ({told}). Define its "
+            "functions and classes at the top level of a module, without lambda, or use federation = simulator."
+        ) from error
+    return buffer.getvalue()
+
+
+def unpacked(data: bytes) -> Any:
+    """Return the object that `packed` wrote."""
+    return pickle.loads(data)  # from a process that this one started, or was started by
+
+
+def _of_plugin(module: str, name: str) -> Any:
+    """Return what a plug-in file defines; its module has no package by which it could be imported."""
+    kind, _, stem = module.removeprefix(plugin.PREFIX).rpartition(".")
+    plugin.load(kind, stem.replace("_", "-"))
+    return operator.attrgetter(name)(sys.modules[module])

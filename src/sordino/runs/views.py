@@ -1,0 +1,131 @@
+"""Views on file: what server and public saw of every round, in the private part of a run folder.
+
+    private/views/000003-server-train.safetensors    one file a look: round, viewer, phase
+    private/views/000003-public.safetensors
+
+Tensors keep their types. `state.*` is the state as a checkpoint has it, `message.*` are the fields of what arrived, and
+`ids`, `weight` and `cohort` stand beside them where the viewer saw them. A round that is played again overwrites.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sordino.core.errors import RunError
+from sordino.core.message import Message
+from sordino.core.types import State
+from sordino.core.view import View
+from sordino.runs.folder import RunFolder, pack, unpack
+from sordino.runs.saved import PARTS, written
+
+VIEWS = "views"
+Observe = Callable[[View], None]  # called with every view of a run; what it is given is the owner's
+
+
+class Recorder:
+    """Writes every view that it is shown to the private part of a run folder."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder, self._round, self._place = folder, 0, 0
+        (folder.private / VIEWS).mkdir(exist_ok=True)
+
+    def __call__(self, view: View) -> None:
+        self._place = self._place + 1 if view.round == self._round else 0
+        self._round = view.round
+        tensors = {f"state.{name}": value for name, value in written(view.state).items()}
+        head: dict[str, Any] = {
+            "viewer": view.viewer,
+            "round": view.round,
+            "phase": view.phase,
+            "place": self._place,
+            "done": view.state.round,
+            "plain": {part: _plain(getattr(view.state, part)) for part in PARTS},
+        }
+        if view.cohort is not None:
+            tensors["cohort"] = torch.tensor(view.cohort, dtype=torch.int64)
+        if view.seen is not None:
+            tensors |= _message(view.seen)
+            head |= {"heavy": view.seen.heavy, "summed": view.seen.summed, "released": sorted(view.seen.released)}
+        held = {
+            name: value.detach().clone() for name, value in tensors.items()
+        }  # a file has no two names for one memory
+        self._folder.write(f"{VIEWS}/{_name(view)}", pack(held, {"head": json.dumps(head)}))
+
+
+def read_views(folder: str | Path, viewer: str = "server") -> list[View]:
+    """Return what a viewer saw of a run whose views were recorded, round by round and phase by phase.
+
+    The variables of methods and algorithms come back as plain dataclasses with the same fields."""
+    place = RunFolder(Path(folder)).private / VIEWS
+    if not place.is_dir():
+        raise RunError(f"{folder} holds no views: the run must be started with record_views = true.")
+    found = []
+    for path in sorted(place.glob(f"*-{viewer}*.safetensors")):
+        try:
+            tensors, metadata = unpack(path)
+            head = json.loads(metadata["head"])
+            if head["viewer"] == viewer:
+                found.append((head["round"], head["place"], _view(head, tensors)))
+        except (RunError, KeyError, ValueError) as error:
+            raise RunError(f"{path} is no sound view of a run: {error}.") from error
+    if not found:
+        raise RunError(f"{folder} holds no views of the {viewer}: those of server and public are recorded.")
+    return [view for _, _, view in sorted(found, key=lambda entry: entry[:2])]
+
+
+def _name(view: View) -> str:
+    return "-".join(filter(None, (f"{view.round:06d}", view.viewer, view.phase))) + ".safetensors"
+
+
+def _plain(variables: Any) -> dict[str, str] | None:
+    """Return which fields of variables are no tensors, and what they are; None: there are no variables."""
+    if variables is None:
+        return None
+    values = {f.name: getattr(variables, f.name) for f in dataclasses.fields(variables)}
+    return {name: type(value).__name__ for name, value in values.items() if not isinstance(value, Tensor)}
+
+
+def _message(seen: Message) -> dict[str, Tensor]:
+    beside = {
+        "weight": seen.weight,
+        "ids": None if seen.ids is None else torch.from_numpy(seen.ids),
+    }
+    fields = {f"message.{name}": value for name, value in seen.fields.items()}
+    return fields | {name: value for name, value in beside.items() if value is not None}
+
+
+def _view(head: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> View:
+    state = State(
+        tensors["state.params"],
+        head["done"],
+        average=tensors.get("state.average"),
+        **{part: _variables(part, head["plain"][part], tensors) for part in PARTS},
+    )
+    cohort = tensors.get("cohort")
+    seen = None
+    if "summed" in head:
+        fields = {k.removeprefix("message."): v for k, v in tensors.items() if k.startswith("message.")}
+        ids = tensors.get("ids")
+        senders = None if ids is None else ids.numpy()
+        released = frozenset(head["released"])
+        seen = Message(fields, tensors.get("weight"), senders, head["heavy"], head["summed"], released)
+    who = None if cohort is None else tuple(cohort.tolist())
+    return View(head["viewer"], head["round"], head["phase"], state, who, seen)
+
+
+def _variables(part: str, plain: Mapping[str, str] | None, tensors: Mapping[str, Tensor]) -> Any:
+    if plain is None:
+        return None
+    prefix = f"state.{part}."
+    values: dict[str, Any] = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    for name, kind in plain.items():
+        values[name] = None if kind == "NoneType" else values[name].item()
+    made = dataclasses.make_dataclass("Variables", [(name, Any) for name in values], frozen=True)
+    return made(**values)
