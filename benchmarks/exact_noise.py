@@ -18,7 +18,7 @@ import torch
 from common import answer
 
 from sordino.core.rng import RowStream, Stream
-from sordino.engines.heap import keep_freed_memory
+from sordino.federations.heap import keep_freed_memory
 from sordino.privacy import rounded_normal
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian

@@ -194,7 +194,7 @@ def all_params() -> dict[str, Param]:
 
 def _described(name: str) -> Mechanism:
     cls = plugin.load(KIND, name)
-    asked = [p for p in inspect.signature(cls.event).parameters.values() if p.name != "self"]
+    asked = [p for p in inspect.signature(cls.event).parameters.values() if p.name not in ("self", "split")]  # a channel splits
     module = sys.modules[cls.__module__]
     if any(p.name == "bounds" for p in asked):
         leaf, summed = getattr(module, f"{cls.__name__}Event"), getattr(module, f"Distributed{cls.__name__}Event", None)
