@@ -16,9 +16,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from common import answer
-from sordino.engines.heap import keep_freed_memory
 
 from sordino.core.rng import RowStream, Stream
+from sordino.federations.heap import keep_freed_memory
 from sordino.privacy import rounded_normal
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian

@@ -194,7 +194,8 @@ def all_params() -> dict[str, Param]:
 
 def _described(name: str) -> Mechanism:
     cls = plugin.load(KIND, name)
-    asked = [p for p in inspect.signature(cls.event).parameters.values() if p.name != "self"]
+    # how many clients share the noise is the channel's business, not an option
+    asked = [p for p in inspect.signature(cls.event).parameters.values() if p.name not in ("self", "split")]
     module = sys.modules[cls.__module__]
     if any(p.name == "bounds" for p in asked):
         leaf, summed = getattr(module, f"{cls.__name__}Event"), getattr(module, f"Distributed{cls.__name__}Event", None)
