@@ -28,7 +28,7 @@ RNG = Stream.research(3)
 ROUND = RNG.at("round", 0)
 WIDE = 20_000
 UPDATE = Release("update", Gaussian(2.0), "client", 0.5)
-STEPS = Release("step", Gaussian(2.0), "record", 1.0, times=3, key="train/noise #")
+STEPS = Release("step", Gaussian(2.0), "client", 1.0, times=3, key="train/noise #")
 
 
 def outlets(*releases, clients=4, **keys):

@@ -132,7 +132,9 @@ def test_a_large_epsilon():
 
 
 def test_float_noise():
-    only(checks.float_noise, parts(), "note", "floating point", "Mironov")
+    assert not found(checks.float_noise, parts())  # exact
+    only(checks.float_noise, parts(method="udp-fl", mechanism="laplace"), "note", "floating point", "Mironov")
+    only(checks.float_noise, parts(method="fed-cdp"), "note", "not known in advance", "Mironov")
     assert not found(checks.float_noise, parts(mode="research"))
 
 

@@ -9,6 +9,7 @@ from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
 from sordino.runs import spec, toml
 from sordino.runs.spec import Spec, from_dict
+from sordino.runs.values import parse
 
 PLUGINS = [(kind, name) for kind in spec.PLUGINS for name in plugin.available(kind)]
 
@@ -192,10 +193,10 @@ def test_to_dict_and_toml_round_trip():
     [("3", int, 3), ("0.5", float, 0.5), ("3", float | None, 3.0), ("x", str | None, "x"), ("true", bool, True)],
 )
 def test_a_flags_text_becomes_a_value(text, hint, value):
-    assert spec.parse("k", text, hint) == value
+    assert parse("k", text, hint) == value
 
 
 @pytest.mark.parametrize(("text", "hint"), [("x", int), ("0.5", int), ("x", float), ("", float | None), ("yes", bool)])
 def test_a_flag_that_is_no_such_value_is_refused(text, hint):
     with pytest.raises(SpecError, match="rate must be"):
-        spec.parse("rate", text, hint)
+        parse("rate", text, hint)

@@ -18,7 +18,7 @@ from problems import CLASSES, FEATURES, federation, job, mlp, same_weights
 from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients
 from sordino.privacy.events import Gaussian, Repeated
-from sordino.runs import build, faults, run, spec, statistics
+from sordino.runs import build, faults, moments, run, spec, statistics
 from sordino.runs.statistics import Standardise
 
 SIZES = (5, 3, 4)
@@ -44,14 +44,17 @@ class Silent:
     def __init__(self, z):
         self.z = z
 
-    def add(self, rows, rng):
+    def event(self, split=1):
+        return Gaussian(self.z)
+
+    def apply(self, rows, rng, use):
         Silent.seen.append((rows.value.clone(), rows.bound, self.z, len(rng.ids)))
         return rows.value
 
 
 def pre_noise(made, monkeypatch):
     Silent.seen = []
-    monkeypatch.setattr(statistics, "Gaussian", Silent)
+    monkeypatch.setattr(moments, "Gaussian", Silent)
     statistics._noisy(made)
     return Silent.seen
 
@@ -73,7 +76,8 @@ def test_one_unit_moves_the_sums_by_at_most_what_is_noised(method, unit, monkeyp
         for value in (1e30, -1e30, 2.0, -2.0, 0.0):
             x = base.clone()
             x[of == u] = value
-            ((after, _, _, rows),) = pre_noise(replace(job, clients=clients(x)), monkeypatch)
+            job.federation.data = clients(x)
+            ((after, _, _, rows),) = pre_noise(job, monkeypatch)
             found.append(after)
         assert rows == (1 if central else 3)
         nothing = found[-1]  # a unit of zeros adds nothing: as if it were not there

@@ -30,6 +30,7 @@ from sordino.runs.bill import Bill, bill
 from sordino.runs.boundary import check_file, public_reason
 from sordino.runs.compare import Cell, News
 from sordino.runs.folder import RunFolder
+from sordino.runs.values import parse
 
 OURS = (*comparing.CHOSEN, "baseline")  # flags of `sordino run` that mean something else here, or nothing
 
@@ -67,9 +68,9 @@ def compare(
     board = Board(quiet=as_json)
     with board.console.status("Checking all runs ..."):
         chosen = _names("methods", methods)
-        budgets = [spec.parse("epsilon", text, float) for text in _names("epsilon", epsilons)]
-        found = comparing.cells(chosen, budgets, spec.parse("seeds", seeds, int), _common(flags), _own(own, chosen))
-        workers = spec.parse("jobs", jobs, int)
+        budgets = [parse("epsilon", text, float) for text in _names("epsilon", epsilons)]
+        found = comparing.cells(chosen, budgets, parse("seeds", seeds, int), _common(flags), _own(own, chosen))
+        workers = parse("jobs", jobs, int)
         if workers < 1:
             raise SpecError(f"jobs must be at least 1, not {workers}.")
         sketched = comparing.sketch(found)
@@ -117,7 +118,7 @@ def _names(what: str, text: str) -> list[str]:
 
 def _common(flags: dict[str, Any]) -> dict[str, Any]:
     given = {k: v for k, v in flags.items() if v is not None}
-    return {k: v if isinstance(v, bool) else spec.parse(k, v, FLAGS[k][0]) for k, v in given.items()}
+    return {k: v if isinstance(v, bool) else parse(k, v, FLAGS[k][0]) for k, v in given.items()}
 
 
 def _own(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -133,7 +134,7 @@ def _own(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, An
             raise SpecError(f"set {text}: {method} is not among the methods that are compared: {', '.join(methods)}.")
         if key in out.setdefault(method, {}):
             raise SpecError(f"set gives {method}.{key} twice.")
-        out[method][key] = spec.parse(key, value.strip(), _hint(method, key))
+        out[method][key] = parse(key, value.strip(), _hint(method, key))
     return out
 
 

@@ -16,8 +16,8 @@ from sordino.experiments import curves, page, pictures
 from sordino.experiments import run as running
 from sordino.experiments.base import Experiment, Outcome
 from sordino.report import figures
-from sordino.runs import spec
 from sordino.runs.folder import RunFolder
+from sordino.runs.values import parse
 
 RESULTS = Path("docs/results")
 
@@ -132,7 +132,7 @@ def _overrides(texts: tuple[str, ...]) -> dict[str, Any]:
             near = get_close_matches(key, FLAGS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else " `sordino init` lists them all."
             raise SpecError(f"set {text}: unknown key {key!r}.{hint}")
-        out[key] = spec.parse(key, value.strip(), FLAGS[key][0])
+        out[key] = parse(key, value.strip(), FLAGS[key][0])
     return out
 
 

@@ -22,6 +22,7 @@ from sordino.runs.build import from_spec
 from sordino.runs.describe import describe
 from sordino.runs.job import Job
 from sordino.runs.run import Result, execute, resume_spec, summary, without_privacy
+from sordino.runs.values import parse
 
 
 def all_flags() -> dict[str, tuple[Any, str]]:
@@ -78,7 +79,7 @@ def run(file: Path | None, as_json: bool, **flags: Any) -> None:
     values: dict[str, Any] = spec.read(file) if file is not None else {}
     given = {name: value for name, value in flags.items() if value is not None}
     hints = _hints(values | given)
-    values |= {k: v if isinstance(v, bool) else spec.parse(k, v, hints[k]) for k, v in given.items()}
+    values |= {k: v if isinstance(v, bool) else parse(k, v, hints[k]) for k, v in given.items()}
     wanted = spec.from_dict(values)
     _go(lambda: from_spec(wanted), None, as_json)
 

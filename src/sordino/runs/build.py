@@ -12,9 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.algorithms.base import Algorithm
-from sordino.core.errors import DataError, RunError, SpecError
-from sordino.core.message import Message
+from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
@@ -28,17 +26,17 @@ from sordino.federations.workers import Workers
 from sordino.gradients.engine import Gradients
 from sordino.methods import pricing
 from sordino.methods.augment import augment
-from sordino.methods.base import Local, Method, Plan, Public, started
+from sordino.methods.base import Method, Plan, Public, started
 from sordino.models import losses
 from sordino.models.validate import fix, validate
-from sordino.privacy import price, trust
-from sordino.privacy.samplers import FixedSize, Poisson, Sampler
+from sordino.privacy import price
 from sordino.runs import assumptions, evaluation, exactness, facts, held_out, legal, noise, returned, statistics
 from sordino.runs.evaluation import Evaluation
 from sordino.runs.fingerprint import digests
 from sordino.runs.held_out import HeldOut
 from sordino.runs.job import Job, Owner
 from sordino.runs.mode import settled
+from sordino.runs.planning import plan_of
 from sordino.runs.prepare import Kept, Prepared, device_of, prepare
 from sordino.runs.spec import Spec
 
@@ -131,12 +129,12 @@ def build(
     whole, wanted = held, evaluation.asked(spec, method, held, pair is not None, own_file)
     held, kept_out, left = held_out.split(spec, method, whole, wanted)
     known = facts.of_clients(held)
-    plan, viewer = _plan(spec, method, known, model.layout)
+    plan, viewer = plan_of(spec, method, known, model.layout)
     found, once, apart = held_out.releases(spec, method, plan, wanted, kept_out, first.x[0].numel())
     if wanted.held_out and not found.held_out:  # its figure would say nothing: all records are trained on
         held, kept_out, left = held_out.split(spec, method, whole, found)
         known = facts.of_clients(held)
-        plan, viewer = _plan(spec, method, known, model.layout)
+        plan, viewer = plan_of(spec, method, known, model.layout)
     if owners is not None and len(left) < whole.count:
         place = np.full(whole.count, -1, dtype=np.int64)
         place[left] = np.arange(len(left))
@@ -304,102 +302,3 @@ def _check_classes(module: nn.Module, held: Any, x: Tensor, test: tuple[Tensor, 
     if test is not None:
         check_labels(test[1], outputs, "the test data")
     return LazyClients(held.count, held.records, held.make, outputs) if isinstance(held, LazyClients) else held
-
-
-def _sampler(spec: Spec, population: int) -> Sampler:
-    if spec.client_sampling == "fixed" and spec.client_rate < 1:
-        return FixedSize(max(1, round(spec.client_rate * population)))
-    return Poisson(spec.client_rate)
-
-
-def _plan(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[Plan, str]:
-    """Return the public plan, by public facts of the data alone, and the viewer that the budget is meant against."""
-    by_user = spec.unit == "user" and method.viewer == "server"  # users are what is drawn and counted
-    if spec.unit == "user" and known.users is None:
-        raise DataError("unit = user, but the clients do not say whose a record is: give users (one number a record).")
-    if spec.unit == "user" and (most := known.spread) > spec.clients_per_user:
-        raise DataError(
-            f"some user's records lie in {most} clients, and clients_per_user = {spec.clients_per_user}. "
-            "Raise it, or bound the users' contributions."
-        )
-    counts = known.sizes(by_user)
-    sizes = tuple(np.unique(counts).tolist())
-    what = "users" if by_user else "records"
-    noisy_steps = method.private and method.noisy_steps  # whose cost is that of the smallest client
-    if noisy_steps and spec.batch_size is not None and spec.batch_size > min(sizes):
-        raise SpecError(
-            f"batch_size {spec.batch_size} is larger than the smallest client's {min(sizes)} {what}. "
-            "Use a smaller batch_size, or batch_rate."
-        )
-    algorithm: Algorithm = spec.algorithm_object()
-    local = algorithm.local(_local(spec))
-    if algorithm.plain_sgd and local.optimizer != "sgd":
-        raise SpecError(
-            f"{spec.algorithm} holds for plain local SGD steps: use optimizer = sgd, not {local.optimizer}."
-        )
-    algorithm.check_steps(min(local.count(n) for n in sizes))
-    law = spec.stragglers()
-    law.require(known.population, spec.rounds)
-    if law.late and spec.client_sampling == "fixed" and spec.client_rate < 1:
-        raise SpecError("late answers with cohorts of a fixed size have no accounting: use client_sampling = poisson.")
-    if algorithm.mirrored and (law.late or law.dropout[0] != law.dropout[1]):
-        raise SpecError(
-            f"{spec.algorithm} needs every answer to count once and fully: use late = 0 and one dropout for all."
-        )
-    steps = np.array([law.mean_steps(local.count(int(n))) for n in counts])
-    plan = Plan(
-        rounds=spec.rounds,
-        population=known.population,
-        sampler=_sampler(spec, known.population),
-        algorithm=algorithm,
-        local=local,
-        max_participations=spec.max_participations,
-        sizes=sizes,
-        mean_client=float(counts.mean()),
-        mean_steps=float((steps * counts).sum() / max(1, counts.sum())),
-        server_lr=algorithm.server_lr if spec.server_lr is None else spec.server_lr,
-        stragglers=law,
-        unit=spec.unit,
-        clients_per_user=spec.clients_per_user,
-        epsilon=spec.epsilon,
-        delta=spec.delta,
-        channel=spec.channel_object(),
-        colluders=trust.viewer(spec.viewer or method.viewer).colluders,
-        capped=spec.budgets is not None and not method.own_noise,
-        dim=layout.dim,
-        layers=len(layout.layers()),
-    )
-    if not {spec.channel, getattr(plan.channel, "like", "")} & set(method.channels):
-        raise SpecError(f"{spec.method} does not go with channel = {spec.channel}: use {', '.join(method.channels)}.")
-    if method.reads == "rows" and not plan.channel.shows_rows:
-        raise SpecError(f"{spec.method} reads single clients' rows, and channel = {spec.channel} shows none.")
-    if not law.none:  # a channel that carries no weights says so before anything is spent
-        weight = torch.from_numpy(law.weights(np.array(law.dropout)))
-        try:
-            plan.channel.seal(Message({"row": weight[:, None]}, weight, released=frozenset(["row"])), (0, 1))
-        except RunError as error:
-            raise SpecError(f"channel = {spec.channel} does not go with these stragglers: {error}") from error
-    if spec.channel != "direct" and plan.colluders >= plan.population:
-        raise SpecError(f"viewer {spec.viewer}: of {plan.population} clients at least one must be honest.")
-    method.require(plan)
-    returned.check_releases(spec, method, plan)
-    return plan, spec.viewer or method.viewer
-
-
-def _local(spec: Spec) -> Local:
-    no_batch = spec.batch_size is None and spec.batch_rate is None
-    local = Local(
-        steps=spec.local_steps if spec.local_epochs is None else None,
-        epochs=spec.local_epochs,
-        batch_size=spec.batch_size,
-        batch_rate=1.0 if no_batch else spec.batch_rate,
-        optimizer=spec.optimizer,
-        learning_rate=0.1 if spec.learning_rate is None else spec.learning_rate,
-        momentum=spec.momentum,
-        weight_decay=spec.weight_decay,
-        schedule=spec.schedule,
-        warmup=spec.warmup,
-        augment=spec.augment,
-        views=spec.views,
-    )
-    return replace(local, steps=1) if local.steps is None and local.epochs is None else local

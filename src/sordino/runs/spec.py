@@ -11,7 +11,6 @@ import inspect
 import json
 import re
 import tomllib
-import types
 import typing
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -23,6 +22,7 @@ from sordino.core import check, plugin
 from sordino.core.errors import SpecError
 from sordino.methods.stragglers import Stragglers
 from sordino.privacy import trust
+from sordino.runs.values import typed
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
@@ -171,7 +171,7 @@ class Spec:
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(Spec)
         for f in fields():
-            _typed(f.name, getattr(self, f.name), hints[f.name])
+            typed(f.name, getattr(self, f.name), hints[f.name])
         for name in (
             "epsilon",
             "learning_rate",
@@ -350,7 +350,7 @@ def from_dict(values: dict[str, Any]) -> Spec:
         if key in known:
             plain[key] = value
         elif key in own:
-            options[key] = _typed(key, value, own[key])
+            options[key] = typed(key, value, own[key])
         else:
             raise SpecError(_unknown(key, [name for _, name in chosen], known | own.keys()))
     return Spec(**plain, options=tuple(sorted(options.items())))
@@ -380,31 +380,3 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path} is not valid TOML: {error}") from error
-
-
-def _typed(name: str, value: Any, hint: Any) -> Any:
-    """The value, if it is of the field's type; whole numbers pass for numbers, booleans do not."""
-    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and type(None) in allowed:
-        return None
-    for kind in allowed:
-        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return value
-        if kind is int and isinstance(value, int) and not isinstance(value, bool):
-            return value
-        if kind in (str, bool) and isinstance(value, kind):
-            return value
-    wanted = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
-    raise SpecError(f"{name} must be {wanted[allowed[0]]}, not {value!r}.")
-
-
-def parse(name: str, text: str, hint: Any) -> Any:
-    """A flag's text -> a value of the field's type."""
-    kind = next(k for k in (typing.get_args(hint) or (hint,)) if k is not type(None))
-    try:
-        if kind is bool:
-            return {"true": True, "false": False}[text.lower()]
-        return kind(text)
-    except (ValueError, KeyError) as error:
-        wanted = {float: "a number", int: "a whole number", bool: "true or false"}[kind]
-        raise SpecError(f"{name} must be {wanted}, not {text!r}.") from error
