@@ -61,6 +61,12 @@ def test_a_field_that_is_none_is_left_out_and_may_come_later():
     same(restored("method", fresh(), flat("method", later()), CPU), later())  # where a fresh state has none yet
 
 
+def test_a_field_may_become_none():
+    gone = replace(later(), vector=None, number=None)
+    back = restored("method", fresh(), flat("method", gone), CPU)
+    assert back.vector is None and back.number is None and back.count == later().count
+
+
 def test_plain_numbers_are_plain_again():
     back = restored("method", fresh(), flat("method", later()), CPU)
     assert (type(back.number), type(back.count), type(back.on)) == (float, int, bool)

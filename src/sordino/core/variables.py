@@ -15,19 +15,22 @@ from torch import Tensor
 
 from sordino.core.errors import RunError
 
+NONE = "?"  # behind the name of a field that is None
+
 
 def flat(name: str, state: Any) -> dict[str, Tensor]:
-    """Return the fields of a state as tensors under `name.field`; a field that is None is left out."""
+    """Return the fields of a state as tensors under `name.field`; under `name.field?`, empty, where a field is None."""
     if state is None:
         return {}
     fields = {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
-    return {f"{name}.{key}": _tensor(value) for key, value in fields.items() if value is not None}
+    return {f"{name}.{key}{NONE if value is None else ''}": _tensor(value) for key, value in fields.items()}
 
 
 def restored(name: str, fresh: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
     """Return `fresh` with the values that `flat` wrote down under that name."""
     prefix = f"{name}."
-    saved = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    saved = {key.removesuffix(NONE): None if key.endswith(NONE) else value for key, value in found.items()}
     known = set() if fresh is None else {f.name for f in dataclasses.fields(fresh)}
     if strange := set(saved) - known:
         raise RunError(
@@ -36,17 +39,18 @@ def restored(name: str, fresh: Any, tensors: Mapping[str, Tensor], device: torch
         )
     if fresh is None:
         return None
-    values = {key: _value(getattr(fresh, key), saved[key], device) if key in saved else None for key in known}
-    required = [f.name for f in dataclasses.fields(fresh) if getattr(fresh, f.name) is not None]
-    if missing := [key for key in required if values[key] is None]:
+    if missing := sorted(known - set(saved)):
         raise RunError(
             f"the checkpoint lacks {prefix}{missing[0]}: it was written by another version or method. Resume it with "
             "that one, or start anew."
         )
+    values = {k: None if v is None else _value(getattr(fresh, k), v, device) for k, v in saved.items()}
     return dataclasses.replace(fresh, **values)
 
 
 def _tensor(value: Any) -> Tensor:
+    if value is None:
+        return torch.zeros(0)
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool):

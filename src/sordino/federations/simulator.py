@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.core.errors import DataError
+from sordino.core.errors import DataError, RunError
 from sordino.core.message import Message, together
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Clients, Model, State
@@ -207,7 +207,10 @@ def chunks(cohort: Ints, model: Model, memory: float) -> list[Ints]:
 def fresh(method: Method, state: State, clients: int, plan: Plan) -> Own:
     """Return what clients keep before their first round: the algorithm's rows, the method's fields, the meter."""
     rows = plan.algorithm.keeps(state, clients)
-    found = ({ALGORITHM: rows} if rows.shape[1] else {}) | method.keeps(state, clients, plan)
+    fields = method.keeps(state, clients, plan)
+    if taken := [name for name in fields if name in (ALGORITHM, SPENT) or name.split(" ")[0] == LATE.strip()]:
+        raise RunError(f"what clients keep may not be called {taken[0]!r}: that name is the federation's own.")
+    found = ({ALGORITHM: rows} if rows.shape[1] else {}) | fields
     if any(r.total is not None and r.where == "client" for r in method.releases(plan)):
         found[SPENT] = torch.zeros(clients, dtype=torch.float64)
     return found

@@ -21,6 +21,7 @@ from sordino.core.rng import Ints, RowStream, Stream
 from sordino.privacy.clip import Bounded, clip_rows
 from sordino.privacy.release import Release, Unproven, Use
 
+ROUNDED = 2.0**-22  # of a multiplier: what rounding to 32 bits may take from it
 SLACK = 1e-9  # of a bound or a budget: what rounding may add to it
 NUMBERED = re.compile(r"(.*) (#|\d+)$")
 
@@ -210,10 +211,15 @@ class Outlet:
 
     def _enough(self, multiplier: Tensor) -> None:
         declared = self.release.multiplier
-        if isinstance(self.release.mechanism, Unproven) or declared is None or not len(multiplier):
+        if isinstance(self.release.mechanism, Unproven) or not len(multiplier):
             return
+        if declared is None:
+            raise RunError(
+                f"the release {self.release.name} has no noise multiplier to compare a client's own with: declare a "
+                "mechanism that has one, or let all clients use the declared noise."
+            )
         least = float(multiplier.min())
-        if not least >= declared * (1 - 1e-6):  # also where it is no number
+        if not least >= declared * (1 - ROUNDED):  # also where it is no number
             raise RunError(
                 f"the release {self.release.name} declares a noise multiplier of {declared:.6g}; its outlet was asked "
                 f"for {least:.6g}, which is less noise than was paid for."

@@ -92,6 +92,11 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
             plan.channel.seal(Message({"row": weight[:, None]}, weight, released=frozenset(["row"])), (0, 1))
         except RunError as error:
             raise SpecError(f"channel = {spec.channel} does not go with these stragglers: {error}") from error
+    if law.late and method.viewer == "public" and not plan.channel.shows_rows:
+        raise SpecError(
+            f"late answers of {spec.method} may exceed the bound of the round they arrive in, and channel = "
+            f"{spec.channel} shows no row to clip again: use late = 0."
+        )
     if spec.channel != "direct" and plan.colluders >= plan.population:
         raise SpecError(f"viewer {spec.viewer}: of {plan.population} clients at least one must be honest.")
     method.require(plan)

@@ -188,6 +188,10 @@ class Checked:
             raise self._wrong(verb, "a State", found)
         if found.params.shape != before.params.shape:
             raise self._wrong(verb, f"a State with params {list(before.params.shape)}", found.params)
+        for part in ("method", "algorithm"):
+            if type(getattr(found, part)) is not type(getattr(before, part)):
+                wanted = f"a State whose {part} is a {type(getattr(before, part)).__name__}, as it was"
+                raise self._wrong(verb, wanted, getattr(found, part))
         return found
 
     def _wrong(self, verb: str, wanted: str, found: Any, more: str = "") -> SordinoError:
