@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -298,6 +298,80 @@ class WrongDraw(Steps):
         return (Release("gradient", Gaussian(plan.z), "record", CLIP, times=self.times(plan), draw=Draw(0.5)),)
 
 
+@dataclass(frozen=True)
+class Known:
+    """What a server knows beside the model."""
+
+    norms: torch.Tensor
+    level: float = 1.0
+
+
+@dataclass(frozen=True)
+class Trusted(Sound):
+    """The server is trusted with clipped updates and adds the noise; a field made of them goes along without any."""
+
+    viewer: ClassVar[str] = "public"
+
+    def releases(self, plan, round=0, state=None):
+        return (Release("update", Gaussian(plan.z), "client", CLIP, where="server"),)
+
+    def sent(self, update, state, site):
+        clipped = site.out["update"](update)
+        return Message({"update": clipped, "norm": clipped.norm(dim=1, keepdim=True)})
+
+
+@dataclass(frozen=True)
+class Louder(Trusted):
+    """What the server adds noise to is made longer behind the outlet, where torch does not count it."""
+
+    def sent(self, update, state, site):
+        clipped = site.out["update"](update)
+        clipped.data *= 100.0
+        return Message({"update": clipped})
+
+
+@dataclass(frozen=True)
+class Notes(Sound):
+    """A list on the class carries norms from the clients to the server."""
+
+    norms: ClassVar[list[float]] = []
+
+    def sent(self, update, state, site):
+        self.norms.append(float(update.norm()))
+        return super().sent(update, state, site)
+
+    def merge(self, state, seen, plan):
+        after = super().merge(state, seen, plan)
+        return replace(after, params=state.params + self.norms[-1] * (after.params - state.params))
+
+
+@dataclass(frozen=True)
+class Written(Sound):
+    """Clients write into the public state."""
+
+    def variables(self, state, layout, plan):
+        return Known(torch.zeros(plan.rounds))
+
+    def sent(self, update, state, site):
+        state.method.norms[state.round] = update.norm()
+        return super().sent(update, state, site)
+
+
+@dataclass(frozen=True)
+class Quieter(Sound):
+    """Noise follows the state, and no total covers the run."""
+
+    def variables(self, state, layout, plan):
+        return Known(torch.zeros(1))
+
+    def releases(self, plan, round=0, state=None):
+        level = 1.0 if state is None else state.method.level
+        return (Release("update", Gaussian(plan.z * level), "client", CLIP),)
+
+    def merge(self, state, seen, plan):
+        return replace(super().merge(state, seen, plan), method=Known(torch.zeros(1), 0.5))
+
+
 REFUSED = [
     (ForgottenNoise, "the release update was declared and its outlet was never used"),
     (RawInstead, "the field update follows the clients' records past the outlets"),
@@ -326,4 +400,9 @@ REFUSED = [
     (SaysLinear, "the field update is not what one use of an outlet gave, times one factor for all clients"),
     (OwnFactors, "`linear` says that noise adds up in a sum of messages, and the field update is not"),
     (Overlapping, "one unit moves the outlets odd and even, whose parts of the data were declared to be disjoint"),
+    (Trusted, "the field norm is made of what the server is trusted with, and no noise is declared for it"),
+    (Louder, "rows of update have norm"),
+    (Notes, "`merge` (or `between`) gives another state"),
+    (Written, "train writes into the state, which is public"),
+    (Quieter, "what a round costs follows the state, which only a `total` for the run allows"),
 ]

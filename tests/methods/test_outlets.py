@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from sordino.federations.simulator import SPENT, Simulator
 from sordino.methods.base import Method, started
 from sordino.methods.outlets import Outlets, received
 from sordino.privacy.clip import Bounded, clip_rows
+from sordino.privacy.events import Gaussian as GaussianEvent
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.mechanisms.tree import Tree
 from sordino.privacy.release import Release, Unproven
@@ -246,8 +248,10 @@ def test_a_client_with_less_budget_is_metered_by_its_own_total():
     out = outlets(POOLED, own=column(1.0, 2.0), base=1.0, clients=2, spent=torch.zeros(2).double())
     out["step"](zeros(2))  # both at twice their own multiplier
     assert out.spent.tolist() == pytest.approx([0.25, 0.25])
-    with pytest.raises(RunError, match=r"to 1\.25 times the total"):
-        out["step"](zeros(2), multiplier=column(2.0, 2.0))  # the declared noise: all of the second one's budget
+    with pytest.raises(RunError, match=r"0\.5 times a client's, which is less noise"):
+        out["step"](zeros(2), multiplier=column(2.0, 2.0))  # the run's noise is not the second one's
+    out["step"](zeros(2), multiplier=column(2.0, 8.0))
+    assert out.spent.tolist() == pytest.approx([0.5, 0.3125])
 
 
 def test_of_parts_of_the_data_the_dearest_counts():
@@ -384,3 +388,31 @@ def test_weights_count_in_whether_a_late_row_exceeds():
     rows = torch.tensor([[0.8, 0.0], [0.0, 0.1]])
     assert torch.allclose(heard(rows, torch.tensor([0.5, 1.0])), torch.tensor([0.4, 0.1]), atol=1e-6)  # 0.4 fits
     assert torch.allclose(heard(rows, torch.tensor([0.9, 1.0])), torch.tensor([0.45, 0.1]), atol=1e-5)
+
+
+def test_no_noise_is_drawn_twice_whatever_the_keys_are():
+    """A use of its own for every draw of one path: without #, of two releases with one key, and past the method."""
+    twice = replace(STEPS, key="", mechanism=Gaussian(1.0))
+    out = outlets(twice)
+    draws = [out["step"](zeros()) for _ in range(3)]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(draws, 2))
+    alike = [replace(UPDATE, name=name, key="noise") for name in ("one", "two")]
+    out = outlets(*alike)
+    assert not torch.equal(out["one"](zeros()), out["two"](zeros()))
+    named = outlets(replace(UPDATE, name="train", mechanism=Gaussian(2.0)))["train"](zeros())
+    assert not torch.allclose(named, RNG.rows(range(4)).at("train").normal(5, like=zeros()))
+
+
+def test_clients_with_budgets_need_noise_that_can_follow_them():
+    class Fixed:
+        def apply(self, x, rng, use):
+            return x.value
+
+        def event(self, split=1):
+            return GaussianEvent(1.0)
+
+    own = column(1.0, 3.0, 1.0, 1.5)
+    with pytest.raises(RunError, match="has no noise multiplier that could follow them"):
+        outlets(replace(UPDATE, mechanism=Fixed()), own=own, base=1.0)["update"](zeros())
+    with pytest.raises(RunError, match="less noise than was paid for"):  # the run's noise is not the second one's
+        outlets(own=own, base=1.0)["update"](zeros(), multiplier=column(2.0, 2.0, 2.0, 3.0))

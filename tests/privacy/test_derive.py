@@ -18,6 +18,7 @@ from sordino.privacy.events import Composed, Cost, Event, FixedSize, NonPrivate,
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.mechanisms.laplace import LaplaceEvent
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponseEvent
+from sordino.privacy.mechanisms.tree import Tree
 from sordino.privacy.release import Draw, Release, Unproven
 from sordino.privacy.samplers import FixedSize as FixedCohort
 from sordino.privacy.samplers import Poisson
@@ -138,11 +139,25 @@ def test_cohorts_of_a_fixed_size_replace_a_client_and_double_the_shift(where):
     assert {c.relation for c in found} == {"replace"} and found[-1].event == G(Z / 2)
 
 
-def test_records_that_a_trusted_server_protects_are_not_drawn_themselves():
-    """A record comes with its client and the others there: its draw shows, whoever adds the noise."""
-    _, public = costs([update(unit="record", where="server")], replace(DIRECT, sampler=Poisson(0.5)))
-    assert public.draw == "inside"
-    assert price.total(public, "public", Poisson(0.5), 8, 5, 5) == (Repeated(Visible(G(Z), 0.5), 5),)
+def test_a_server_that_clips_whole_rows_protects_no_record():
+    """Removing one record may turn a clipped row round: it moves by two bounds, where one is priced."""
+    with pytest.raises(SpecError, match="covers whole rows"):
+        costs([update(unit="record", where="server")], replace(DIRECT, sampler=Poisson(0.5)))
+
+
+def test_two_releases_of_drawn_records_have_no_price_in_one_phase():
+    """They may be of one batch: a record that is drawn is then in both."""
+    drawn = [gradient(name=n, times=1, draw=Draw(0.1)) for n in ("one", "two")]
+    with pytest.raises(SpecError, match="one and two are both of drawn units"):
+        costs(drawn, DIRECT)
+    assert costs([drawn[0], replace(drawn[1], draw=Draw())], DIRECT)
+
+
+def test_a_total_bounds_only_what_adds_up_by_squares():
+    with pytest.raises(SpecError, match="adds up by squares"):
+        whole([gradient(mechanism=Of(LaplaceEvent(4.0)), total=Of(LaplaceEvent(1.0)))], DIRECT)
+    with pytest.raises(SpecError, match="correlated over the rounds"):
+        whole([update(where="server", total=Gaussian(1.0))], DIRECT)
 
 
 def test_noise_of_both_is_not_hidden_by_the_draw():
@@ -242,10 +257,12 @@ def test_all_releases_must_share_one_total():
 
 
 def test_the_total_of_a_server_is_seen_by_the_public_and_doubled_by_fixed_cohorts():
-    pooled = [update(where="server", total=Gaussian(1.0))]
+    tree = Tree(2.0, rounds=4)
+    level = tree.event().noise_multiplier
+    pooled = [update(where="server", mechanism=tree, total=tree)]
     server, public = whole(pooled, DIRECT)
-    assert (server.event, public.event) == (NonPrivate(TRUSTED), G(1.0))
-    assert whole(pooled, replace(DIRECT, sampler=FixedCohort(4)))[1].event == G(0.5)
+    assert (server.event, public.event) == (NonPrivate(TRUSTED), G(level))
+    assert whole(pooled, replace(DIRECT, sampler=FixedCohort(4)))[1].event == G(level / 2)
 
 
 @pytest.mark.parametrize("copies", [1, 3])
@@ -254,8 +271,9 @@ def test_the_total_of_a_user_is_paid_by_all_its_clients(copies):
     setting = replace(DIRECT, copies=copies)
     (inside,) = whole([gradient(unit="user", total=Gaussian(1.0))], setting)
     assert parts(inside.event) == {G(1.0): copies}
-    _, public = whole([update(unit="user", where="server", total=Gaussian(1.0))], setting)
-    assert public.event == G(1.0 / (2 * copies))
+    tree = Tree(2.0, rounds=4)
+    _, public = whole([update(unit="user", where="server", mechanism=tree, total=tree)], setting)
+    assert public.event == G(tree.event().noise_multiplier / (2 * copies))
 
 
 # --- parts of the data, paper forms, mistakes

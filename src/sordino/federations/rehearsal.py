@@ -19,16 +19,19 @@ multipliers and totals are therefore checked in every real round as well (method
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sordino.core.errors import RunError, SordinoError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import Batch, State
+from sordino.core.variables import flat
 from sordino.federations.base import Work
 from sordino.federations.replay import Passage, Passages, Recorder, Records, affine, length, often, same
 from sordino.federations.simulator import answer
@@ -60,7 +63,8 @@ class Rehearsal:
     def __init__(self, name: str, work: Work, cast: Cast) -> None:
         self.name, self.work, self.cast = name, work, cast
         self.rng = Stream.research(0).at("rehearsal")
-        self._stores = {"first": Store(), "other": Store(), "changed": Store()}  # what clients keep in each play
+        # what clients keep in each play
+        self._stores = {name: Store() for name in ("first", "other", "beside", "changed")}
 
     def run(self, laws: bool = True) -> None:
         """Play the first and the last round of the plan; the first thing that must not be is one error.
@@ -72,33 +76,63 @@ class Rehearsal:
             state = replace(state, round=number)
             if method.over(state, plan):
                 break
+            self._as_planned(state)
             rng = self.rng.at("round", number)
             for phase in method.phases:
                 message, passages = self.play("first", self.cast.first, phase, state)
+                after = self._after(phase, message, state, rng)
                 if laws:
-                    self._same(message, passages, *self.play("other", self.cast.other, phase, state, passages), number)
+                    again = self.play("other", self.cast.other, phase, state, passages)
+                    self._same(message, passages, *again, number)
+                    self._same_state(after, self._after(phase, again[0], state, rng))
+                    self._beside(message, phase, state, passages)
                     self._adds_up(message, passages)
                     changed = self.play("changed", self.cast.changed, phase, state, passages)[1]
                     self._moves(passages, changed, number)
-                releases = [r for r in pricing.declared(method, plan, number, state) if r.phase == phase]
-                with self._named():
-                    sealed = plan.channel.seal(message, self.cast.ids)
-                arrived = plan.channel.carry(sealed, rng.at("channel", phase))
-                seen = received(arrived, releases, number, rng, self.rng)
-                if phase != method.phases[-1]:
-                    state = replace(method.between(phase, state, seen, plan), round=number)
-            method.noise(state, plan)
-            state = method.merge(state, seen, plan.merging(rng))
-            method.decided(state, plan)
+                state = after
+
+    def _as_planned(self, state: State) -> None:
+        """Refuse noise that follows the state where no total covers the run."""
+        method, plan = self.work.method, self.work.plan
+        if pricing.whole(method, plan) is None and pricing.costs(method, plan, state.round, state) != pricing.costs(
+            method, plan, state.round
+        ):
+            raise RunError(
+                f"{self.name}: what a round costs follows the state, which only a `total` for the run allows. Let "
+                "bounds follow what was released, and noise the plan."
+            )
+
+    def _after(self, phase: str, message: Message, state: State, rng: Stream) -> State:
+        """Return the state after a phase: carried, with a trusted server's noise, handed to `between` or `merge`."""
+        method, plan, number = self.work.method, self.work.plan, state.round
+        releases = [r for r in pricing.declared(method, plan, number, state) if r.phase == phase]
+        with self._named():
+            sealed = plan.channel.seal(message, self.cast.ids)
+        arrived = plan.channel.carry(sealed, rng.at("channel", phase))
+        seen = received(arrived, releases, number, rng, self.rng)
+        if phase != method.phases[-1]:
+            return replace(method.between(phase, state, seen, plan), round=number)
+        method.noise(state, plan)
+        after = method.merge(state, seen, plan.merging(rng))
+        method.decided(after, plan)
+        return after
 
     def play(
-        self, which: str, batch: Batch, phase: str, state: State, earlier: Passages | None = None
+        self,
+        which: str,
+        batch: Batch,
+        phase: str,
+        state: State,
+        earlier: Passages | None = None,
+        at_server: bool = True,
     ) -> tuple[Message, Passages]:
         """Play one phase with some records; return what was sent and what passed the outlets."""
-        recorder, rng = Recorder(self.name, earlier), self.rng.at("round", state.round).at("clients")
-        data, ids = Records(batch), np.array(self.cast.ids)
+        recorder, rng = Recorder(self.name, earlier, at_server), self.rng.at("round", state.round).at("clients")
+        data, ids, public = Records(batch), np.array(self.cast.ids), copy.deepcopy(state)
         with self._named():
             message = answer(self.work, self._stores[which], data, CPU, phase, state, ids, rng, recorder)
+        if not _alike(public, state):
+            raise RunError(f"{self.name}: train writes into the state, which is public. Send what clients found.")
         for place, before in (earlier or {}).items():
             if len(recorder.passages.get(place, ())) != len(before):
                 raise RunError(often(self.name, place[0]))
@@ -140,6 +174,28 @@ class Rehearsal:
                 f"{self.name}: {later}the weights of a message follow the clients' records, and they are public. Take "
                 "them from the sizes of clients or from the plan, or release them through an outlet."
             )
+
+    def _same_state(self, first: State, other: State) -> None:
+        """Refuse a server that knows more than the messages: they were the same bit for bit."""
+        if not _alike(first, other):
+            raise RunError(
+                f"{self.name}: with other records and the same messages `merge` (or `between`) gives another state: "
+                "something reaches it past the messages. Keep nothing on the method or in globals."
+            )
+
+    def _beside(self, message: Message, phase: str, state: State, passages: Passages) -> None:
+        """Refuse fields that are made of rows which a server is trusted with, but gets no noise for."""
+        plan, method = self.work.plan, self.work.method
+        noisy = {r.name for r in pricing.declared(method, plan, state.round, state) if r.where == "server"}
+        if not noisy & {outlet for outlet, _ in passages}:
+            return
+        other, _ = self.play("beside", self.cast.other, phase, state, passages, at_server=False)
+        for field in message.fields.keys() - noisy:
+            if not same(message[field], other[field]):
+                raise RunError(
+                    f"{self.name}: the field {field} is made of what the server is trusted with, and no noise is "
+                    "declared for it. Release it by itself, or leave it out."
+                )
 
     def _adds_up(self, message: Message, passages: Passages) -> None:
         """Refuse what is not an outlet's output, times one factor and shifted, where noise is priced as adding up."""
@@ -206,3 +262,13 @@ class Rehearsal:
             f"the bound {bound:.4g}. Clip the contribution of every {release.unit}, add them up, and let nothing "
             "private but the sum reach the outlet."
         )
+
+
+def _alike(one: State, two: State) -> bool:
+    """Return whether two states are the same bit for bit."""
+
+    def written(state: State) -> dict[str, Tensor]:
+        return {"params": state.params} | flat("method", state.method) | flat("algorithm", state.algorithm)
+
+    first, second = written(one), written(two)
+    return first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)

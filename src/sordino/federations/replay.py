@@ -53,12 +53,13 @@ Passages = dict[tuple[str, int], list[Passage]]  # by outlet and client, in the 
 class Recorder:
     """Keeps what passes the outlets in one phase and, given an earlier play of it, hands back what came out then."""
 
-    def __init__(self, name: str, earlier: Passages | None = None) -> None:
+    def __init__(self, name: str, earlier: Passages | None = None, at_server: bool = True) -> None:
         self.name, self.earlier = name, earlier
+        self.at_server = at_server  # whether outlets whose noise a server adds hand back what came out before, too
         self.passages: Passages = {}
 
     def known(self, release: Release, ids: Ints) -> Tensor | None:
-        if self.earlier is None or not len(ids):
+        if self.earlier is None or not len(ids) or (release.where == "server" and not self.at_server):
             return None
         rows = []
         for client in ids.tolist():

@@ -229,6 +229,8 @@ def answer(
 ) -> Message:
     """Train some clients and return what they let out; what they keep goes to the store."""
     method, plan = work.method, work.plan
+    if phase != method.phases[0]:  # no draw of one phase is that of another
+        rng = rng.at("phase", phase)
     batch, row = data.fetch(ids.tolist(), device), rng.rows(ids)
     start = fresh(method, state, len(ids), plan)
     own = {name: store.read(name, ids.tolist(), value) for name, value in start.items()}

@@ -50,7 +50,7 @@ class Outlets(Mapping[str, "Outlet"]):
     witness: Witness | None = None
     at: Ints | None = None  # the places of these clients among those below
     used: dict[str, Ints] = field(default_factory=dict)  # by outlet: uses of every client
-    drawn: dict[str, Ints] = field(default_factory=dict)  # by outlet: the next number of every client's stream
+    drawn: dict[str, Ints] = field(default_factory=dict)  # by path of a stream: its next number at every client
     outputs: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # by outlet: what it gave last, its version
     uneven: set[str] = field(default_factory=set)  # outlets at which clients had multipliers of their own
     apart: dict[str, Tensor] = field(default_factory=dict)  # by part of the data: of the total, in this round [clients]
@@ -115,7 +115,7 @@ class Outlets(Mapping[str, "Outlet"]):
         if message.weight is not None and len(message) and not float(message.weight.abs().max()) <= 1 + SLACK:
             raise RunError(f"rows of {release.name} weigh more than once, and the server's noise is for their bound.")
         value = message[release.name]
-        if self._gave(release.name, value) or not len(value):
+        if not release.rows or not len(value):
             return
         longest = float(value.double().flatten(1).norm(p=release.norm, dim=1).max())
         if release.bound is None or not longest <= release.bound * (1 + 1e-6):  # also where it is no number
@@ -148,7 +148,12 @@ class Outlet:
                 f"{len(bounded.value)}."
             )
         number = self._count()
-        if multiplier is None and all_of_them.own is not None and release.multiplier is not None:
+        if multiplier is None and all_of_them.own is not None and not isinstance(release.mechanism, Unproven):
+            if release.multiplier is None:
+                raise RunError(
+                    f"clients have budgets of their own, and the mechanism of {release.name} has no noise multiplier "
+                    "that could follow them."
+                )
             multiplier = release.multiplier / all_of_them.base * all_of_them.own
         if multiplier is not None:
             self._enough(multiplier)
@@ -163,7 +168,7 @@ class Outlet:
             output = bounded.value
         else:
             use = Use(all_of_them.round, all_of_them.split, multiplier)
-            output = release.mechanism.apply(bounded, along(all_of_them.rng, release.key or release.name, number), use)
+            output = release.mechanism.apply(bounded, along(all_of_them.rng, path_of(release), number), use)
             if multiplier is not None and bool(torch.isinf(multiplier).any()):
                 silent = torch.isinf(multiplier).reshape(*multiplier.shape, *(1,) * (output.ndim - multiplier.ndim))
                 output = torch.where(silent, torch.zeros((), dtype=output.dtype, device=output.device), output)
@@ -197,7 +202,7 @@ class Outlet:
     def _count(self) -> int:
         """Count a use of these clients and return its number, which no client's stream has had before."""
         release, outlets, at = self.release, self.outlets, self.outlets.places
-        used, drawn = (_counts(counts, release.name, at) for counts in (outlets.used, outlets.drawn))
+        used, drawn = _counts(outlets.used, release.name, at), _counts(outlets.drawn, path_of(release), at)
         if len(at) and int(used[at].max()) >= release.times:
             often = "once" if release.times == 1 else f"{release.times} times"
             raise RunError(
@@ -218,11 +223,13 @@ class Outlet:
                 f"the release {self.release.name} has no noise multiplier to compare a client's own with: declare a "
                 "mechanism that has one, or let all clients use the declared noise."
             )
-        least = float(multiplier.min())
-        if not least >= declared * (1 - ROUNDED):  # also where it is no number
+        own, base = self.outlets.own, self.outlets.base
+        paid = declared if own is None else (declared / base * own.double().cpu()).clamp_min(declared)
+        share = multiplier.double().cpu().flatten(1).amin(dim=1, keepdim=True) / paid
+        if not float(share.min()) >= 1 - ROUNDED:  # also where it is no number
             raise RunError(
                 f"the release {self.release.name} declares a noise multiplier of {declared:.6g}; its outlet was asked "
-                f"for {least:.6g}, which is less noise than was paid for."
+                f"for {float(share.min()):.6g} times a client's, which is less noise than was paid for."
             )
 
     def _meter(self, multiplier: Tensor | None) -> None:
@@ -268,10 +275,17 @@ def _version(value: Tensor) -> int:
 
 
 def along(rng: RowStream, path: str, number: int) -> RowStream:
-    """Return the stream at a path such as "train/noise #"; # is the number of the use."""
+    """Return the stream at a path such as "train/noise #"; # is the number of the use.
+
+    A path without # has one of its own for every use but the first: no noise is drawn twice."""
     for step in path.split("/"):
         rng = rng.at(*_step(step, number))
-    return rng
+    return rng if "#" in path or not number else rng.at("use", number)
+
+
+def path_of(release: Release) -> str:
+    """Return the path of a release's noise; no stream that a method may draw from has the usual one."""
+    return release.key or f"outlet/{release.name}"
 
 
 def stream_along(rng: Stream, path: str, number: int = 0) -> Stream:
@@ -305,7 +319,7 @@ def received(
     for release in at_server:
         name = release.onto or release.name
         source = run if getattr(release.mechanism, "correlated", False) else rng
-        stream = stream_along(source, release.key or release.name).rows([0])
+        stream = stream_along(source, path_of(release)).rows([0])
         fields[name] = release.mechanism.apply(Bounded(fields[name], release.bound or 0.0), stream, Use(round))
     for name, value in fields.items():
         if value.is_floating_point():

@@ -19,7 +19,7 @@ from sordino.core.errors import SpecError
 from sordino.privacy.algebra import grouped, of_replaced_units
 from sordino.privacy.crowd import Crowd
 from sordino.privacy.events import Composed, Cost, Event, Gaussian, NonPrivate, Parallel, Repeated
-from sordino.privacy.release import Release
+from sordino.privacy.release import Draw, Mechanism, Release
 from sordino.privacy.samplers import Poisson, Sampler
 from sordino.privacy.trust import Viewer
 
@@ -53,6 +53,8 @@ class Setting:
 def costs(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...]:
     """Return what one participation costs, by viewer."""
 
+    _one_draw(releases)
+
     def event(release: Release) -> Event:
         one = release.draw.hidden(_moved(release.mechanism.event(setting.split), release, releases, setting))
         return one if release.times == 1 else Repeated(one, release.times)
@@ -67,7 +69,9 @@ def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | N
         return None
     if any(r.total != pooled[0][1] for r in releases if not r.onto):
         raise SpecError("releases with a total share one: all releases of a method must name the same total.")
-    first, total = pooled[0]
+    for release, total in pooled:
+        _metered(release, total)
+    first, total = max(pooled, key=lambda pair: pair[0].swing)
     copies = setting.copies if first.unit == "user" else 1
     # what single messages promise is chosen on the way, so nobody is sure to send one that is as good as another's
     alone = replace(setting, crowd=replace(setting.crowd, sure=1))
@@ -113,7 +117,40 @@ def _moved(event: Event, release: Release, releases: Sequence[Release], setting:
     """Return what the relation makes of an event that adding a unit causes: replacing one moves it further."""
     if relation(releases, setting) == "add/remove" or of_replaced_units(event) or isinstance(event, NonPrivate):
         return event
-    return grouped(event, release.swing)
+    return grouped(event, max(2, release.swing) if release.part else release.swing)  # it may leave one part for another
+
+
+def _one_draw(releases: Sequence[Release]) -> None:
+    """Refuse several releases with draws of their own in one phase: they may be of one draw, which costs more."""
+    for phase in {r.phase for r in releases}:
+        drawn = [r for r in releases if r.phase == phase and r.draw != Draw() and not _free(r.mechanism.event())]
+        if len(drawn) > 1:
+            raise SpecError(
+                f"the releases {' and '.join(r.name for r in drawn)} are both of drawn units, which has no price in "
+                "one phase: release them as one, or without a draw."
+            )
+
+
+def _free(event: Event) -> bool:
+    return isinstance(event, NonPrivate)
+
+
+def _metered(release: Release, total: Mechanism) -> None:
+    """Refuse a total that the squares of noise levels, which outlets add up, do not bound."""
+    one, whole = release.mechanism.event(), total.event()
+    if release.where == "server":
+        if release.mechanism != total or not getattr(total, "correlated", False):
+            raise SpecError(
+                f"the release {release.name}: at the server a total is that of noise correlated over the rounds, "
+                "and the mechanism itself."
+            )
+        return
+    gaussian, by_rho = whole.gdp() is not None, whole.gdp() is None and whole.pure() is None and whole.rho() is not None
+    if not (one.gdp() is not None if gaussian else by_rho and one.rho() is not None):
+        raise SpecError(
+            f"the release {release.name}: a total must be Gaussian, of Gaussian releases, or a bound on rho of "
+            "releases whose rho is known: nothing else adds up by squares."
+        )
 
 
 def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Release], Event]) -> tuple[Cost, ...]:
@@ -123,6 +160,8 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
     if not at_clients and not at_server:
         raise SpecError("a method must release something: what it sends has no price otherwise.")
     how, unit = relation(releases, setting), releases[0].unit
+    if any(r.unit == "record" and not _free(r.mechanism.event()) for r in at_server):
+        raise SpecError("a server's noise covers whole rows: use it for units client or user, not for records.")
     if any(r.unit != unit for r in releases):
         raise SpecError("the releases of a method must protect one unit.")
     copies = setting.copies if unit == "user" else 1

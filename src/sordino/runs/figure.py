@@ -33,7 +33,9 @@ class Figure(Method):
         exact = Unproven("statistics and evaluations on clients' records are exact")
         noise = exact if self.multiplier is None else Gaussian(self.multiplier)
         where, key = "server" if self.central else "client", f"evaluation {round}"
-        return (Release("figure", noise, self.unit, 1.0, where=where, swing=1, terms=plan.sizes[-1], key=key),)
+        return (
+            Release("figure", noise, self.unit, 1.0, where=where, swing=1, terms=plan.sizes[-1], rows=False, key=key),
+        )
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         module = copy.deepcopy(site.model.module).eval()

@@ -119,6 +119,11 @@ class Job:
         """Against whom a guarantee is reported."""
         return tuple(dict.fromkeys((*price.VIEWERS, self.viewer)))
 
+    @property
+    def by_round(self) -> tuple[Costs, ...]:
+        """What every round of the plan costs; nothing where the run has one price."""
+        return self._by_round
+
     @cached_property
     def _by_round(self) -> tuple[Costs, ...]:
         """What every round of the plan costs: asked after each round, so kept."""

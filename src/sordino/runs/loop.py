@@ -29,7 +29,7 @@ from sordino.privacy import price
 from sordino.runs import beside, faults, held_out, returned, statistics
 from sordino.runs.figure import Figure
 from sordino.runs.folder import RunFolder
-from sordino.runs.job import Job
+from sordino.runs.job import Costs, Job
 from sordino.runs.jobs import Account
 from sordino.runs.views import Observe, Recorder
 
@@ -93,7 +93,9 @@ def _rounds(
         faults.point("drawn")
         if ledger.repeats(done) is None:
             faults.point("paying")
-            cost = price.cost_to(job.viewer, pricing.costs(method, job.plan, done, state))  # of one participation
+            now = pricing.costs(method, job.plan, done, state)  # of one participation
+            _as_priced(job, method, now, state)
+            cost = price.cost_to(job.viewer, now)
             ledger.spend(done, cohort, cost)  # durably, or stop here
         faults.point("paid")
         epsilon = beside.submit(spent, job, ledger.charged, not _goes_on(job, ledger, done + 1))
@@ -160,6 +162,22 @@ def _round(
                     "it. Bounds may follow what was released, mechanisms may not."
                 )
     return state, seen, sent
+
+
+def _as_priced(job: Job, method: Method, now: Costs, state: State) -> None:
+    """Refuse a round whose releases, by the state, are others than those that the plan was priced by."""
+    if job.whole_costs is None:
+        if now != job.by_round[state.round]:
+            raise RunError(
+                f"{job.spec.method}.releases: what round {state.round + 1} costs follows the state, which only a "
+                "`total` for the run allows. Let bounds follow what was released, and noise the plan."
+            )
+        return
+    first = pricing.declared(method, job.plan)[0].total
+    if any(r.total != first for r in pricing.declared(method, job.plan, state.round, state) if not r.onto):
+        raise RunError(
+            f"{job.spec.method}.releases: round {state.round + 1} has a release outside of the total of the run."
+        )
 
 
 def _clip(state: State) -> float | None:

@@ -80,11 +80,16 @@ def small(plan: Plan, size: int) -> Plan:
         population=least,
         multipliers=tuple(own[k % len(own)] for k in range(least)) if own else (),
         local=replace(local, steps=steps, epochs=None, batch_size=None, batch_rate=1.0 if full else RATE),
-        sizes=(size,),
-        mean_client=float(size),
+        sizes=(size - 1, size) if uneven(plan, size) else (size,),
+        mean_client=size - 1 / CLIENTS if uneven(plan, size) else float(size),
         mean_steps=float(steps),
         stragglers=Stragglers(),
     )
+
+
+def uneven(plan: Plan, size: int) -> bool:
+    """Return whether one of the made-up clients has a record less: where sizes differ and records are what is sized."""
+    return len(plan.sizes) > 1 and size > 1 and plan.unit != "user"
 
 
 def _few(plan: Plan, most: int) -> int:
@@ -106,11 +111,12 @@ def cast_of(made_up: MadeUp, method: Method, plan: Plan) -> Cast:
     removes = derive.relation(releases, pricing.setting(method, plan)) == "add/remove"
     removed = ids[copies : copies + 1] if removes and at_clients and unit != "client" else ()
     groups = USERS if plan.unit == "user" or made_up.users else None
-    size = sum(USERS) if groups else plan.sizes[0]
+    size = sum(USERS) if groups else plan.sizes[-1]
+    sizes = (size,) * (CLIENTS - 1) + (size - 1 if len(plan.sizes) > 1 and not groups else size,)
     last = {"client": size, "user": USERS[-1]}.get(unit, 1)  # records of the unit, the last ones of a client
-    first = made_up.draw((size,) * CLIENTS, groups, 1)
+    first = made_up.draw(sizes, groups, 1)
     other = made_up.opposite(first, 2)
-    strange = made_up.draw((size,) * CLIENTS, groups, 3, LARGE)
+    strange = made_up.draw(sizes, groups, 3, LARGE)
     x, y = first.x.clone(), first.y.clone()
     for k in range(copies):
         rows = slice((k + 1) * size - last, (k + 1) * size)
