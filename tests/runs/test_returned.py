@@ -129,7 +129,7 @@ CASES = [
     ({"releases": later(releasing(unit="house"))}, "odd.releases: unit 'house' is not known"),
     ({"releases": later(releasing(event=7))}, "odd.releases: the mechanism of update must have an Event"),
     ({"releases": later(releasing(phase="never"))}, "odd.releases: 'never' is no phase of the method"),
-    ({"releases": later(releasing(name="else"))}, "odd: there is no outlet 'update': releases declares else"),
+    ({"releases": later(releasing(name="else"))}, "odd: what a round costs follows the state"),
     ({"keeps": lambda self, *args: None}, "odd.keeps must return a dict of tensors [4, ...], not nothing (None)"),
     ({"keeps": lambda self, *args: {"a": torch.zeros(())}}, "odd.keeps must return a dict of tensors [4, ...]"),
     ({"keeps": lambda self, *args: {"a": torch.zeros(1, 2)}}, "of tensors [4, ...], not a dict with 'a': [1, 2]"),

@@ -30,7 +30,7 @@ def setting(method: Method, plan: Plan) -> derive.Setting:
     """Return the public circumstances under which a method's releases are priced."""
     crowd = plan.crowd if method.by_records else replace(plan.crowd, heaviest=1.0)
     # in a sum a user with records in several clients moves several rows at once; who reads rows sees no sum
-    one_row = plan.unit != "user" or plan.clients_per_user == 1
+    one_row = (plan.unit or method.units[0]) != "user" or plan.clients_per_user == 1
     linear = one_row and method.linear(plan) and (method.reads == "sums" or not plan.channel.shows_rows)
     return derive.Setting(plan.channel, crowd, plan.sampler, plan.clients_per_user, linear)
 
