@@ -19,7 +19,7 @@ from common import WORKLOADS, Clock, Enough, Memory, answer, arguments, data
 
 from sordino.data.clients import ArrayClients
 from sordino.models.cnn import cnn
-from sordino.runs import build, loop, paying, spec
+from sordino.runs import build, exactness, loop, paying, spec
 from sordino.runs.folder import RunFolder
 from sordino.runs.ledger import Ledger
 
@@ -56,6 +56,8 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="on a GPU: steps that come often")
     parser.add_argument("--clients-per-round", type=int)
     parser.add_argument("--clients", type=int, help="another number of clients; their records repeat")
+    parser.add_argument("--secure", action="store_true", help="in secure mode")
+    parser.add_argument("--float-noise", action="store_true", help="in secure mode: floating-point noise, not exact")
     args = parser.parse_args()
     load, memory = WORKLOADS[args.workload], Memory()
     load = replace(load, clients=args.clients or load.clients)
@@ -67,6 +69,10 @@ def main() -> None:
         "device": args.device,
         "compile": args.compile,
     }
+    if args.secure:
+        keys |= {"mode": "secure", "seed": None}
+    if args.float_noise:
+        exactness.of_run = lambda *_: None
     clients = ArrayClients(*(_repeat(t, load.clients * load.records) for t in data()), [load.records] * load.clients)
     names = [args.method] + ([args.beside] if args.beside else [])
     with tempfile.TemporaryDirectory() as out:
