@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from problems import job
+import sordino
+from problems import federation, job, linear, registry
 from sordino.core import plugin
-from sordino.core.errors import SpecError
+from sordino.core.errors import SordinoError, SpecError
+from sordino.federations import wire
 from sordino.privacy.events import Gaussian
 from sordino.runs import spec
 from support.methods import play
@@ -105,3 +107,39 @@ def test_methods_that_read_rows_refuse_a_channel_that_shows_none(write):
     with pytest.raises(SpecError, match="adaptive-noise-paper reads single clients' rows"):
         job(method="adaptive-noise-paper", channel="pigeon")
     assert job(method="nbafl", channel="pigeon").plan.channel.name == "pigeon"
+
+
+@pytest.mark.parametrize(
+    ("verb", "answer", "words"),
+    [
+        ("seal", "None", "pigeon.seal must return a Message, not nothing"),
+        ("seal", "message.fields", "pigeon.seal must return a Message, not a dict"),
+        ("seal", "1 / 0", r"pigeon.seal fails \(pigeon.py, line \d+\): ZeroDivisionError: division by zero"),
+        ("carry", "3", "pigeon.carry must return a Message, not a int"),
+        ("carry", "[][0]", r"pigeon.carry fails \(pigeon.py, line \d+\): IndexError"),
+        ("split", "0", "pigeon.split must return a whole number from 1 to the 8 clients, not 0"),
+        ("split", "9", "from 1 to the 8 clients, not 9"),
+        ("split", "2.0", "not 2.0"),
+        ("split", "True", "not True"),
+        ("split", "crowd.size", r"pigeon.split fails \(pigeon.py, line \d+\): AttributeError"),
+        ("cost", "1.5", "pigeon.cost must return an Event, not a float"),
+        ("cost", "None", "pigeon.cost must return an Event, not nothing"),
+        ("cost", "event.size", r"pigeon.cost fails \(pigeon.py, line \d+\): AttributeError"),
+    ],
+)
+def test_what_its_verbs_get_wrong_is_one_line_before_anything_is_paid(write, tmp_path, verb, answer, words):
+    lines = PIGEON.splitlines()
+    at = next(k for k, line in enumerate(lines) if f"def {verb}(" in line)
+    lines[at + 1] = f"        return {answer}"
+    write("\n".join(lines))
+    keys = {"method": "nbafl", "channel": "pigeon", "rounds": 1, "device": "cpu", "out": str(tmp_path), "name": "it"}
+    with pytest.raises(SordinoError, match=words) as found:
+        sordino.train(linear(), federation(), **keys)
+    assert "\n" not in str(found.value) and not (tmp_path / "it").exists() and not registry().exists()
+
+
+def test_it_travels_to_other_processes_as_it_is(write):
+    write(PIGEON)
+    channel = job(method="nbafl", channel="pigeon").plan.channel
+    again = wire.unpacked(wire.packed(channel))
+    assert again == channel and again.name == "pigeon" and again.like == "direct" and again.shows_rows

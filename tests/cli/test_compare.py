@@ -112,6 +112,7 @@ def test_a_failing_cell_is_told_and_the_exit_code_is_one(call, small_npz):
         (("--methods", "dp-sgd", "--epsilon", "1,x"), "epsilon must be a number, not 'x'"),
         (("--methods", "dp-sgd", "--epsilon", "1,,2"), "not '1,,2'"),
         (("--methods", "dp-sgd", "--jobs", 0), "jobs must be at least 1"),
+        (("--methods", "dp-sgd", "--jobs", 2, "--federation", "workers"), "cannot start those of federation = workers"),
         (("--methods", "dp-sgd", "--set", "dp-fedavg.clip=1"), "not among the methods"),
         (("--methods", "dp-sgd", "--set", "dp-sgd.clip=x"), "clip must be a number"),
         (("--methods", "dp-sgd", "--label-column", "y"), "dp-sgd: "),

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import sordino
+from problems import registry
 from sordino.core import plugin
 from sordino.core.errors import DataError, RunError, SpecError
 from sordino.core.rng import Stream
@@ -273,7 +274,7 @@ def test_what_cannot_be_sent_is_one_line(monkeypatch, tmp_path):
     assert "\n" not in str(error.value) and "federation = simulator" in str(error.value)
     with pytest.raises(RunError, match="must send the loss"):
         train(tmp_path, "loss", loss=lambda p, y: nn.functional.cross_entropy(p, y, reduction="none"), **PROCESSES)
-    assert not pids
+    assert not pids and not any(tmp_path.iterdir()) and not registry().exists()
 
 
 def test_in_secure_mode_the_server_holds_no_key_of_the_clients(tmp_path):

@@ -12,7 +12,7 @@ from torch import nn
 
 import sordino
 from sordino.core import plugin
-from sordino.core.errors import RunError
+from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
 from sordino.core.types import State
 from sordino.core.view import View
@@ -148,3 +148,6 @@ def test_without_the_key_there_are_none(tmp_path):
     train(tmp_path / "b", rounds=1)
     with pytest.raises(RunError, match="no views of the client"):
         read_views(tmp_path / "b" / "it", "client")
+    for wrong in ("*", "[sp]*", "..", ""):
+        with pytest.raises(SpecError, match="viewer must be one of server, public, client"):
+            read_views(tmp_path / "b" / "it", wrong)

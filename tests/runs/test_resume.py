@@ -12,7 +12,7 @@ import torch
 import sordino
 from problems import charges, federation, held_out, mlp, registry, same_weights
 from sordino.core.errors import RunError
-from sordino.runs import faults
+from sordino.runs import build, faults, run, spec
 from sordino.runs.folder import CHECKPOINT, PREVIOUS, RunFolder
 
 ROUNDS, TARGET = 5, 3.0
@@ -441,3 +441,22 @@ def test_a_full_disk_at_the_end_is_resumed_too(tmp_path, monkeypatch, unkilled):
         with pytest.raises(RunError, match=r"cannot write .*model\.safetensors"):
             train(**keys(tmp_path))
     assert same_weights(train(resume=tmp_path / "it").model, unkilled.model)
+
+
+@pytest.mark.parametrize("folder", [None, "data"])
+def test_a_run_on_public_data_with_a_relative_path_goes_on_from_elsewhere(small_npz, tmp_path, monkeypatch, folder):
+    (tmp_path / "start" / "data").mkdir(parents=True)
+    (tmp_path / "start" / "data" / "it.npz").write_bytes(small_npz.read_bytes())
+    monkeypatch.chdir(tmp_path / "start")
+    named = {"dataset": "data/it.npz"} if folder is None else {"dataset": "it.npz", "data_dir": folder}
+    usual = {"features": "none", "clients": 8, "rounds": 3, "device": "cpu", "public_data": True, "name": "it"}
+    kill_at("recorded", 1)
+    try:
+        with pytest.raises(Killed):
+            run.execute(build.from_spec(spec.from_dict(usual | named)), own=False)
+    finally:
+        faults.set_hook(None)
+    monkeypatch.chdir(tmp_path)
+    at = tmp_path / "start" / "runs" / "it"
+    done = run.execute(run.resume_spec(at), own=False, at=at)
+    assert [r.round for r in done.history] == [1, 2, 3] and charges(at) == [0, 1, 2]

@@ -148,7 +148,7 @@ def test_what_is_wrong_is_known_before_the_run_begins(odd, verbs, words):
     ("verbs", "words"),
     [
         ({"releases": lambda self, *args: 3}, "odd.releases must return a tuple of Release, not a int"),
-        ({"releases": lambda self, *args: ()}, "odd.releases must return a tuple of Release, not 0 things"),
+        ({"releases": lambda self, *args: ()}, "odd.releases must return a tuple of Release, not an empty tuple"),
         ({"releases": lambda self, *args: (1,)}, "odd.releases must return a tuple of Release, not 1 things: a int"),
         ({"releases": broken}, "odd.releases fails: ValueError: no luck"),
         (

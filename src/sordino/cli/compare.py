@@ -70,9 +70,7 @@ def compare(
         chosen = _names("methods", methods)
         budgets = [parse("epsilon", text, float) for text in _names("epsilon", epsilons)]
         found = comparing.cells(chosen, budgets, parse("seeds", seeds, int), _common(flags), _own(own, chosen))
-        workers = parse("jobs", jobs, int)
-        if workers < 1:
-            raise SpecError(f"jobs must be at least 1, not {workers}.")
+        workers = _jobs(jobs, found)
         sketched = comparing.sketch(found)
         folder = comparing.open_folder(out, name, found)
         charged = bill(folder, found, sketched)
@@ -114,6 +112,18 @@ def _names(what: str, text: str) -> list[str]:
     if not all(found):
         raise SpecError(f"{what} must be names or numbers with commas between them, not {text!r}.")
     return found
+
+
+def _jobs(text: str, found: Sequence[Cell]) -> int:
+    jobs: int = parse("jobs", text, int)
+    if jobs < 1:
+        raise SpecError(f"jobs must be at least 1, not {jobs}.")
+    if jobs > 1 and any(cell.spec.federation == "workers" for cell in found):
+        raise SpecError(
+            f"jobs = {jobs} runs cells in processes, which cannot start those of federation = workers: use --jobs 1, "
+            "or federation = simulator."
+        )
+    return jobs
 
 
 def _common(flags: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from sordino.core.errors import SpecError
 VARIABLE = "SORDINO_PLUGINS"
 PREFIX = "sordino_plugins."  # of the modules that are made of files in these folders
 UNITS = ("record", "client", "user")  # whose data a method can protect
+READS = ("sums", "rows")  # what a method may need of the clients' rows
 VERBS = ("seal", "carry", "split", "cost")  # of a channel
 HELPERS = {
     "base",
@@ -147,7 +148,7 @@ def _usable(kind: str, name: str, found: Any) -> Any:
         found()
     except Exception as error:
         raise SpecError(f"the plug-in {name} cannot be made: {type(error).__name__}: {error}") from error
-    for variable in ("units", "channels", "algorithms") if kind == "methods" else ():
+    for variable in ("units", "channels", "algorithms", "phases") if kind == "methods" else ():
         words = getattr(found, variable)
         if not isinstance(words, tuple) or not all(isinstance(w, str) for w in words):
             raise SpecError(f'the plug-in {name}: {variable} must be a tuple of text, such as ("a",), not {words!r}.')
@@ -155,6 +156,8 @@ def _usable(kind: str, name: str, found: Any) -> Any:
             raise SpecError(f"the plug-in {name}: {variable} must name one at least.")
     if strange := [u for u in getattr(found, "units", ()) if u not in UNITS]:
         raise SpecError(f"the plug-in {name} protects a {strange[0]!r}; units are {', '.join(UNITS)}.")
+    if kind == "methods" and (reads := getattr(found, "reads", None)) not in READS:
+        raise SpecError(f"the plug-in {name}: reads must be one of {', '.join(READS)}, not {reads!r}.")
     return found
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 from sordino.core.message import Message
 from sordino.core.types import State
@@ -28,3 +34,23 @@ class View:
     def __post_init__(self) -> None:
         if self.viewer in BLIND and (self.cohort is not None or self.seen is not None):
             raise ValueError(f"the {self.viewer} sees neither cohorts nor messages")
+
+    def copied(self) -> View:
+        """Return the same look with memory of its own, so that whoever is given it cannot change the run."""
+        view: View = _copied(self)
+        return view
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Mapping):
+        return {name: _copied(part) for name, part in value.items()}
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    twin = copy.copy(value)
+    for field in fields(value):
+        object.__setattr__(twin, field.name, _copied(getattr(value, field.name)))
+    return twin

@@ -111,6 +111,11 @@ class Workers:
         if self._workers:
             self._send_work()
 
+    def check(self) -> None:
+        """Refuse what cannot be sent to other processes, before anything is paid and without starting any."""
+        self._share(0)
+        self._work_packed()
+
     def resume(self, path: Path, done: int, seen: bool = False) -> None:
         self._ask_all("resume", str(path), done, seen)
 

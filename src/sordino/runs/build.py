@@ -37,7 +37,7 @@ from sordino.runs.held_out import HeldOut
 from sordino.runs.job import Job, Owner
 from sordino.runs.mode import settled
 from sordino.runs.planning import plan_of
-from sordino.runs.prepare import Kept, Prepared, device_of, prepare
+from sordino.runs.prepare import Kept, Prepared, dataset_path, device_of, prepare
 from sordino.runs.spec import Spec
 
 
@@ -61,7 +61,7 @@ def from_prepared(found: Prepared, device: str | None = None) -> Job:
         own_file=True,
     )
     if found.data.public:
-        return replace(job, public_data=True, owner=replace(job.owner, benchmark=found.spec.dataset))
+        return replace(job, public_data=True, owner=replace(job.owner, benchmark=dataset_path(found.spec)))
     rows = found.data.private_rows()
     dealt = not str(found.spec.partition).startswith("natural")  # made-up clients have no ids that mean anything
     rows = replace(rows, clients=None) if dealt else rows

@@ -35,7 +35,7 @@ class Owner:
 
     brought: Clients  # all records as they came, before any was held out or left out
     raw: Raw | None = None  # the rows as they came, before any encoding; None: the records of `brought` are
-    benchmark: str | None = None  # the name of a shipped dataset, by which alone it counts in a ledger
+    benchmark: str | None = None  # of public data: the shipped name or the path by which alone it counts in a ledger
     digests: tuple[str, ...] = ()  # of users and private attributes, which a resumed run must share
 
 

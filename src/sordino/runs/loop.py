@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sordino.core.errors import RunError, SordinoError
+from sordino.core.errors import RunError
 from sordino.core.message import Message
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Ints, Stream
@@ -31,7 +31,7 @@ from sordino.runs.figure import Figure
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Costs, Job
 from sordino.runs.jobs import Account
-from sordino.runs.views import Observe, Recorder
+from sordino.runs.views import Observe, Recorder, shown
 
 PUBLIC = "public test data"
 FAILED = "error.json"  # in the private part of a run folder: why the run stopped
@@ -58,14 +58,21 @@ def run(
 ) -> Iterator[RoundRecord]:
     """Draw, pay, train, carry, merge; from `done` rounds on, until the rounds or the budget are used up."""
     seen_by: list[Observe] = [Recorder(folder), *observe] if job.spec.record_views else [*observe]
+    # epsilon depends on who paid alone: computed while the clients train
+    with noting(folder), ThreadPoolExecutor(1) as beside:
+        yield from _rounds(job, folder, ledger, state, done, beside, seen_by)
+    folder.remove(FAILED)
+
+
+@contextlib.contextmanager
+def noting(folder: RunFolder) -> Iterator[None]:
+    """Write into the folder why a run stopped, whoever's fault it was."""
     try:
-        with ThreadPoolExecutor(1) as beside:  # epsilon depends on who paid alone: computed while the clients train
-            yield from _rounds(job, folder, ledger, state, done, beside, seen_by)
-    except SordinoError as error:
+        yield
+    except Exception as error:
         with contextlib.suppress(RunError):  # it may be the folder that cannot be written
             folder.write_json(FAILED, {"error": f"{type(error).__name__}: {error}"})
         raise
-    folder.remove(FAILED)
 
 
 def _rounds(
@@ -104,8 +111,7 @@ def _rounds(
         faults.point("merged")
         done += 1
         state = replace(state, round=done)
-        for look in observe:
-            look(View("public", done, "", state))
+        shown(observe, View("public", done, "", state))
         last = not _goes_on(job, ledger, done) or method.over(state, job.plan)
         due = _due(job, done) or (_can_evaluate(job) and last)
         if due and job.held_out is not None:  # so that no held-out record is evaluated on twice after a crash
@@ -150,8 +156,7 @@ def _round(
         sent.append(job.federation.ask(phase, state, cohort))
         faults.point("trained")
         arrived = plan.channel.carry(sent[-1], rng.at("channel", phase))
-        for look in observe:
-            look(View("server", state.round + 1, phase, state, tuple(cohort), arrived))
+        shown(observe, View("server", state.round + 1, phase, state, tuple(cohort), arrived))
         seen = received(arrived, releases, state.round, rng, job.rng, late=plan.stragglers.late > 0)
         if phase != method.phases[-1]:
             paid, done = pricing.costs(method, plan, state.round, state), state.round

@@ -15,7 +15,7 @@ from sordino.federations.facts import Facts
 from sordino.methods.base import Local, Method, Plan
 from sordino.privacy import trust
 from sordino.privacy.samplers import FixedSize, Poisson, Sampler
-from sordino.runs import returned
+from sordino.runs import own_channel, returned
 from sordino.runs.spec import Spec
 
 
@@ -76,7 +76,7 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
         clients_per_user=spec.clients_per_user,
         epsilon=spec.epsilon,
         delta=spec.delta,
-        channel=spec.channel_object(),
+        channel=own_channel.checked(spec.channel_object()),
         colluders=trust.viewer(spec.viewer or method.viewer).colluders,
         capped=spec.budgets is not None and not method.own_noise,
         dim=layout.dim,
@@ -99,7 +99,7 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
         )
     if spec.channel != "direct" and plan.colluders >= plan.population:
         raise SpecError(f"viewer {spec.viewer}: of {plan.population} clients at least one must be honest.")
-    method.require(plan)
+    returned.Checked(method, spec.method, error=SpecError).require(plan)
     returned.check_releases(spec, method, plan)
     return plan, spec.viewer or method.viewer
 

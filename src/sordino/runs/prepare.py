@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,13 @@ class Prepared:
     sample: Tensor  # a few records as the model gets them
     test: tuple[Tensor, Tensor] | None  # public records
     test_clients: Ints | None  # whose part of the test data a record is
+
+
+def dataset_path(spec: Spec) -> str:
+    """Return the name of a shipped dataset, or the absolute path of one's own: the same from wherever it is asked."""
+    if spec.dataset in plugin.available("data.sets"):
+        return spec.dataset
+    return str((Path(spec.data_dir or ".") / spec.dataset).absolute())
 
 
 def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepared:

@@ -1,8 +1,8 @@
 """What a method returned, looked at before it is used.
 
-The loop calls a method, and hands it to the engine, as `Checked`: rows of the wrong shape are one error that says what
-was expected and what came. Whatever else goes wrong inside a method that someone brought is told in one line too, with
-the place in its file; where one of ours fails, the fault is ours and its trace is shown.
+The loop calls a method, and hands it to the federation, as `Checked`: rows of the wrong shape are one error that says
+what was expected and what came. Whatever else goes wrong inside a method that someone brought is told in one line too,
+with the place in its file; where one of ours fails, the fault is ours and its trace is shown.
 """
 
 from __future__ import annotations
@@ -90,6 +90,11 @@ class Checked:
         return found
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> Any:
+        if type(self._method).releases is Method.releases:
+            raise self._error(
+                f"{self._name} does not declare `releases`. Methods of the earlier contract (costs, release) must be "
+                "rewritten: see docs/methods.md."
+            )
         found = self._call("releases", self._method.releases, plan, round, state)
         if self._ours:
             return found
@@ -97,7 +102,8 @@ class Checked:
             raise self._wrong("releases", "a tuple of Release", found)
         names = [r.name for r in found]
         if len(set(names)) < len(names):
-            raise self._wrong("releases", "releases of different names", f"{names}")
+            listed = ", ".join(map(str, names))
+            raise self._error(f"{self._name}.releases must return releases of different names, not {listed}.")
         for release in found:
             if release.unit not in legal.UNITS:
                 raise self._error(f"{self._name}.releases: unit {release.unit!r} is not known.")
@@ -105,7 +111,7 @@ class Checked:
                 raise self._error(f"{self._name}.releases: {release.phase!r} is no phase of the method.")
             if not all(callable(getattr(release.mechanism, verb, None)) for verb in ("apply", "event")):
                 what = f"the mechanism of {release.name} must have `apply` and `event`"
-                raise self._error(f"{self._name}.releases: {what}, unlike {_shown(release.mechanism)}.")
+                raise self._error(f"{self._name}.releases: {what}, unlike {shown(release.mechanism)}.")
             event = asked(self._name, "releases", release.mechanism.event, 1, error=self._error)
             if not isinstance(event, Event):
                 raise self._error(f"{self._name}.releases: the mechanism of {release.name} must have an Event.")
@@ -113,14 +119,23 @@ class Checked:
 
     def variables(self, state: State, layout: Layout, plan: Plan) -> Any:
         found = self._call("variables", self._method.variables, state, layout, plan)
-        if found is not None and (not dataclasses.is_dataclass(found) or isinstance(found, type)):
-            raise self._wrong("variables", "a frozen dataclass of tensors and numbers, or None", found)
+        if found is not None and not _frozen(found):
+            what = "a dict" if isinstance(found, dict) else shown(found)
+            wanted = "a frozen dataclass of tensors and numbers, or None"
+            raise self._error(f"{self._name}.variables must return {wanted}, not {what}.")
+        self._fields("variables", found)
         return found
 
     def keeps(self, state: State, clients: int, plan: Plan) -> Any:
         found = self._call("keeps", self._method.keeps, state, clients, plan)
-        if not isinstance(found, dict) or not all(_rows(value, clients) for value in found.values()):
+        if not isinstance(found, dict):
             raise self._wrong("keeps", f"a dict of tensors [{clients}, ...]", found)
+        for name, value in found.items():
+            if not isinstance(name, str):
+                raise self._wrong("keeps", "a dict whose keys are text", name)
+            if not _rows(value, clients):
+                wanted = f"a dict of tensors [{clients}, ...], not a dict with {name!r}: {shown(value)}"
+                raise self._error(f"{self._name}.keeps must return {wanted}.")
         return found
 
     def train(self, state: State, site: Site) -> Any:
@@ -136,6 +151,8 @@ class Checked:
                 raise self._wrong("train", f"rows [{clients}, ...] as the field {name}", value)
         if message.weight is not None and not (_rows(message.weight, clients) and message.weight.ndim == 1):
             raise self._wrong("train", f"weights [{clients}]", message.weight)
+        if not self._ours and message.weight is not None and not _weights(message.weight):
+            raise self._error(f"{self._name}.train must return weights that are finite and not negative.")
         plain = type(site.plan.algorithm).message is Algorithm.message and type(self._method).merge is Method.merge
         plain = plain and site.phase == self._method.phases[-1]  # what is sent before is for `between`
         if plain and (message.fields.get("update") is None or message["update"].shape[1:] != state.params.shape):
@@ -188,14 +205,29 @@ class Checked:
             raise self._wrong(verb, "a State", found)
         if found.params.shape != before.params.shape:
             raise self._wrong(verb, f"a State with params {list(before.params.shape)}", found.params)
+        if found.params.dtype != before.params.dtype:
+            kinds = f"a State with params of {before.params.dtype}, as they were, not of {found.params.dtype}"
+            raise self._error(f"{self._name}.{verb} must return {kinds}.")
         for part in ("method", "algorithm"):
             if type(getattr(found, part)) is not type(getattr(before, part)):
                 wanted = f"a State whose {part} is a {type(getattr(before, part)).__name__}, as it was"
                 raise self._wrong(verb, wanted, getattr(found, part))
+            self._fields(verb, getattr(found, part), getattr(before, part))
         return found
 
+    def _fields(self, verb: str, variables: Any, before: Any = None) -> None:
+        """Refuse variables that could not be written to a checkpoint and read back as they were."""
+        for field in dataclasses.fields(variables) if variables is not None else ():
+            value = getattr(variables, field.name)
+            old = None if before is None else getattr(before, field.name)
+            if value is not None and not isinstance(value, Tensor | int | float):
+                raise self._wrong(verb, f"a tensor, a number or None as the field {field.name}", value)
+            if value is not None and old is not None and isinstance(value, Tensor) != isinstance(old, Tensor):
+                kind = "tensor" if isinstance(old, Tensor) else "number"
+                raise self._wrong(verb, f"a {kind} or None as the field {field.name}, as it was", value)
+
     def _wrong(self, verb: str, wanted: str, found: Any, more: str = "") -> SordinoError:
-        return self._error(f"{self._name}.{verb} must return {wanted}, not {_shown(found)}{more}.")
+        return self._error(f"{self._name}.{verb} must return {wanted}, not {shown(found)}{more}.")
 
 
 def wrapped(method: Method, name: str) -> Method:
@@ -208,19 +240,32 @@ def checked(job: Job) -> Method:
 
 
 def _rows(found: Any, clients: int) -> bool:
-    """Return whether something is a tensor with one row a client."""
-    return isinstance(found, Tensor) and found.ndim > 0 and len(found) == clients
+    """Return whether something is a dense tensor with one row a client."""
+    return isinstance(found, Tensor) and found.layout is torch.strided and found.ndim > 0 and len(found) == clients
 
 
-def _shown(found: Any) -> str:
+def _weights(found: Tensor) -> bool:
+    return not found.is_complex() and bool((torch.isfinite(found) & (found >= 0)).all())
+
+
+def _frozen(found: Any) -> bool:
+    """Return whether something is an instance of a frozen dataclass."""
+    return bool(getattr(getattr(type(found), "__dataclass_params__", None), "frozen", False))
+
+
+def shown(found: Any) -> str:
+    """Say in a few words what something is."""
     if isinstance(found, Tensor):
         kind = "" if found.is_floating_point() else f" of {found.dtype}"
+        kind += "" if found.layout is torch.strided else f" ({found.layout}, which is not dense)"
         return f"{list(found.shape)}{kind}"
     if isinstance(found, dict) and not found:
         return "an empty dict"
     if isinstance(found, dict):
         odd = [k for k, v in found.items() if not isinstance(v, int | float | str | bool | list | tuple | dict | None)]
-        return f"a dict with {odd[0]!r}: {_shown(found[odd[0]])}" if odd else "a dict that JSON cannot hold"
+        return f"a dict with {odd[0]!r}: {shown(found[odd[0]])}" if odd else "a dict that JSON cannot hold"
+    if isinstance(found, tuple | list) and not found:
+        return f"an empty {type(found).__name__}"
     if isinstance(found, tuple | list):
-        return f"{len(found)} things: {', '.join(map(_shown, found[:4]))}"
+        return f"{len(found)} things: {', '.join(map(shown, found[:4]))}"
     return "nothing (None)" if found is None else f"a {type(found).__name__}"

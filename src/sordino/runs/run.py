@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from sordino.core import plugin
 from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import OwnerRecord, RoundRecord
@@ -24,9 +23,10 @@ from sordino.core.types import SampleLoss
 from sordino.data import canonical
 from sordino.data.clients import ArrayClients, adopt
 from sordino.federations.base import Work
+from sordino.federations.workers import Workers
 from sordino.methods import pricing
 from sordino.privacy.guarantee import Guarantee
-from sordino.runs import boundary, build, faults, loop, returned, spec, statistics, toml
+from sordino.runs import boundary, build, callbacks, faults, loop, returned, spec, statistics, toml
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.folder import CHECKPOINT, RunFolder, pack_model
@@ -34,7 +34,7 @@ from sordino.runs.identity import Whose
 from sordino.runs.job import Job
 from sordino.runs.jobs import Account
 from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
-from sordino.runs.prepare import with_tags, with_users
+from sordino.runs.prepare import dataset_path, with_tags, with_users
 from sordino.runs.rehearsal import rehearse
 from sordino.runs.transfer import old_ledger
 from sordino.runs.views import Observe
@@ -108,6 +108,7 @@ def train(
     owner    called with what only the owner of the data may know (default: standard error, if it is a terminal)
     **keys   any key of a run file: method, epsilon, delta, rounds, client_rate, batch_rate, clip, ...
     """
+    callbacks.check(watch=watch, observe=observe, owner=owner)
     if resume is not None:
         if keys:
             raise RunError("a resumed run keeps its keys: pass resume alone, without " + ", ".join(keys) + ".")
@@ -187,6 +188,8 @@ def execute(
     whose = whose_data(job, exact, at)
     if at is None:
         afford(job, whose)
+        if isinstance(job.federation, Workers):
+            job.federation.check()
         rehearse(job)
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
     _refuse_flat(folder)
@@ -244,7 +247,8 @@ def execute(
         loop.complete(job, folder, ledger, state, done)
         for record in loop.run(job, folder, ledger, state, done, [] if observe is None else [observe]):
             if watch is not None:
-                watch(record)
+                with loop.noting(folder):
+                    watch(record)
         return _finish(job, folder, ledger, notes, book.together(ledger.job))
     except (BudgetError, RunError) as error:
         unpaid = ledger is None if isinstance(error, BudgetError) else book is None
@@ -335,10 +339,9 @@ def _toml(keys: dict[str, Any]) -> bytes:
 
 def absolute(wanted: spec.Spec) -> spec.Spec:
     """The same files from wherever the run is resumed."""
-    named = wanted.dataset in plugin.available("data.sets")
     return replace(
         wanted,
-        dataset=wanted.dataset if named else str((Path(wanted.data_dir or ".") / wanted.dataset).absolute()),
+        dataset=dataset_path(wanted),
         data_dir=None if wanted.data_dir is None else str(Path(wanted.data_dir).absolute()),
         test=None if wanted.test is None else str((Path(wanted.data_dir or ".") / wanted.test).absolute()),
         schema=_found(wanted.schema),

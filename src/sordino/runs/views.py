@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from torch import Tensor
 from sordino.core.errors import RunError
 from sordino.core.message import Message
 from sordino.core.types import State
+from sordino.core.variables import NONE
 from sordino.core.view import View
+from sordino.privacy import trust
 from sordino.runs.folder import RunFolder, pack, unpack
 from sordino.runs.saved import PARTS, written
 
@@ -59,10 +61,17 @@ class Recorder:
         self._folder.write(f"{VIEWS}/{_name(view)}", pack(held, {"head": json.dumps(head)}))
 
 
+def shown(observe: Sequence[Observe], view: View) -> None:
+    """Call every observer with a view; only the recorder, which writes and changes nothing, is given the run's own."""
+    for look in observe:
+        look(view if isinstance(look, Recorder) else view.copied())
+
+
 def read_views(folder: str | Path, viewer: str = "server") -> list[View]:
     """Return what a viewer saw of a run whose views were recorded, round by round and phase by phase.
 
     The variables of methods and algorithms come back as plain dataclasses with the same fields."""
+    trust.viewer(viewer)  # a name and no pattern
     place = RunFolder(Path(folder)).private / VIEWS
     if not place.is_dir():
         raise RunError(f"{folder} holds no views: the run must be started with record_views = true.")
@@ -124,7 +133,9 @@ def _variables(part: str, plain: Mapping[str, str] | None, tensors: Mapping[str,
     if plain is None:
         return None
     prefix = f"state.{part}."
-    values: dict[str, Any] = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    values: dict[str, Any] = {
+        k.removeprefix(prefix).removesuffix(NONE): v for k, v in tensors.items() if k.startswith(prefix)
+    }
     for name, kind in plain.items():
         values[name] = None if kind == "NoneType" else values[name].item()
     made = dataclasses.make_dataclass("Variables", [(name, Any) for name in values], frozen=True)

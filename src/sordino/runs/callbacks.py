@@ -1,0 +1,25 @@
+"""Functions that a caller brings to a run: looked at before anything is planned."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from sordino.core.errors import SpecError
+
+
+def check(**functions: Any) -> None:
+    """Refuse what cannot be called with one thing; None stands for no function."""
+    for name, function in functions.items():
+        if function is None:
+            continue
+        if not callable(function):
+            raise SpecError(f"{name} must be a function of one argument, not a {type(function).__name__}.")
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # some builtins have none
+            continue
+        try:
+            signature.bind(object())
+        except TypeError as error:
+            raise SpecError(f"{name} must be a function of one argument, and this one cannot be: {error}.") from error
