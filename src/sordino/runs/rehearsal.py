@@ -38,7 +38,7 @@ def rehearse(job: Job) -> None:
     for the shapes of what it returns."""
     releases = returned.checked(job).releases(job.plan)
     promises = promising(releases)
-    if promises or not plugin.ours("methods", job.spec.method):
+    if promises or not (plugin.ours("methods", job.spec.method) and plugin.ours("channels", job.spec.channel)):
         prepared(job).run(laws=promises)
 
 
