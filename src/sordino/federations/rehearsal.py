@@ -201,7 +201,9 @@ class Rehearsal:
         """Refuse what is not an outlet's output, times one factor and shifted, where noise is priced as adding up."""
         if not self.work.method.linear(self.work.plan):
             return
-        for field, value in (message if message.weight is None else message.weighed()).fields.items():
+        # the weights of whole clients are priced by the heaviest; a record's client must count as its sum was divided
+        whole = all(passage.release.unit == "client" for each in passages.values() for passage in each)
+        for field, value in (message if whole or message.weight is None else message.weighed()).fields.items():
             outputs = (
                 torch.stack([passages[outlet, client][0].output for client in self.cast.ids])
                 for outlet in dict.fromkeys(outlet for outlet, _ in passages)

@@ -107,11 +107,6 @@ class Checked:
         for release in found:
             if release.unit not in legal.UNITS:
                 raise self._error(f"{self._name}.releases: unit {release.unit!r} is not known.")
-            if release.key:
-                raise self._error(
-                    f"{self._name}.releases: {release.name} has a `key`, which keeps the streams of the package's own "
-                    "methods: leave it out."
-                )
             if release.phase and release.phase not in self._method.phases:
                 raise self._error(f"{self._name}.releases: {release.phase!r} is no phase of the method.")
             if not all(callable(getattr(release.mechanism, verb, None)) for verb in ("apply", "event")):
