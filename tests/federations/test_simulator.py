@@ -117,7 +117,7 @@ class Notes(Method):
 
 
 def test_late_fields_of_any_type_come_a_round_later_with_their_weights_and_senders():
-    """In every phase by itself: what was late in one is not taken for an answer in the other."""
+    """Every phase keeps its own: what was late in one is not taken for an answer in the other."""
     made = built("fedavg", late=0.5, dropout="0.2")
     clients = Simulator(torch.device("cpu"), made.federation.data, RNG)
     clients.open(Work(Notes(), made.model, made.plan))

@@ -281,8 +281,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Record small runs, or compare two records of them.")
     parser.add_argument("--write", nargs="?", type=Path, const=FILE, metavar="FILE")
     parser.add_argument("--compare", nargs="+", type=Path, metavar=("FILE", "BASE"))
+    parser.add_argument("--device", default="cpu", help="on which the runs are played")
     parser.add_argument("--play", choices=sorted(RUNS), metavar="NAME")
     asked = parser.parse_args()
+    USUAL["device"] = asked.device
     if asked.write is not None:
         write(asked.write)
     if asked.play is not None:

@@ -266,7 +266,7 @@ def test_of_parts_of_the_data_the_dearest_counts():
 
 
 def test_the_meter_of_a_run_is_kept_by_the_clients_between_rounds():
-    """By the simulator, in float64, for those who took part."""
+    """The simulator keeps it in float64 for those who took part."""
 
     class Pooled(Method):
         def releases(self, plan, round=0, state=None):

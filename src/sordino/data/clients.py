@@ -68,7 +68,7 @@ class ArrayClients:
         return tuple(sorted({len(g) for g in self._known()}))
 
     def user_runs(self) -> list[tuple[int, ...]]:
-        """For each client the lengths of its users' runs of records."""
+        """Return, for each client, the lengths of its users' runs of records."""
         return self._known()
 
     def most_records_per_user(self) -> int:

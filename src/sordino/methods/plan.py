@@ -128,12 +128,12 @@ class Plan:
 
     @property
     def participations(self) -> int:
-        """In how many rounds one client can take part at most."""
+        """Return the number of rounds that one client can take part in at most."""
         return min(self.rounds, self.max_participations or self.rounds)
 
     @property
     def share(self) -> float:
-        """Of the clients that a round is expected to draw."""
+        """Return the share of the clients that a round is expected to draw."""
         return self.sampler.probability(self.population)
 
     @property

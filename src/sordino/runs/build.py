@@ -143,7 +143,7 @@ def build(
         on = Batch(shown.x.to(device), shown.y.to(device), shown.sizes)
         plan = replace(plan, public=Public(model, on), server_data=True)
         notes = (*notes, f"{len(shown.y)} records are held by the server and count as public")
-    plan = replace(plan, exact=exactness.of_run(spec, method, plan, model, one.x))
+    plan = replace(plan, exact=exactness.of_run(spec, method, plan, model, torch.zeros_like(one.x)))
     if method.private:
         plan = replace(plan, noise_multiplier=noise.calibrated(method, plan, viewer, spec, once, apart))
     plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))

@@ -20,7 +20,7 @@ MOST = 0.005  # of the clip: an error above it would cost more than 1 % more noi
 def of_run(spec: Spec, method: Method, plan: Plan, model: Model, sample: Tensor) -> Exact | None:
     """Return what exact noise needs to know, in secure mode; None: the noise is drawn as floating point numbers.
 
-    `sample` [1, ...] is a record whose shape alone counts."""
+    `sample` [1, ...] has the shape of a record and holds nothing of one: what is said here is public."""
     if spec.mode != "secure" or not method.private:
         return None
     ready = replace(plan, noise_multiplier=1.0)
