@@ -13,6 +13,7 @@ from torch import nn
 from problems import federation, job, linear, mlp
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
+from sordino.methods import pricing
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
 from support.methods import play, rows
@@ -26,21 +27,27 @@ def test_the_server_sees_the_sum_alone():
     hidden, shown = (play(m, rng=RNG) for m in quiet)
     assert len(hidden.seen) == 1 and len(shown.seen) == 8
     assert hidden.seen.ids is None and shown.seen.ids.tolist() == list(range(8))
-    rows = shown.seen["update"] * shown.seen.weight[:, None]
-    assert torch.allclose(hidden.seen["update"][0], rows.sum(dim=0), atol=1e-6)
+    # clients send sums of gradients here, of 12 records each, and updates there
+    rows = shown.seen["update"] * shown.seen.weight[:, None] * -12 / open_.plan.local.learning_rate
+    assert torch.allclose(hidden.seen["gradient"][0], rows.sum(dim=0), atol=1e-4)
     assert torch.allclose(hidden.after.params, shown.after.params, atol=1e-6)
 
 
 @pytest.mark.parametrize(("viewer", "honest"), [("server", 8), ("server+3", 5)])
-@pytest.mark.parametrize(("method", "records"), [("dp-sgd", 4), ("nbafl", 1)])  # by which a noisy sum was divided
-def test_the_shares_of_the_honest_add_up_to_the_whole_noise(method, records, viewer, honest):
+@pytest.mark.parametrize("mode", ["research", "secure"])
+@pytest.mark.parametrize(("method", "field"), [("dp-sgd", "gradient"), ("nbafl", "update")])
+def test_the_shares_of_the_honest_add_up_to_the_whole_noise(method, field, viewer, honest, mode):
     wide = 6000
     layer = nn.Linear(wide, 1, bias=False)
     nn.init.zeros_(layer.weight)
     zeros = [(torch.zeros(4, wide), torch.zeros(4)) for _ in range(8)]
-    made = job(layer, zeros, "squared_error", method=method, channel="secure-sum", viewer=viewer, learning_rate=1.0)
+    made = job(layer, zeros, "squared_error", method=method, channel="secure-sum", viewer=viewer, mode=mode)
     z = made.plan.z
-    left = records * rows(made, rng=RNG)[:honest].sum(dim=0)  # the others' shares are known to the viewer
+    left = rows(made, rng=RNG, field=field)[:honest].sum(dim=0)  # the others' shares are known to the viewer
+    if mode == "secure":  # whole numbers, in steps of the lattice
+        assert left.dtype == torch.int64
+        noise = pricing.declared(made.method, made.plan)[0].mechanism
+        left = noise.floats(left[None], 1.0, torch.float64)[0]
     assert kstest(left.double().numpy(), norm(scale=z).cdf).pvalue > 1e-3
     assert kstest(left.double().numpy(), norm(scale=1.1 * z).cdf).pvalue < 1e-3
     assert made.promise.epsilon <= 2.0 and made.promise.viewer == viewer

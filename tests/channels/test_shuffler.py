@@ -65,6 +65,9 @@ class Remarks(NbAFL):
     def linear(self, plan):
         return False
 
+    def releases(self, plan, round=0, state=None):
+        return tuple(replace(r, additive=False) for r in super().releases(plan, round, state))
+
     def train(self, state, site):
         message, own = super().train(state, site)
         return self.remark(message, site), own

@@ -348,3 +348,33 @@ def test_several_kinds_are_apart_and_found_by_their_first_word(path):
     again = opened(path, 1)
     assert again.kinds("late ") == ["late", "late update", "late within"]
     assert again.kinds("latent") == ["latent"] and again.kinds("nobody") == []
+
+
+def test_a_file_of_other_clients_is_refused_and_stays_as_it_is(path):
+    store = Store()
+    store.open(path, 0, whose="the clients of block 0 of 2")
+    store.write("control", [3], torch.ones(1, 2))
+    store.save(1)
+    store.close()
+    before = path.read_bytes()
+    with pytest.raises(RunError, match="block 0 of 2 keep, and is asked for what the clients of block 1 of 2 keep"):
+        Store().open(path, 1, whose="the clients of block 1 of 2")
+    assert path.read_bytes() == before
+    again = Store()
+    again.open(path, 1, whose="the clients of block 0 of 2")
+    assert torch.equal(again.read("control", [3], torch.zeros(1, 2)), torch.ones(1, 2))
+    again.close()
+
+
+def test_a_file_that_does_not_say_whose_it_is_belongs_to_whoever_opens_it(path):
+    store = Store()
+    store.open(path, 0)
+    store.save(1)
+    store._file.execute("DROP TABLE holder")
+    store.close()
+    for whose in ("the clients of block 1 of 2", "the clients of block 1 of 2"):
+        again = Store()
+        again.open(path, 1, whose=whose)
+        again.close()
+    with pytest.raises(RunError, match="files were exchanged"):
+        Store().open(path, 1)

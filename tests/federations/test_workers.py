@@ -194,6 +194,13 @@ def running(monkeypatch):
     return pids
 
 
+def exchange(folder):
+    """Give the files of the first two blocks one another's names."""
+    for old, new in (("clients-0", "aside"), ("clients-1", "clients-0"), ("aside", "clients-1")):
+        for path in folder.glob(f"{old}.sqlite*"):
+            path.rename(path.with_name(path.name.replace(old, new)))
+
+
 def test_a_killed_process_is_one_error_and_the_run_resumes_with_another_number(tmp_path, monkeypatch):
     whole = train(tmp_path, "whole", blocks=BLOCKS)
     pids = running(monkeypatch)
@@ -210,6 +217,10 @@ def test_a_killed_process_is_one_error_and_the_run_resumes_with_another_number(t
     text = (private / "spec.toml").read_text()
     assert "workers = 2" in text
     (private / "spec.toml").write_text(text.replace("workers = 2", "workers = 3"))
+    exchange(private)
+    with pytest.raises(RunError, match="files were exchanged"):
+        train(tmp_path, "it", resume=tmp_path / "it")
+    exchange(private)
     del pids[:]
     result = train(tmp_path, "it", resume=tmp_path / "it")
     assert len(pids) == 3 and died(pids)

@@ -207,7 +207,8 @@ EXACT = {  # what a difference is called -> the fields that must agree to the la
 }
 # relative, on other machines
 TOLERANCE = {"epsilon": 1e-9, "noise": 1e-9, "noise as injected": 1e-9, "clip": 1e-9, "draw": 0.0}
-ADAPTING = ("adap-dp-fl", "adaptive-noise", "adaptive-noise-paper")  # their noise and clip follow float32 messages
+ADAPTING = ("adap-dp-fl", "adaptive-noise", "adaptive-noise-client", "adaptive-noise-paper")  # their noise and clip
+# follow float32 messages, as an adaptive clip does
 
 
 def differences(name: str, new: dict[str, Any], old: dict[str, Any], same_machine: bool) -> list[str]:
@@ -215,7 +216,8 @@ def differences(name: str, new: dict[str, Any], old: dict[str, Any], same_machin
 
     On another machine models are compared by their summaries, and figures of evaluations not at all."""
     found = []
-    adapting = name in RUNS and RUNS[name].keys["method"] in ADAPTING
+    keys = RUNS[name].keys if name in RUNS else {}
+    adapting = keys.get("method") in ADAPTING or keys.get("adaptive_clip", False)
     for kind, columns in EXACT.items():
         if kind in ("model bits", "figures") and not same_machine:
             continue

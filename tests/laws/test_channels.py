@@ -24,8 +24,9 @@ from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import State
 from sordino.methods import pricing
-from sordino.methods.base import Own, Plan, Site
+from sordino.methods.base import Own, Plan, Release, Site
 from sordino.methods.nbafl import NbAFL
+from sordino.methods.plan import Exact
 from sordino.privacy import price
 from sordino.privacy.crowd import Crowd
 from sordino.privacy.events import Event, Gaussian
@@ -54,6 +55,9 @@ class Noise(NbAFL):
     def linear(self, plan: Plan) -> bool:
         return self.adds_up
 
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        return tuple(replace(r, additive=not self.weighs) for r in super().releases(plan, round, state))
+
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         rows = site.out["update"](state.params.new_zeros(len(site.data.sizes), WIDE))
         weight = torch.tensor(site.data.sizes) / site.plan.mean_client
@@ -74,6 +78,10 @@ def of(still: build.Job, channel: Any, looks: str, everyone: bool, **keys: Any) 
     return replace(still, method=Noise(CLIP, **keys), plan=plan)
 
 
+def exact(made: build.Job) -> build.Job:
+    return replace(made, plan=replace(made.plan, exact=Exact(None, 1)))
+
+
 def unknown(made: build.Job, looks: Viewer) -> float:
     """Return the deviation of the noise that a viewer does not know, over what one client can move.
 
@@ -83,13 +91,16 @@ def unknown(made: build.Job, looks: Viewer) -> float:
     weights = WEIGHTS[here] if made.method.by_records else np.ones(len(here))
     state = loop.begin(made)
     played = play(made, here, state)
+    rows = played.sent.weighed()["update"]
+    if not rows.is_floating_point():  # whole numbers, in steps of a lattice
+        rows = pricing.declared(made.method, made.plan)[0].mechanism.floats(rows, CLIP, torch.float64)
     if looks.kind == "server" and made.plan.channel.shows_rows:  # a row weighs as much as what is asked about
-        return min(float(row.double().std()) for row in played.seen["update"]) / CLIP
+        return min(float(row.double().std() / w) for row, w in zip(rows, weights, strict=True)) / CLIP
     if looks.kind == "server":
         seen = played.seen["update"][0].double()
     else:  # the models alone, which move by the mean
         seen = (played.after.params - state.params).double() * made.plan.expected_answers(0)
-    rows, (target, *others) = played.sent.weighed()["update"].double(), np.argsort(weights)[::-1]
+    rows, (target, *others) = rows.double(), np.argsort(weights)[::-1]
     taken = others[: looks.colluders or int(looks.kind == "client")]
     return float((seen - rows[taken].sum(dim=0)).std()) / (CLIP * weights[target])
 
@@ -119,9 +130,17 @@ def test_no_price_assumes_more_noise_than_a_viewer_meets(still, channel, everyon
 
 
 @pytest.mark.parametrize("looks", VIEWERS)
-def test_the_measure_is_sharp(still, looks):
+@pytest.mark.parametrize("channel", plugin.available("channels"))
+def test_exact_noise_is_there_as_it_is_priced(still, channel, looks):
+    made = exact(of(still, plugin.load("channels", channel)(), looks, everyone=True))
+    assert not play(made).sent["update"].is_floating_point() and holds(made, looks)
+
+
+@pytest.mark.parametrize("how", [lambda made: made, lambda made: exact(made)], ids=["float", "exact"])
+@pytest.mark.parametrize("looks", VIEWERS)
+def test_the_measure_is_sharp(still, looks, how):
     """Where all rows weigh the same, hardly less noise is priced than there is."""
-    made = of(still, SecureSum(), looks, everyone=True)
+    made = how(of(still, SecureSum(), looks, everyone=True))
     assert priced(made, looks) >= unknown(made, viewer(looks)) * (1 - SURE)
 
 
@@ -201,9 +220,9 @@ def test_weights_other_than_those_that_were_priced_are_refused(still):
             weight[0] = 5.0
             return replace(message, weight=weight), own
 
-    for weighs in (False, True):
+    for weighs, why in ((False, "unchanged and without weights"), (True, "priced for rows that count")):
         made = replace(of(still, SecureSum(), "server", everyone=True), method=Uneven(CLIP, weighs=weighs))
-        with pytest.raises(RunError, match="priced for rows that count"):
+        with pytest.raises(RunError, match=why):
             play(made)
 
 

@@ -306,7 +306,7 @@ def test_a_method_of_ours_is_rehearsed_before_every_run(monkeypatch, tmp_path):
     """A fault that someone puts into one of ours is refused before there is a folder or a charge."""
     bad = lambda self, state, site: RawInstead().train(state, site)  # noqa: E731
     monkeypatch.setattr(plugin.load("methods", "nbafl"), "train", bad)
-    with pytest.raises(RunError, match="nbafl: the field update follows the clients' records past the outlets"):
+    with pytest.raises(RunError, match="nbafl: the release update is declared as additive: send what its outlet"):
         sordino.train(nn.Linear(FEATURES, CLASSES), federation(), method="nbafl", rounds=1, out=str(tmp_path / "o"))
     assert not (tmp_path / "o").exists() and not registry().exists()
 

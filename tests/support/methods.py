@@ -111,7 +111,8 @@ def arrived(method: Method, plan: Plan, state: State, sent: Message, rng: Stream
     """Return what the server may use of a message: carried, and with the noise of a trusted server."""
     here, phase = rng.at("round", state.round), phase or method.phases[-1]
     releases, carried = declared(method, plan, state, phase), plan.channel.carry(sent, here.at("channel", phase))
-    return received(carried, releases, state.round, here, rng, late=plan.stragglers.late > 0)
+    late, dtype = plan.stragglers.late > 0, state.params.dtype
+    return received(carried, releases, state.round, here, rng, late, dtype)
 
 
 def merged(method: Method, plan: Plan, state: State, sent: Message, rng: Stream = RNG) -> State:

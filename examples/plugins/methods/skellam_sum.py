@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from sordino.core import check
@@ -44,7 +45,7 @@ class Rounded:
 
     def apply(self, x: Bounded, rng: RowStream, use: Use) -> Tensor:
         rows = quantise(x, self.granularity, rng.at("lattice"))
-        return Skellam(self.noise_multiplier).add(rows, rng.at("noise"), use.split)
+        return Skellam(self.noise_multiplier).add(rows, rng.at("noise"), use.split).to(torch.int32)  # modulo 2^32
 
     def event(self, split: int = 1) -> Event:
         return Skellam(self.noise_multiplier).event(self.limits, split)

@@ -2,9 +2,9 @@
 
 Stands for a protocol of pairwise masks (Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving
 machine learning") between honest-but-curious parties; here the sum is simply taken. Fields of whole numbers (and truth
-values) leave a client modulo 2^bits, as in the protocol, and their sum is read as signed numbers; they have no weights.
-A sum that exceeds the modulus wraps around: that costs accuracy, never privacy, and noise has no largest value, so the
-channel refuses none; a method sees to it that wrapping is rare (`privacy.quantise.Bounds.modulus`).
+values) leave a client modulo 2^32, or 2^62 if they are of 64 bits, as in the protocol, and their sum is read as signed
+numbers; they have no weights. A sum that exceeds the modulus wraps around: that costs accuracy, never privacy. Noise
+has no largest value, so the channel refuses none; whoever makes the numbers sees to it that wrapping is rare.
 
 Where every client is in every sum and what is sent is what the outlets gave (`linear`), the honest ones add the noise
 together (`split`), so that the sum holds the whole of it even if the viewer knows the shares of its colluders. Another
@@ -31,36 +31,42 @@ from sordino.privacy.trust import Viewer
 __all__ = ["SecureSum"]
 
 WIDTHS = ((8, torch.int8), (16, torch.int16), (32, torch.int32), (64, torch.int64))
+NARROW, WIDE = 32, 62  # bits of the modulus, unless it is said: of numbers up to 32 bits, and of longer ones
 
 
 @dataclass(frozen=True)
 class SecureSum:
-    bits: int = 32  # whole numbers are added modulo 2^bits
+    bits: int | None = None  # whole numbers are added modulo 2^bits; None: as many as their type asks for
 
     name: ClassVar[str] = "secure-sum"
     shows_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        if self.bits is None:
+            return
         check.count(bits=self.bits)
-        if self.bits > 62:
-            raise SpecError(f"a secure sum of whole numbers has at most 62 bits, not {self.bits}.")
+        if self.bits > WIDE:
+            raise SpecError(f"a secure sum of whole numbers has at most {WIDE} bits, not {self.bits}.")
 
     def seal(self, message: Message, cohort: Sequence[int]) -> Message:
         heavy = message.weighed()
-        kind = next(dtype for most, dtype in WIDTHS if self.bits <= most)  # the narrowest that holds them
-        fields = {k: v if v.is_floating_point() else self._signed(v).to(kind) for k, v in heavy.fields.items()}
-        return replace(heavy, fields=fields)
+        return replace(heavy, fields={k: self._sealed(v) for k, v in heavy.fields.items()})
 
     def carry(self, message: Message, rng: Stream) -> Message:
-        total = message.total()
-        fields = {k: v if v.is_floating_point() else self._signed(v) for k, v in total.fields.items()}
+        total, sent = message.total(), message.fields
+        fields = {k: v if v.is_floating_point() else signed(v, self._bits(sent[k])) for k, v in total.fields.items()}
         return Message(fields, total.weight, None, heavy=True, summed=True)
 
-    def _signed(self, value: Tensor) -> Tensor:
-        """Return whole numbers modulo 2^bits, as signed ones."""
-        half = 1 << (self.bits - 1)
-        found: Tensor = (value.long() + half).remainder(2 * half) - half
-        return found
+    def _sealed(self, value: Tensor) -> Tensor:
+        if value.is_floating_point():
+            return value
+        bits = self._bits(value)
+        narrowest = next(dtype for most, dtype in WIDTHS if bits <= most)
+        return signed(value, bits).to(narrowest)
+
+    def _bits(self, value: Tensor) -> int:
+        """Return the binary digits of the modulus for a field; those of a sealed field are those before."""
+        return self.bits or (WIDE if value.dtype == torch.int64 else NARROW)
 
     def split(self, crowd: Crowd) -> int:
         return crowd.honest if crowd.everyone else 1
@@ -85,3 +91,10 @@ class SecureSum:
         if viewer.colluders:
             squares = crowd.honest if weight <= 1 else 0.0
         return max(squares / weight**2, 1.0) / crowd.honest
+
+
+def signed(value: Tensor, bits: int) -> Tensor:
+    """Return whole numbers modulo 2^bits, as signed ones."""
+    half = 1 << (bits - 1)
+    found: Tensor = (value.long() + half).remainder(2 * half) - half
+    return found

@@ -57,6 +57,7 @@ class Host:
             parts = share.parts.get(block, {})
             simulator = Simulator(CPU, clients, self._rng, share.memory_gb, share.public, parts=parts)
             simulator.store = Store(share.memory_gb / share.blocks)
+            simulator.whose = f"the clients of block {block} of {share.blocks}"
             self._blocks[block] = simulator
 
     def open(self, method: Method, plan: Plan, module: nn.Module, loss: SampleLoss, rebuild: Rebuild) -> None:

@@ -109,7 +109,7 @@ class Rehearsal:
         with self._named():
             sealed = plan.channel.seal(message, self.cast.ids)
         arrived = plan.channel.carry(sealed, rng.at("channel", phase))
-        seen = received(arrived, releases, number, rng, self.rng)
+        seen = received(arrived, releases, number, rng, self.rng, dtype=state.params.dtype)
         if phase != method.phases[-1]:
             return replace(method.between(phase, state, seen, plan), round=number)
         method.noise(state, plan)

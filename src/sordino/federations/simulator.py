@@ -81,6 +81,7 @@ class Simulator:
         self.memory = memory_gb * 2**30
         self.store = Store(memory_gb)
         self.public = public or Stream.research(0)  # deals clients their own probabilities to fail
+        self.whose = "all clients"  # are here: what the file of the store says
         self._work: Work | None = None
         self._by_block: dict[int, Part] = {}  # the data, where there are several blocks
         if device.type == "cpu":
@@ -113,7 +114,7 @@ class Simulator:
         self._work = work
 
     def resume(self, path: Path, done: int, seen: bool = False) -> None:
-        self.store.open(path, done, (SPENT,) if seen else ())
+        self.store.open(path, done, (SPENT,) if seen else (), self.whose)
         if seen:
             for kind in self.store.kinds(LATE):
                 self.store.drop(kind, self.store.clients(kind))

@@ -34,8 +34,10 @@ class Store:
         self._file: sqlite3.Connection | None = None
         self._kept = (-1, 0)  # the rounds behind the last two checkpoints; -1: not known
 
-    def open(self, path: Path, done: int, lasting: Sequence[str] = ()) -> None:
-        """Go on with the rows of the checkpoint after `done` rounds; of the kinds in `lasting`, with the newest."""
+    def open(self, path: Path, done: int, lasting: Sequence[str] = (), whose: str = "all clients") -> None:
+        """Go on with the rows of the checkpoint after `done` rounds; of the kinds in `lasting`, with the newest.
+
+        `whose` says which clients the file is for; a file for others is refused."""
         self.close()
         self._rows, self._dirty, self._kept, self._held, self._written = {}, set(), (-1, done), 0, {}
         lost = RunError(
@@ -47,6 +49,7 @@ class Store:
         try:
             self._file = sqlite3.connect(path, isolation_level=None)
             self._check_version(path, self._file)
+            self._check_holder(path, self._file, whose)
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute(
                 "CREATE TABLE IF NOT EXISTS kept (kind TEXT, client INTEGER, done INTEGER, row BLOB, crc INTEGER, "
@@ -69,6 +72,18 @@ class Store:
             other = "an earlier" if found < VERSION else "a later"
             raise RunError(f"{path} was written by {other} version of Sordino: resume the run with that one.")
         file.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _check_holder(self, path: Path, file: sqlite3.Connection, whose: str) -> None:
+        """Refuse a file of what other clients keep; a file that does not say whose it is gets ours."""
+        file.execute("CREATE TABLE IF NOT EXISTS holder (whose TEXT)")
+        found = file.execute("SELECT whose FROM holder").fetchone()
+        if found is not None and found[0] != whose:
+            raise RunError(
+                f"{path} holds what {found[0]} keep, and is asked for what {whose} keep: files were exchanged. Put the "
+                "right one back, or start the run anew."
+            )
+        if found is None:
+            file.execute("INSERT INTO holder VALUES (?)", (whose,))
 
     def close(self) -> None:
         if self._file is not None:

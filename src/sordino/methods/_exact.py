@@ -17,21 +17,34 @@ from sordino.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from sordino.privacy.release import GRADIENTS, Release
 
 NEVER = 2.0**-140  # probability of a batch that is larger than was counted on: it ends the run
-SHARED = "clients share the noise of a sum, and a sum of rounded normal numbers is no rounded normal number"
+SHARED = "clients share the noise of a sum, and send it in floating point numbers"
+SEVERAL = "the price counts on the noise of several clients in one sum"
 
 
 def swapped(release: Release, plan: Plan, split: int) -> Release:
-    """Return the release with exact noise where the plan asks for it and the noise is Gaussian and not shared."""
-    if plan.exact is None or type(release.mechanism) is not Gaussian or split > 1:
+    """Return the release with exact noise where the plan asks for it and the noise is Gaussian.
+
+    Where clients share it, rows must be `additive`: they are sent as whole numbers, whose sum is exact."""
+    whole = release.additive and release.where == "client" and plan.everyone and not plan.multipliers
+    if plan.exact is None or type(release.mechanism) is not Gaussian or (split > 1 and not whole):
         return release
     error = plan.exact.gradients if release.terms == GRADIENTS else 0.0
     terms = max(1, release.terms or 1) * (plan.population if release.where == "server" else 1)
-    noise = RoundedGaussian(release.mechanism.noise_multiplier, contributions=terms, float_error=error or 0.0)
+    rows = 1 if plan.channel.shows_rows else plan.population
+    noise = RoundedGaussian(
+        release.mechanism.noise_multiplier,
+        contributions=terms,
+        float_error=error or 0.0,
+        summed=rows * (plan.exact.batch if release.terms == GRADIENTS else terms) if whole else 0,
+        shared=split,
+    )
     return replace(release, mechanism=noise)
 
 
-def doubt(releases: tuple[Release, ...], plan: Plan) -> str | None:
-    """Return why floating point is not covered by the proof of these releases; None where it is."""
+def doubt(releases: tuple[Release, ...], plan: Plan, several: bool = False) -> str | None:
+    """Return why floating point is not covered by the proof of these releases; None where it is.
+
+    `several` says that the price counts on the noise of several clients in one sum."""
     if plan.exact is None:
         return "the noise is drawn as floating point numbers"
     for release in releases:
@@ -43,6 +56,8 @@ def doubt(releases: tuple[Release, ...], plan: Plan) -> str | None:
             return "how far floating point moves these clipped sums is not known in advance"
         if release.terms == GRADIENTS and plan.exact.gradients is None:
             return plan.exact.reason
+        if several and release.where == "client" and not release.mechanism.summed:
+            return SEVERAL
     return None
 
 

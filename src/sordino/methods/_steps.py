@@ -109,17 +109,27 @@ def steps(
     counts = plan.stragglers.steps([full] * len(sizes), rng.at("slow"))
 
     def gradient(weights: Tensor, batch: Batch, number: int) -> Rows:
-        seeds = rng.at("model", number).integers()
-        seen, groups = augment(batch, local.augment, local.views, rng.at("augment", number))
-        if batch.groups is not None:  # views of a user's records are its records
-            groups = [local.views * n for client in batch.groups for n in client]
-        return let_out(clipped(weights, seen, seeds, groups)) / expected[:, None]
+        return let_out(_sums(weights, batch, number, site, clipped)) / expected[:, None]
 
     batches = (batch_of(data, plan, sampling, rng.at("batch", number)) for number in range(full))
     needed = None
     if "losses" in plan.algorithm.needs:
         needed = noisy_losses(state, site, losses or site.out["losses"])
     return training.run(state, site, counts, batches, gradient, needed, algorithm=algorithm)
+
+
+def clipped_sums(weights: Tensor, site: Site, clipped: Clipped, sampling: str = "poisson") -> Bounded:
+    """Return the clipped sums of a first local step."""
+    return _sums(weights, batch_of(site.data, site.plan, sampling, site.rng.at("batch", 0)), 0, site, clipped)
+
+
+def _sums(weights: Tensor, batch: Batch, number: int, site: Site, clipped: Clipped) -> Bounded:
+    local, rng = site.plan.local, site.rng
+    seeds = rng.at("model", number).integers()
+    seen, groups = augment(batch, local.augment, local.views, rng.at("augment", number))
+    if batch.groups is not None:  # views of a user's records are its records
+        groups = [local.views * n for client in batch.groups for n in client]
+    return clipped(weights, seen, seeds, groups)
 
 
 def weights(site: Site, like: Rows) -> Tensor:

@@ -10,8 +10,9 @@ user's records is clipped as a whole, and a user whose records lie in m clients 
 computes comes from its noisy gradients; where the algorithm asks for the client's loss, that is released with the same
 noise multiplier and charged too.
 
-Through a secure sum (one local step of plain SGD a round) the server sees the sum over all clients alone: each adds its
-share of the noise, and the whole of it is there once instead of once a client.
+Through a secure sum (one local step of plain SGD a round) the server sees the sum over all clients alone: each sends
+its clipped sum with its share of the noise, the whole of which is there once instead of once a client, and the server
+takes the step that they would have taken.
 
 Other methods are this one by another `recipe`: another clip, another noise, schedules for either."""
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import torch
@@ -30,6 +31,7 @@ from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.types import Batch, Model, State
 from sordino.methods import _steps
+from sordino.methods import local as training
 from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
@@ -128,11 +130,11 @@ class DpSgd(Method):
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         recipe = self.recipe()
         noise, terms = recipe.noise(self._level(plan, round)), GRADIENTS if isinstance(recipe.clip, Whole) else None
-        return _steps.releases(plan, noise, self._bound(plan, round), self.batch_sampling, terms=terms)
+        found = _steps.releases(plan, noise, self._bound(plan, round), self.batch_sampling, terms=terms)
+        return tuple(replace(r, additive=True) for r in found) if self.linear(plan) else found
 
     def linear(self, plan: Plan) -> bool:
-        """One step of plain SGD with one batch rate for all is the noisy sum times a public number; on a direct channel
-        nothing is made of it."""
+        """Return whether clients send their noisy sums themselves, as they do through a secure sum."""
         return not plan.channel.shows_rows and self._why_not_linear(plan) is None
 
     def _why_not_linear(self, plan: Plan) -> str | None:
@@ -164,14 +166,23 @@ class DpSgd(Method):
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         recipe, model = self.recipe(), site.model
         factor = recipe.clip_schedule(state.round, site.plan.rounds)
-        rows, mine = _steps.steps(
-            state,
-            site,
-            lambda weights, batch, seeds, groups: recipe.clip.sums(weights, batch, model, factor, seeds, groups),
-            site.out["gradient"],
-            self.batch_sampling,
-        )
+
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+            return recipe.clip.sums(weights, batch, model, factor, seeds, groups)
+
+        if self.linear(site.plan):
+            sums = _steps.clipped_sums(state.params, site, clipped, self.batch_sampling)
+            return Message({"gradient": site.out["gradient"](sums)}), site.own
+        rows, mine = _steps.steps(state, site, clipped, site.out["gradient"], self.batch_sampling)
         return Message({"update": rows}, _steps.weights(site, rows)), site.kept(mine)
+
+    def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        """Hand the mean of the updates to the algorithm; where sums of gradients came, the update that they make."""
+        if "gradient" not in seen.fields:
+            return super().merge(state, seen, plan)
+        records = plan.local.expected_batch(plan.mean_client) * plan.population
+        update = training.one_step(state, seen.total("gradient")["gradient"] / records, plan)
+        return plan.algorithm.update(state, update[0], plan.server(1.0))
 
     def noise(self, state: State, plan: Plan) -> float | None:
         local = plan.now(state)

@@ -19,6 +19,7 @@ from sordino.algorithms.optimizers import Optimizer
 from sordino.core.rng import Ints, RowStream, flat
 from sordino.core.types import Batch, Model, Rows, State
 from sordino.methods.augment import augment
+from sordino.methods.plan import Plan
 from sordino.methods.site import Site
 
 NONE = np.empty(0, dtype=np.int64)
@@ -74,6 +75,18 @@ def run(
         rng = rng.at("aside")
         own = algorithm.aside(own, state, batches(data, local, counts, rng), exact(site.model, local, rng), local)
     return algorithm.message(moved, own, state, Work(taken, local, losses))
+
+
+def one_step(state: State, gradient: Rows, plan: Plan) -> Rows:
+    """Return what a client would send that takes one local step along this gradient, which is public.
+
+    Where every client takes one plain step, this is the mean of what they would send, for the mean of their gradients.
+    """
+    algorithm, local, own = plan.algorithm, plan.now(state), plan.algorithm.keeps(state, len(gradient))
+    start = algorithm.start(state, own)
+    direction = gradient + local.weight_decay * start if local.weight_decay else gradient
+    moved = Optimizer(local)(algorithm.correct(direction, start, own, state, 0, local))
+    return algorithm.message(-moved, own, state, Work(moved.new_ones(len(moved), 1), local))[0]
 
 
 def exact(model: Model, local: Local, rng: RowStream) -> Gradient:

@@ -40,7 +40,7 @@ class NbAFL(Method):
         check.non_negative(downlink=self.downlink)
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        up = Release("update", Gaussian(plan.z), "client", self.clip, terms=1, key="release/uplink")
+        up = Release("update", Gaussian(plan.z), "client", self.clip, terms=1, additive=True, key="release/uplink")
         if not self.downlink:
             return (up,)
         return up, on_the_mean(self.downlink * plan.z, self.clip, plan, round)

@@ -95,6 +95,8 @@ class Outlets(Mapping[str, "Outlet"]):
                 )
             if release.where == "server":
                 self._within(release, message)
+            if release.additive:
+                self._as_it_stands(release, message)
 
     def released(self, message: Message) -> frozenset[str]:
         """Return the fields that are, as they stand, what an outlet gave: by one mechanism, the same for everyone.
@@ -107,6 +109,14 @@ class Outlets(Mapping[str, "Outlet"]):
         """Return whether a value is what an outlet gave last, and nobody has written into it since."""
         output, version = self.outputs.get(name, (None, 0))
         return value is output and _version(value) == version
+
+    def _as_it_stands(self, release: Release, message: Message) -> None:
+        """Check that what is read as a sum is what the outlet gave: it may be whole numbers, in another unit."""
+        if not self._gave(release.name, message.fields.get(release.name, torch.empty(0))) or message.weight is not None:
+            raise RunError(
+                f"the release {release.name} is declared as additive: send what its outlet returned as the field "
+                f"{release.name}, unchanged and without weights."
+            )
 
     def _within(self, release: Release, message: Message) -> None:
         """Check that the noise a server will add covers the rows as they are sent."""
@@ -303,12 +313,20 @@ def _step(step: str, number: int) -> tuple[str | int, ...]:
 
 
 def received(
-    arrived: Message, releases: Sequence[Release], round: int, rng: Stream, run: Stream, late: bool = False
+    arrived: Message,
+    releases: Sequence[Release],
+    round: int,
+    rng: Stream,
+    run: Stream,
+    late: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Message:
     """Return what the server may use: the sum of what arrived, with the noise that a trusted server adds.
 
-    The bound comes from the release and not from the rows, so that an empty cohort gets noise all the same. Rows that
+    Whole numbers on a lattice are added up as such and then become floats of the model's type. The bound of a server's
+    noise comes from the release and not from the rows, so that an empty cohort gets noise all the same. Rows that
     arrive a round late were clipped to an older bound; those that exceed the present one are clipped again."""
+    arrived = _off_the_lattice(arrived, releases, dtype)
     at_server = [r for r in releases if r.where == "server"]
     if not at_server:
         return arrived
@@ -325,6 +343,15 @@ def received(
         if value.is_floating_point():
             fields[name] = value.to(arrived[name].dtype)
     return replace(total, fields=fields)
+
+
+def _off_the_lattice(arrived: Message, releases: Sequence[Release], dtype: torch.dtype) -> Message:
+    whole = [r for r in releases if getattr(r.mechanism, "summed", 0)]
+    if not whole:
+        return arrived
+    total = arrived.total()
+    fields = {r.name: r.mechanism.floats(total[r.name], r.bound or 0.0, dtype) for r in whole}  # type: ignore[attr-defined]
+    return replace(total, fields={**total.fields, **fields})
 
 
 def _clipped_again(arrived: Message, releases: Sequence[Release]) -> Message:

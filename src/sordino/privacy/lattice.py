@@ -11,7 +11,8 @@ what was `bound` apart is at most
 
 apart on the lattice. g is the largest power of two for which rounding adds at most 2^-10 of the bound, so that noise
 which follows this sensitivity is at most 0.1 % wider. It is then 1,000 to 2,000 z sqrt(dim) steps wide. A finer lattice
-could save less than those 0.1 % and makes `rounded_normal` look twice at more numbers.
+could save less than those 0.1 % and makes `rounded_normal` look twice at more numbers. `coarsest` bounds the step as
+well, where noise that many clients share has to be some steps wide in every share.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ class Lattice:
     bound: float
     dim: int
     error: float = 0.0  # of one float sum in the L2 norm, relative to the bound
+    coarsest: float = LARGEST  # the step is no longer than this
 
     def __post_init__(self) -> None:
-        check.positive(bound=self.bound)
+        check.positive(bound=self.bound, coarsest=self.coarsest)
         check.count(dim=self.dim)
         check.non_negative(error=self.error)
         if not SMALLEST <= self.bound <= LARGEST:
@@ -50,9 +52,9 @@ class Lattice:
 
     @cached_property
     def step(self) -> float:
-        """g: the largest power of two with g sqrt(dim) <= SHARE bound."""
-        most = (SHARE * Fraction(self.bound)) ** 2 / self.dim  # of g squared
-        exponent = math.frexp(float(SHARE) * self.bound / math.sqrt(self.dim))[1]
+        """g: the largest power of two with g sqrt(dim) <= SHARE bound and g <= coarsest."""
+        most = min((SHARE * Fraction(self.bound)) ** 2 / self.dim, Fraction(self.coarsest) ** 2)  # of g squared
+        exponent = math.frexp(min(float(SHARE) * self.bound / math.sqrt(self.dim), self.coarsest))[1]
         while Fraction(2) ** (2 * exponent) > most:
             exponent -= 1
         return math.ldexp(1.0, exponent)

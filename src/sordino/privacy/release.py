@@ -104,6 +104,8 @@ class Release:
     relation: str = ""  # "replace" where leaving a unit out means nothing; else as the draws say
     terms: int | None = None  # vectors within the bound that floating point has added up in the value; GRADIENTS: those
     # of clipped gradients; None: not known, so that exact noise has no proof for it
+    additive: bool = False  # its field is what the outlet gave, unweighted, and `merge` reads the sum alone: in secure
+    # mode it then travels as whole numbers, where everyone answers
     rows: bool = True  # at the server: whether each row is within the bound; else one unit moves it by that at most
     part: str = ""  # releases of different parts touch disjoint records and are priced in parallel
     phase: str = ""  # of the round; the first one unless said

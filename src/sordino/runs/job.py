@@ -87,14 +87,11 @@ class Job:
 
     def doubt(self, viewer: str) -> str | None:
         """Return why the rounding of floats is not covered by the proof against a viewer; None where it is."""
-        why = _exact.doubt(self._declared, self.plan)
-        if why is None and self.whole_costs is None:
-            costs = self._by_round[0] if self._by_round else ()
-            server = price.cost_to("server", costs) if costs else None
-            seen = price.cost_to(viewer, costs) if costs else None
-            if server is not None and seen is not None and seen.draw == "inside" and seen.event != server.event:
-                return "the price counts on the noise of several clients in one sum"
-        return why
+        costs = self._by_round[0] if self.whole_costs is None and self._by_round else ()
+        server = price.cost_to("server", costs) if costs else None
+        seen = price.cost_to(viewer, costs) if costs else None
+        several = server is not None and seen is not None and seen.draw == "inside" and seen.event != server.event
+        return _exact.doubt(self._declared, self.plan, several)
 
     @cached_property
     def _declared(self) -> tuple[Release, ...]:

@@ -157,7 +157,8 @@ def _round(
         faults.point("trained")
         arrived = plan.channel.carry(sent[-1], rng.at("channel", phase))
         shown(observe, View("server", state.round + 1, phase, state, tuple(cohort), arrived))
-        seen = received(arrived, releases, state.round, rng, job.rng, late=plan.stragglers.late > 0)
+        late, dtype = plan.stragglers.late > 0, state.params.dtype
+        seen = received(arrived, releases, state.round, rng, job.rng, late, dtype)
         if phase != method.phases[-1]:
             paid, done = pricing.costs(method, plan, state.round, state), state.round
             state = replace(method.between(phase, state, seen, plan), round=done)

@@ -12,6 +12,7 @@ from sordino.privacy import account
 from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Gaussian as GaussianEvent
 from sordino.privacy.mechanisms.rounded_gaussian import RoundedGaussian
+from sordino.privacy.release import Use
 
 BOTH = pytest.mark.parametrize("rng", [Stream.research(7), Stream(bytes(range(32)), True)], ids=["research", "secure"])
 RNG = Stream(bytes(range(32)), True)
@@ -148,3 +149,60 @@ def test_multipliers_that_make_no_sense_are_refused(z):
 def test_noise_wider_than_can_be_drawn_is_refused():
     with pytest.raises(SpecError, match="lattice steps wide"):
         RoundedGaussian(1e9).add(Bounded(torch.zeros(1, 10), 1.0), RNG.rows([1]))
+
+
+# --- noise that clients share
+
+
+def test_shares_are_whole_numbers_that_add_up_to_the_noise_of_one():
+    rows, clients = Bounded(torch.full((20, 5000), 0.01), 1.0), 20
+    noise = RoundedGaussian(1.3, summed=clients, shared=clients)
+    points = noise.apply(rows, RNG.rows(range(clients)), Use(split=clients))
+    assert points.dtype == torch.int32
+    total = noise.floats(points.sum(dim=0, keepdim=True), 1.0, torch.float64)
+    x = (total - 0.2).flatten().numpy()
+    assert kstest(x, norm(scale=1.30).cdf).pvalue > 1e-3
+    assert kstest(x, norm(scale=1.43).cdf).pvalue < 1e-3
+    assert noise.event(clients) == GaussianEvent(1.3)
+    with pytest.raises(SpecError, match="shared by 20 clients, not by 3"):
+        noise.apply(rows, RNG.rows(range(clients)), Use(split=3))
+    with pytest.raises(SpecError, match="set summed"):
+        RoundedGaussian(1.0, shared=2)
+
+
+@pytest.mark.parametrize(("dim", "shared", "z"), [(1, 1, 0.01), (1, 10**6, 0.3), (17, 1000, 1.0), (26_010, 100, 0.7)])
+def test_every_share_is_wide_and_the_variances_add_up(dim, shared, z):
+    mechanism, rows = RoundedGaussian(z, summed=shared, shared=shared), Bounded(torch.zeros(1, dim), 0.3)
+    lattice = mechanism.lattice(rows)
+    share = Fraction(float(mechanism._scales(z, 1, lattice)[0]))
+    assert share >= 64
+    whole = Fraction(z) * Fraction(lattice.sensitivity) / Fraction(lattice.step)
+    assert 1 <= shared * share**2 / whole**2 < 1 + Fraction(1, 2**49)
+
+
+def test_rows_are_as_wide_as_their_sum_asks_for():
+    rows = Bounded(torch.zeros(2, 1000), 1.0)
+    for summed, dtype in ((2, torch.int32), (10**6, torch.int64)):
+        assert RoundedGaussian(1.0, summed=summed).add(rows, RNG.rows([1, 2])).dtype == dtype
+    fine = RoundedGaussian(1.0, summed=10**6)
+    points = fine.add(Bounded(torch.full((1, 4), 0.25, dtype=torch.float64), 1.0), RNG.rows([1]))
+    back = fine.floats(points, 1.0, torch.float64) / fine.lattice(rows).step
+    assert torch.equal(back, back.round())
+
+
+def test_a_sum_of_rounded_normals_is_the_rounding_of_a_normal_and_uniform_numbers():
+    """The step of the proof for shares: every probability agrees up to a factor of 1 +- 2 e^(-2 pi^2 t^2), with
+    t^2 = a^2 b^2 / (a^2 + b^2), and the bound is no larger than it must be. Scales are small here, so that it shows."""
+    k = np.arange(-40, 41)
+    for a, b in ((0.6, 0.6), (0.7, 1.4), (1.0, 1.0)):
+        one, two = (norm(scale=s).cdf(k + 0.5) - norm(scale=s).cdf(k - 0.5) for s in (a, b))
+        inside = slice(36, 45)
+        summed = np.convolve(one, two)[40:121][inside]
+        # the rounding of N(0, a^2 + b^2) + U: its distribution function is that of the normal, averaged over U
+        whole = norm(scale=math.hypot(a, b))
+        primitive = lambda x: x * whole.cdf(x) + whole.var() * whole.pdf(x)  # noqa: E731, B023
+        smooth = lambda x: primitive(x + 0.5) - primitive(x - 0.5)  # noqa: E731, B023
+        rounded = (smooth(k + 0.5) - smooth(k - 0.5))[inside]
+        off = float(np.abs(summed / rounded - 1).max())
+        most = 2 * math.exp(-2 * (math.pi * a * b) ** 2 / (a * a + b * b))
+        assert most / 10 < off < most * 1.01

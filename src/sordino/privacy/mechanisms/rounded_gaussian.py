@@ -5,6 +5,12 @@ normal: post-processing of the Gaussian mechanism (Dwork et al. 2006; Balle and 
 sensitivity on the lattice. The noise is noise_multiplier times that sensitivity, so that the price is the price of
 Gaussian noise, and the attack of Mironov (2012) finds no gap between floats. Sampled exactly: see `rounded_normal` for
 the law, `lattice` for the sensitivity, docs/exact-noise.md for the proof.
+
+Clients whose rows are read as a sum alone may share the noise, each adding a rounded normal of the n-th part of the
+variance. Rows are then whole numbers, so that their sum is exact, in any order and modulo any power of two. The sum of
+n rounded normals is, up to a factor of 1 +- e^(-pi^2 s^2) in every probability, the rounding of a normal of the whole
+variance plus n - 1 uniform numbers: post-processing of the Gaussian mechanism again. Every share is at least s = 64
+steps wide, where that factor is no more than a phrase.
 """
 
 from __future__ import annotations
@@ -33,6 +39,7 @@ from sordino.privacy.release import Use
 __all__ = ["RoundedGaussian"]
 
 Floats = NDArray[np.float64]
+NARROWEST = 64  # steps of the lattice: a share of noise that clients add together is wider than this
 
 
 @dataclass(frozen=True)
@@ -42,22 +49,26 @@ class RoundedGaussian:
     noise_multiplier: float
     contributions: int = 1  # vectors that were added up in floating point, each within the bound
     float_error: float = 0.0  # a further error of the sum, relative to the bound
+    summed: int = 0  # above 0: rows are whole numbers of which the sum is read alone, of so many contributions in all,
+    shared: int = 1  # and so many clients add the noise together
 
     exact: ClassVar[bool] = True  # no floating point lies between the random words and the law of the noise
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
-        check.count(contributions=self.contributions)
-        check.non_negative(float_error=self.float_error)
+        check.count(contributions=self.contributions, shared=self.shared)
+        check.non_negative(float_error=self.float_error, summed=self.summed)
+        if self.shared > 1 and not self.summed:
+            raise SpecError("rounded Gaussian noise is shared where rows are whole numbers: set summed.")
 
     def add(self, rows: Bounded, rng: RowStream) -> Rows:
         """Return rows with noise of their own, keyed by their clients."""
         return self.add_each(rows, self.noise_multiplier, rng)
 
     def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
-        """Add noise to every row; rows may have multipliers of their own."""
-        if use.split != 1:
-            raise SpecError("rounded Gaussian noise is not shared: a sum of rounded normals is no rounded normal.")
+        """Add noise to every row, or each client's share of it; rows may have multipliers of their own."""
+        if use.split != self.shared:
+            raise SpecError(f"this noise is made to be shared by {self.shared} clients, not by {use.split}.")
         return self.add_each(x, self.noise_multiplier if use.multiplier is None else use.multiplier, rng)
 
     def std(self, bound: float) -> float:
@@ -75,13 +86,16 @@ class RoundedGaussian:
         lattice = self.lattice(rows)
         scale = self._scales(multipliers, clients, lattice)
         host, silent = value.cpu(), np.isinf(scale)
-        out = torch.empty_like(host)
+        out = torch.empty_like(host, dtype=self._kind(lattice) if self.summed else host.dtype)
 
         def apply(part: slice, columns: slice, noise: Tensor, room: Tensor) -> None:
             noise += lattice.points(host[part, columns], room)
             if silent[part].any():
                 noise[torch.from_numpy(silent[part])] = 0.0
-            lattice.floats(noise, out[part, columns])
+            if self.summed:
+                out[part, columns] = noise.to(out.dtype)
+            else:
+                lattice.floats(noise, out[part, columns])
 
         rounded_normal.blocks(rng, dim, np.where(silent, 0.0, scale), apply)
         return out.to(value.device)
@@ -90,8 +104,25 @@ class RoundedGaussian:
         """Return the lattice for these rows: of their shape and bound alone."""
         if rows.value.dtype not in ROUNDOFF:
             raise SpecError(f"rounded Gaussian noise is added to float32 or float64 rows, not to {rows.value.dtype}.")
-        error = error_of_sum(self.contributions, rows.value.dtype) + self.float_error
-        return Lattice(rows.bound, rows.value.shape[1], error)
+        return self._lattice(rows.bound, rows.value.shape[1], rows.value.dtype)
+
+    def _lattice(self, bound: float, dim: int, dtype: torch.dtype) -> Lattice:
+        error = error_of_sum(self.contributions, dtype) + self.float_error
+        if not self.summed:
+            return Lattice(bound, dim, error)
+        return Lattice(bound, dim, error, self.noise_multiplier * bound / (NARROWEST * math.sqrt(self.shared)))
+
+    def floats(self, points: Tensor, bound: float, dtype: torch.dtype) -> Tensor:
+        """Return a sum [1, dim] of rows that are whole numbers, as what it stands for."""
+        # the step does not depend on the error of float sums
+        return self._lattice(bound, points.shape[1], dtype).floats(
+            points.double(), torch.empty_like(points, dtype=dtype)
+        )
+
+    def _kind(self, lattice: Lattice) -> torch.dtype:
+        """Return the integers that hold a sum of rows but for noise beyond twelve deviations."""
+        most = self.summed * lattice.sensitivity + 12 * self.noise_multiplier * lattice.sensitivity
+        return torch.int32 if most / lattice.step < 2.0**31 else torch.int64
 
     def _scales(self, multipliers: float | Tensor, clients: int, lattice: Lattice) -> Floats:
         """Return the noise of each row in steps of the lattice [clients], rounded up."""
@@ -102,6 +133,8 @@ class RoundedGaussian:
                 f"found {len(z)}, the least {z.min():g}."
             )
         ratio = lattice.sensitivity / lattice.step  # exact: a power of two
+        if self.shared > 1:  # the root is rounded up too: the shares' variances add up to the whole one at least
+            ratio = np.nextafter(ratio / math.nextafter(math.sqrt(self.shared), 0.0), math.inf)
         return np.broadcast_to(np.nextafter(z * ratio, math.inf), (clients,))
 
     def event(self, split: int = 1) -> Event:
