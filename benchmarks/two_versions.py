@@ -37,7 +37,7 @@ def serve(workload: str) -> None:
     load = WORKLOADS[workload]
     x, y = data()
     clients = ArrayClients(x, y, [load.records] * load.clients)
-    keys: dict[str, Any] = {"client_sampling": "fixed", "client_rate": load.cohort / load.clients}
+    keys: dict[str, Any] = {"client_sampling": "fixed", "client_rate": load.cohort / load.clients, "device": "cpu"}
     with tempfile.TemporaryDirectory() as out:
         rounds = endless(job(METHODS[workload], clients, batch_size=load.batch, **keys), str(Path(out) / "run"))
         print("ready", flush=True)
@@ -51,9 +51,8 @@ def serve(workload: str) -> None:
 def started(version: Path, workload: str, core: int) -> "subprocess.Popen[str]":
     paths = os.pathsep.join([str(version / "src"), str(version / "benchmarks"), os.environ.get("PYTHONPATH", "")])
     env = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    code = (
-        f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import two_versions as t; t.serve({workload!r})"
-    )
+    # this very file, not that of the version, which has its own `rounds` and `common`
+    code = f"import runpy; runpy.run_path({__file__!r}, run_name='two')['serve']({workload!r})"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         env=env,
