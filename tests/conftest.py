@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as below, and read when numpy is imported
 
 import pytest
 import torch
@@ -35,10 +39,19 @@ def _no_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New folders, one after the other: `mktemp` reads the names of all that are there for every one of thousands."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _fresh_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _fresh_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has a registry of its own; processes that it starts inherit it."""
-    monkeypatch.setenv("SORDINO_HOME", str(tmp_path_factory.mktemp("home")))
+    home = next(_homes)
+    home.mkdir()
+    monkeypatch.setenv("SORDINO_HOME", str(home))
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +102,10 @@ def small_npz(tmp_path: Path) -> Path:
         classes=np.array(3),
     )
     return tmp_path / "small.npz"
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # torch and ten thousand tests stay: not to be looked through for garbage again and again
 
 
 def _reason(report: pytest.TestReport) -> str:

@@ -1,10 +1,11 @@
 """Runs `sordino` commands in forked children: real processes and exit codes for one import of torch.
 
-One JSON object a line in: args, cwd, home (the SORDINO_HOME of the caller), and perhaps fsize (a limit on file sizes in
-bytes, as a full disk) or kill (SIGKILL as soon as `file` has that many lines, `delay` seconds later). One line out: rc,
-stdout, stderr.
+One JSON object a line in: args, cwd, home (the SORDINO_HOME of the caller), and perhaps env (more variables), fsize (a
+limit on file sizes in bytes, as a full disk) or kill (SIGKILL as soon as `file` has that many lines, `delay` seconds
+later). One line out: rc, stdout, stderr.
 """
 
+import gc
 import json
 import os
 import resource
@@ -21,7 +22,7 @@ def child(job, out, err):
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.chdir(job["cwd"])
-    os.environ["SORDINO_HOME"] = job["home"]
+    os.environ |= job.get("env", {}) | {"SORDINO_HOME": job["home"]}
     if job.get("fsize") is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["fsize"], resource.RLIM_INFINITY))
     sys.argv = ["sordino", *job["args"]]
@@ -89,6 +90,7 @@ def serve():
     import sordino.cli.run  # noqa: F401 (what every child will need)
 
     warm_up()
+    gc.freeze()  # children neither look through what is here already nor copy it
     for line in sys.stdin:
         print(json.dumps(one(json.loads(line))), flush=True)
 

@@ -47,7 +47,7 @@ def mlp(seed: int = 0) -> nn.Module:
 
 def _seeded(make: Any, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # no GPU is asked for
         return make()
 
 

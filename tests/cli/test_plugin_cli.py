@@ -23,6 +23,7 @@ from sordino.runs import spec
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "methods.md"
 COMMAND = str(Path(sys.executable).with_name("sordino"))
+ALONE = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
 
 
 def example() -> str:
@@ -45,26 +46,28 @@ def known(plugins, monkeypatch):
     return plugins
 
 
-def sordino(here, plugins, *args):
-    env = os.environ | {plugin.VARIABLE: str(plugins), "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
-    return subprocess.run([COMMAND, *args], cwd=here, env=env, capture_output=True, text=True)
-
-
 @pytest.mark.slow
-def test_it_runs_is_charged_and_compared(tmp_path, plugins):
+def test_it_runs_is_charged_and_compared(tmp_path, plugins, sordino_command):
+    env = {plugin.VARIABLE: str(plugins)}
+
+    def sordino(*args):
+        return sordino_command(*args, cwd=tmp_path, env=env)
+
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 240)
     x = (rng.normal(size=(240, 5)) + 2 * y[:, None]).astype(np.float32)
     np.savez(tmp_path / "d.npz", x_train=x[:200], y_train=y[:200], x_test=x[200:], y_test=y[200:], classes=3)
     common = ("--dataset", "d.npz", "--clients", "10", "--rounds", "2")
-    done = sordino(tmp_path, plugins, "run", "--method", "boxed", "--box", "0.02", "--epsilon", "8", *common, "--json")
+    flags = ("--method", "boxed", "--box", "0.02", "--epsilon", "8")  # --box is known where it is at the start
+    done = subprocess.run([COMMAND, "run", *flags, *common, "--json"], cwd=tmp_path, env=os.environ | env | ALONE,
+                          capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["guarantee"]["unit"] == "client" and 7.9 < told["guarantee"]["epsilon"] <= 8
-    shown = sordino(tmp_path, plugins, "ledger", "show", "--json")
+    shown = sordino("ledger", "show", "--json")
     assert shown.returncode == 0 and "boxed" in shown.stdout
-    both = sordino(tmp_path, plugins, "compare", "--methods", "boxed,nbafl", "--epsilon", "8", "--seeds", "1",
-                   *common, "--name", "c", "--json")  # fmt: skip
+    both = sordino("compare", "--methods", "boxed,nbafl", "--epsilon", "8", "--seeds", "1", *common, "--name", "c",
+                   "--json")  # fmt: skip
     assert both.returncode == 0, both.stderr
     rows = json.loads(both.stdout)["results"]
     assert {r["method"] for r in rows} == {"boxed", "nbafl"} and all(r["rank"] in (1, 2) for r in rows)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -20,12 +24,20 @@ class Case:
     full_outputs: int  # with so many outputs
     kind: str = "classification"  # or "next-token", "regression"
     learns: bool = True  # quick enough to be taught something
+    narrow: Mapping[str, Any] = field(default_factory=dict)  # constants of the plug-in, for fewer channels a layer
 
     def build(self, name: str, full: bool = False) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             make = plugin.load("models", name)
             return make(self.full, self.full_outputs) if full else make(self.small, self.outputs)
+
+    def build_narrow(self, name: str) -> nn.Module:
+        """As small, and where layers are wide, with every layer but fewer channels in it."""
+        with pytest.MonkeyPatch.context() as patch:
+            for constant, value in self.narrow.items():
+                patch.setattr(sys.modules[plugin.load("models", name).__module__], constant, value)
+            return self.build(name)
 
     def records(self, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
         """A problem that can be learnt: which half is brighter, what comes next in a cycle, a smooth curve."""
@@ -54,8 +66,8 @@ CASES = {
     "linear": Case((6,), 3, *MNIST),
     "lstm": Case((6,), 5, (80,), 80, "next-token"),
     "mlp": Case((2, 5), 3, *MNIST),
-    "resnet18": Case((3, 8, 8), 3, *CIFAR, learns=False),
+    "resnet18": Case((3, 8, 8), 3, *CIFAR, learns=False, narrow={"CHANNELS": (16, 32, 64, 128), "GROUPS": 8}),
     "scattering-cnn": Case((5, 8, 8), 3, (267, 8, 8), 10),
     "transformer": Case((6,), 5, (80,), 80, "next-token"),
-    "wide-resnet": Case((3, 8, 8), 3, *CIFAR, learns=False),
+    "wide-resnet": Case((3, 8, 8), 3, *CIFAR, learns=False, narrow={"WIDTH": 1}),
 }

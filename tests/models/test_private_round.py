@@ -18,7 +18,7 @@ def test_every_model_has_a_case():
 )
 def test_a_private_round(name, tmp_path):
     case = CASES[name]
-    module = case.build(name)
+    module = case.build_narrow(name)  # at full width in test_networks.py
     clients = [case.records(4, seed) for seed in range(2)]
     keys = {"method": "dp-sgd", "epsilon": 50.0, "rounds": 1, "learning_rate": 0.01, "device": "cpu", "seed": 0}
     result = sordino.train(module, clients, test=case.records(4, 9), out=str(tmp_path), **keys)

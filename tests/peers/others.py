@@ -13,6 +13,9 @@ from dp_accounting.pld import privacy_loss_distribution as plds
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from dp_accounting.rdp import rdp_privacy_accountant
 
+# what it takes long for: a number of three numbers, which several tests ask for
+rdp_privacy_accountant._compute_log_a = lru_cache(maxsize=None)(rdp_privacy_accountant._compute_log_a)
+
 ADD, REPLACE = dp.NeighboringRelation.ADD_OR_REMOVE_ONE, dp.NeighboringRelation.REPLACE_ONE
 
 

@@ -7,6 +7,7 @@ name and a reason in REASONS; there is no other tolerance in this file.
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import dp_accounting as dp
 import numpy as np
@@ -57,6 +58,12 @@ def under_bar(ours: float, upper: float, error: float) -> None:
 def grid(ours: float, width: float) -> float:
     """For dp-accounting: a twentieth of the width of one step's loss, as far as that can be done today."""
     return float(np.clip(0.05 * width, 5e-6, max(ours, 0.1) / 300))
+
+
+@cache
+def by_pld(event, delta, cells=pld.FINE):
+    """Ours, which several tests compare with one of theirs each."""
+    return pld.epsilon(event, delta, cells)
 
 
 def width(z: float, rate: float = 1.0) -> float:
@@ -112,7 +119,7 @@ def their_sampled(z, rate, steps):
 @pytest.mark.slow
 @pytest.mark.parametrize(("z", "rate", "steps", "delta"), SAMPLED)
 def test_sampled_gaussian_dp_accounting_pld(z, rate, steps, delta):
-    ours = pld.epsilon(sampled(z, rate, steps), delta)
+    ours = by_pld(sampled(z, rate, steps), delta)
     agree("grids", ours, others.dp_pld(their_sampled(z, rate, steps), delta, grid(ours, width(z, rate))))
 
 
@@ -122,20 +129,20 @@ def test_sampled_gaussian_dp_accounting_rdp(z, rate, steps, delta):
     reason = "left out" if others.unconverged(their_sampled(z, rate, steps)) else "series"
     agree(reason, ours, others.dp_rdp(their_sampled(z, rate, steps), delta, orders=rdp.ORDERS.tolist()))
     assert ours <= theirs * (1 + 1e-9)  # at their own orders, of which ours has all
-    agree("moments", pld.epsilon(sampled(z, rate, steps), delta), theirs)
+    agree("moments", by_pld(sampled(z, rate, steps), delta), theirs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("z", "rate", "steps", "delta"), [p for p in SAMPLED if p[2] <= 1000][:-1])
 def test_sampled_gaussian_prv(z, rate, steps, delta):
-    ours = pld.epsilon(sampled(z, rate, steps), delta)
+    ours = by_pld(sampled(z, rate, steps), delta)
     in_bar(ours, others.prv([(("sampled", z, rate), steps)], delta, max(0.02, 0.01 * ours)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("z", "rate", "steps", "delta"), SAMPLED[1::2])
 def test_sampled_gaussian_opacus_prv(z, rate, steps, delta):
-    ours = pld.epsilon(sampled(z, rate, steps), delta)
+    ours = by_pld(sampled(z, rate, steps), delta)
     error = max(0.05, 0.02 * ours)
     upper = others.opacus("prv", [(z, rate, steps)], delta, eps_error=error)
     under_bar(ours, upper, error)
@@ -169,8 +176,7 @@ def test_sampled_gaussian_autodp(z, rate, steps, delta):
 
 def test_the_limit_law_is_below_the_truth_somewhere():
     limits = [
-        (gdp.epsilon_of_mu(gdp.central_limit(sampled(*p)), d), pld.epsilon(sampled(*p), d, pld.ROUGH))
-        for *p, d in SAMPLED
+        (gdp.epsilon_of_mu(gdp.central_limit(sampled(*p)), d), by_pld(sampled(*p), d, pld.ROUGH)) for *p, d in SAMPLED
     ]
     assert sum(limit < 0.99 * true for limit, true in limits) > 10
 
@@ -181,7 +187,7 @@ def test_the_limit_law_is_below_the_truth_somewhere():
 @pytest.mark.parametrize(("z", "rate", "steps", "delta"), SAMPLED[:24:2])
 def test_a_replaced_record_dp_accounting_pld(z, rate, steps, delta):
     """z relative to the clip norm on both sides."""
-    ours = pld.epsilon(Repeated(Sampled(Gaussian(z), rate, "replace"), steps), delta)
+    ours = by_pld(Repeated(Sampled(Gaussian(z), rate, "replace"), steps), delta)
     agree(
         "grids", ours, others.dp_pld(their_sampled(z, rate, steps), delta, grid(ours, width(z, rate)), others.REPLACE)
     )
@@ -198,7 +204,7 @@ def test_without_replacement_dp_accounting_rdp(z, size, steps, delta):
     step = dp.SampledWithoutReplacementDpEvent(10_000, size, dp.GaussianDpEvent(z))
     theirs = others.dp_rdp(others.steps(step, steps), delta, others.REPLACE)
     agree("more orders", rdp.epsilon(event, delta), theirs)
-    agree("moments", pld.epsilon(event, delta), theirs)
+    agree("moments", by_pld(event, delta), theirs)
 
 
 @pytest.mark.slow
@@ -209,7 +215,7 @@ def test_without_replacement_dp_accounting_rdp(z, size, steps, delta):
 def test_a_group_dp_accounting_pld(z, rate, size, steps, delta):
     weights = [math.comb(size, j) * rate**j * (1 - rate) ** (size - j) for j in range(size + 1)]
     event = dp.dp_event.MixtureOfGaussiansDpEvent(z, [float(j) for j in range(size + 1)], weights)
-    ours = pld.epsilon(Repeated(SampledGroup(z, rate, size), steps), delta)
+    ours = by_pld(Repeated(SampledGroup(z, rate, size), steps), delta)
     agree("grids", ours, others.dp_pld(others.steps(event, steps), delta, grid(ours, size * width(z, rate))))
 
 
@@ -221,7 +227,7 @@ def test_gaussian_dp_accounting(z, count, delta):
     event, theirs = Repeated(Gaussian(z), count), others.steps(dp.GaussianDpEvent(z), count)
     ours = gdp.epsilon(event, delta)
     agree("grids", ours, others.dp_pld(theirs, delta, grid(ours, width(z))))
-    agree("grids", pld.epsilon(event, delta), others.dp_pld(theirs, delta, grid(ours, width(z))))
+    agree("grids", by_pld(event, delta), others.dp_pld(theirs, delta, grid(ours, width(z))))
     agree("more orders", rdp.epsilon(event, delta), others.dp_rdp(theirs, delta))
 
 
@@ -246,7 +252,7 @@ def test_gaussian_prv_and_opacus(z, count, delta):
 @pytest.mark.parametrize(("b", "count", "delta"), LAPLACE)
 def test_laplace_dp_accounting(b, count, delta):
     event, theirs = Repeated(LaplaceEvent(b), count), others.steps(dp.LaplaceDpEvent(b), count)
-    ours = pld.epsilon(event, delta)
+    ours = by_pld(event, delta)
     agree("grids", ours, others.dp_pld(theirs, delta, grid(ours, 1 / b)))
     agree("more orders", rdp.epsilon(event, delta), others.dp_rdp(theirs, delta))
 
@@ -255,7 +261,7 @@ def test_laplace_dp_accounting(b, count, delta):
 def test_laplace_autodp_and_prv(b, count, delta):
     event = Repeated(LaplaceEvent(b), count)
     agree("real orders", rdp.epsilon(event, delta), others.autodp([(("laplace", b), count)], delta))
-    ours = pld.epsilon(event, delta)
+    ours = by_pld(event, delta)
     if count <= 300 and ours < 60:
         in_bar(ours, others.prv([(("laplace", 1 / b), count)], delta, max(0.02, 0.01 * ours)))
 
@@ -265,7 +271,7 @@ def test_laplace_autodp_and_prv(b, count, delta):
     (10.0, 0.02, 10_000, 1e-6),
 ])  # fmt: skip
 def test_sampled_laplace_dp_accounting(b, rate, count, delta):
-    ours = pld.epsilon(Repeated(Sampled(LaplaceEvent(b), rate), count), delta)
+    ours = by_pld(Repeated(Sampled(LaplaceEvent(b), rate), count), delta)
     theirs = others.steps(dp.PoissonSampledDpEvent(rate, dp.LaplaceDpEvent(b)), count)
     agree("grids", ours, others.dp_pld(theirs, delta, grid(ours, rate / b)))
 
@@ -275,7 +281,7 @@ def test_sampled_laplace_dp_accounting(b, rate, count, delta):
 def test_randomized_response(epsilon, categories, count, delta):
     event = Repeated(GeneralizedRREvent(epsilon, categories), count)
     noise = categories * math.exp(-epsilon) / (1 + (categories - 1) * math.exp(-epsilon))
-    ours = pld.epsilon(event, delta)
+    ours = by_pld(event, delta)
     places = 2000 if count <= 100 else 500
     agree("atoms", ours, others.dp_response(1 - noise, categories, count, delta, epsilon / places * (1 + 1e-10)))
     theirs = others.steps(dp.RandomizedResponseDpEvent(noise, categories), count)
@@ -283,7 +289,7 @@ def test_randomized_response(epsilon, categories, count, delta):
     if categories == 2:
         response = others.autodp([(("response", float(expit(epsilon))), count)], delta)
         agree("real orders", rdp.epsilon(event, delta), response)
-        assert ours == pytest.approx(pld.epsilon(Repeated(Pure(epsilon), count), delta), rel=1e-9)
+        assert ours == pytest.approx(by_pld(Repeated(Pure(epsilon), count), delta), rel=1e-9)
         if epsilon <= 1:  # at 5 x 7 theirs says 25 and is sure of it, where every report alone tells 5 with P = 0.993
             in_bar(ours, others.prv([(("pure", epsilon), count)], delta, max(0.02, 0.01 * ours)))
 
@@ -293,7 +299,7 @@ def test_dp_accounting_forgets_how_often_a_response_is_given():
     noise = 2 * float(expit(-1.0))
     one = others.dp_pld(dp.RandomizedResponseDpEvent(noise, 2), 1e-5, 1e-3, others.REPLACE)
     ten = others.dp_pld(others.steps(dp.RandomizedResponseDpEvent(noise, 2), 10), 1e-5, 1e-3, others.REPLACE)
-    assert ten == pytest.approx(one) and pld.epsilon(Repeated(Pure(1.0), 10), 1e-5) > 9 * one
+    assert ten == pytest.approx(one) and by_pld(Repeated(Pure(1.0), 10), 1e-5) > 9 * one
 
 
 @pytest.mark.parametrize(("epsilon", "l1", "count", "delta"), [
@@ -301,7 +307,7 @@ def test_dp_accounting_forgets_how_often_a_response_is_given():
     (1.0, 2, 30, 1e-10),
 ])  # fmt: skip
 def test_discrete_laplace_dp_accounting(epsilon, l1, count, delta):
-    ours = pld.epsilon(Repeated(DiscreteLaplaceEvent(epsilon, l1), count), delta)
+    ours = by_pld(Repeated(DiscreteLaplaceEvent(epsilon, l1), count), delta)
     theirs = others.steps(dp.dp_event.DiscreteLaplaceDpEvent(epsilon / l1, l1), count)
     agree("atoms", ours, others.dp_pld(theirs, delta, epsilon / l1 / 500 * (1 + 1e-10)))
 
@@ -325,7 +331,7 @@ def test_discrete_gaussian_dp_accounting(sigma, count, delta):
 def test_unlike_steps(mix, delta):
     event = Composed(tuple(sampled(*step) for step in mix))
     theirs = dp.ComposedDpEvent([their_sampled(*step) for step in mix])
-    ours, curve = pld.epsilon(event, delta), rdp.epsilon(event, delta)
+    ours, curve = by_pld(event, delta), rdp.epsilon(event, delta)
     agree("grids", ours, others.dp_pld(theirs, delta, grid(ours, 2 * min(width(z, rate) for z, rate, _ in mix))))
     agree("more orders", curve, others.dp_rdp(theirs, delta))
     same_orders(event, mix, delta)
@@ -345,7 +351,7 @@ def test_unlike_noises(delta):
             their_sampled(1.0, 0.02, 100),
         ]
     )
-    ours = pld.epsilon(event, delta)
+    ours = by_pld(event, delta)
     agree("grids", ours, others.dp_pld(theirs, delta, grid(ours, 0.02)))
     agree("more orders", rdp.epsilon(event, delta), others.dp_rdp(theirs, delta))
     parts = [(("gaussian", 4.0), 12), (("laplace", 1 / 5.0), 7), (("sampled", 1.0, 0.02), 100)]
@@ -355,7 +361,7 @@ def test_unlike_noises(delta):
 
 
 def test_the_points_span_what_they_should():
-    ours = [pld.epsilon(sampled(*p), d, pld.ROUGH) for *p, d in SAMPLED] + [
+    ours = [by_pld(sampled(*p), d, pld.ROUGH) for *p, d in SAMPLED] + [
         gdp.epsilon(Repeated(Gaussian(z), n), d) for z, n, d in GAUSSIAN
     ]
     assert min(ours) < 0.05 and max(ours) > 50 and sum(e > 10 for e in ours) >= 6

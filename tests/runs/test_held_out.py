@@ -39,6 +39,9 @@ def clients(users=USERS):
     return ArrayClients(x, y, SIZES, users)
 
 
+ALL = clients(None)
+
+
 def held(method, unit=None, users=USERS, **keys):
     return parts(spec.from_dict({"method": method, "unit": unit} | KEYS | keys), clients(users))
 
@@ -63,13 +66,17 @@ class Says(nn.Module):
         return torch.eye(CLASSES)[torch.zeros(len(x), dtype=torch.int64)]
 
 
+def modelled(module):
+    layout = Layout.of(module)
+    return Model(module, layout, losses.cross_entropy, Gradients.of(module, losses.cross_entropy, layout))
+
+
 def figure(found, module, regression, z, rng, done=0):
     """The released mean over held-out units, by the federation that holds their records."""
-    layout = Layout.of(module)
-    model = Model(module, layout, losses.cross_entropy, Gradients.of(module, losses.cross_entropy, layout))
-    holding = Simulator(torch.device("cpu"), clients(None), rng, parts={held_out.HELD_OUT: found.part()})
+    model = module if isinstance(module, Model) else modelled(module)
+    holding = Simulator(torch.device("cpu"), ALL, rng, parts={held_out.HELD_OUT: found.part()})
     asked = Figure("record", z, regression, central=found.facts.holders == 1)
-    state = State(layout.read(module), round=done)
+    state = State(model.layout.read(model.module), round=done)
     sums = beside.released(holding, asked, model, plan(), state, rng, held_out.HELD_OUT)["figure"]
     return float(sums[0, 0]) / found.facts.units
 
@@ -213,8 +220,12 @@ def test_every_holder_adds_z(method, unit, holders, z=20.0):
     _, found = held(method, unit)
     found = replace(found, y=torch.ones(len(found.y)).long())  # nobody is right: noise alone
     rng, units = Stream.research(3), int(found.unit.max()) + 1
-    module, std = Says(), z * math.sqrt(holders)
-    drawn = [figure(found, module, False, z, rng.at(i)) * units for i in range(2000)]
+    first = nn.Linear(FEATURES, CLASSES)  # always says the first class
+    with torch.no_grad():
+        first.weight.zero_()
+        first.bias.copy_(torch.eye(CLASSES)[0])
+    model, std = modelled(first), z * math.sqrt(holders)
+    drawn = [figure(found, model, False, z, rng.at(i)) * units for i in range(2000)]
     assert kstest(drawn, norm(scale=std).cdf).pvalue > 1e-3
     square = float(np.sum(np.square(drawn)))
     for factor, right in ((1.0, True), (1.1, False), (0.9, False)):  # sees ten per cent in the deviation

@@ -50,13 +50,13 @@ def test_a_real_full_disk(small_npz, sordino_command):
 def test_five_real_kills(small_npz, sordino_command):
     """SIGKILL at random moments of a fixed seed; the model at the end is the one of the run that was left alone."""
     here, draw = small_npz.parent, random.Random(5)
-    (here / "it.toml").write_text(TOML.format(rounds=200, every=0.01, mode="research"))
+    (here / "it.toml").write_text(TOML.format(rounds=120, every=0.01, mode="research"))
     whole = sordino_command("run", "it.toml", "--name", "whole", "--json", cwd=here)
     assert whole.returncode == 0, whole.stderr
     folder = here / "runs" / "it"
     command, killed = ("run", "it.toml", "--name", "it", "--json"), 0
     for i in range(5):
-        at = {"file": str(folder / "public" / "records.jsonl"), "kill": 25 * (i + 1), "delay": draw.random() * 0.02}
+        at = {"file": str(folder / "public" / "records.jsonl"), "kill": 12 * (i + 1), "delay": draw.random() * 0.02}
         done = sordino_command(*command, cwd=here, **at)
         killed += done.returncode == -9
         command = ("resume", "runs/it", "--json")
@@ -66,23 +66,23 @@ def test_five_real_kills(small_npz, sordino_command):
     assert (folder / "public" / "model.safetensors").read_bytes() == (
         here / "runs/whole/public/model.safetensors"
     ).read_bytes()
-    assert charges(folder) == list(range(200))
+    assert charges(folder) == list(range(120))
     result = json.loads((folder / "public" / "result.json").read_text())
-    assert result["rounds"] == 200 and result["guarantee"]["epsilon"] <= 5.0
+    assert result["rounds"] == 120 and result["guarantee"]["epsilon"] <= 5.0
 
 
 @pytest.mark.slow
 def test_a_secure_run_that_is_really_killed_pays_for_what_it_lost(small_npz, sordino_command):
     """No seed, so a re-run is a new release: charged again, and the run ends with fewer rounds."""
     here = small_npz.parent
-    (here / "it.toml").write_text(TOML.format(rounds=120, every=1000, mode="secure"))
+    (here / "it.toml").write_text(TOML.format(rounds=70, every=1000, mode="secure"))
     folder, command = here / "runs" / "it", ("run", "it.toml", "--name", "it", "--json")
     for i in range(2):
-        at = {"file": str(folder / "public" / "records.jsonl"), "kill": 20 * (i + 1), "delay": 0.0}
+        at = {"file": str(folder / "public" / "records.jsonl"), "kill": 10 * (i + 1), "delay": 0.0}
         assert sordino_command(*command, cwd=here, **at).returncode == -9
         command = ("resume", "runs/it", "--json")
     done = sordino_command(*command, cwd=here)
     assert done.returncode == 0, done.stderr
     result = json.loads((folder / "public" / "result.json").read_text())
-    assert len(charges(folder)) == 120  # never one more than was planned
-    assert result["rounds"] < 120 and 0 < result["guarantee"]["epsilon"] <= 5.0
+    assert len(charges(folder)) == 70  # never one more than was planned
+    assert result["rounds"] < 70 and 0 < result["guarantee"]["epsilon"] <= 5.0

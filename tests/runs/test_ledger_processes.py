@@ -85,14 +85,14 @@ def run(what, folder):
 @pytest.mark.slow
 def test_one_budget_is_never_overspent(tmp_path):
     book = Ledger(tmp_path / "ledger.sqlite")
-    book.set_budget(Budget(50.0, 1e-5, "plans", None))  # 400 times 0.125, exactly
+    book.set_budget(Budget(20.0, 1e-5, "plans", None))  # 160 times 0.125, exactly
     book.close()
     released = run("trials", tmp_path)
     book = Ledger(tmp_path / "ledger.sqlite", "read")
     try:
         assert book.chain.verify() == []
         entries = {e.id: e for e in book.charges("d")}
-        assert len(entries) == 400 and math.fsum(e.epsilon for e in entries.values()) == 50.0
+        assert len(entries) == 160 and math.fsum(e.epsilon for e in entries.values()) == 20.0
         assert len(set(released)) == len(released) and set(released) <= set(entries)  # paid before it was released
         assert len(entries) - len(released) <= 6  # a kill may fall between the two, at most once each
         assert len({e.details()["spender"] for e in entries.values()}) > 4

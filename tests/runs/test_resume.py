@@ -77,6 +77,12 @@ def unkilled(tmp_path_factory):
     return train(**keys(tmp_path_factory.mktemp("whole")))
 
 
+@pytest.fixture
+def unrehearsed(monkeypatch):
+    """Runs that are begun and resumed without a rehearsal, which leaves nothing: `unkilled` has had one."""
+    monkeypatch.setattr(run, "rehearse", lambda job: None)
+
+
 def loss_of(model):
     with torch.no_grad():
         return float(torch.nn.functional.cross_entropy(model(TEST[0]), TEST[1]))
@@ -84,7 +90,7 @@ def loss_of(model):
 
 @pytest.mark.parametrize("every", [0.0, 1e6])
 @pytest.mark.parametrize("point", faults.POINTS)
-def test_a_research_run_killed_anywhere_ends_as_if_it_had_not_been(point, every, tmp_path, unkilled):
+def test_a_research_run_killed_anywhere_ends_as_if_it_had_not_been(point, every, tmp_path, unkilled, unrehearsed):
     died = 0
     for number in (0, 2, 4):
         folder = tmp_path / str(number) / "it"
@@ -106,7 +112,7 @@ def test_a_research_run_killed_anywhere_ends_as_if_it_had_not_been(point, every,
 
 @pytest.mark.parametrize("every", [0.0, 1e6])
 @pytest.mark.parametrize("point", faults.POINTS)
-def test_a_secure_run_killed_anywhere_never_overspends(point, every, tmp_path):
+def test_a_secure_run_killed_anywhere_never_overspends(point, every, tmp_path, unrehearsed):
     """The noise of a re-run is fresh, so it is charged again; the run ends with fewer rounds, not a higher epsilon."""
     died = 0
     for number in (0, 2, 4):

@@ -155,7 +155,8 @@ class _Walk:
         names = _named(value.__code__)
         self._names |= names
         held = value.__globals__
-        self.holders.append(Dict(f"a global of {value.__qualname__}", held, names & held.keys() | _stored(value)))
+        bound = names & held.keys() | _stored(value.__code__)
+        self.holders.append(Dict(f"a global of {value.__qualname__}", held, bound))
         imported = {key: sys.modules[key] for key in names - held.keys() if key in sys.modules}  # inside the function
         for key, found in (imported | {key: held[key] for key in names & held.keys()}).items():
             if isinstance(found, types.ModuleType):
@@ -249,11 +250,8 @@ def _named(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_named, inside))
 
 
-def _stored(value: types.FunctionType) -> set[str]:
+@functools.lru_cache(maxsize=4096)  # the same code is met again for every model
+def _stored(code: types.CodeType) -> frozenset[str]:
     """Names that a function may bind among its globals, whether or not they exist yet."""
-
-    def stored(code: types.CodeType) -> set[str]:
-        own = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"}
-        return own.union(*(stored(const) for const in code.co_consts if isinstance(const, types.CodeType)))
-
-    return stored(value.__code__)
+    own = frozenset(str(i.argval) for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL")
+    return own.union(*(_stored(const) for const in code.co_consts if isinstance(const, types.CodeType)))

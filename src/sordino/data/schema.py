@@ -119,7 +119,7 @@ def words(name: str, cells: Any, allowed: tuple[str, ...] = ()) -> list[str]:
     if cells.dtype.kind == "f":
         found = [f"{v:.0f}" if v.is_integer() else repr(v) for v in map(float, cells)]
     else:
-        found = [WHOLE.sub(r"\1", str(v).strip()) for v in cells]
+        found = [WHOLE.sub(r"\1", str(v).strip()) for v in cells.tolist()]
     if "" in found and "" not in allowed:
         _missing(name, found.index(""), None)
     return found

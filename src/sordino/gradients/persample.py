@@ -126,15 +126,16 @@ class seeded:  # noqa: N801 (reads as a function)
     """Torch's default generators, seeded for one client and put back after it."""
 
     def __init__(self, seed: int | None, device: torch.device) -> None:
-        self._seed = seed
-        devices = [device] if device.type == "cuda" else []
+        self._seed, self._cuda = seed, device.type == "cuda"
+        devices = [device] if self._cuda else []
         self._fork = nullcontext() if seed is None else torch.random.fork_rng(devices)
 
     def __enter__(self) -> None:
         if self._seed is not None:
             _GLOBAL_GENERATOR.acquire()
             self._fork.__enter__()
-            torch.manual_seed(self._seed)
+            seed = torch.manual_seed if self._cuda else torch.default_generator.manual_seed
+            seed(self._seed)  # without a GPU the former notes the whole stack for one that may yet be used
 
     def __exit__(self, *error: object) -> None:
         if self._seed is not None:

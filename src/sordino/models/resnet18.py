@@ -13,6 +13,7 @@ from sordino.models._pictures import check_picture
 __all__ = ["resnet18"]
 
 GROUPS = 32  # of channels: Wu & He (2018)
+CHANNELS = (64, 128, 256, 512)  # of two blocks each
 
 
 class Block(nn.Module):
@@ -37,9 +38,10 @@ class Block(nn.Module):
 def resnet18(shape: tuple[int, ...], outputs: int) -> nn.Module:
     """shape: (channels, height, width) of one record, at most 64 pixels a side."""
     check_picture("resnet18", shape, least=8, most=64)
-    layers: list[nn.Module] = [nn.Conv2d(shape[0], 64, 3, padding=1, bias=False), nn.GroupNorm(GROUPS, 64), nn.ReLU()]
-    last = 64
-    for channels in (64, 128, 256, 512):
-        layers += [Block(last, channels, stride=1 if channels == 64 else 2), Block(channels, channels, stride=1)]
+    first = last = CHANNELS[0]
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], first, 3, padding=1, bias=False), nn.GroupNorm(GROUPS, first)]
+    layers.append(nn.ReLU())
+    for channels in CHANNELS:
+        layers += [Block(last, channels, stride=1 if channels == first else 2), Block(channels, channels, stride=1)]
         last = channels
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, outputs))

@@ -27,13 +27,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import betainc, logsumexp
+from scipy.special import betainc
 from scipy.stats import binom
 
 from sordino.core import check
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.events import Event
-from sordino.privacy.pairs import Atoms
+from sordino.privacy.pairs import Atoms, logsumexp
 
 Floats = NDArray[np.float64]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ def calibrated(
 ) -> float:
     """The least noise with which the whole plan stays within the budget, against the viewer."""
 
+    @cache  # a search asks for some twice
     def alternatives(z: float) -> tuple[Any, ...]:
         tried = replace(plan, noise_multiplier=z)
         return totals(method, tried, viewer, plan.rounds, plan.participations, once, apart)[1]

@@ -41,6 +41,12 @@ def _f(default: Any, help: str, group: str) -> Any:
     return field(default=default, metadata={"help": help, "group": group})
 
 
+@lru_cache(maxsize=256)
+def types_of(of: type) -> dict[str, Any]:
+    """Return the types of a class's fields, which take long to look up; nobody may write into them."""
+    return typing.get_type_hints(of)
+
+
 @dataclass(frozen=True)
 class Spec:
     method: str = _f("dp-sgd", "who clips and adds noise, and where: see `sordino methods`", "method")
@@ -169,7 +175,7 @@ class Spec:
     options: tuple[tuple[str, Any], ...] = ()  # the fields of the method and of the algorithm
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(Spec)
+        hints = types_of(Spec)
         for f in fields():
             typed(f.name, getattr(self, f.name), hints[f.name])
         for name in (
@@ -343,7 +349,7 @@ def from_dict(values: dict[str, Any]) -> Spec:
     chosen = [("methods", values.get("method", Spec.method)), ("algorithms", values.get("algorithm", Spec.algorithm))]
     own: dict[str, Any] = {}
     for kind, name in chosen:
-        hints = typing.get_type_hints(plugin.load(kind, name))
+        hints = types_of(plugin.load(kind, name))
         own |= {f.name: hints[f.name] for f in plugin_fields(kind, name)}
     plain, options = {}, {}
     for key, value in values.items():

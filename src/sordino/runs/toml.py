@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typing
 from typing import Any
 
 from sordino.core import plugin
-from sordino.runs.spec import PLUGINS, Spec, fields, plugin_fields, plugin_help
+from sordino.runs.spec import PLUGINS, Spec, fields, plugin_fields, plugin_help, types_of
 
 
 def template() -> str:
@@ -28,7 +27,7 @@ def template() -> str:
 
 
 def _line(name: str, value: Any, text: str, commented: bool = False) -> str:
-    hint = str(typing.get_type_hints(Spec).get(name, ""))
+    hint = str(types_of(Spec).get(name, ""))
     example = 10 if "int" in hint else 0.5 if "float" in hint else "..."
     shown = to_toml(example if value is None else value)
     start = "# " if value is None or commented else ""

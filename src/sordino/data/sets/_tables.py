@@ -23,5 +23,6 @@ def cells(path: Path, **options: Any) -> Any:
 
 def text_digest(table: Any) -> str:
     """sha256 of the cells, row by row."""
-    rows = "\n".join(",".join(row) for row in table.itertuples(index=False, name=None))
+    columns = (table.iloc[:, k].tolist() for k in range(table.shape[1]))
+    rows = "\n".join(map(",".join, zip(*columns, strict=True)))
     return hashlib.sha256(rows.encode()).hexdigest()

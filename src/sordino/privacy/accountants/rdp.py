@@ -13,11 +13,12 @@ import numpy as np
 from absl import logging as absl_logging
 from dp_accounting.rdp import rdp_privacy_accountant as library
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.algebra import parts, relations, worst
 from sordino.privacy.events import Composed, Event, FixedSize, Gaussian, Parallel, Repeated, Sampled, Visible
+from sordino.privacy.pairs import logsumexp
 
 Curve = NDArray[np.float64]  # one Renyi divergence an order
 
@@ -97,20 +98,30 @@ def _sampled_gaussian(z: float, rate: float, orders: Curve) -> Curve:
     times a normal density with a step of z/8 (Trefethen and Weideman 2014, "The exponentially convergent ...").
     """
     found = np.empty_like(orders)
+    summed = (orders == np.floor(orders)) & (orders <= LARGE)
+    grids = [0 if whole else int(8 * (a + 26 * z) / z) for a, whole in zip(orders, summed, strict=True)]
+    most = max(points for points in [0, *grids] if points <= LARGEST_GRID)
+    x = (np.arange(most) / 8 - 13) * z  # orders differ in how far they look
+    ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * x - 1) / (2 * z * z))
+    halves = x * x / (2 * z * z)
     for i, a in enumerate(orders):
-        if a == np.floor(a) and a <= LARGE:
-            j = np.arange(int(a) + 1)
-            logs = gammaln(a + 1) - gammaln(j + 1) - gammaln(a - j + 1) + j * (j - 1) / (2 * z * z)
-            moment = logsumexp(logs + j * math.log(rate) + (a - j) * math.log1p(-rate))
-        elif (points := int(8 * (a + 26 * z) / z)) <= LARGEST_GRID:
-            x = (np.arange(points) / 8 - 13) * z
-            ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * x - 1) / (2 * z * z))
-            logs = a * ratio - x * x / (2 * z * z)
-            moment = logsumexp(logs) - math.log(8 * math.sqrt(2 * math.pi))
+        if summed[i]:
+            j, binomials = _binomials(int(a))
+            logs = binomials + j * (j - 1) / (2 * z * z)
+            moment = float(logsumexp(logs + j * math.log(rate) + (a - j) * math.log1p(-rate)))
+        elif (points := grids[i]) <= LARGEST_GRID:
+            moment = float(logsumexp(a * ratio[:points] - halves[:points])) - math.log(8 * math.sqrt(2 * math.pi))
         else:
-            moment = np.inf
-        found[i] = (max(float(moment), 0.0) + 1e-15) / (a - 1)  # what rounding may have taken
+            moment = math.inf
+        found[i] = (max(moment, 0.0) + 1e-15) / (a - 1)  # what rounding may have taken
     return np.asarray(np.minimum(found, orders / (2 * z * z)))  # sampling never hurts
+
+
+@lru_cache(maxsize=512)
+def _binomials(a: int) -> tuple[NDArray[np.int64], Curve]:
+    """Return j = 0 ... a and ln C(a, j)."""
+    j = np.arange(a + 1)
+    return j, gammaln(a + 1) - gammaln(j + 1) - gammaln(a - j + 1)
 
 
 def _sampled(inner: Event, rate: float, orders: Curve) -> Curve:
@@ -125,10 +136,9 @@ def _sampled(inner: Event, rate: float, orders: Curve) -> Curve:
     powers = np.concatenate([[0.0, 0.0], (whole - 1) * at(inner, whole)])  # (j-1) D_j
     powers += j * math.log(rate)
     logs = [
-        float(logsumexp(gammaln(a + 1) - gammaln(j[: a + 1] + 1) - gammaln(a - j[: a + 1] + 1)
-                        + (a - j[: a + 1]) * math.log1p(-rate) + powers[: a + 1])) / (a - 1)
+        float(logsumexp(_binomials(a)[1] + (a - j[: a + 1]) * math.log1p(-rate) + powers[: a + 1])) / (a - 1)
         for a in range(2, HIGHEST + 1)
-    ]  # fmt: skip
+    ]
     return _between(np.maximum(logs, 0.0), whole, orders, at(inner, orders))
 
 
