@@ -17,16 +17,16 @@ import dp_accounting as dp
 from common import answer
 from scipy.optimize import brentq
 
-from sordino.privacy import account, calibrate
+from sordino.privacy import calibrate, tightest
 from sordino.privacy.accountants import pld, rdp
-from sordino.privacy.events import Composed, Event, FixedSize, Gaussian, Repeated, Sampled
+from sordino.privacy.events import Composed, Event, FixedSize, GaussianEvent, Repeated, Sampled
 from sordino.privacy.mechanisms.laplace import LaplaceEvent
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "peers"))
 import others
 
 LONG = 10.0  # seconds after which nothing is tried again
-CACHES = (account.epsilon, pld.pair_of, rdp._curve)
+CACHES = (tightest.epsilon, pld.pair_of, rdp._curve)
 
 
 def best(repeat: int, work: Callable[[], float]) -> tuple[float, float]:
@@ -44,7 +44,7 @@ def best(repeat: int, work: Callable[[], float]) -> tuple[float, float]:
 
 
 def steps(z: float, rate: float, count: int) -> Event:
-    return Repeated(Sampled(Gaussian(z), rate), count)
+    return Repeated(Sampled(GaussianEvent(z), rate), count)
 
 
 def theirs(z: float, rate: float, count: int) -> dp.DpEvent:
@@ -61,7 +61,7 @@ def their_noise(cost: Callable[[float], float], target: float, low: float, high:
 
 
 def schedule(z: float) -> Event:
-    return Composed(tuple(Sampled(Gaussian(z * (1 - 0.001 * i)), 0.02) for i in range(300)))
+    return Composed(tuple(Sampled(GaussianEvent(z * (1 - 0.001 * i)), 0.02) for i in range(300)))
 
 
 # what: (ours, {peer: work}, goal in seconds)
@@ -102,7 +102,9 @@ CALIBRATIONS = {
         1.0,
     ),
     "calibrate, replaced": (
-        lambda: calibrate.noise_multiplier(lambda z: Repeated(Sampled(Gaussian(z), 0.01, "replace"), 1000), 2.0, 1e-5),
+        lambda: calibrate.noise_multiplier(
+            lambda z: Repeated(Sampled(GaussianEvent(z), 0.01, "replace"), 1000), 2.0, 1e-5
+        ),
         {
             "dp-accounting-pld": lambda: their_noise(
                 lambda z: others.dp_pld(theirs(z, 0.01, 1000), 1e-5, 1e-4, others.REPLACE), 2.0, 0.5, 4.0
@@ -111,7 +113,9 @@ CALIBRATIONS = {
         1.0,
     ),
     "calibrate, fixed size": (
-        lambda: calibrate.noise_multiplier(lambda z: Repeated(FixedSize(Gaussian(z), 100, 10_000), 1000), 2.0, 1e-5),
+        lambda: calibrate.noise_multiplier(
+            lambda z: Repeated(FixedSize(GaussianEvent(z), 100, 10_000), 1000), 2.0, 1e-5
+        ),
         {
             "dp-accounting-rdp": lambda: their_noise(
                 lambda z: others.dp_rdp(without_replacement(z), 1e-5, others.REPLACE), 2.0, 0.5, 8.0

@@ -22,8 +22,8 @@ from sordino.core import plugin
 from sordino.core.rng import Stream
 from sordino.data import partition
 from sordino.data.clients import ArrayClients
-from sordino.data.colour_scattering import colour_scattering
 from sordino.data.load import load
+from sordino.features.colour_scattering import colour_scattering
 
 CLIENTS, HELD_OUT, EPSILON, DELTA = 10, 5_000, 8.0, 1e-5
 

@@ -19,10 +19,10 @@ from torch import Tensor
 import sordino
 from sordino.core.rng import Stream
 from sordino.data import partition
-from sordino.data import scattering as parts
 from sordino.data.clients import ArrayClients
 from sordino.data.load import load
-from sordino.data.scattering import scattering
+from sordino.features import scattering as parts
+from sordino.features.scattering import scattering
 from sordino.models.linear import linear
 
 CLIENTS, HELD_OUT, SEEDS = 50, 5_000, (0, 1, 2)

@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.data import colour_scattering, oriented_gradients, silhouettes
+from sordino.features import colour_scattering, oriented_gradients, silhouettes
 
 ROUNDS, CLASSES = 50, 10
 RATES = (10.0, 40.0, 160.0, 640.0, 2560.0)  # learning rates, times the norm of a row

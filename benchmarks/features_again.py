@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from sordino.experiments import page, pictures
-from sordino.experiments import run as running
-from sordino.experiments.base import Experiment, Outcome, Trial
+from sordino.papers import page, pictures
+from sordino.papers import run as running
+from sordino.papers.base import Experiment, Outcome, Trial
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 FORM = "features"
@@ -64,7 +64,7 @@ def write(experiment: Experiment, path: Path, results: Path = RESULTS) -> None:
             found.append(outcome(trial, line))
     pictures.draw(picture, experiment, found)
     numbers.write_text(page.csv(experiment, found), encoding="utf-8")
-    how = page.How(f"sordino reproduce {experiment.name}", wanted=len(found))
+    how = page.Provenance(f"sordino reproduce {experiment.name}", wanted=len(found))
     part = page.section(experiment, found, how, f"{picture.parent.name}/{picture.name}")
     page.put(text, experiment, part, running.PAPERS[text.stem])
 

@@ -19,10 +19,10 @@ import torch
 
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients, cost, graphed
+from sordino.gradients import CohortGradients, cost, graphed
 from sordino.gradients.graphed import Replay
-from sordino.models.losses import cross_entropy
 from sordino.models.resnet18 import resnet18
+from sordino.tasks.losses import cross_entropy
 
 CLIENTS = 10
 
@@ -60,7 +60,7 @@ def main() -> None:
 
     batch = data(50)
     for compiled in () if asked.clipped else (False, True):
-        gradients = Gradients.of(model, cross_entropy, layout)
+        gradients = CohortGradients.of(model, cross_entropy, layout)
         gradients.autocast, gradients.compiled, graphed.OFTEN = True, compiled, 5
         begun = time.perf_counter()
         gradients.sums(weights, batch, None)
@@ -72,7 +72,7 @@ def main() -> None:
     for records, clients in ((250, CLIENTS), (50, 50)):
         batch, own = data(records, clients), layout.read(model).repeat(clients, 1)
         for name, alone, one in (("one by one", 0, own), ("padded", 10**15, own), ("one model", 0, own[0])):
-            cost.ALONE, gradients = alone, Gradients.of(model, cross_entropy, layout)
+            cost.ALONE, gradients = alone, CohortGradients.of(model, cross_entropy, layout)
             took = median(partial(gradients.sums, one, batch, 0.01), rounds)
             made = sum(isinstance(step, Replay) for step in gradients._padded._steps.values())
             print(f"clipped, {clients} batches of {records}, {name}: {took:.0f} ms ({made} recorded)", flush=True)

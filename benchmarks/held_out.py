@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sordino.core.rng import Stream
 from sordino.data.load import load
-from sordino.data.scattering import scattering
+from sordino.features.scattering import scattering
 
 HELD_OUT = 5_000
 Work = Callable[[Tensor, Tensor, tuple[Tensor, Tensor]], None]  # records, labels, what accuracies are measured on

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 from sordino.data import canonical
-from sordino.runs import overlap
-from sordino.runs.home import Key
+from sordino.ledger import overlap
+from sordino.ledger.home import Key
+from sordino.ledger.units import UnitStore
 from sordino.runs.identity import of_raw
-from sordino.runs.units import UnitStore
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How the learning rates of 003 Table 1 were chosen, for each mechanism by itself (experiments/feng.py: RATES).
+"""How the learning rates of 003 Table 1 were chosen, for each mechanism by itself (papers/feng.py: RATES).
 
     python benchmarks/mechanism_settings.py [mnist adult breast-cancer] [--jobs 2]
     python benchmarks/mechanism_settings.py --draws    # how long a draw takes, Gaussian noise = 1: harmonizer.SECONDS
@@ -24,8 +24,8 @@ import sordino
 from sordino.core.rng import RowStream, Stream
 from sordino.data import partition
 from sordino.data.clients import ArrayClients
-from sordino.methods._noises import Staircase, laplace
-from sordino.methods.harmonizer import MECHANISMS
+from sordino.methods.udp_fl.harmonizer import MECHANISMS
+from sordino.methods.udp_fl.noises import RowStaircase, laplace
 from sordino.privacy.clip import Bounded
 from sordino.privacy.release import Use
 from sordino.runs import spec
@@ -65,7 +65,7 @@ def draws(rows: int = 20, dim: int = 26_010, times: int = 21) -> dict[str, float
     kinds: dict[str, Callable[[RowStream], object]] = {
         "gaussian": lambda rng: rng.normal(dim, like),
         "laplace": lambda rng: laplace(rng, like),  # l2-laplace: the same draw
-        "staircase": lambda rng: Staircase(z, dim).apply(Bounded(like, 1.0, 1), rng, Use()),
+        "staircase": lambda rng: RowStaircase(z, dim).apply(Bounded(like, 1.0, 1), rng, Use()),
     }
     took: dict[str, list[float]] = {name: [] for name in kinds}
     for turn in range(times):

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients.engine import Gradients
-from sordino.models.losses import cross_entropy
+from sordino.gradients.engine import CohortGradients
+from sordino.tasks.losses import cross_entropy
 
 
 class Own(nn.Module):
@@ -78,7 +78,7 @@ def main() -> None:
 
 def _sums(module: nn.Module, path: str, batch: Batch) -> Callable[[], Tensor]:
     layout = Layout.of(module)
-    gradients, weights = Gradients.of(module, cross_entropy, layout, path), layout.read(module)
+    gradients, weights = CohortGradients.of(module, cross_entropy, layout, path), layout.read(module)
     return lambda: gradients.sums(weights, batch, 1.0, seeds=[0])
 
 

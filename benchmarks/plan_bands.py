@@ -27,15 +27,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sordino
+from sordino.advice import planner
 from sordino.core.rng import Stream
 from sordino.data import partition
 from sordino.data.clients import ArrayClients
 from sordino.data.dataset import Scaled
 from sordino.data.load import load
-from sordino.data.scattering import scattering
+from sordino.features.scattering import scattering
 from sordino.models.cnn import cnn
 from sordino.models.linear import linear
-from sordino.runs import planner
 
 FILE = Path(__file__).parent.parent / "src" / "sordino" / "runs" / "files" / "bands.json"
 HELD_OUT, DELTA, SEED = 2_000, 1e-5, 0
@@ -109,7 +109,7 @@ def train(bench: Bench, data: Data, count: int, **keys: Any) -> float:
     return result.accuracy or 0.0
 
 
-def setting(unit: str) -> planner.Setting:
+def setting(unit: str) -> planner.TrustSetting:
     wanted = {"record": "server", "client": "public"}[unit]
     return next(s for s in planner.SETTINGS if (s.unit, s.viewer) == (unit, wanted))
 
@@ -120,7 +120,7 @@ def line(bench: Bench, data: Data, unit: str, rounds: int) -> list[list[Any]]:
     parameters = sum(p.numel() for p in bench.make().parameters())
     how, size = setting(unit), len(data.x) // count
     rates = (bench.client_rate if unit == "client" else 1.0, bench.batch_rate if unit == "record" else 1.0)
-    asked = planner.Question(count, size, parameters, 1.0, DELTA, rounds, *rates)
+    asked = planner.PlanQuestion(count, size, parameters, 1.0, DELTA, rounds, *rates)
     highest = bench.learning_rate if unit == "record" else bench.learning_rate / 4
     keys = {"rounds": rounds, "client_rate": rates[0], "batch_rate": rates[1]}
     found, without = [], []

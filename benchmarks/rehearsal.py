@@ -16,7 +16,7 @@ from torch import nn
 
 from sordino.core import plugin
 from sordino.runs import build, spec
-from sordino.runs.rehearsal import rehearse
+from sordino.runs.rehearse import rehearse
 
 METHODS = ("dp-sgd", "fed-cdp", "udp-fl", "dp-fedavg", "dp-ftrl", "nbafl")
 CLIENTS, RECORDS, TIMES = 10, 60, 10

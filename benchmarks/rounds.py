@@ -18,10 +18,10 @@ import torch
 from common import WORKLOADS, Clock, Enough, Memory, answer, arguments, data
 
 from sordino.data.clients import ArrayClients
+from sordino.ledger.ledger import Ledger
 from sordino.models.cnn import cnn
 from sordino.runs import build, exactness, loop, paying, spec
 from sordino.runs.folder import RunFolder
-from sordino.runs.ledger import Ledger
 
 
 def endless(job: build.Job, out: str) -> Iterator[Any]:

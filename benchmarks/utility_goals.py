@@ -22,8 +22,8 @@ from sordino.core.rng import Stream
 from sordino.data import partition
 from sordino.data.clients import ArrayClients
 from sordino.data.load import load
-from sordino.data.scattering import scattering
-from sordino.data.silhouettes import silhouettes
+from sordino.features.scattering import scattering
+from sordino.features.silhouettes import silhouettes
 from sordino.models.linear import linear
 
 CLIENTS, HELD_OUT, SEEDS, DELTA, TAIL = 50, 5_000, (0, 1, 2), 1e-5, "tail:0.25"

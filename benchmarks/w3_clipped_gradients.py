@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
 from sordino.federations.heap import keep_freed_memory
-from sordino.gradients import Gradients
+from sordino.gradients import CohortGradients
 
 WARM = 25  # calls before the first that counts: a GPU's step is compiled on the way
 BATCH = {"cnn": 256, "resnet18gn": 32, "transformer": 256}
@@ -131,7 +131,7 @@ def build(name: str, args: argparse.Namespace) -> dict[str, object]:
     model = MODELS[name]()
     layout = Layout.of(model)
     weights, batch = layout.read(model).to(args.device), Batch(x, y, (x.shape[0],))
-    gradients = Gradients.of(model, sample_loss, layout)
+    gradients = CohortGradients.of(model, sample_loss, layout)
     gradients.compiled = True
     steps["ours"] = lambda: gradients.sums(weights, batch, 1.0)
     return steps
@@ -215,7 +215,7 @@ def error(name: str, args: argparse.Namespace) -> float:
         F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
         flat = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]).double()
         total += flat * min(1.0, 1.0 / flat.norm().item())
-    got = Gradients.of(model, sample_loss, layout).sums(layout.read(model), Batch(x, y, (8,)), 1.0)[0]
+    got = CohortGradients.of(model, sample_loss, layout).sums(layout.read(model), Batch(x, y, (8,)), 1.0)[0]
     return ((got.double() - total).norm() / total.norm()).item()
 
 
@@ -230,7 +230,7 @@ def clients(args: argparse.Namespace) -> dict[str, object]:
     layout = Layout.of(model)
     x, y = (t.to(args.device) for t in records("cnn", sum(sizes)))
     weights = layout.read(model).to(args.device) + 0.01 * torch.randn(count, layout.dim, device=args.device)
-    gradients, batch = Gradients.of(model, sample_loss, layout), Batch(x, y, sizes)
+    gradients, batch = CohortGradients.of(model, sample_loss, layout), Batch(x, y, sizes)
     gradients.compiled = True
     line: dict[str, object] = {"workload": args.workload, "clients": count, "samples": sum(sizes)}
     line |= {"device": args.device}

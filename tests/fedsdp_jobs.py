@@ -12,7 +12,7 @@ from sordino.core.message import Message
 from sordino.core.types import State
 from sordino.core.vector import Layout
 from sordino.data.clients import adopt
-from sordino.methods.fedsdp import UNITS, FedSdp
+from sordino.methods.fedsdp.method import UNITS, FedSdp
 from sordino.runs import loop
 from sordino.runs.prepare import with_tags
 from support.methods import federation_of, play

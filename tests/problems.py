@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sordino.contract.method import Local, Plan
 from sordino.data.clients import adopt
-from sordino.methods.base import Local, Plan
 from sordino.privacy.samplers import Poisson
 from sordino.runs import build, spec
 from sordino.runs.prepare import with_tags

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import time
@@ -20,26 +21,37 @@ MAY = {
     "data": ("core", "data"),
     "models": ("core", "models"),
     "algorithms": ("core", "algorithms"),
+    "features": ("core", "features"),
+    "tasks": ("core", "tasks"),
     "channels": ("core", "privacy", "channels"),
-    "methods": ("core", "privacy", "algorithms", "channels", "methods"),
+    "contract": ("core", "privacy", "algorithms", "channels", "contract"),
+    "methods": ("core", "privacy", "algorithms", "contract", "methods"),
     "attacks": ("core", "privacy", "attacks"),
-    "federations": ("core", "privacy", "methods", "federations"),
+    "federations": ("core", "privacy", "contract", "federations"),
+    "ledger": ("core", "privacy", "data", "ledger"),
     "runs": (
         "core",
         "privacy",
         "gradients",
         "data",
+        "features",
         "models",
+        "tasks",
         "algorithms",
+        "contract",
         "methods",
         "channels",
         "federations",
+        "ledger",
         "runs",
     ),
+    "advice": ("core", "privacy", "data", "tasks", "contract", "methods", "ledger", "runs", "advice"),
+    "comparisons": ("core", "privacy", "data", "contract", "methods", "ledger", "runs", "advice", "comparisons"),
     "report": ("core", "report"),
-    "experiments": ("core", "privacy", "methods", "runs", "report", "experiments"),
+    "papers": ("core", "privacy", "contract", "methods", "runs", "comparisons", "report", "papers"),
     "cli": None,  # anything
 }
+FRONT = ("__init__", "accounting", "mechanisms")  # modules that are public names
 # inside core and privacy, by module: what it may import of its own package
 CORE = {
     "errors": (),
@@ -53,6 +65,8 @@ CORE = {
     "holders": ("errors",),
     "state": ("holders",),
     "vector": (),
+    "local_training": ("check",),
+    "optimizers": ("local_training", "types"),
     "types": ("vector",),
     "message": ("errors", "rng"),
     "view": ("message", "types"),
@@ -60,32 +74,38 @@ CORE = {
 }
 PRIVACY = {
     "pairs": (),
-    "losses": ("pairs",),
+    "loss_distributions": ("pairs",),
     "events": ("pairs",),
     "algebra": ("events",),
     "guarantee": (),
     "clip": (),
-    "accountants": ("algebra", "events", "pairs", "losses"),
+    "accountants": ("algebra", "events", "pairs", "loss_distributions"),
     "quantise": ("clip",),
-    "exact": (),
+    "integer_noise": (),
+    "geometry": (),
     "rounded_normal": (),
     "lattice": (),
     "release": ("clip", "events"),
-    "mechanisms": ("events", "pairs", "clip", "quantise", "exact", "rounded_normal", "lattice", "release"),
+    "mechanisms": ("events", "pairs", "clip", "quantise", "integer_noise", "rounded_normal", "lattice", "release"),
     "samplers": ("algebra", "events"),
     "shuffle": ("events", "pairs"),
     "claims": ("pairs", "accountants"),
     "allocation": ("accountants",),
-    "account": ("algebra", "events", "pairs", "accountants"),
-    "calibrate": ("algebra", "events", "accountants", "account"),
+    "written": ("events", "mechanisms", "shuffle"),
+    "tightest": ("algebra", "events", "pairs", "accountants"),
+    "calibrate": ("algebra", "events", "accountants", "tightest"),
     "trust": (),
     "crowd": (),
     "derive": ("algebra", "crowd", "events", "release", "samplers", "trust"),
-    "price": ("algebra", "events", "accountants", "account", "guarantee", "samplers", "trust"),
+    "price": ("algebra", "events", "accountants", "tightest", "guarantee", "samplers", "trust", "written"),
     "filters": ("algebra", "events", "accountants"),
     "individual": ("accountants",),
     "personal": ("events", "calibrate"),
 }
+
+
+# functions of core/plugin.py that import by name, and how many of their arguments name something of ours
+PLUGGED = {"load": 1, "loadable": 1, "import_all": 9}
 
 
 def imports(path: Path) -> list[tuple[int, str]]:
@@ -94,8 +114,15 @@ def imports(path: Path) -> list[tuple[int, str]]:
 
 
 def imports_of(text: str) -> list[tuple[int, str]]:
+    """Imports, and names that are imported by string: "sordino.runs.spec", plugin.load("methods", ...)."""
     found = []
     for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            match = re.fullmatch(r"sordino\.(\w+)(\.\w+)*", node.value)
+            found += [(node.lineno, node.value)] if match and match[1] in MAY else []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PLUGGED:
+            kinds = [a.value for a in node.args[: PLUGGED[node.func.attr]] if isinstance(a, ast.Constant)]
+            found += [(node.lineno, f"sordino.{kind}") for kind in kinds if str(kind).split(".")[0] in MAY]
         if isinstance(node, ast.Import):
             found += [(node.lineno, a.name) for a in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -109,8 +136,8 @@ def imports_of(text: str) -> list[tuple[int, str]]:
 def allowed(here: tuple[str, ...], name: str) -> bool:
     """Whether the module at `here` (its path below sordino) may import `name`."""
     package, target = here[0], name.split(".")[1:]
-    if package == "__init__":
-        return True  # the front door, which imports lazily
+    if len(here) == 1:
+        return package in FRONT  # the front doors, which import lazily or no torch
     if not target or target[0] not in MAY:
         return False  # `import sordino`, a relative import, or a package nobody drew
     if target[0] != package:
@@ -120,6 +147,37 @@ def allowed(here: tuple[str, ...], name: str) -> bool:
         return True
     own, other = here[1], target[1] if len(target) > 1 else ""
     return own in inside and (other in inside[own] or (other == own and len(here) > 2))
+
+
+# folders of plug-ins: their helpers (_helper.py, base.py) are below all of them
+PLUG_INS = ("methods", "algorithms", "channels", "models", "attacks", "data/sets", "privacy/mechanisms")
+
+
+def is_helper(name: str) -> bool:
+    return name.startswith("_") or name == "base"
+
+
+def upside_down(root: Path = SRC) -> list[str]:
+    """Return helpers of plug-ins that import one of those that share them."""
+    out = []
+    for folder in PLUG_INS:
+        for path in sorted((root / folder).glob("*.py")):
+            if not is_helper(path.stem) or path.stem == "__init__":
+                continue
+            inside = ["sordino", *folder.split("/")]
+            for line, name in imports(path):
+                parts = name.split(".")
+                if parts[: len(inside)] == inside and len(parts) > len(inside) and not is_helper(parts[len(inside)]):
+                    out.append(f"{path}:{line} imports {name}")
+    return out
+
+
+def test_a_shared_helper_never_imports_a_leaf(tmp_path):
+    assert not upside_down(), "\n" + "\n".join(upside_down())
+    (tmp_path / "methods").mkdir()
+    bad = tmp_path / "methods" / "_steps.py"
+    bad.write_text("from sordino.methods import _measured\nfrom sordino.methods.dp_sgd import DpSgd\n")
+    assert upside_down(tmp_path) == [f"{bad}:2 imports sordino.methods.dp_sgd.DpSgd"]
 
 
 def offences(root: Path = SRC) -> list[str]:
@@ -140,20 +198,20 @@ def test_imports_go_one_way():
         ("core/rng.py", "from sordino.core.errors import SpecError", True),
         ("core/rng.py", "from sordino.privacy import events", False),
         ("core/errors.py", "from sordino.core import check", False),
-        ("privacy/events.py", "from sordino.privacy.account import epsilon", False),
+        ("privacy/events.py", "from sordino.privacy.tightest import epsilon", False),
         ("privacy/clip.py", "from sordino.privacy.events import Event", False),
         ("privacy/accountants/rdp.py", "from sordino.privacy.calibrate import noise_multiplier", False),
         ("privacy/mechanisms/gaussian.py", "from sordino.privacy.clip import Bounded", True),
-        ("privacy/price.py", "from sordino.methods.base import Plan", False),
+        ("privacy/price.py", "from sordino.contract.method import Plan", False),
         ("privacy/release.py", "from sordino.privacy.mechanisms.gaussian import Gaussian", False),
         ("privacy/derive.py", "from sordino.channels.direct import Direct", False),
         ("privacy/derive.py", "from sordino.privacy.price import total", False),
         ("privacy/mechanisms/gaussian.py", "from sordino.privacy.derive import costs", False),
         ("core/message.py", "from sordino.core.types import State", False),
         ("core/variables.py", "from sordino.core.types import State", False),
-        ("channels/direct.py", "from sordino.methods.plan import Plan", False),
-        ("methods/plan.py", "from sordino.channels.direct import Direct", True),
-        ("algorithms/fedavg.py", "from sordino.methods.base import Plan", False),
+        ("channels/direct.py", "from sordino.contract.plan import Plan", False),
+        ("contract/plan.py", "from sordino.channels.direct import Direct", True),
+        ("algorithms/fedavg.py", "from sordino.contract.method import Plan", False),
         ("methods/none.py", "from sordino.federations.simulator import Simulator", False),
         ("methods/none.py", "from sordino.data.clients import adopt", False),
         ("data/load.py", "import sordino.models.cnn", False),
@@ -161,10 +219,16 @@ def test_imports_go_one_way():
         ("federations/simulator.py", "from sordino.runs import spec", False),
         ("federations/simulator.py", "from sordino.gradients.engine import Gradients", False),
         ("federations/simulator.py", "from sordino.data.clients import adopt", False),
-        ("federations/simulator.py", "from sordino.methods.outlets import Outlets", True),
+        ("federations/simulator.py", "from sordino.contract.outlets import Outlets", True),
         ("runs/loop.py", "from sordino.cli.progress import RunProgress", False),
         ("runs/loop.py", "def f():\n    from sordino.cli import run", False),
         ("runs/loop.py", "import sordino", False),
+        ("core/plugin.py", 'importlib.import_module("sordino.runs.spec")', False),
+        ("contract/plan.py", 'plugin.load("methods", name)', False),
+        ("contract/plan.py", 'plugin.load("algorithms", name)', True),
+        ("privacy/events.py", 'plugin.import_all("privacy.mechanisms", "privacy.shuffle")', False),
+        ("privacy/written.py", 'plugin.import_all("privacy.mechanisms", "privacy.shuffle")', True),
+        ("runs/prepare.py", 'plugin.load("models", name)', True),
         ("runs/loop.py", "from . import spec", False),
         ("cli/run.py", "from sordino.runs import spec", True),
     ],
@@ -204,6 +268,11 @@ def loaded(code: str, *names: str) -> list[str]:
 def test_importing_us_imports_nothing_heavy():
     assert loaded("import sordino", "torch", "flwr", "matplotlib", "pandas", "numpy") == []
     assert loaded("import sordino.cli.main", "torch", "flwr", "matplotlib", "pandas") == []
+
+
+@pytest.mark.parametrize("what", ["accounting", "Ledger", "Guarantee", "SordinoError"])
+def test_budgets_and_accounting_need_no_torch(what):
+    assert loaded(f"import sordino; sordino.{what}", "torch", "pandas", "matplotlib") == []
 
 
 @pytest.mark.slow

@@ -1,27 +1,67 @@
-"""Sordino: differentially private federated learning with an honest, total epsilon."""
+"""Sordino: differentially private federated learning with an honest, total epsilon.
 
+train       train one model over many clients' data with a total (epsilon, delta)
+load        read a finished run: its model, guarantee and history
+plan        say before training what would work
+check       look for what makes a run less private than it seems
+Ledger      who has spent what, over all runs on the same people's data
+accounting  price releases without training; imports no torch
+mechanisms, methods, algorithms     what there is, and what one's own derive from
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sordino import accounting, algorithms, mechanisms, methods
+    from sordino.advice.questions import check, plan
     from sordino.core.errors import SordinoError
     from sordino.data.clients import LazyClients
+    from sordino.ledger.ledger import Ledger
+    from sordino.privacy.guarantee import Guarantee
+    from sordino.runs.load import load
     from sordino.runs.run import Result, train
 
 __version__ = "0.1.0"
-__all__ = ["LazyClients", "Result", "SordinoError", "__version__", "train"]
+__all__ = [
+    "Guarantee",
+    "LazyClients",
+    "Ledger",
+    "Result",
+    "SordinoError",
+    "__version__",
+    "accounting",
+    "algorithms",
+    "check",
+    "load",
+    "mechanisms",
+    "methods",
+    "plan",
+    "train",
+]
 
 _HOME = {
+    "Guarantee": "sordino.privacy.guarantee",
     "LazyClients": "sordino.data.clients",
+    "Ledger": "sordino.ledger.ledger",
     "Result": "sordino.runs.run",
     "SordinoError": "sordino.core.errors",
+    "check": "sordino.advice.questions",
+    "load": "sordino.runs.load",
+    "plan": "sordino.advice.questions",
     "train": "sordino.runs.run",
 }
+_PACKAGES = ("accounting", "algorithms", "mechanisms", "methods")
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when something of ours is used: `sordino --help` stays fast."""
+    """Import torch only when something that needs it is used: `sordino --help` stays fast."""
+    if name in _PACKAGES:
+        return import_module(f"sordino.{name}")
     if name not in _HOME:
-        raise AttributeError(f"module 'sordino' has no attribute {name!r}")
-    import importlib
+        raise AttributeError(f"module 'sordino' has no attribute {name!r}; it has {', '.join(__all__)}.")
+    return getattr(import_module(_HOME[name]), name)
 
-    return getattr(importlib.import_module(_HOME[name]), name)
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

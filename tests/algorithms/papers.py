@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from problems import Pair, mlp
+from sordino.contract.site import ALGORITHM
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import State
-from sordino.methods.site import ALGORITHM
 from sordino.runs import loop
 from sordino.runs.job import Job
 from support.methods import federation_of, play

@@ -7,7 +7,7 @@ import torch
 from papers import SIZES, Naive, Rounds, close, everyone, plain
 
 from problems import federation, job, linear
-from sordino.methods.site import ALGORITHM
+from sordino.contract.site import ALGORITHM
 
 CLIENTS = federation(SIZES)
 STEPS, LR, PULL = 3, 0.2, 0.4

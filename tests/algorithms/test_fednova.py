@@ -9,8 +9,8 @@ from torch import nn
 
 from problems import federation, job
 from sordino.algorithms.fednova import amount
+from sordino.contract.method import Local
 from sordino.core.errors import SpecError
-from sordino.methods.base import Local
 
 BATCH, COPIES = 4, (4, 12, 20)  # so 1, 3 and 5 steps an epoch
 

@@ -10,8 +10,8 @@ import torch
 from papers import Naive, Rounds, close, everyone
 
 from problems import federation, job
+from sordino.contract.method import Local
 from sordino.core.errors import SpecError
-from sordino.methods.base import Local
 
 LR = 0.4
 

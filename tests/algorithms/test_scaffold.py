@@ -7,9 +7,9 @@ import torch
 from papers import Naive, Rounds, close, everyone, quadratics
 
 from problems import federation, job
+from sordino.contract.site import ALGORITHM
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.methods.site import ALGORITHM
 
 STEPS, LR = 4, 0.2
 SIZES = (12,) * 6

@@ -14,7 +14,7 @@ from torch import nn
 from sordino.core.errors import ModelError
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients, code
+from sordino.gradients import CohortGradients, code
 
 CLIP = 0.5
 SLACK = 1e-4  # of the clip: rounding
@@ -214,7 +214,7 @@ def run(make, make_loss, n, record, stacked=False):
     weights = layout.read(module).float()
     if stacked:
         weights = weights.expand(3, -1).contiguous()
-    gradients = Gradients.of(module, make_loss(), layout)
+    gradients = CohortGradients.of(module, make_loss(), layout)
     gradients.sums(weights, batch(60, False), CLIP)
     first = gradients.sums(weights, batch(n, record), CLIP)
     x, y = data(40, seed=3)
@@ -290,7 +290,7 @@ def test_with_groups_and_without_a_clip_nothing_is_carried_over_to_others(groups
         other = x.clone()
         other[30] = 0.0
         for clip in (CLIP, None):
-            gradients = [Gradients.of(module, squared, layout) for _ in range(2)]
+            gradients = [CohortGradients.of(module, squared, layout) for _ in range(2)]
             sums = [
                 g.sums(weights, Batch(rows, y, (20, 20, 20)), clip, groups=groups)
                 for g, rows in zip(gradients, (x, other), strict=True)
@@ -304,7 +304,7 @@ def test_what_cannot_be_put_back_is_refused():
     layout = Layout.of(module)
     x, y = data(20)
     with pytest.raises(ModelError, match="other numbers for the same record"):
-        Gradients.of(module, squared, layout).sums(layout.read(module), Batch(x, y, (20,)), CLIP)
+        CohortGradients.of(module, squared, layout).sums(layout.read(module), Batch(x, y, (20,)), CLIP)
 
 
 def test_a_model_that_overwrites_its_weights_is_refused():
@@ -320,14 +320,14 @@ def test_a_model_that_overwrites_its_weights_is_refused():
     layout = Layout.of(module)
     x, y = data(20)
     with pytest.raises(ModelError, match="overwrites a parameter"):
-        Gradients.of(module, squared, layout).sums(layout.read(module), Batch(x, y, (20,)), CLIP)
+        CohortGradients.of(module, squared, layout).sums(layout.read(module), Batch(x, y, (20,)), CLIP)
 
 
 def test_parameters_may_move_between_rounds():
     module = Between(lambda m, h: h)
     layout = Layout.of(module)
     x, y = data(20)
-    gradients, sums = Gradients.of(module, squared, layout), []
+    gradients, sums = CohortGradients.of(module, squared, layout), []
     for _ in range(2):
         sums.append(gradients.sums(layout.read(module), Batch(x, y, (20,)), CLIP))
         with torch.no_grad():
@@ -438,7 +438,7 @@ def test_honest_models_train_as_ever(name, loss):
     module = make()
     layout = Layout.of(module)
     weights, (x, y), sizes = layout.read(module).float(), data(60), (20, 0, 25, 15)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     expected = one_by_one(module, weights, x, y, sizes, loss)
     for _ in range(2):
         got = gradients.sums(weights, Batch(x, y, sizes), CLIP).double()
@@ -455,7 +455,7 @@ def test_it_is_told_how_code_is_run_and_what_is_forgotten():
         (Attending(), squared, "what it keeps is forgotten after every call (Attending)"),
     ):
         layout = Layout.of(module)
-        gradients = Gradients.of(module, loss, layout)
+        gradients = CohortGradients.of(module, loss, layout)
         gradients.sums(layout.read(module), Batch(x, y, (10,)), CLIP)
         assert words in gradients.reason and gradients.path == "book-keeping"
 
@@ -465,7 +465,7 @@ def test_dropout_depends_on_the_client_alone():
     module = Attending(dropout=0.5)
     layout = Layout.of(module)
     weights, (x, y) = layout.read(module), data(30)
-    gradients = Gradients.of(module, squared, layout)
+    gradients = CohortGradients.of(module, squared, layout)
     all_of_them = gradients.sums(weights, Batch(x, y, (10, 12, 8)), CLIP, seeds=(1, 2, 3))
     alone = gradients.sums(weights, Batch(x[10:22], y[10:22], (12,)), CLIP, seeds=(2,))
     other = gradients.sums(weights, Batch(x[10:22], y[10:22], (12,)), CLIP, seeds=(4,))
@@ -485,7 +485,7 @@ def test_on_a_gpu(name):
     for record in (True, False):
         held = batch(60, record)
         on = Batch(held.x.cuda(), held.y.cuda(), held.sizes)
-        gradients = Gradients.of(module, squared, layout)
+        gradients = CohortGradients.of(module, squared, layout)
         own = weights.cuda().expand(3, -1).contiguous()
         sums.append(torch.stack([gradients.sums(own, on, CLIP) for _ in range(6)]).cpu())
     assert all(float((a - b).norm() / CLIP) <= 1 + SLACK for a, b in zip(*sums, strict=True))

@@ -14,7 +14,7 @@ import torch
 
 from sordino.data.dataset import Dataset
 from sordino.privacy.calibrate import noise_multiplier
-from sordino.privacy.events import Gaussian
+from sordino.privacy.events import GaussianEvent
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "feature_constants.py"
@@ -146,7 +146,7 @@ def test_the_linear_model_learns_what_is_there_and_less_under_noise(script):
 
 @pytest.mark.parametrize("epsilon", [8.0, 2.0])
 def test_the_noise_is_that_of_the_epsilon(epsilon, script):
-    assert script.ONCE[epsilon] == pytest.approx(noise_multiplier(Gaussian, epsilon, 1e-5), rel=1e-3)
+    assert script.ONCE[epsilon] == pytest.approx(noise_multiplier(GaussianEvent, epsilon, 1e-5), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,8 +13,11 @@ import pytest
 
 import sordino
 from problems import federation, linear, same_weights
+from sordino.advice import case
+from sordino.comparisons import compare
 from sordino.core.errors import SpecError
-from sordino.runs import build, case, compare, home, spec
+from sordino.ledger import home
+from sordino.runs import build, spec
 from sordino.runs.mode import settled
 from sordino.runs.run import execute
 

@@ -14,12 +14,12 @@ from peers import direct
 from problems import federation, job
 from sordino.cli.events import question
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy import account, events, guarantee, price
+from sordino.privacy import events, guarantee, price, tightest
 from sordino.privacy.accountants import pld
 from sordino.privacy.calibrate import noise_multiplier
-from sordino.privacy.events import Cost, Gaussian, Repeated, Sampled
+from sordino.privacy.events import Cost, GaussianEvent, Repeated, Sampled
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponse, RandomizedResponseEvent
-from sordino.privacy.samplers import FixedSize, Poisson
+from sordino.privacy.samplers import FixedSizeSampler, Poisson
 
 DELTA = 1e-5
 
@@ -47,7 +47,7 @@ def test_a_client_that_was_not_drawn_knows_who_was():
     """Two clients, one of them drawn for each of ten rounds: not I, so you."""
     made = job(clients=federation((12, 12)), method="dp-fedavg", viewer="client", client_sampling="fixed",
                client_rate=0.5, rounds=10, epsilon=2.0)  # fmt: skip
-    assert made.plan.sampler == FixedSize(1) and made.plan.population == 2
+    assert made.plan.sampler == FixedSizeSampler(1) and made.plan.population == 2
     mu = 2 / made.plan.z  # a replaced client moves the sum by twice the clip
     law = known_rounds(1, 2, 10)
     exact = least_epsilon(lambda e: sum(p * gaussian_delta(mu * math.sqrt(k), e) for k, p in law.items()))
@@ -59,12 +59,12 @@ def test_a_client_that_was_not_drawn_knows_who_was():
 
 def test_what_was_printed_once_is_below_what_holds():
     """The same draws at the noise for which the public's price is 2: 3.06 holds against the other client."""
-    z = noise_multiplier(lambda z: Repeated(events.FixedSize(Gaussian(z), 1, 2), 10), 2.0, DELTA)
+    z = noise_multiplier(lambda z: Repeated(events.FixedSize(GaussianEvent(z), 1, 2), 10), 2.0, DELTA)
     law = known_rounds(1, 2, 10)
     exact = least_epsilon(lambda e: sum(p * gaussian_delta(math.sqrt(k) / z, e) for k, p in law.items()))
-    cost = Cost("client", "replace", "public", Gaussian(z))
+    cost = Cost("client", "replace", "public", GaussianEvent(z))
     public, client = (
-        price.guarantee([cost], v, FixedSize(1), 2, 10, 10, DELTA, "secure") for v in ("public", "client")
+        price.guarantee([cost], v, FixedSizeSampler(1), 2, 10, 10, DELTA, "secure") for v in ("public", "client")
     )
     assert public.epsilon == pytest.approx(2.0, rel=1e-3) and exact == pytest.approx(3.06, abs=0.01)
     assert client.epsilon >= exact
@@ -73,8 +73,8 @@ def test_what_was_printed_once_is_below_what_holds():
 @pytest.mark.parametrize("population", [2, 3, 4])
 def test_a_record_inside_a_client_that_is_surely_drawn(population):
     """Draw n - 1 of n clients: a round in which the viewer stays out has every record of the others in it."""
-    sampler, rounds = FixedSize(population - 1), 4
-    cost = Cost("record", "add/remove", "server", Gaussian(2.0))
+    sampler, rounds = FixedSizeSampler(population - 1), 4
+    cost = Cost("record", "add/remove", "server", GaussianEvent(2.0))
     law = known_rounds(population - 1, population, rounds)
 
     def lost(e):  # rounds with the viewer in them hide the target among the others: at least what is certain counts
@@ -91,7 +91,7 @@ def test_a_record_inside_a_client_that_is_surely_drawn(population):
 
 
 def test_where_draws_are_independent_another_client_is_the_public():
-    cost = Cost("client", "add/remove", "public", Gaussian(2.0))
+    cost = Cost("client", "add/remove", "public", GaussianEvent(2.0))
     one, other = (price.total(cost, v, Poisson(0.3), 5, 6, 6) for v in ("client", "public"))
     assert one == other
     assert price.total(cost, "server", Poisson(0.3), 5, 6, 6) != other
@@ -112,23 +112,23 @@ def test_whether_a_report_came_shows(rounds, known, once):
     found = price.guarantee([cost], "public", Poisson(0.1), 1000, rounds, rounds, DELTA, "secure")
     assert exact * (1 - 1e-9) <= found.epsilon <= exact * (1 + 1e-3)
     assert found.epsilon > 3 * once  # what was priced once, as if nobody saw whether a report came
-    for said in (account.epsilon, account.explain):
+    for said in (tightest.epsilon, tightest.explain):
         with pytest.raises(UnsupportedEvent, match="whether a report came shows"):
             said(Sampled(RandomizedResponseEvent(1.0), 0.1), DELTA)
 
 
 def test_noise_that_every_client_adds_itself_shows_who_is_missing():
     """A cost that says "replace" under a Poisson draw is no cost of an added client, whatever its event."""
-    cost = Cost("client", "replace", "public", Gaussian(1.0))
+    cost = Cost("client", "replace", "public", GaussianEvent(1.0))
     (event,) = price.total(cost, "public", Poisson(0.2), 5, 1, 1)
     for epsilon in (0.1, 0.5, 1.0, 3.0):
-        assert account.delta(event, epsilon) == pytest.approx(0.2 * gaussian_delta(1.0, epsilon), rel=1e-6)
+        assert tightest.delta(event, epsilon) == pytest.approx(0.2 * gaussian_delta(1.0, epsilon), rel=1e-6)
 
 
 def test_a_cohort_of_a_fixed_size_promises_nothing_about_added_clients():
-    cost = Cost("client", "add/remove", "public", Gaussian(1.0))
+    cost = Cost("client", "add/remove", "public", GaussianEvent(1.0))
     with pytest.raises(UnsupportedEvent, match="charge relation replace"):
-        price.total(cost, "public", FixedSize(2), 5, 1, 1)
+        price.total(cost, "public", FixedSizeSampler(2), 5, 1, 1)
 
 
 @pytest.mark.parametrize(("unit", "rate"), [("client", 2 / 3), ("record", 0.5)])

@@ -21,7 +21,7 @@ import sordino
 from sordino.core.errors import ModelError
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients
+from sordino.gradients import CohortGradients
 from sordino.gradients.predict import predict
 from sordino.runs import build, spec
 from sordino.runs.held_out import HELD_OUT
@@ -159,7 +159,7 @@ def sums(kind, large):
     draw = torch.Generator().manual_seed(1)
     x, y = torch.randn(RECORDS + 1, 5, generator=draw), torch.randn(RECORDS + 1, generator=draw)
     x[-1] *= 1e4
-    gradients, weights = Gradients.of(module, squared, layout), layout.read(module)
+    gradients, weights = CohortGradients.of(module, squared, layout), layout.read(module)
     rounds = []
     for n in (RECORDS + large, RECORDS):
         rounds.append(gradients.sums(weights, Batch(x[:n], y[:n], (n,)), CLIP, seeds=[0])[0])

@@ -21,12 +21,13 @@ import torch
 import sordino
 from problems import federation, held_out, linear
 from sordino.cli.main import main
+from sordino.comparisons import compare
 from sordino.core import plugin
 from sordino.core.errors import BoundaryError, DataError, RunError
 from sordino.core.record import OwnerRecord, RoundRecord
-from sordino.privacy import account
-from sordino.privacy.events import Gaussian, Repeated, Sampled
-from sordino.runs import boundary, build, compare, run, spec
+from sordino.privacy import tightest
+from sordino.privacy.events import GaussianEvent, Repeated, Sampled
+from sordino.runs import boundary, build, run, spec
 from sordino.runs.describe import describe
 from sordino.runs.export import export
 from sordino.runs.folder import RunFolder
@@ -120,7 +121,7 @@ def test_the_printed_epsilon_of_a_hidden_draw_is_the_planned_one(tmp_path):
     """DP-FedAvg at rate 0.1: what is printed holds while cohort sizes are secret, and they are."""
     result = train(tmp_path, federation(), method="dp-fedavg", client_rate=0.1, rounds=20, epsilon=3.0)
     z = json.loads((result.folder / "public" / "plan.json").read_text())["noise_multiplier"]
-    planned = account.epsilon(Repeated(Sampled(Gaussian(z), 0.1), 20), 1e-5)
+    planned = tightest.epsilon(Repeated(Sampled(GaussianEvent(z), 0.1), 20), 1e-5)
     assert result.guarantees["public"].epsilon == pytest.approx(planned, rel=1e-3)
     text = "".join(p.read_text(errors="replace") for p in (result.folder / "public").glob("*.json*"))
     for word in ("bytes_up", "bytes_down", "seconds", "answers", "decided", "fingerprint", "head"):  # stood there once

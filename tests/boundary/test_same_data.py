@@ -13,8 +13,9 @@ import sordino
 from problems import federation, mlp, registry
 from sordino.core.errors import BudgetError, RunError
 from sordino.data.clients import LazyClients
-from sordino.runs import build, home, spec
-from sordino.runs.ledger import Budget, Ledger
+from sordino.ledger import home
+from sordino.ledger.ledger import Budget, Ledger
+from sordino.runs import build, spec
 from sordino.runs.run import execute
 
 COLUMNS = ("age", "pressure", "sugar", "weight")

@@ -13,22 +13,22 @@ from problems import job, plan
 from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
 from sordino.channels.shuffler import Shuffler
+from sordino.contract.presence import Stragglers
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
-from sordino.methods.stragglers import Stragglers
-from sordino.privacy import account, derive, shuffle
+from sordino.privacy import derive, shuffle, tightest
 from sordino.privacy.algebra import scaled
 from sordino.privacy.clip import Bounded
 from sordino.privacy.crowd import Crowd
-from sordino.privacy.events import Composed, Gaussian, NonPrivate, Pure, Repeated
+from sordino.privacy.events import Composed, GaussianEvent, NonPrivate, Pure, Repeated
 from sordino.privacy.mechanisms import gaussian, skellam
 from sordino.privacy.mechanisms.binomial import BinomialEvent
 from sordino.privacy.mechanisms.laplace import LaplaceEvent
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponse, RandomizedResponseEvent
 from sordino.privacy.mechanisms.skellam import SkellamEvent
 from sordino.privacy.release import Release, Use
-from sordino.privacy.samplers import FixedSize, Poisson
+from sordino.privacy.samplers import FixedSizeSampler, Poisson
 from sordino.privacy.trust import viewer
 
 HUNDRED = Crowd(100, everyone=True, sure=100, single=True)
@@ -50,35 +50,39 @@ def seen(channel, event, looks, crowd, linear=True):
 def test_a_secure_sum_hides_a_client_behind_the_noise_of_the_honest_ones():
     """A hundred shares of 0.5 are the noise of 5.0 that is priced; colluders know theirs, so the others add more."""
     noise, zeros = gaussian.Gaussian(5.0), Bounded(torch.zeros(2, 40_000), 1.0)
-    assert seen(Direct(), Gaussian(0.5), "server", HUNDRED) == Gaussian(0.5)
+    assert seen(Direct(), GaussianEvent(0.5), "server", HUNDRED) == GaussianEvent(0.5)
     for looks, share in (("server", 0.5), ("server+36", 5 / 8), ("server+99", 5.0)):  # one's own noise stays
         split = SecureSum().split(replace(HUNDRED, colluders=viewer(looks).colluders))
         rows = noise.apply(zeros, Stream.research(3).rows([0, 1]), Use(split=split))
         assert float(rows.std()) == pytest.approx(share, rel=0.02)
-        assert seen(SecureSum(), noise.event(split), looks, HUNDRED) == Gaussian(5.0)
+        assert seen(SecureSum(), noise.event(split), looks, HUNDRED) == GaussianEvent(5.0)
 
 
 def test_where_clients_may_be_missing_each_adds_all_of_the_noise():
     """30 of 100 that drop out of shares sized for all would leave too little."""
     gone = replace(HUNDRED, everyone=False)
-    assert SecureSum().split(gone) == 1 and seen(SecureSum(), Gaussian(2.0), "server", gone) == Gaussian(2.0)
+    assert SecureSum().split(gone) == 1 and seen(SecureSum(), GaussianEvent(2.0), "server", gone) == GaussianEvent(2.0)
 
 
 def test_another_client_knows_its_share_and_colluders_know_theirs():
-    found = seen(SecureSum(), Gaussian(1.0), "client", HUNDRED)
+    found = seen(SecureSum(), GaussianEvent(1.0), "client", HUNDRED)
     assert found.noise_multiplier == pytest.approx(math.sqrt(99 / 100))
-    assert seen(SecureSum(), Gaussian(1.0), "client", HUNDRED, linear=False) == Gaussian(1.0)  # noise is not split
-    assert SecureSum().cost(Gaussian(1.0), viewer("client"), everyone(100, 36), True) == Gaussian(1.0)  # 99 of 64
+    assert seen(SecureSum(), GaussianEvent(1.0), "client", HUNDRED, linear=False) == GaussianEvent(
+        1.0
+    )  # noise is not split
+    assert SecureSum().cost(GaussianEvent(1.0), viewer("client"), everyone(100, 36), True) == GaussianEvent(
+        1.0
+    )  # 99 of 64
 
 
 def test_a_row_that_weighs_more_moves_the_sum_by_more():
     heavy = replace(HUNDRED, heaviest=4.0)
-    assert seen(SecureSum(), Gaussian(1.0), "server", heavy) == Gaussian(0.25)
-    assert seen(SecureSum(), Gaussian(1.0), "client", heavy).noise_multiplier == pytest.approx(math.sqrt(84) / 40)
+    assert seen(SecureSum(), GaussianEvent(1.0), "server", heavy) == GaussianEvent(0.25)
+    assert seen(SecureSum(), GaussianEvent(1.0), "client", heavy).noise_multiplier == pytest.approx(math.sqrt(84) / 40)
     # the colluders may be the heavy ones: what the protected client adds itself is all that is sure
-    assert seen(SecureSum(), Gaussian(1.0), "server+19", heavy).noise_multiplier == pytest.approx(1 / 9)
+    assert seen(SecureSum(), GaussianEvent(1.0), "server+19", heavy).noise_multiplier == pytest.approx(1 / 9)
     records = replace(heavy, single=False)  # rows weigh by records, of which each counts alike
-    assert seen(SecureSum(), Gaussian(1.0), "server", records) == Gaussian(1.0)
+    assert seen(SecureSum(), GaussianEvent(1.0), "server", records) == GaussianEvent(1.0)
 
 
 def test_integer_noises_that_add_up_to_their_like():
@@ -134,8 +138,8 @@ def test_a_shuffler_amplifies_pure_reports_only():
     assert seen(Shuffler(), RR, "server", thousand) == shuffle.ShuffledEvent(1.0, 1000)
     assert seen(Shuffler(), RR, "public", thousand) == shuffle.ShuffledEvent(1.0, 1000)
     assert seen(Shuffler(), RR, "client", thousand) == shuffle.ShuffledEvent(1.0, 999)  # it knows its own report
-    assert seen(Shuffler(), Gaussian(1.0), "server", thousand) == Gaussian(1.0)
-    both = Composed((RR, Gaussian(3.0)))
+    assert seen(Shuffler(), GaussianEvent(1.0), "server", thousand) == GaussianEvent(1.0)
+    both = Composed((RR, GaussianEvent(3.0)))
     assert seen(Shuffler(), both, "server", thousand) == both  # a message of which one part has a delta
 
 
@@ -143,8 +147,8 @@ def test_mixed_reports_cost_what_independent_code_says():
     """The clones' pair summed with scipy alone: one round; and 80 rounds of the same clients, by an FFT over losses
     that were all rounded down, or all up, to multiples of 1e-5."""
     mixed = seen(Shuffler(), RandomizedResponseEvent(2.0), "server", everyone(10_000))
-    assert account.epsilon(mixed, 1e-6) == pytest.approx(0.1550452425, rel=1e-3)
-    assert 1.4277925092 < account.epsilon(Repeated(mixed, 80), 1e-5) < 1.4285893823
+    assert tightest.epsilon(mixed, 1e-6) == pytest.approx(0.1550452425, rel=1e-3)
+    assert 1.4277925092 < tightest.epsilon(Repeated(mixed, 80), 1e-5) < 1.4285893823
 
 
 def test_the_whole_message_is_what_is_mixed():
@@ -187,14 +191,14 @@ def test_phases_are_mixed_one_by_one():
     assert derive.costs([first, second], setting)[0].event == Composed((one, one))
     together = derive.costs([first, replace(second, phase="ask")], setting)[0].event
     assert together == shuffle.ShuffledEvent(2.0, 1000)
-    assert account.epsilon(together, 1e-6) > account.epsilon(Composed((one, one)), 1e-6)
+    assert tightest.epsilon(together, 1e-6) > tightest.epsilon(Composed((one, one)), 1e-6)
 
 
 def test_a_price_for_the_whole_run_is_not_amplified():
     """What single reports promise is then chosen on the way. Pure noise adds up by no squares, so it has no total."""
     release = Release("bit", gaussian.Gaussian(3.0), "client", 1.0, total=gaussian.Gaussian(1.0))
     found = derive.whole([release], derive.Setting(Shuffler(), everyone(1000)))
-    assert found[0].event == Gaussian(1.0)
+    assert found[0].event == GaussianEvent(1.0)
     with pytest.raises(SpecError, match="adds up by squares"):
         derive.whole([replace(release, mechanism=_Flip(0.1), total=_Flip(1.0))], derive.Setting(Shuffler()))
 
@@ -204,8 +208,8 @@ def test_a_price_for_the_whole_run_is_not_amplified():
 
 SURE = [
     ({}, 8),
-    ({"sampler": FixedSize(5)}, 5),
-    ({"sampler": FixedSize(12)}, 8),
+    ({"sampler": FixedSizeSampler(5)}, 5),
+    ({"sampler": FixedSizeSampler(12)}, 8),
     ({"sampler": Poisson(0.9)}, 1),
     ({"stragglers": Stragglers(dropout=(0.1, 0.1))}, 1),
     ({"stragglers": Stragglers(late=0.1)}, 1),
@@ -213,8 +217,8 @@ SURE = [
     ({"stragglers": Stragglers(joining=(0.5, 1))}, 1),
     ({"max_participations": 2}, 1),
     ({"capped": True}, 1),
-    ({"sampler": FixedSize(5), "max_participations": 2}, 1),
-    ({"sampler": FixedSize(5), "stragglers": Stragglers(dropout=(0.0, 0.1))}, 1),
+    ({"sampler": FixedSizeSampler(5), "max_participations": 2}, 1),
+    ({"sampler": FixedSizeSampler(5), "stragglers": Stragglers(dropout=(0.0, 0.1))}, 1),
 ]
 
 

@@ -9,7 +9,7 @@ from problems import federation, job, linear, registry
 from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
 from sordino.federations import wire
-from sordino.privacy.events import Gaussian
+from sordino.privacy.events import GaussianEvent
 from sordino.runs import spec
 from support.methods import play
 
@@ -63,7 +63,7 @@ def test_it_carries_messages_and_is_priced(write):
     one, other = play(made), play(direct)
     assert one.seen.ids is None and (one.seen["update"].flip(0) == other.seen["update"]).all()
     assert made.guarantee("public", 3, 3).epsilon > direct.guarantee("public", 3, 3).epsilon  # it claims no credit
-    assert made.method.releases(made.plan)[0].mechanism.event() == Gaussian(made.plan.z)
+    assert made.method.releases(made.plan)[0].mechanism.event() == GaussianEvent(made.plan.z)
 
 
 def test_a_method_goes_with_the_channels_it_names(write):

@@ -11,9 +11,9 @@ from scipy.stats import kstest, norm
 from torch import nn
 
 from problems import federation, job, linear, mlp
+from sordino.contract import pricing
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.methods import pricing
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
 from support.methods import play, rows

@@ -17,7 +17,7 @@ from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.methods.nbafl import NbAFL
-from sordino.privacy import account, shuffle
+from sordino.privacy import shuffle, tightest
 from sordino.privacy.events import Repeated
 from sordino.privacy.release import Release, Unproven
 from sordino.runs import loop
@@ -120,7 +120,7 @@ def test_with_stragglers_reports_are_charged_unmixed(examples):
     made = job(linear(), many, method="sign-bits", channel="shuffler", dropout="0.2", late=0.3)
     assert made.plan.crowd.sure == 1
     alone = Repeated(made.method.releases(made.plan)[1].mechanism.event(), 3)
-    assert made.promise.epsilon == pytest.approx(account.epsilon(alone, 1e-5), rel=1e-3)
+    assert made.promise.epsilon == pytest.approx(tightest.epsilon(alone, 1e-5), rel=1e-3)
     clients, state = federation_of(made), loop.begin(made)
     first = play(made, state=state, federation=clients)
     second = play(made, state=first.after, federation=clients)
@@ -134,7 +134,7 @@ def test_a_cohort_of_a_fixed_size_hides_its_members_in_one_another(examples):
     many = federation((2,) * 60)
     made = job(linear(), many, method="sign-bits", channel="shuffler", client_sampling="fixed", client_rate=0.5)
     mixed = shuffle.ShuffledEvent(1 / made.plan.z, 30)
-    assert made.promise.epsilon == pytest.approx(account.epsilon(Repeated(mixed, 3), 1e-5), rel=1e-3)
+    assert made.promise.epsilon == pytest.approx(tightest.epsilon(Repeated(mixed, 3), 1e-5), rel=1e-3)
     assert "every message, but not whose it is" in made.promise.sentence()
 
 

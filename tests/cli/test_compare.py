@@ -11,13 +11,13 @@ from rich.console import Console
 
 from sordino.cli.compare import Board, _own
 from sordino.cli.main import main
+from sordino.comparisons import compare
+from sordino.comparisons.compare import News
 from sordino.core.errors import SpecError
 from sordino.core.rounding import up
 from sordino.report import cells as reading
 from sordino.report.summary import lines
 from sordino.report.tables import PRINTED
-from sordino.runs import compare
-from sordino.runs.compare import News
 
 COMMON = ("--dataset", "small.npz", "--features", "none", "--clients", 8, "--learning-rate", 0.5, "--device", "cpu")
 
@@ -185,11 +185,14 @@ def test_no_terminal_is_too_narrow_for_a_number(width):
     console = Console(file=io.StringIO(), width=width, force_terminal=True, highlight=False, soft_wrap=True)
     made = Board(console=console)
     whom = {"unit": "record", "relation": "add/remove", "viewer": "server", "channel": "direct"}
-    claim = reading.Claim(2.0, unit="record", why_not="because")
+    claim = reading.ClaimLine(2.0, unit="record", why_not="because")
     cells = [
-        reading.Cell("a", "a-method-with-a-long-name", 2.0, s, "", 0.71234 + s / 100, 1.0234, accounted=2.0, **whom)
+        reading.CellResult(
+            "a", "a-method-with-a-long-name", 2.0, s, "", 0.71234 + s / 100, 1.0234, accounted=2.0, **whom
+        )
         for s in range(3)
-    ] + [reading.Cell("b", "other-paper", 2.0, 0, accuracy=0.5, accounted=12345.678, claim=claim, **whom)]  # fmt: skip
+    ]
+    cells += [reading.CellResult("b", "other-paper", 2.0, 0, accuracy=0.5, accounted=12345.678, claim=claim, **whom)]
     made.results(lines(cells))
     text = made.console.file.getvalue()
     for word in ("a-method-with-a-long-name", "72.23 ± 1.00", "1.02", "other-paper", "12345.678"):

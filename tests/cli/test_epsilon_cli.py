@@ -14,10 +14,20 @@ from hypothesis import strategies as st
 from sordino.cli import catalogue
 from sordino.cli.epsilon import digits
 from sordino.core import plugin
-from sordino.privacy import account, shuffle
+from sordino.privacy import shuffle, tightest
 from sordino.privacy.algebra import grouped
-from sordino.privacy.events import Composed, Event, FixedSize, Gaussian, Pure, Repeated, Sampled, Visible, from_json
+from sordino.privacy.events import (
+    Composed,
+    Event,
+    FixedSize,
+    GaussianEvent,
+    Pure,
+    Repeated,
+    Sampled,
+    Visible,
+)
 from sordino.privacy.guarantee import UNITS, VIEWERS
+from sordino.privacy.written import from_json
 
 DELTA = 1e-5
 DPSGD = "--mechanism gaussian --noise 1.0 --rate 0.01 --steps 1000 --delta 1e-5"
@@ -54,7 +64,7 @@ def ask(call):
 
 
 def price(event):
-    return account.epsilon(event, DELTA)
+    return tightest.epsilon(event, DELTA)
 
 
 def kind(name):
@@ -70,7 +80,7 @@ def test_the_golden_question(ask):
     assert round(found["epsilon"], 4) == 1.8282 and found["epsilon"] == pytest.approx(1.82824, abs=2e-5)
     assert found["total"] is True and found["delta"] == 1e-5 and found["steps"] == 1000
     assert (found["unit"], found["relation"], found["viewer"]) == ("record", "add/remove", "server")
-    assert found["by_accountant"] == account.by_accountant(Repeated(Sampled(Gaussian(1.0), 0.01), 1000), DELTA)
+    assert found["by_accountant"] == tightest.by_accountant(Repeated(Sampled(GaussianEvent(1.0), 0.01), 1000), DELTA)
     assert found["accountant"] == "pld" and found["epsilon"] == min(found["by_accountant"].values())
     assert found["by_accountant"]["rdp"] == pytest.approx(2.10136652542)
     assert found["approximate"] == {
@@ -78,7 +88,7 @@ def test_the_golden_question(ask):
     }  # below the truth, and not among the others
     assert set(found["why"]) >= {"basic", "advanced", "kov", "zcdp", "rdp", "gdp", "pld", "gdp-clt"}
     assert "approximate, not a promise" in found["why"]["gdp-clt"]
-    assert from_json(found["event"]) == Repeated(Sampled(Gaussian(1.0), 0.01), 1000)
+    assert from_json(found["event"]) == Repeated(Sampled(GaussianEvent(1.0), 0.01), 1000)
 
 
 @pytest.mark.parametrize("flags", ["", "--unit client --viewer public --relation replace"])
@@ -155,10 +165,10 @@ def test_replacing_doubles_noise_and_never_a_report(ask):
     def event(flags):
         return from_json(ask(f"epsilon --delta 1e-5 --relation replace --mechanism {flags}")["event"])
 
-    assert event("gaussian --noise 4") == Gaussian(2.0)
+    assert event("gaussian --noise 4") == GaussianEvent(2.0)
     assert event("laplace --noise 4") == kind("LaplaceEvent")(2.0)
     assert event("sparse-vector --local-epsilon 1") == Pure(2.0)
-    assert event("gaussian --noise 4 --rate 0.1") == Sampled(Gaussian(4.0), 0.1, "replace")
+    assert event("gaussian --noise 4 --rate 0.1") == Sampled(GaussianEvent(4.0), 0.1, "replace")
     for name, one in catalogue.mechanisms().items():
         if hasattr(one.cls, "randomize") or name == "poisson-binomial":
             flags = " ".join(f"--{one.param(n).flag} {v:g}" for n, v in one.example().items())
@@ -167,7 +177,7 @@ def test_replacing_doubles_noise_and_never_a_report(ask):
 
 def test_a_fixed_size_is_about_replaced_units_and_says_the_sensitivity(ask):
     found = ask("epsilon --mechanism gaussian --noise 1.5 --fixed-size 25 --population 1000 --steps 40 --delta 1e-5")
-    assert from_json(found["event"]) == Repeated(FixedSize(Gaussian(0.75), 25, 1000), 40)
+    assert from_json(found["event"]) == Repeated(FixedSize(GaussianEvent(0.75), 25, 1000), 40)
     assert found["relation"] == "replace" and found["sensitivity"] == 2 and "2 clip bounds" in found["notes"][0]
     assert ask(f"epsilon {DPSGD}")["sensitivity"] == 1
     report = ask("epsilon --mechanism duchi --local-epsilon 1 --fixed-size 25 --population 1000 --delta 1e-5")
@@ -176,7 +186,7 @@ def test_a_fixed_size_is_about_replaced_units_and_says_the_sensitivity(ask):
 
 def test_a_drawn_round_is_amplified_as_a_whole_and_only_for_who_cannot_see_it(ask):
     flags = "--mechanism gaussian --noise 1 --local-steps 20 --client-rate 0.1 --steps 30 --delta 1e-5"
-    inside = Repeated(Sampled(Gaussian(1.0), 0.05), 20)
+    inside = Repeated(Sampled(GaussianEvent(1.0), 0.05), 20)
     found = ask(f"epsilon {flags} --rate 0.05")
     assert found["viewer"] == "public" and from_json(found["event"]) == Repeated(Visible(inside, 0.1), 30)
     assert found["by_viewer"]["server"] == pytest.approx(8.29, abs=5e-3)
@@ -185,9 +195,9 @@ def test_a_drawn_round_is_amplified_as_a_whole_and_only_for_who_cannot_see_it(as
     assert from_json(seen["event"]) == Repeated(inside, 30) and seen["epsilon"] == pytest.approx(8.29, abs=5e-3)
     assert any("sees who takes part" in note for note in seen["notes"])
     client = ask(f"epsilon {flags} --unit client")
-    assert from_json(client["event"]) == Repeated(Sampled(Repeated(Gaussian(1.0), 20), 0.1), 30)
+    assert from_json(client["event"]) == Repeated(Sampled(Repeated(GaussianEvent(1.0), 20), 0.1), 30)
     replaced = ask(f"epsilon {flags} --unit client --relation replace")
-    assert from_json(replaced["event"]) == Repeated(Sampled(Repeated(Gaussian(1.0), 20), 0.1, "replace"), 30)
+    assert from_json(replaced["event"]) == Repeated(Sampled(Repeated(GaussianEvent(1.0), 20), 0.1, "replace"), 30)
     assert replaced["epsilon"] > client["epsilon"]
 
 
@@ -197,12 +207,12 @@ def test_drawn_reports_and_drawn_clients_hide_nothing_from_the_server(ask):
     assert from_json(ask(report)["event"]) == Repeated(Visible(one, 0.2), 9)
     assert from_json(ask(f"{report} --viewer server")["event"]) == Repeated(one, 9)
     client = "epsilon --mechanism gaussian --noise 3 --rate 0.2 --unit client --steps 9 --delta 1e-5"
-    assert from_json(ask(client)["event"]) == Repeated(Sampled(Gaussian(3.0), 0.2), 9)
-    assert from_json(ask(f"{client} --viewer server")["event"]) == Repeated(Gaussian(3.0), 9)
+    assert from_json(ask(client)["event"]) == Repeated(Sampled(GaussianEvent(3.0), 0.2), 9)
+    assert from_json(ask(f"{client} --viewer server")["event"]) == Repeated(GaussianEvent(3.0), 9)
 
 
 def test_a_group_is_the_grouped_event(ask):
-    event = Repeated(Sampled(Gaussian(4.0), 0.01), 50)
+    event = Repeated(Sampled(GaussianEvent(4.0), 0.01), 50)
     found = ask("epsilon --mechanism gaussian --noise 4 --rate 0.01 --steps 50 --group 3 --delta 1e-5")
     assert from_json(found["event"]) == grouped(event, 3) and found["sensitivity"] == 3
     assert "any 3 records together are protected" in found["sentence"]
@@ -211,13 +221,13 @@ def test_a_group_is_the_grouped_event(ask):
 def test_blocks_are_composed_in_order_and_win_over_flags(ask):
     blocks = '--block "noise=1.0 rate=0.01 steps=500" --block "noise=0.8 rate=0.02 steps=500"'
     found = ask(f"epsilon --mechanism gaussian {blocks} --delta 1e-5")
-    first, second = Repeated(Sampled(Gaussian(1.0), 0.01), 500), Repeated(Sampled(Gaussian(0.8), 0.02), 500)
+    first, second = Repeated(Sampled(GaussianEvent(1.0), 0.01), 500), Repeated(Sampled(GaussianEvent(0.8), 0.02), 500)
     assert from_json(found["event"]) == Composed((first, second)) and found["steps"] == 1000
     assert 4.668 < found["epsilon"] < 4.668 + 1.5  # the second block alone, and a bit
     mixed = '--block "steps=2" --block "mechanism=laplace noise=5 rate=0.5" --block "fixed-size=1 population=9"'
     event = from_json(ask(f"epsilon --mechanism gaussian --noise 2 --rate 0.1 {mixed} --delta 1e-5")["event"])
-    laplace, whole = kind("LaplaceEvent")(5.0), FixedSize(Gaussian(1.0), 1, 9)
-    parts = (Repeated(Sampled(Gaussian(2.0), 0.1, "replace"), 2), Sampled(laplace, 0.5, "replace"), whole)
+    laplace, whole = kind("LaplaceEvent")(5.0), FixedSize(GaussianEvent(1.0), 1, 9)
+    parts = (Repeated(Sampled(GaussianEvent(2.0), 0.1, "replace"), 2), Sampled(laplace, 0.5, "replace"), whole)
     assert event == Composed(parts)
 
 
@@ -495,7 +505,7 @@ def test_shuffled_reports_are_calibrated(ask):
 def test_calibration_takes_less_than_a_second(flags):
     from sordino.cli import calibrate, events
 
-    account.epsilon.cache_clear()
+    tightest.epsilon.cache_clear()
     given = {"mechanism": flags.split()[0], "total_delta": "1e-5", "blocks": ()}
     words = iter(shlex.split(flags)[1:])
     names = {p.flag: n for n, p in catalogue.all_params().items()}

@@ -11,8 +11,9 @@ from rich.console import Console
 from problems import job
 from sordino.cli.progress import RunProgress
 from sordino.cli.run import _hints, accounted, all_flags
+from sordino.comparisons import compare
 from sordino.core import plugin
-from sordino.runs import compare, run, spec
+from sordino.runs import run, spec
 
 
 @pytest.mark.parametrize("key", ["clip", "reading", "mechanism", "decay_shape"])

@@ -91,8 +91,8 @@ def test_the_folder_itself_is_told_apart_from_the_one_above(plugins, monkeypatch
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("local.sgd(state", "local.sgd(state", ""),
-        ("local.sgd(state", "1 + local.sgd(state", "RunError: boxed.train fails (boxed.py, line "),
+        ("local_sgd(state", "local_sgd(state", ""),
+        ("local_sgd(state", "1 + local_sgd(state", "RunError: boxed.train fails (boxed.py, line "),
         ("](boxed)", "](boxed)[1:]", "boxed.train must return rows [4, ...] as the field update, not [3, "),
         ('site.out["update"](boxed)', "boxed.value", "boxed: the release update was declared and its outlet was never"),
         ("](boxed)", "](boxed) + boxed.value", "boxed: the field update follows the clients' records past the outlets"),

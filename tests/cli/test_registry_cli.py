@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from problems import registry
-from sordino.runs import home
+from sordino.ledger import home
+from sordino.ledger.units import UnitStore
 from sordino.runs.fingerprint import fingerprints
-from sordino.runs.units import UnitStore
 
 TOML = """
 dataset = "people.csv"

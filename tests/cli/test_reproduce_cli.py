@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from sordino.cli.reproduce import reproduce
 from sordino.core.errors import DataError, RunError, SpecError
-from sordino.experiments import run as running
+from sordino.papers import run as running
 
 PROMISED = {"epsilon": 0.5, "unit": "record", "viewer": "server"}
 RESULT = {"accuracy": 0.9, "rounds": 2, "guarantee": PROMISED, "claim": None, "metrics": {}}

@@ -13,7 +13,7 @@ import torch
 from sordino.core import plugin
 from sordino.core.errors import DataError
 from sordino.data import download, find
-from sordino.data.sets.base import File, Layout
+from sordino.data.sets.base import File, FileLayout
 
 CONTENT = bytes(range(256)) * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -118,7 +118,7 @@ def small_source(site, path="/set.npz", **changed):
     """A benchmark of two records at our site, by omniglot's reader."""
     source = plugin.load("data.sets", "omniglot")
     read = changed.pop("read", source.layouts[0].read)
-    return replace(source, layouts=(Layout((File("small/set.npz", url=f"{site}{path}", **changed),), read),))
+    return replace(source, layouts=(FileLayout((File("small/set.npz", url=f"{site}{path}", **changed),), read),))
 
 
 def npz(tmp_path):

@@ -14,7 +14,7 @@ from sordino.core import plugin
 from sordino.core.errors import DataError
 from sordino.data import find
 from sordino.data.load import Columns, load
-from sordino.data.sets.base import Source
+from sordino.data.sets.base import DatasetSource
 from sordino.data.sets.shakespeare import ALPHABET
 
 NAMES = plugin.available("data.sets")
@@ -68,7 +68,7 @@ def test_the_datasets_are_the_files():
     assert {n.replace("-", "_") for n in NAMES} == {p.stem for p in folder.glob("[a-z]*.py")} - {"base"}
     for name in NAMES:
         source = plugin.load("data.sets", name)
-        assert isinstance(source, Source) and source.name == name and source.licence and source.origin
+        assert isinstance(source, DatasetSource) and source.name == name and source.licence and source.origin
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -11,13 +11,13 @@ from torch import nn
 
 import sordino
 from problems import CLASSES, FEATURES, federation, job, linear, mlp
+from sordino.contract.method import Method, Release
+from sordino.contract.site import ALGORITHM
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.data.clients import LazyClients
 from sordino.federations.base import Work
 from sordino.federations.simulator import Simulator
-from sordino.methods.base import Method, Release
-from sordino.methods.site import ALGORITHM
 from sordino.privacy.release import Unproven
 from sordino.runs import loop
 from support.methods import federation_of, play

@@ -24,7 +24,7 @@ from sordino.core.rng import Stream
 from sordino.federations import wire
 from sordino.federations.base import Work
 from sordino.federations.blocks import block_of, by_block, members, owned
-from sordino.federations.simulator import Part, Simulator
+from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.workers import Workers
 from sordino.runs import build, loop, spec
 from support.methods import CPU, RNG, play
@@ -137,7 +137,7 @@ def test_blocks_follow_from_the_population_alone():
 
 def test_a_process_holds_the_records_of_its_clients_alone():
     made = job(method="nbafl")
-    part = Part(made.federation.data, np.arange(len(SIZES))).only(np.array([2, 3]))
+    part = ClientPart(made.federation.data, np.arange(len(SIZES))).only(np.array([2, 3]))
     assert torch.equal(part.fetch([3], CPU).x, made.federation.data.fetch([3], CPU).x)
     assert part.fetch([2, 3], CPU).sizes == (9, 8)
     with pytest.raises(DataError, match=r"client 4 .* held elsewhere"):

@@ -19,7 +19,8 @@ from sordino.attacks import bounds
 from sordino.attacks.bounds import Counts
 from sordino.privacy import allocation, claims, shuffle
 from sordino.privacy.accountants import advanced, gdp, kov, pld, rdp, single, zcdp
-from sordino.privacy.events import FixedSize, Gaussian, Pure, Repeated, Sampled
+from sordino.privacy.events import FixedSize, Pure, Repeated, Sampled
+from sordino.privacy.events import GaussianEvent as Gaussian
 from sordino.privacy.mechanisms import discrete_gaussian, skellam, staircase
 from sordino.privacy.mechanisms.duchi import Duchi
 from sordino.privacy.mechanisms.generalized_rr import GeneralizedRR

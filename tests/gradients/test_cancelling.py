@@ -11,7 +11,7 @@ from torch import nn
 from sordino.core.errors import SpecError
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients
+from sordino.gradients import CohortGradients
 from sordino.gradients.clipping import LEAST, full_products, rough
 from sordino.gradients.padded import Padded
 from sordino.gradients.terms import ghost
@@ -37,7 +37,7 @@ def almost_opposite(n, t, d, apart):
 def longest(module, x, y, sample_loss, clip, **how):
     """Of single records, over the clip."""
     layout = Layout.of(module)
-    rows = Gradients.of(module, sample_loss, layout).sums(
+    rows = CohortGradients.of(module, sample_loss, layout).sums(
         torch.zeros(layout.dim), Batch(x, y, (1,) * len(x)), clip, **how
     )
     return rows.double().norm(dim=1).max().item() / clip
@@ -61,7 +61,7 @@ def test_words_that_cancel_leave_the_others_alone(t, scaled):
     x, y = torch.randint(0, 5, (20, t)), torch.randn(20, t, 16)
     more = torch.zeros(1, t, 16)
     more[0, 0::2], more[0, 1::2] = HUGE, -HUGE
-    sums = Gradients.of(module, linear, layout).sums
+    sums = CohortGradients.of(module, linear, layout).sums
     how = {"scale": torch.rand(layout.dim) + 0.5} if scaled else {}
     before = sums(torch.zeros(layout.dim), Batch(x, y, (20,)), 1.0, **how)
     both = torch.cat((x, torch.ones(1, t, dtype=torch.long))), torch.cat((y, more))
@@ -99,7 +99,7 @@ def test_what_cancels_leaves_the_others_alone(scaled):
     for module, x, classes, more, groups, last in erasers():
         layout = Layout.of(module)
         weights, y = layout.read(module), torch.randint(0, classes, (len(x),))
-        sums = Gradients.of(module, entropy, layout).sums
+        sums = CohortGradients.of(module, entropy, layout).sums
         how = {"scale": torch.ones(layout.dim)} if scaled else {}
         before = sums(weights, Batch(x, y, (len(x),)), 1.0, groups=groups, **how)
         both = Batch(
@@ -146,7 +146,7 @@ def test_huge_inputs_under_a_scale(clip, tokens):
 def test_bounds_too_small_for_squares_are_refused():
     module = nn.Linear(3, 2)
     layout = Layout.of(module)
-    gradients, batch = Gradients.of(module, loss, layout), Batch(torch.randn(2, 3), torch.rand(2), (2,))
+    gradients, batch = CohortGradients.of(module, loss, layout), Batch(torch.randn(2, 3), torch.rand(2), (2,))
     for how in ({"clip": LEAST / 2}, {"clip": None, "layers": [LEAST / 2]}):
         with pytest.raises(SpecError, match="at least 1e-12"):
             gradients.sums(layout.read(module), batch, **how)
@@ -158,7 +158,7 @@ def test_autocast_from_outside_rounds_nothing():
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 36, 4))
     layout = Layout.of(module)
     batch = Batch(torch.randn(6, 3, 8, 8), torch.rand(6), (1,) * 6)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     for norm in (2, 1):
         plain = gradients.sums(layout.read(module), batch, 0.01, norm=norm)
         with torch.autocast("cpu", torch.bfloat16):
@@ -173,7 +173,7 @@ def test_a_broken_record_breaks_its_own_client_alone(bad):
     weights = layout.read(module) + 0.1 * torch.randn(5, layout.dim)
     x, y, sizes = torch.randn(14, 6), torch.randint(0, 3, (14,)), (3, 5, 0, 2, 4)
     x[0] = bad * x[0].sign()
-    gradients = Gradients.of(module, entropy, layout)
+    gradients = CohortGradients.of(module, entropy, layout)
     expected = gradients.sums(weights, Batch(x, y, sizes), None)
     for limit in (1000, 9):
         got = Padded(gradients._fast, None).sums(weights, Batch(x, y, sizes), None, limit)

@@ -10,7 +10,7 @@ from torch import nn
 
 from sordino.core.errors import SpecError
 from sordino.core.types import Batch
-from sordino.gradients import Gradients, cost, engine, padded
+from sordino.gradients import CohortGradients, cost, engine, padded
 from sordino.gradients.split import Split
 
 
@@ -50,7 +50,7 @@ def test_row_k_depends_on_client_k_alone(path, stacked, sizes):
     """Bit for bit: other clients' records and weights leave no trace, not even nan."""
     module = small()
     layout, weights, batch = case(module, torch.randn(17, 1, 8, 8), sizes, stacked)
-    gradients = Gradients.of(module, loss, layout, path)
+    gradients = CohortGradients.of(module, loss, layout, path)
     clean = gradients.sums(weights, batch, 0.5)
     x = batch.x.clone()
     x[: sizes[0]] = float("nan")
@@ -67,9 +67,9 @@ def test_row_k_depends_on_client_k_alone(path, stacked, sizes):
 def test_threads_give_what_one_gives(stacked):
     module = small()
     layout, weights, batch = case(module, torch.randn(40, 1, 8, 8), (10, 10, 7, 13), stacked)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     alone = [gradients.sums(weights, batch, clip) for clip in (0.1, 0.5, 2.0, None)]
-    fresh = Gradients.of(module, loss, layout)
+    fresh = CohortGradients.of(module, loss, layout)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(5):
             together = list(pool.map(lambda clip: fresh.sums(weights, batch, clip), (0.1, 0.5, 2.0, None)))
@@ -83,7 +83,7 @@ def test_chunks_do_not_show(stacked, monkeypatch):
     layout, weights, batch = case(module, torch.randn(33, 1, 8, 8), sizes, stacked)
     monkeypatch.setattr(cost, "records", lambda *_: 4)
     monkeypatch.setitem(cost.CHUNK, "cpu", 100)
-    got = Gradients.of(module, loss, layout).sums(weights, batch, 0.5)
+    got = CohortGradients.of(module, loss, layout).sums(weights, batch, 0.5)
     assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
 
 
@@ -104,7 +104,7 @@ def test_dropout_follows_the_client_s_seed(name):
     module = RANDOM[name]()
     layout, weights, batch = case(module, torch.randn(9, 20), (3, 3, 3), False)
     same = Batch(batch.x[:3].repeat(3, 1), batch.y[:3].repeat(3), (3, 3, 3))
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     state = torch.random.get_rng_state()
     a = gradients.sums(weights, same, 1.0, seeds=(1, 2, 1))
     assert torch.equal(state, torch.random.get_rng_state())
@@ -115,7 +115,8 @@ def test_dropout_follows_the_client_s_seed(name):
         gradients.sums(weights, same, 1.0)
     module.eval()
     assert (
-        relative(Gradients.of(module, loss, layout).sums(weights, same, 1.0), naive(module, weights, same, 1.0)) < 1e-5
+        relative(CohortGradients.of(module, loss, layout).sums(weights, same, 1.0), naive(module, weights, same, 1.0))
+        < 1e-5
     )
 
 
@@ -126,7 +127,7 @@ def test_dropout_keeps_half_of_each_sample_by_itself(name):
     layout, weights, batch = case(module, torch.randn(300, 20), (300,), False)
     each = Batch(batch.x, batch.y, (1,) * 300)
     total = lambda p, y: p.sum(1)  # noqa: E731
-    rows = Gradients.of(module, total, layout).sums(weights, each, None, seeds=range(300))
+    rows = CohortGradients.of(module, total, layout).sums(weights, each, None, seeds=range(300))
     kept = rows[:, 600:]
     assert set(kept.unique().tolist()) == {0.0, 2.0}
     assert abs((kept > 0).double().mean().item() - 0.5) < 0.03
@@ -138,7 +139,7 @@ def test_big_clients_one_after_the_other_give_the_same_sums(scaled, monkeypatch)
     """As on a GPU; groups of two that are clipped as one stay whole."""
     module, sizes = small(), (6, 4, 0, 8)
     layout, weights, batch = case(module, torch.randn(18, 1, 8, 8), sizes, True)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     how = {"groups": (2,) * 9, "scale": torch.rand(4, layout.dim) + 0.5 if scaled else None}
     expected = gradients.sums(weights, batch, 0.5, **how)
     monkeypatch.setattr(cost, "ALONE", 0)

@@ -8,7 +8,7 @@ from torch import nn
 from sordino.core.errors import SpecError
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients, padded
+from sordino.gradients import CohortGradients, padded
 from sordino.gradients.clipping import factors, full_products
 from sordino.gradients.terms import Lookup, ghost
 
@@ -29,7 +29,7 @@ def singles(batch):
 def test_no_clipped_gradient_is_longer_than_the_clip(path, clip):
     module = small()
     layout, weights, batch = case(module, torch.randn(200, 2, 5, 5) * 3, (200,), False)
-    rows = Gradients.of(module, loss, layout, path).sums(weights, singles(batch), clip)
+    rows = CohortGradients.of(module, loss, layout, path).sums(weights, singles(batch), clip)
     norms = rows.double().norm(dim=1)
     assert norms.max().item() <= clip
     if clip < 1:  # all are cut, and to the clip, not far below it
@@ -41,7 +41,7 @@ def test_a_long_gradient_is_not_longer_than_the_clip(path):
     """Two million parameters: a norm added up one by one in float32 comes out too small by 1e-4."""
     module = nn.Linear(400_000, 5)
     layout, weights, batch = case(module, torch.randn(2, 400_000), (1, 1), False)
-    rows = Gradients.of(module, loss, layout, path).sums(weights, batch, 1e-3)
+    rows = CohortGradients.of(module, loss, layout, path).sums(weights, batch, 1e-3)
     norms = torch.stack([row.double().norm() for row in rows])
     assert norms.max().item() <= 1e-3 and norms.min().item() >= 1e-3 * (1 - 1e-5)
 
@@ -69,7 +69,7 @@ def test_words_that_cancel_do_not_hide_their_norm():
 def test_zero_gradients_survive(path):
     module = nn.Linear(3, 2)
     layout, weights, batch = case(module, torch.randn(4, 3), (3, 1), False)
-    still = Gradients.of(module, lambda p, y: (p * 0).sum(1), layout, path)
+    still = CohortGradients.of(module, lambda p, y: (p * 0).sum(1), layout, path)
     assert torch.equal(still.sums(weights, batch, 1.0), torch.zeros(2, layout.dim))
     assert torch.equal(factors(torch.zeros(3), 1.0), torch.ones(3))
 
@@ -81,7 +81,7 @@ def test_a_broken_sample_adds_exactly_nothing(path, stacked, bad):
     module = nn.Sequential(nn.Conv2d(2, 30, 2), nn.ReLU(), nn.Flatten(), nn.Linear(480, 4))
     square = lambda p, y: p.square().sum(1)  # noqa: E731
     layout, weights, batch = case(module, torch.randn(6, 2, 5, 5), (3, 3), stacked)
-    gradients = Gradients.of(module, square, layout, path)
+    gradients = CohortGradients.of(module, square, layout, path)
     x = batch.x.clone()
     x[1] = bad
     got = gradients.sums(weights, Batch(x, batch.y, (3, 3)), 1.0)
@@ -94,7 +94,7 @@ def test_a_broken_sample_adds_exactly_nothing(path, stacked, bad):
 def test_without_a_clip_nothing_is_hidden():
     module = nn.Linear(3, 2)
     layout, weights, batch = case(module, torch.full((2, 3), float("nan")), (2,), False)
-    assert Gradients.of(module, loss, layout).sums(weights, batch, None).isnan().any()
+    assert CohortGradients.of(module, loss, layout).sums(weights, batch, None).isnan().any()
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, float("nan")])
@@ -102,7 +102,7 @@ def test_a_clip_is_positive(clip):
     module = nn.Linear(3, 2)
     layout, weights, batch = case(module, torch.randn(2, 3), (2,), False)
     with pytest.raises(SpecError, match="clip"):
-        Gradients.of(module, loss, layout).sums(weights, batch, clip)
+        CohortGradients.of(module, loss, layout).sums(weights, batch, clip)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -118,7 +118,7 @@ def test_frozen_parameters_neither_move_nor_count(path, stacked):
     layout, weights, batch = case(module, torch.randn(6, 2, 5, 5), (4, 0, 2), stacked)
     assert {s.name for s in layout.slots} == {"1.weight", "3.bias", "5.weight"}
     clip = middle_norm(module, weights, batch)
-    got = Gradients.of(module, loss, layout, path).sums(weights, batch, clip)
+    got = CohortGradients.of(module, loss, layout, path).sums(weights, batch, clip)
     assert relative(got, naive(module, weights, batch, clip)) <= 1e-5
 
 
@@ -126,7 +126,7 @@ def test_nothing_to_do_is_done():
     module = nn.Linear(3, 2)
     layout = Layout.of(module)
     empty = Batch(torch.zeros(0, 3), torch.zeros(0), (0, 0))
-    got = Gradients.of(module, loss, layout).sums(layout.read(module), empty, 1.0)
+    got = CohortGradients.of(module, loss, layout).sums(layout.read(module), empty, 1.0)
     assert torch.equal(got, torch.zeros(2, layout.dim))
 
 
@@ -169,8 +169,11 @@ def test_on_a_gpu_no_sum_is_made_of_products_in_tf32(stacked, monkeypatch, produ
     products.allow_tf32 = True
     module = nn.Conv2d(128, 128, 3, padding=1, bias=False)
     layout, weights, batch = case(module, torch.randn(120, 128, 4, 4), (64, 40, 16), stacked)
-    expected = [Gradients.of(module, even, layout).sums(weights, batch, clip) for clip in (None, 50.0)]
-    here, gradients = Batch(batch.x.cuda(), batch.y.cuda(), batch.sizes), Gradients.of(module.cuda(), even, layout)
+    expected = [CohortGradients.of(module, even, layout).sums(weights, batch, clip) for clip in (None, 50.0)]
+    here, gradients = (
+        Batch(batch.x.cuda(), batch.y.cuda(), batch.sizes),
+        CohortGradients.of(module.cuda(), even, layout),
+    )
     plain, got = (gradients.sums(weights.cuda(), here, clip).cpu() for clip in (None, 50.0))
     if relative(plain, expected[0]) < 1e-4:
         pytest.skip("this GPU does not round to TF32")

@@ -9,7 +9,7 @@ from sordino.core.floats import gamma
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
 from sordino.gradients import cost
-from sordino.gradients.engine import Gradients
+from sordino.gradients.engine import CohortGradients
 from sordino.gradients.float_error import CHAIN, float_error
 from sordino.gradients.layers.conv import Kernel
 from sordino.gradients.terms import Lookup, Outer
@@ -96,7 +96,7 @@ def test_it_is_bounded_where_sums_are_of_what_was_measured_and_nowhere_else(name
     spy(Kernel, lambda term: term._size[0])
     spy(Lookup, lambda term: term.g.shape[1])
     layout = Layout.of(module)
-    gradients = Gradients.of(module, losses, layout, "book-keeping")
+    gradients = CohortGradients.of(module, losses, layout, "book-keeping")
     weights = torch.cat([p.detach().flatten() for p in module.parameters()])
     x = sample.expand(3, *sample.shape[1:]).clone()
     gradients.sums(weights, Batch(x, torch.tensor([0, 1, 2]), (3,)), 1.0)
@@ -180,7 +180,7 @@ def test_neighbouring_sums_are_no_further_apart(name, path, stretch):
         x = torch.randint(0, 50, (n, sample.shape[1]), generator=rng)
     y = torch.randint(0, 3, (n,), generator=rng)
     weights = torch.cat([p.detach().flatten() for p in module.parameters()])
-    gradients = Gradients.of(module, losses, layout, path)
+    gradients = CohortGradients.of(module, losses, layout, path)
     factor = ask(name, records=n, path=path).factor
     everyone = gradients.sums(weights, Batch(x, y, (n,)), 1.0)[0].double()
     for gone in (0, 9, n - 1):

@@ -8,7 +8,7 @@ from reference import case, loss, naive, relative
 from torch import nn
 
 from sordino.core.types import Batch
-from sordino.gradients import Gradients, cost, graphed
+from sordino.gradients import CohortGradients, cost, graphed
 from sordino.gradients.graphed import COMPILED, LANES, OFTEN, PATIENCE, SHAPES, Graphed
 
 
@@ -162,7 +162,7 @@ def test_on_a_gpu_a_recorded_pass_gives_the_same_sums(monkeypatch):
     monkeypatch.setitem(cost.PLAIN, "cuda", 0)
     module = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), nn.GroupNorm(2, 8), nn.Tanh(), nn.Flatten(), nn.Linear(512, 3))
     layout, _, _ = case(module, torch.randn(2, 3, 8, 8), (2,), False)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     for turn in range(6):  # other weights and records every time: nothing of an earlier call may stay
         torch.manual_seed(turn)
         _, weights, batch = case(module, torch.randn(12, 3, 8, 8), (4, 4, 4), True)
@@ -184,7 +184,7 @@ def test_on_a_gpu_lanes_beside_each_other_give_what_one_gives(monkeypatch):
     found = []
     for lanes in (1, 8):
         monkeypatch.setattr(graphed, "LANES", lanes)
-        gradients = Gradients.of(module, loss, layout)
+        gradients = CohortGradients.of(module, loss, layout)
         found.append([gradients.sums(weights, batch, None) for _ in range(30)][-1])
     assert torch.equal(*found)
 
@@ -198,7 +198,7 @@ def test_on_a_gpu_a_compiled_pass_gives_the_same_sums(monkeypatch):
     monkeypatch.setattr(graphed, "OFTEN", 9)
     module = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 3))
     layout, weights, batch = case(module, torch.randn(12, 3, 8, 8), (4, 4, 4), True)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     gradients.compiled = True
     for _ in range(6):
         got = gradients.sums(weights.cuda(), Batch(batch.x.cuda(), batch.y.cuda(), batch.sizes), None)

@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sordino.core.errors import DataError, SpecError
 from sordino.core.types import Batch
-from sordino.gradients import Gradients, cost, groups, persample
+from sordino.gradients import CohortGradients, cost, groups, persample
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clone import plan
 from sordino.gradients.code import Code
@@ -45,7 +45,7 @@ def small():
 def test_every_layer_is_the_naive_loop(name, stacked, lengths):
     module, x = LAYERS[name]()
     layout, weights, batch = case(module, x, SIZES, stacked)
-    gradients = Gradients.of(module, loss, layout, "book-keeping")
+    gradients = CohortGradients.of(module, loss, layout, "book-keeping")
     clip = middle(naive_groups(module, weights, batch, None, lengths)[1])
     for bound in (clip, None):
         expected, _ = naive_groups(module, weights, batch, bound, lengths)
@@ -62,7 +62,7 @@ def test_whole_models_on_either_path(name, stacked, lengths):
     layout, weights, batch = case(module, x, (4, 0, 1, 2) if stacked else (2, 2, 3), stacked)
     clip = middle(naive_groups(module, weights, batch, None, lengths)[1])
     for asked in {"auto", "vmap"}:
-        gradients = Gradients.of(module, loss, layout, asked)
+        gradients = CohortGradients.of(module, loss, layout, asked)
         for bound in (clip, None):
             expected, _ = naive_groups(module, weights, batch, bound, lengths)
             assert relative(gradients.sums(weights, batch, bound, groups=lengths), expected) <= 1e-5
@@ -79,7 +79,7 @@ def test_the_comparison_sees_what_is_clipped_wrongly(wrong, path):
     expected, rows = naive_groups(module, weights, batch, None, lengths)
     clip = middle(rows)
     expected, _ = naive_groups(module, weights, batch, clip, lengths)
-    gradients = Gradients.of(module, loss, layout, path)
+    gradients = CohortGradients.of(module, loss, layout, path)
     assert relative(gradients.sums(weights, batch, clip, groups=lengths), expected) <= CLOSE
     if wrong == "records":
         other = naive(module, weights, batch, clip)
@@ -101,7 +101,7 @@ def test_no_clipped_group_is_longer_than_the_clip(path, clip):
     sign = lambda p, y: p.sum(1) * y  # noqa: E731
     y = torch.where(torch.arange(len(x)) % 2 == 0, 1.0, -1.0)
     x = x.view(-1, 2, 2, 5, 5)[:, :1].expand(-1, 2, -1, -1, -1).reshape(x.shape)  # pairs alike, signs apart
-    gradients = Gradients.of(module, sign, layout, path)
+    gradients = CohortGradients.of(module, sign, layout, path)
     norms = gradients.sums(weights, Batch(x, y, lengths), clip, groups=lengths).double().norm(dim=1)
     assert norms.max().item() <= clip
     if clip < 1e-3:
@@ -116,7 +116,7 @@ def test_a_broken_record_takes_its_group_with_it_and_no_other(path, bad, stacked
     module = nn.Sequential(nn.Conv2d(2, 30, 2), nn.ReLU(), nn.Conv2d(30, 64, 4), nn.Flatten(), nn.Linear(64, 4))
     square = lambda p, y: p.square().sum(1)  # noqa: E731
     layout, weights, batch = case(module, torch.randn(8, 2, 5, 5), (4, 4), stacked)
-    gradients = Gradients.of(module, square, layout, path)
+    gradients = CohortGradients.of(module, square, layout, path)
     x = batch.x.clone()
     x[3] = bad  # in the second group
     got = gradients.sums(weights, Batch(x, batch.y, (4, 4)), 1.0, groups=lengths)
@@ -131,7 +131,7 @@ def test_a_broken_record_takes_its_group_with_it_and_no_other(path, bad, stacked
 def test_groups_of_one_are_records(path, stacked):
     module = small()
     layout, weights, batch = case(module, torch.randn(7, 2, 5, 5), (4, 0, 3), stacked)
-    gradients = Gradients.of(module, loss, layout, path)
+    gradients = CohortGradients.of(module, loss, layout, path)
     for clip in (0.5, None):
         got = gradients.sums(weights, batch, clip, groups=(1, 1, 0, 1, 1, 1, 1, 1))
         assert relative(got, gradients.sums(weights, batch, clip).double()) <= 1e-6
@@ -144,7 +144,7 @@ def test_row_k_depends_on_client_k_alone(path, limit, monkeypatch):
     monkeypatch.setattr(cost, "records", lambda *_: limit)
     module = nn.Sequential(small(), nn.Dropout(0.5))
     layout, weights, batch = case(module, torch.randn(30, 2, 5, 5), (10, 9, 11), True)
-    gradients = Gradients.of(module, loss, layout, path)
+    gradients = CohortGradients.of(module, loss, layout, path)
     clean = gradients.sums(weights, batch, 0.5, groups=(5, 5, 3, 1, 5, 11), seeds=(1, 2, 3))
     x, weights = batch.x.clone(), weights.clone()
     x[:10], x[19:], weights[0] = float("nan"), -x[19:], 5.0
@@ -163,7 +163,7 @@ def test_dropout_differs_from_view_to_view_and_width_to_width(path):
     lengths = (1, 2, 2, 4)
     layout, weights, batch = case(module, torch.randn(9, 3), lengths, False)
     total = lambda p, y: p.sum(1)  # noqa: E731
-    gradients = Gradients.of(module, total, layout, path)
+    gradients = CohortGradients.of(module, total, layout, path)
     rows = gradients.sums(weights, batch, 1e9, seeds=(7, 7, 8, 7), groups=lengths)[:, 1500:]
     for row, n in zip(rows, lengths, strict=True):
         counts = torch.bincount((row * n / 2).round().long(), minlength=n + 1) / 500
@@ -184,7 +184,7 @@ def test_chunks_and_wide_groups_do_not_show(stacked, monkeypatch):
     monkeypatch.setattr(persample, "SAMPLES", 4)
     monkeypatch.setattr("sordino.gradients.engine.ENTRIES", 2000)
     for path in PATHS:
-        got = Gradients.of(module, loss, layout, path).sums(weights, batch, clip, groups=lengths)
+        got = CohortGradients.of(module, loss, layout, path).sums(weights, batch, clip, groups=lengths)
         assert relative(got, expected) <= 1e-5
 
 
@@ -252,4 +252,4 @@ def test_groups_are_checked(lengths, kind, words):
     module = nn.Linear(3, 2)
     layout, weights, batch = case(module, torch.randn(8, 3), (4, 4), False)
     with pytest.raises(kind, match=words):
-        Gradients.of(module, loss, layout).sums(weights, batch, 1.0, groups=lengths)
+        CohortGradients.of(module, loss, layout).sums(weights, batch, 1.0, groups=lengths)

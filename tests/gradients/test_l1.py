@@ -1,4 +1,4 @@
-"""Gradients clipped in the L1 norm: the naive loop, the bound and its rounding, what is refused."""
+"""CohortGradients clipped in the L1 norm: the naive loop, the bound and its rounding, what is refused."""
 
 import math
 
@@ -11,7 +11,7 @@ from torch import nn
 from sordino.core.errors import SpecError
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients, cost, persample
+from sordino.gradients import CohortGradients, cost, persample
 from sordino.gradients import engine as engine_module
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import factors_l1
@@ -98,7 +98,7 @@ def test_it_is_the_naive_loop(name, stacked, groups, monkeypatch):
     module, layout, weights, batch = example(name, stacked)
     expected, clip = naive(module, weights, batch, groups)
     for path in ("auto", "vmap"):
-        gradients = Gradients.of(module, loss, layout, path)
+        gradients = CohortGradients.of(module, loss, layout, path)
         gradients.sums(weights, batch, 1.0)
         with monkeypatch.context() as only:
             only.setattr(PerSample if MODELS[name][2] and path == "auto" else BookKeeping, "sums", None)
@@ -111,7 +111,7 @@ def test_it_is_the_naive_loop(name, stacked, groups, monkeypatch):
 def test_the_default_is_the_l2_norm():
     module, layout, weights, batch = example("cnn", False)
     expected, clip = naive(module, weights, batch, norm=2)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     assert relative(gradients.sums(weights, batch, clip), expected) <= 1e-5
     assert torch.equal(gradients.sums(weights, batch, clip), gradients.sums(weights, batch, clip, norm=2))
 
@@ -122,7 +122,7 @@ def test_chunks_do_not_show(name, monkeypatch):
     expected, clip = naive(module, weights, batch, GROUPS)
     monkeypatch.setattr(persample, "ENTRIES", 2 * layout.dim)
     monkeypatch.setitem(cost.KEPT, "cpu", 2 * layout.dim)
-    got = Gradients.of(module, loss, layout).sums(weights, batch, clip, groups=GROUPS, norm=1)
+    got = CohortGradients.of(module, loss, layout).sums(weights, batch, clip, groups=GROUPS, norm=1)
     assert relative(got, expected) <= 1e-5
 
 
@@ -130,7 +130,7 @@ def test_groups_too_long_for_memory(monkeypatch):
     module, layout, weights, batch = example("linear", True)
     expected, clip = naive(module, weights, batch, GROUPS)
     monkeypatch.setattr(engine_module.Call, "limit", 2)
-    got = Gradients.of(module, loss, layout).sums(weights, batch, clip, groups=GROUPS, norm=1)
+    got = CohortGradients.of(module, loss, layout).sums(weights, batch, clip, groups=GROUPS, norm=1)
     assert relative(got, expected) <= 1e-5
 
 
@@ -139,7 +139,7 @@ def test_dropout_follows_the_client_s_seed(path):
     module = nn.Sequential(nn.Linear(6, 30), nn.Dropout(0.5))
     layout, weights, batch = case(module, torch.randn(3, 6).repeat(3, 1), (3, 3, 3), False)
     same = Batch(batch.x, batch.y[:3].repeat(3), (3, 3, 3))
-    gradients = Gradients.of(module, loss, layout, path)
+    gradients = CohortGradients.of(module, loss, layout, path)
     rows = gradients.sums(weights, same, 1.0, seeds=(1, 2, 1), norm=1)
     assert torch.equal(rows[0], rows[2]) and not torch.equal(rows[0], rows[1])
     with pytest.raises(SpecError, match="seed"):
@@ -153,7 +153,7 @@ def test_a_broken_sample_adds_exactly_nothing(name, stacked, bad):
     """The clients beside it keep every bit; 3e38 breaks the square of a prediction."""
     module, layout, weights, batch = example(name, stacked)
     square = lambda p, y: p.flatten(1).square().sum(1)  # noqa: E731
-    gradients = Gradients.of(module, square, layout)
+    gradients = CohortGradients.of(module, square, layout)
     clean = gradients.sums(weights, batch, 0.3, norm=1)
     x = batch.x.clone()
     x[:4] = bad
@@ -167,7 +167,7 @@ def test_a_broken_sample_adds_exactly_nothing(name, stacked, bad):
 @pytest.mark.parametrize("path", ["auto", "vmap"])
 def test_zero_gradients_survive(path):
     module, layout, weights, batch = example("linear", False)
-    still = Gradients.of(module, lambda p, y: (p * 0).sum(1), layout, path)
+    still = CohortGradients.of(module, lambda p, y: (p * 0).sum(1), layout, path)
     assert torch.equal(still.sums(weights, batch, 1.0, norm=1), torch.zeros(4, layout.dim))
 
 
@@ -199,7 +199,7 @@ def test_the_bound_is_never_passed(path, reach):
     module = nn.Linear(300, 3, bias=False)
     layout = Layout.of(module)
     batch = Batch(wild(60, 300, *reach[:2]), wild(60, 3, *reach[2:]), (1,) * 60)
-    gradients = Gradients.of(module, lambda p, y: (p * y).sum(1), layout, path)
+    gradients = CohortGradients.of(module, lambda p, y: (p * y).sum(1), layout, path)
     each = gradients.sums(torch.zeros(layout.dim), batch, None)
     middle = each.double().abs().sum(1).median().item()
     for clip in (0.37 * middle, middle, 1e-3, 1.0, 1e6):
@@ -221,7 +221,7 @@ def test_without_the_margin_the_bound_is_passed():
 def test_a_long_gradient_keeps_the_bound(path):
     module = nn.Linear(100_000, 3)
     layout, weights, batch = case(module, torch.randn(2, 100_000), (1, 1), False)
-    rows = Gradients.of(module, loss, layout, path).sums(weights, batch, 1e-3, norm=1)
+    rows = CohortGradients.of(module, loss, layout, path).sums(weights, batch, 1e-3, norm=1)
     norms = rows.double().abs().sum(1)
     assert norms.max().item() <= 1e-3 and norms.min().item() >= 1e-3 * (1 - 1e-5)
 
@@ -239,14 +239,14 @@ def test_a_long_gradient_keeps_the_bound(path):
 def test_one_clip_of_whole_gradients_and_nothing_else(how):
     module, layout, weights, batch = example("linear", False)
     with pytest.raises(SpecError, match="norm=1 bounds whole gradients by one clip"):
-        Gradients.of(module, loss, layout).sums(weights, batch, norm=1, **how)
+        CohortGradients.of(module, loss, layout).sums(weights, batch, norm=1, **how)
 
 
 @pytest.mark.parametrize("norm", [0, 3, math.inf, "1", None])
 def test_other_norms_are_refused(norm):
     module, layout, weights, batch = example("linear", False)
     with pytest.raises(SpecError, match="norm must be 1 or 2"):
-        Gradients.of(module, loss, layout).sums(weights, batch, 1.0, norm=norm)
+        CohortGradients.of(module, loss, layout).sums(weights, batch, 1.0, norm=norm)
 
 
 def test_terms_of_other_layers_have_no_l1_norm():
@@ -264,5 +264,5 @@ def test_on_a_gpu_the_sums_are_those_of_the_naive_loop(name, stacked, monkeypatc
     module, layout, weights, batch = example(name, stacked)
     expected, clip = naive(module, weights, batch)
     here = Batch(batch.x.cuda(), batch.y.cuda(), batch.sizes)
-    found = Gradients.of(module.cuda(), loss, layout).sums(weights.cuda(), here, clip, norm=1)
+    found = CohortGradients.of(module.cuda(), loss, layout).sums(weights.cuda(), here, clip, norm=1)
     assert relative(found.cpu(), expected) <= 1e-4

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from sordino.core.errors import SpecError
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients, cost, padded, persample
+from sordino.gradients import CohortGradients, cost, padded, persample
 from sordino.gradients.clipping import shrink
 from sordino.gradients.padded import Padded
 
@@ -67,7 +67,7 @@ def test_sums_are_those_of_the_naive_loop(name, path, stacked, groups):
     bounds = middle(module, weights, batch, groups)
     expected, norms = naive_layers(module, weights, batch, bounds, groups)
     assert (norms > torch.tensor(bounds)).any(0).all()  # something of every layer is cut
-    gradients = Gradients.of(module, loss, layout, path)
+    gradients = CohortGradients.of(module, loss, layout, path)
     assert relative(gradients.sums(weights, batch, None, layers=bounds, groups=groups), expected) <= CLOSE
     if len(bounds) > 1:  # bounds in another order are noticed
         other = gradients.sums(weights, batch, None, layers=[9 * bounds[0], *bounds[1:]], groups=groups)
@@ -82,7 +82,7 @@ def test_no_part_is_longer_than_its_bound(path, size):
     layout, weights, batch = case(module, x, (80,), False)
     bounds = [size, 3 * size, size / 7]
     each = Batch(batch.x, batch.y, (1,) * 80)
-    rows = Gradients.of(module, loss, layout, path).sums(weights, each, None, layers=bounds)
+    rows = CohortGradients.of(module, loss, layout, path).sums(weights, each, None, layers=bounds)
     for part, bound in zip(layout.layers().values(), bounds, strict=True):
         norms = rows[:, part].double().norm(dim=1)
         assert norms.max().item() <= bound
@@ -94,7 +94,7 @@ def test_no_part_is_longer_than_its_bound(path, size):
 def test_one_layer_is_one_clip(path):
     module = nn.Linear(5, 3)
     layout, weights, batch = case(module, torch.randn(7, 5), (4, 3), True)
-    gradients = Gradients.of(module, loss, layout, path)
+    gradients = CohortGradients.of(module, loss, layout, path)
     got = gradients.sums(weights, batch, None, layers=(0.5,))
     assert relative(got, gradients.sums(weights, batch, 0.5).double()) <= 1e-6
 
@@ -107,7 +107,7 @@ def test_what_is_broken_in_one_layer_adds_nothing_to_any(path, bad):
     total = lambda p, y: p.sum(1) * (1 + y)  # noqa: E731  (the gradient of b does not depend on what a is given)
     x, keep = batch.x.clone(), torch.tensor([0, 2, 3, 4, 5])
     x[1, :3] = bad
-    gradients = Gradients.of(module, total, layout, path)
+    gradients = CohortGradients.of(module, total, layout, path)
     got = gradients.sums(weights, Batch(x, batch.y, (3, 3)), None, layers=[1.0, 2.0])
     rest = Batch(x[keep], batch.y[keep], (2, 3))
     assert relative(got, naive_layers(module, weights, rest, [1.0, 2.0], None, total)[0]) <= 1e-5
@@ -136,7 +136,7 @@ def test_chunks_and_wide_groups_do_not_show(stacked, monkeypatch):
     monkeypatch.setattr(persample, "SAMPLES", 4)
     monkeypatch.setattr("sordino.gradients.engine.ENTRIES", 2000)
     for path in PATHS:
-        got = Gradients.of(module, loss, layout, path).sums(weights, batch, None, layers=bounds, groups=lengths)
+        got = CohortGradients.of(module, loss, layout, path).sums(weights, batch, None, layers=bounds, groups=lengths)
         assert relative(got, expected) <= 1e-5
 
 
@@ -173,7 +173,7 @@ def test_on_a_gpu(stacked, name, monkeypatch):
     module, x = MODELS[name]()
     layout, weights, batch = case(module, x, SIZES, stacked)
     there = Batch(batch.x.cuda(), batch.y.cuda(), SIZES)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     gradients.compiled = True
     for groups in (None, GROUPS):
         bounds = middle(module, weights, batch, groups)
@@ -186,13 +186,13 @@ def test_on_a_gpu(stacked, name, monkeypatch):
 def test_dropout_follows_the_seed_here_too():
     module = nn.Sequential(nn.Linear(5, 30), nn.Dropout(0.5), nn.Linear(30, 3))
     layout, weights, batch = case(module, torch.randn(6, 5), (3, 3), False)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     rows = [gradients.sums(weights, batch, None, layers=[1.0, 1.0], seeds=seeds) for seeds in ((1, 2), (3, 2))]
     assert torch.equal(rows[0][1], rows[1][1]) and not torch.equal(rows[0][0], rows[1][0])
     with pytest.raises(SpecError, match="seed"):
         gradients.sums(weights, batch, None, layers=[1.0, 1.0])
     assert relative(
-        Gradients.of(module.eval(), loss, layout).sums(weights, batch, None, layers=[1e9, 1e9]),
+        CohortGradients.of(module.eval(), loss, layout).sums(weights, batch, None, layers=[1e9, 1e9]),
         naive(module, weights, batch, None),
     ) <= 1e-5  # fmt: skip
 
@@ -215,4 +215,4 @@ def test_wrong_bounds_are_refused(clip, layers, words):
     module = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2))
     layout, weights, batch = case(module, torch.randn(4, 3), (2, 2), False)
     with pytest.raises(SpecError, match=words):
-        Gradients.of(module, loss, layout).sums(weights, batch, clip, layers=layers)
+        CohortGradients.of(module, loss, layout).sums(weights, batch, clip, layers=layers)

@@ -6,7 +6,7 @@ from reference import CLOSE, case, loss, middle_norm, naive, relative
 from torch import nn
 
 from sordino.core.types import Batch
-from sordino.gradients import Gradients
+from sordino.gradients import CohortGradients
 
 SIZES = [(3, 0, 1, 4), (2, 2, 2), (5,)]
 N = 8  # records drawn for every case
@@ -86,7 +86,7 @@ MODELS = {
 def test_sums_are_those_of_the_naive_loop(name, stacked, sizes):
     module, x = MODELS[name]()
     layout, weights, batch = case(module, x, sizes, stacked)
-    gradients = Gradients.of(module, loss, layout, "book-keeping")
+    gradients = CohortGradients.of(module, loss, layout, "book-keeping")
     for clip in (None, middle_norm(module, weights, batch)):
         expected = naive(module, weights, batch, clip)
         assert relative(gradients.sums(weights, batch, clip), expected) <= (1e-5 if clip is None else CLOSE)
@@ -99,14 +99,14 @@ def test_the_other_path_agrees(name, stacked):
     module, x = MODELS[name]()
     layout, weights, batch = case(module, x, (3, 0, 1, 4), stacked)
     clip = middle_norm(module, weights, batch)
-    gradients = Gradients.of(module, loss, layout, "vmap")
+    gradients = CohortGradients.of(module, loss, layout, "vmap")
     assert relative(gradients.sums(weights, batch, clip), naive(module, weights, batch, clip)) <= 1e-5
 
 
 def test_recurrent_layers_also_take_the_other_path():
     module, x = MODELS["gru"]()
     layout, weights, batch = case(module, x, (2, 1), True)
-    got = Gradients.of(module, loss, layout, "vmap").sums(weights, batch, 0.5)
+    got = CohortGradients.of(module, loss, layout, "vmap").sums(weights, batch, 0.5)
     assert relative(got, naive(module, weights, batch, 0.5)) <= 1e-5
 
 
@@ -117,7 +117,7 @@ def test_exact_in_double_precision(name):
     layout, weights, batch = case(module, x, (3, 0, 4), True)
     x = batch.x.double() if batch.x.is_floating_point() else batch.x
     batch, weights = Batch(x, batch.y.double(), batch.sizes), weights.double()
-    got = Gradients.of(module.double(), loss, layout).sums(weights, batch, None)
+    got = CohortGradients.of(module.double(), loss, layout).sums(weights, batch, None)
     assert relative(got, naive(module, weights, batch, None)) <= 1e-12
 
 

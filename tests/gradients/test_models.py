@@ -7,7 +7,7 @@ from reference import case, loss, middle_norm, naive, relative
 from torch import nn
 
 from sordino.core.errors import ModelError, SpecError
-from sordino.gradients import Gradients
+from sordino.gradients import CohortGradients
 
 
 class Attention(nn.Module):
@@ -147,7 +147,7 @@ def test_models(name, stacked, sizes):
     module = make()
     before = {k: v.clone() for k, v in module.state_dict().items()}
     layout, weights, batch = case(module, x, sizes, stacked)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     clip = middle_norm(module, weights, batch)
     for bound in (clip, None):
         got = gradients.sums(weights, batch, bound)
@@ -161,28 +161,28 @@ def test_one_may_insist():
     module = Tied()
     layout, weights, batch = case(TimeFirst(), torch.randn(N, N, 5), (N,), False)
     with pytest.raises(ModelError, match="tied"):
-        Gradients.of(module, loss, case(module, IDS, (N,), False)[0], "book-keeping")
+        CohortGradients.of(module, loss, case(module, IDS, (N,), False)[0], "book-keeping")
     with pytest.raises(ModelError, match="rows"):
-        Gradients.of(TimeFirst(), loss, layout, "book-keeping").sums(weights, batch, 1.0)
+        CohortGradients.of(TimeFirst(), loss, layout, "book-keeping").sums(weights, batch, 1.0)
 
 
 def test_batch_statistics_are_refused_by_name():
     module = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.BatchNorm1d(4)))
     layout = case(module, torch.randn(2, 3), (2,), False)[0]
     with pytest.raises(ModelError, match=r"1\.0 is BatchNorm1d"):
-        Gradients.of(module, loss, layout)
-    assert Gradients.of(module.eval(), loss, layout).path == "vmap"
+        CohortGradients.of(module, loss, layout)
+    assert CohortGradients.of(module.eval(), loss, layout).path == "vmap"
 
 
 def test_a_loss_gives_one_number_a_sample():
     module = nn.Linear(5, 3)
     layout, weights, batch = case(module, torch.randn(N, 5), (N,), False)
     with pytest.raises(ModelError, match="reduction='none'"):
-        Gradients.of(module, lambda p, y: p.mean(), layout).sums(weights, batch, 1.0)
+        CohortGradients.of(module, lambda p, y: p.mean(), layout).sums(weights, batch, 1.0)
 
 
 def test_shapes_are_checked():
     module = nn.Linear(5, 3)
     layout, weights, batch = case(module, torch.randn(N, 5), (3, 4), False)
     with pytest.raises(SpecError, match="weights"):
-        Gradients.of(module, loss, layout).sums(weights.expand(3, -1), batch, 1.0)
+        CohortGradients.of(module, loss, layout).sums(weights.expand(3, -1), batch, 1.0)

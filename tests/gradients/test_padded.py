@@ -7,7 +7,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from sordino.core.types import Batch
-from sordino.gradients import Gradients, cost, engine, padded
+from sordino.gradients import CohortGradients, cost, engine, padded
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clone import plan
 from sordino.gradients.code import Code
@@ -129,7 +129,7 @@ def test_on_a_gpu(stacked, monkeypatch):
     module, _, weights, batch = book()
     weights = weights if stacked else weights[0]
     layout = case(module, batch.x, SIZES, False)[0]
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     gradients.compiled = True
     for clip, small in ((0.5, 0), (0.5, 1), (None, 1)):
         monkeypatch.setattr(padded, "SMALL", small or 10**12)
@@ -160,7 +160,7 @@ def test_big_clients_come_one_after_the_other_each_recorded(kind, device, monkey
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(cost, "ALONE", 0)
     module, _, weights, batch = book()
-    gradients = Gradients.of(module, loss, case(module, batch.x, SIZES, False)[0])
+    gradients = CohortGradients.of(module, loss, case(module, batch.x, SIZES, False)[0])
     middle, scale = middle_norm(module, weights, batch), torch.rand(weights.shape) + 0.5
     generator, groups = torch.Generator().manual_seed(1), (2, 3, 2, 2, 3, 4, 1)
     for turn in range(padded.TRIES + 4):
@@ -197,7 +197,7 @@ def test_clients_too_big_to_be_recorded_come_one_after_the_other_all_the_same(mo
     monkeypatch.setattr(padded, "FEW", 10**12)
     monkeypatch.setattr(padded, "SMALL", 10**12)
     module, _, weights, batch = book()
-    gradients = Gradients.of(module, loss, case(module, batch.x, SIZES, False)[0])
+    gradients = CohortGradients.of(module, loss, case(module, batch.x, SIZES, False)[0])
     for _ in range(padded.TRIES + 2):
         assert relative(gradients.sums(weights, batch, 0.5), naive(module, weights, batch, 0.5)) <= 1e-5
 

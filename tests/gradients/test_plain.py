@@ -8,7 +8,7 @@ from test_models import Direct, Residual, Tied, Viewing
 from torch import nn
 
 from sordino.core.types import Batch
-from sordino.gradients import Gradients, cost, plain
+from sordino.gradients import CohortGradients, cost, plain
 from sordino.gradients.code import Code
 
 
@@ -60,7 +60,7 @@ def test_the_same_sums(make, stacked, sizes, always, monkeypatch):
     for limit in (None, 2):
         if limit:
             monkeypatch.setattr(cost, "records", lambda *_, limit=limit: limit)
-        gradients = Gradients.of(module, loss, layout)
+        gradients = CohortGradients.of(module, loss, layout)
         assert relative(gradients.sums(weights, batch, None), naive(module, weights, batch, None)) <= 1e-5
         got = gradients.sums(weights, batch, None, groups=lengths)
         assert relative(got, naive_groups(module, weights, batch, None, lengths)[0]) <= 1e-5
@@ -72,10 +72,10 @@ def test_exact_in_double_precision(always, monkeypatch):
     module = smooth().double()
     layout, weights, batch = case(module, torch.randn(9, 3, 8, 8), (4, 5), True)
     weights, batch = weights.double(), Batch(batch.x.double(), batch.y.double(), batch.sizes)
-    own = Gradients.of(module, loss, layout).sums(weights, batch, None)
+    own = CohortGradients.of(module, loss, layout).sums(weights, batch, None)
     assert len(always) == 1
     monkeypatch.setitem(cost.PLAIN, "cpu", 10**12)
-    together = Gradients.of(module, loss, layout).sums(weights, batch, None)
+    together = CohortGradients.of(module, loss, layout).sums(weights, batch, None)
     assert len(always) == 1 and relative(own, together) <= 1e-12
 
 
@@ -83,12 +83,12 @@ def test_dropout_draws_what_the_book_draws(always, monkeypatch):
     module = nn.Sequential(smooth(), nn.Dropout(0.5), nn.Linear(3, 4), nn.Dropout(0.3))
     layout, weights, batch = case(module, torch.randn(9, 3, 8, 8), (4, 5), True)
     state = torch.random.get_rng_state()
-    own = Gradients.of(module, loss, layout).sums(weights, batch, None, seeds=(5, 6))
-    other = Gradients.of(module, loss, layout).sums(weights, batch, None, seeds=(5, 7))
+    own = CohortGradients.of(module, loss, layout).sums(weights, batch, None, seeds=(5, 6))
+    other = CohortGradients.of(module, loss, layout).sums(weights, batch, None, seeds=(5, 7))
     assert len(always) == 2 and torch.equal(own[0], other[0]) and not torch.equal(own[1], other[1])
     assert torch.equal(state, torch.random.get_rng_state())
     monkeypatch.setitem(cost.PLAIN, "cpu", 10**12)
-    together = Gradients.of(module, loss, layout).sums(weights, batch, None, seeds=(5, 6))
+    together = CohortGradients.of(module, loss, layout).sums(weights, batch, None, seeds=(5, 6))
     assert len(always) == 2 and relative(own, together.double()) <= 1e-5
 
 
@@ -98,7 +98,7 @@ def test_models_without_a_book_take_it_whatever_their_size(make, always, monkeyp
     module = make()
     x = torch.randint(0, 5, (7, 6)) if make is Tied else torch.randn(7, 5)
     layout, weights, batch = case(module, x, (3, 0, 4), True)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     got = gradients.sums(weights, batch, None, seeds=(1, 2, 3))
     assert len(always) == 1 and gradients.path == "vmap"
     if make is Dropping:
@@ -112,7 +112,7 @@ def test_models_without_a_book_take_it_whatever_their_size(make, always, monkeyp
 def test_a_model_whose_samples_meet_is_still_given_them_one_by_one(first, always):
     module = Mixing()
     layout, weights, batch = case(module, torch.randn(7, 5), (3, 4), True)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     gradients.sums(weights[0], Batch(batch.x[:first], batch.y[:first], (first,)), 1.0)  # the look
     assert relative(gradients.sums(weights, batch, None), naive(module, weights, batch, None)) <= 1e-5
     assert not always
@@ -134,7 +134,7 @@ def test_the_size_of_a_client_decides():
 
 
 def pair(module, layout):
-    exact, rough = Gradients.of(module, loss, layout), Gradients.of(module, loss, layout)
+    exact, rough = CohortGradients.of(module, loss, layout), CohortGradients.of(module, loss, layout)
     rough.autocast = True
     return exact, rough
 
@@ -171,7 +171,7 @@ def test_on_a_gpu(stacked, monkeypatch):
     module = smooth()
     layout, weights, batch = case(module, torch.randn(9, 3, 8, 8), (4, 0, 5), stacked)
     on = Batch(batch.x.cuda(), batch.y.cuda(), batch.sizes)
-    gradients, groups = Gradients.of(module, loss, layout), (2, 2, 3, 2)
+    gradients, groups = CohortGradients.of(module, loss, layout), (2, 2, 3, 2)
     assert relative(gradients.sums(weights.cuda(), on, None).cpu(), naive(module, weights, batch, None)) <= 1e-5
     for clip in (None, 0.1):
         got = gradients.sums(weights.cuda(), on, clip, groups=groups).cpu()

@@ -1,4 +1,4 @@
-"""Gradients clipped by the norm of what they are after division by a scale."""
+"""CohortGradients clipped by the norm of what they are after division by a scale."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from sordino.core.errors import SpecError
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients, cost, padded, persample
+from sordino.gradients import CohortGradients, cost, padded, persample
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clone import plan
 from sordino.gradients.code import Code
@@ -81,7 +81,7 @@ def test_sums_are_those_of_the_naive_loop(name, path, stacked, own, groups):
     norms = naive_scaled(module, weights, batch, 1.0, scale, groups)[1]
     clip = norms[norms > 0].median().item()
     expected = naive_scaled(module, weights, batch, clip, scale, groups)[0]
-    gradients = Gradients.of(module, loss, layout, path)
+    gradients = CohortGradients.of(module, loss, layout, path)
     assert relative(gradients.sums(weights, batch, clip, scale=scale, groups=groups), expected) <= 1e-5
 
 
@@ -91,14 +91,14 @@ def test_tied_weights_have_a_scale_too():
     scale = wild(len(SIZES), layout.dim)
     clip = naive_scaled(module, weights, batch, 1.0, scale)[1].median().item()
     expected = naive_scaled(module, weights, batch, clip, scale)[0]
-    assert relative(Gradients.of(module, loss, layout).sums(weights, batch, clip, scale=scale), expected) <= 1e-5
+    assert relative(CohortGradients.of(module, loss, layout).sums(weights, batch, clip, scale=scale), expected) <= 1e-5
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_scale_of_ones_is_none_and_of_twos_is_twice_the_clip(path):
     module, x = MODELS["cnn"]()
     layout, weights, batch = case(module, x, SIZES, True)
-    gradients = Gradients.of(module, loss, layout, path)
+    gradients = CohortGradients.of(module, loss, layout, path)
     ones = gradients.sums(weights, batch, 0.5, scale=torch.ones(layout.dim, dtype=torch.float64))
     assert relative(ones, gradients.sums(weights, batch, 0.5).double()) <= 2e-6
     twos = gradients.sums(weights, batch, 0.5, scale=torch.full((4, layout.dim), 2.0))
@@ -122,7 +122,7 @@ def test_the_comparison_sees_a_wrong_scale(wrong, path):
         "one per cent": scale * 1.01,
         "inverse": 1 / scale,
     }[wrong]
-    gradients = Gradients.of(module, loss, layout, path)
+    gradients = CohortGradients.of(module, loss, layout, path)
     expected = naive_scaled(module, weights, batch, clip, scale)[0]
     assert relative(gradients.sums(weights, batch, clip, scale=scale), expected) <= 1e-5
     assert relative(gradients.sums(weights, batch, clip, scale=other), expected) > 1e-3
@@ -138,7 +138,7 @@ def test_no_scaled_gradient_is_longer_than_the_clip(path, clip, own):
     layout, weights, batch = case(module, x, (80,), False)
     scale = wild(80, layout.dim, digits=4.0) if own else wild(layout.dim, digits=4.0)
     each = Batch(batch.x, batch.y, (1,) * 80)
-    rows = Gradients.of(module, loss, layout, path).sums(weights, each, clip, scale=scale)
+    rows = CohortGradients.of(module, loss, layout, path).sums(weights, each, clip, scale=scale)
     norms = (rows.double() / scale.double()).norm(dim=1)
     assert norms.max().item() <= clip
     if clip < 1e-3:  # all are cut, and to the clip, not far below it
@@ -151,7 +151,7 @@ def test_a_long_gradient_is_not_longer_than_the_clip(path, shape):
     module = nn.Linear(*shape)
     layout, weights, batch = case(module, torch.randn(2, shape[0]), (1, 1), False)
     scale = wild(layout.dim)
-    rows = Gradients.of(module, loss, layout, path).sums(weights, batch, 1e-3, scale=scale)
+    rows = CohortGradients.of(module, loss, layout, path).sums(weights, batch, 1e-3, scale=scale)
     norms = torch.stack([(row.double() / scale.double()).norm() for row in rows])
     assert norms.max().item() <= 1e-3 and norms.min().item() >= 1e-3 * (1 - 1e-5)
 
@@ -163,7 +163,7 @@ def test_numbers_too_small_to_square_are_not_overlooked(path, level, x, clip):
     """The square of what went in, or of a gradient divided by all of the scale's spread, vanishes in float32."""
     module = nn.Linear(2, 1, bias=False)
     scale, batch = level * torch.tensor([1.0, 1e-12]), Batch(level * torch.tensor([x]), torch.zeros(1), (1,))
-    gradients = Gradients.of(module, lambda p, y: 1e3 * p.sum(1), Layout.of(module), path)
+    gradients = CohortGradients.of(module, lambda p, y: 1e3 * p.sum(1), Layout.of(module), path)
     rows = gradients.sums(torch.zeros(2), batch, clip, scale=scale)
     assert clip * (1 - 1e-5) <= (rows.double() / scale.double()).norm().item() <= clip
 
@@ -175,7 +175,7 @@ def test_pairs_that_almost_cancel_do_not_hide_their_norm():
     x = torch.randn(40, 1, 2, 5, 5).expand(-1, 2, -1, -1, -1).reshape(80, 2, 5, 5)
     batch = Batch(x, torch.tensor([1.0, -1.0001] * 40), (2,) * 40)
     scale = wild(layout.dim)
-    gradients = Gradients.of(module, lambda p, y: p.sum(1) * y, layout, "book-keeping")
+    gradients = CohortGradients.of(module, lambda p, y: p.sum(1) * y, layout, "book-keeping")
     rows = gradients.sums(weights, batch, 1e-4, scale=scale, groups=(2,) * 40)
     assert (rows.double() / scale.double()).norm(dim=1).max().item() <= 1e-4
 
@@ -196,7 +196,7 @@ def test_chunks_and_wide_groups_do_not_show(stacked, monkeypatch):
         clip = naive_scaled(module, weights, batch, 1.0, scale, groups)[1].median().item()
         expected = naive_scaled(module, weights, batch, clip, scale, groups)[0]
         for path in PATHS:
-            got = Gradients.of(module, loss, layout, path).sums(weights, batch, clip, scale=scale, groups=groups)
+            got = CohortGradients.of(module, loss, layout, path).sums(weights, batch, clip, scale=scale, groups=groups)
             assert relative(got, expected) <= 1e-5
 
 
@@ -211,7 +211,7 @@ def test_whose_scale_it_is_is_not_lost_from_chunk_to_chunk(name, stacked, monkey
     layout, weights, batch = case(module, x, SIZES, stacked)
     scale = wild(4, layout.dim)
     clip = naive_scaled(module, weights, batch, 1.0, scale)[1].median().item()
-    got = Gradients.of(module, loss, layout, "book-keeping").sums(weights, batch, clip, scale=scale)
+    got = CohortGradients.of(module, loss, layout, "book-keeping").sums(weights, batch, clip, scale=scale)
     assert relative(got, naive_scaled(module, weights, batch, clip, scale)[0]) <= 1e-5
 
 
@@ -221,7 +221,7 @@ def test_row_k_depends_on_client_k_alone(path):
     module, x = MODELS["cnn"]()
     layout, weights, batch = case(module, x, (3, 4, 2), True)
     scale = wild(3, layout.dim)
-    gradients = Gradients.of(module, loss, layout, path)
+    gradients = CohortGradients.of(module, loss, layout, path)
     clean = gradients.sums(weights, batch, 0.5, scale=scale)
     x, other = batch.x.clone(), wild(3, layout.dim) * 1e3
     x[:3], other[1] = float("nan"), scale[1]
@@ -236,13 +236,13 @@ def test_a_broken_sample_adds_exactly_nothing(path, bad):
     module = nn.Sequential(nn.Conv2d(2, 30, 2), nn.ReLU(), nn.Flatten(), nn.Linear(480, 4))
     square = lambda p, y: p.square().sum(1)  # noqa: E731
     layout, weights, batch = case(module, torch.randn(6, 2, 5, 5), (3, 3), False)
-    gradients, scale = Gradients.of(module, square, layout, path), wild(2, layout.dim)
+    gradients, scale = CohortGradients.of(module, square, layout, path), wild(2, layout.dim)
     x, keep = batch.x.clone(), torch.tensor([0, 2, 3, 4, 5])
     x[1] = bad
     got = gradients.sums(weights, Batch(x, batch.y, (3, 3)), 1.0, scale=scale)
     expected = gradients.sums(weights, Batch(x[keep], batch.y[keep], (2, 3)), 1.0, scale=scale)
     assert torch.isfinite(got).all() and relative(got, expected.double()) <= 1e-6
-    zero = Gradients.of(module, lambda p, y: (p * 0).sum(1), layout, path).sums(weights, batch, 1.0, scale=scale)
+    zero = CohortGradients.of(module, lambda p, y: (p * 0).sum(1), layout, path).sums(weights, batch, 1.0, scale=scale)
     assert torch.equal(zero, torch.zeros(2, layout.dim))
 
 
@@ -297,7 +297,7 @@ def test_on_a_gpu(stacked, own, name, monkeypatch):
     layout, weights, batch = case(module, x, SIZES, stacked)
     there = Batch(batch.x.cuda(), batch.y.cuda(), SIZES)
     scale = wild(4, layout.dim) if own else wild(layout.dim)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     gradients.compiled = True
     for groups in (None, GROUPS):
         norms = naive_scaled(module, weights, batch, 1.0, scale, groups)[1]
@@ -313,7 +313,7 @@ def test_double_precision_is_kept():
     layout, weights, batch = case(module.double(), x.double(), SIZES, True)
     weights, batch = weights.double(), Batch(batch.x, batch.y.double(), SIZES)
     scale = wild(4, layout.dim).double()
-    got = Gradients.of(module, loss, layout).sums(weights, batch, 1e9, scale=scale)  # nothing is cut
+    got = CohortGradients.of(module, loss, layout).sums(weights, batch, 1e9, scale=scale)  # nothing is cut
     assert got.dtype == torch.float64 and relative(got, naive(module, weights, batch, None)) <= 1e-12
     assert naive(module, *singles(weights, batch), None).shape == (9, layout.dim)
 
@@ -339,4 +339,4 @@ def test_a_wrong_scale_is_refused(clip, change, words):
     module = nn.Linear(3, 2)
     layout, weights, batch = case(module, torch.randn(4, 3), (2, 2), False)
     with pytest.raises(SpecError, match=words):
-        Gradients.of(module, loss, layout).sums(weights, batch, clip, **{"scale": torch.ones(8), **change})
+        CohortGradients.of(module, loss, layout).sums(weights, batch, clip, **{"scale": torch.ones(8), **change})

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sordino.core.errors import ModelError
 from sordino.core.types import Batch
-from sordino.gradients import Gradients
+from sordino.gradients import CohortGradients
 
 N = 6
 
@@ -61,7 +61,7 @@ def balanced(predictions, targets):
 def test_models_that_mix_their_records_are_given_them_one_by_one(name, stacked):
     module = MIXING[name]()
     layout, weights, batch = case(module, torch.randn(N, 5), (2, 3, 1), stacked)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     clip = middle_norm(module, weights, batch)
     rows = gradients.sums(weights, batch, clip)
     assert gradients.path == "vmap" and ("record" in gradients.reason or "number" in gradients.reason)
@@ -77,7 +77,7 @@ def test_few_records_are_enough_to_notice(name, records):
     module = MIXING[name]()
     layout, weights, batch = case(module, torch.randn(N, 5), (records,), False)
     with pytest.raises(ModelError, match=r"no book can be kept: the (loss of a record depends|model's forward asks)"):
-        Gradients.of(module, loss, layout, "book-keeping").sums(weights, batch, 1.0)
+        CohortGradients.of(module, loss, layout, "book-keeping").sums(weights, batch, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_few_records_are_enough_to_notice(name, records):
 def test_so_are_losses(each):
     module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
     layout, weights, batch = case(module, torch.randn(N, 5), (2, 3, 1), False)
-    gradients = Gradients.of(module, each, layout)
+    gradients = CohortGradients.of(module, each, layout)
     got = gradients.sums(weights, batch, 0.5)
     assert gradients.path == "vmap" and relative(got, naive(module, weights, batch, 0.5, each)) <= CLOSE
 
@@ -138,7 +138,7 @@ FINE = {
 def test_models_that_do_not_keep_their_book(name, sizes):
     module, x = FINE[name]()
     layout, weights, batch = case(module, x, sizes, False)
-    gradients = Gradients.of(module, guarded, layout)
+    gradients = CohortGradients.of(module, guarded, layout)
     got = gradients.sums(weights, batch, 0.5)
     assert gradients.path == "book-keeping"
     assert relative(got, naive(module, weights, batch, 0.5)) <= CLOSE
@@ -147,7 +147,7 @@ def test_models_that_do_not_keep_their_book(name, sizes):
 def test_dropout_keeps_its_book():
     module = nn.Sequential(nn.Linear(5, 40), nn.Dropout(0.5), nn.Linear(40, 30), nn.Dropout(0.2), nn.Linear(30, 3))
     layout, weights, batch = case(module, torch.randn(N, 5), (2, 4), False)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     state = torch.random.get_rng_state()
     gradients.sums(weights, batch, 0.5, seeds=(1, 2))
     assert gradients.path == "book-keeping" and torch.equal(state, torch.random.get_rng_state())
@@ -158,7 +158,7 @@ def test_broken_records_do_not_look_like_mixing(broken):
     module = Around(lambda m, h: h.tanh())
     layout, weights, batch = case(module, torch.randn(N, 5), (2, 4), False)
     batch.x[broken] = torch.nan
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     assert gradients.sums(weights, batch, 0.5).isfinite().all() and gradients.path == "book-keeping"
 
 
@@ -166,7 +166,7 @@ def test_what_is_recomputed_between_layers_goes_one_by_one():
     """Records are given alone, all at once, which torch.utils.checkpoint does not go with."""
     module = Around(lambda m, h: checkpoint(lambda t: t.sin() * t, h, use_reentrant=False))
     layout, weights, batch = case(module, torch.randn(N, 5), (2, 0, 4), False)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     assert relative(gradients.sums(weights, batch, 0.5), naive(module, weights, batch, 0.5)) <= CLOSE
     assert gradients.path == "vmap"
 
@@ -183,7 +183,7 @@ LATE = {  # they mix where a look at three records does not show it
 def test_those_that_mix_in_large_batches_only_are_given_one_record_at_a_time(name, stacked, sizes):
     module = Around(LATE[name])
     layout, weights, batch = case(module, torch.randn(60, 5), sizes, stacked)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     clip = middle_norm(module, weights, batch)
     assert relative(gradients.sums(weights, batch, clip), naive(module, weights, batch, clip)) <= CLOSE
     assert gradients.path == "book-keeping" and "one record at a time" in gradients.reason
@@ -205,7 +205,7 @@ def test_layers_that_are_recomputed_are_refused_in_one_line(reentrant, clip):
     module = Recomputing(reentrant)
     layout, weights, batch = case(module, torch.randn(N, 5), (2, 4), False)
     with pytest.raises(ModelError, match=r"torch\.utils\.checkpoint.*switch checkpointing off"):
-        Gradients.of(module, loss, layout).sums(weights, batch, clip)
+        CohortGradients.of(module, loss, layout).sums(weights, batch, clip)
 
 
 def frozen(norm):
@@ -257,7 +257,7 @@ def test_one_record_alone_with_its_channels_last(name, sizes, stacked):
     make, channels, path = BETWEEN[name]
     module = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), make(), nn.SiLU(), nn.Conv2d(channels, 4, 3, padding=1))
     layout, weights, batch = case(module, torch.randn(3, 3, 6, 6), sizes, stacked)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     for clip in (None, middle_norm(module, weights, batch)):
         assert relative(gradients.sums(weights, batch, clip), naive(module, weights, batch, clip)) <= CLOSE
     assert gradients.path == path
@@ -268,11 +268,11 @@ def test_one_record_of_other_dimensions(dim):
     conv, norm = (nn.Conv1d, nn.InstanceNorm1d) if dim == 1 else (nn.Conv3d, nn.InstanceNorm3d)
     module = nn.Sequential(conv(3, 4, 3, padding=1), norm(4), nn.SiLU(), conv(4, 2, 3, padding=1))
     layout, weights, batch = case(module, torch.randn(2, 3, *(4,) * dim), (1,), False)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     assert relative(gradients.sums(weights, batch, 0.5), naive(module, weights, batch, 0.5)) <= CLOSE
     assert gradients.path == "book-keeping"
     first = batch.x[:1]
-    alone = Gradients.of(module, loss, layout).sums(weights, Batch(first, batch.y[:1], (1,)), 1e9)
+    alone = CohortGradients.of(module, loss, layout).sums(weights, Batch(first, batch.y[:1], (1,)), 1e9)
     assert relative(alone, naive(module, weights, Batch(first, batch.y[:1], (1,)), 1e9)) <= CLOSE
 
 
@@ -280,4 +280,4 @@ def test_an_instance_of_one_number_is_refused():
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8), nn.Flatten(), nn.Linear(8, 2))
     layout, weights, batch = case(module, torch.randn(2, 3, 3, 3), (2,), False)
     with pytest.raises(ModelError, match="one number a channel"):
-        Gradients.of(module, loss, layout).sums(weights, batch, 1.0)
+        CohortGradients.of(module, loss, layout).sums(weights, batch, 1.0)

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import torch
 
+from sordino.contract import local_sgd
+from sordino.contract.method import Method, Release
 from sordino.core.message import Message
-from sordino.methods import local
-from sordino.methods.base import Method, Release
 from sordino.privacy.clip import Bounded, clip_rows
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Draw
@@ -29,7 +29,7 @@ class Sound(Method):
         return (Release("update", Gaussian(plan.z), "client", CLIP),)
 
     def train(self, state, site):
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         return self.sent(update, state, site), site.kept(mine)
 
     def sent(self, update, state, site):
@@ -115,7 +115,7 @@ class FieldByRecords(Sound):
 
 class WeightsByLoss(Sound):
     def sent(self, update, state, site):
-        losses = local.mean_losses(state, site.data, site.model)[:, 0]
+        losses = local_sgd.mean_losses(state, site.data, site.model)[:, 0]
         return Message({"update": site.out["update"](update)}, losses / losses.sum())
 
 
@@ -128,7 +128,7 @@ class TrustedWithMore(Sound):
         return (Release("update", Gaussian(plan.z), "client", CLIP, where="server"),)
 
     def sent(self, update, state, site):
-        losses = local.mean_losses(state, site.data, site.model)
+        losses = local_sgd.mean_losses(state, site.data, site.model)
         return Message({"update": site.out["update"](update), "loss": losses})
 
 
@@ -144,7 +144,7 @@ class KeptForLater(Sound):
         return {"last": torch.zeros(clients, len(state.params))}
 
     def train(self, state, site):
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         sent = site.out["update"](update) + site.own["last"]
         return Message({"update": sent}), site.kept(mine, last=update)
 
@@ -153,9 +153,9 @@ class RawSecondPhase(Sound):
     phases: ClassVar[tuple[str, ...]] = ("train", "look")
 
     def train(self, state, site):
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         if site.phase == "look":
-            return Message({"loss": local.mean_losses(state, site.data, site.model)}), site.kept(mine)
+            return Message({"loss": local_sgd.mean_losses(state, site.data, site.model)}), site.kept(mine)
         return self.sent(update, state, site), site.kept(mine)
 
     def merge(self, state, seen, plan):
@@ -180,7 +180,10 @@ class UsesByRecords(Steps):
 
     def train(self, state, site):
         update = torch.zeros(len(site.data.sizes), len(state.params))
-        large = local.mean_losses(state, site.data, site.model) > local.mean_losses(state, site.data, site.model).mean()
+        large = (
+            local_sgd.mean_losses(state, site.data, site.model)
+            > local_sgd.mean_losses(state, site.data, site.model).mean()
+        )
         weights = state.params.expand(len(site.data.sizes), -1)
         for k in range(len(site.data.sizes)):
             one = site.only(torch.tensor([k]).numpy())

@@ -16,7 +16,7 @@ from sordino.privacy.events import (
     Composed,
     Event,
     FixedSize,
-    Gaussian,
+    GaussianEvent,
     NonPrivate,
     Parallel,
     Pure,
@@ -60,7 +60,7 @@ def binomial(noise: float, dim: int) -> Event:
 
 
 def of_steps(noise: float, rate: float, steps: int) -> Event:
-    return Repeated(Sampled(Gaussian(noise), rate), steps)
+    return Repeated(Sampled(GaussianEvent(noise), rate), steps)
 
 
 LEAVES = [
@@ -103,7 +103,9 @@ LEAVES = [
 ]
 
 COMBINED = [
-    Example("Sampled", lambda noise: Sampled(Gaussian(noise), 0.1), lambda rate: Sampled(Gaussian(1.0), rate)),
+    Example(
+        "Sampled", lambda noise: Sampled(GaussianEvent(noise), 0.1), lambda rate: Sampled(GaussianEvent(1.0), rate)
+    ),
     Example(
         "Sampled-Laplace",
         lambda noise: Sampled(KINDS["LaplaceEvent"](noise), 0.1),
@@ -111,8 +113,8 @@ COMBINED = [
     ),
     Example(
         "Sampled-replace",
-        lambda noise: Sampled(Gaussian(2 * noise), 0.1, "replace"),
-        lambda rate: Sampled(Gaussian(2.0), rate, "replace"),
+        lambda noise: Sampled(GaussianEvent(2 * noise), 0.1, "replace"),
+        lambda rate: Sampled(GaussianEvent(2.0), rate, "replace"),
     ),
     Example(
         "Sampled-replace-Laplace",
@@ -128,17 +130,19 @@ COMBINED = [
     Example("SampledGroup", lambda noise: SampledGroup(2 * noise, 0.1, 3), lambda rate: SampledGroup(2.0, rate, 3)),
     Example(
         "FixedSize",
-        lambda noise: FixedSize(Gaussian(noise), 10, 100),
-        lambda rate: FixedSize(Gaussian(1.0), round(100 * rate), 100),
+        lambda noise: FixedSize(GaussianEvent(noise), 10, 100),
+        lambda rate: FixedSize(GaussianEvent(1.0), round(100 * rate), 100),
     ),
-    Example("Visible", lambda noise: Visible(Gaussian(noise), 0.1), lambda rate: Visible(Gaussian(1.0), rate)),
+    Example(
+        "Visible", lambda noise: Visible(GaussianEvent(noise), 0.1), lambda rate: Visible(GaussianEvent(1.0), rate)
+    ),
     Example(
         "Visible-round",
         lambda noise: Visible(of_steps(noise, 0.2, 3), 0.1),
         lambda rate: Visible(of_steps(1.0, 0.2, 3), rate),
         lambda count: Visible(of_steps(1.0, 0.2, count), 0.1),
     ),
-    Example("Parallel", lambda noise: Parallel((Gaussian(2 * noise), Sampled(Gaussian(noise), 0.5)))),
+    Example("Parallel", lambda noise: Parallel((GaussianEvent(2 * noise), Sampled(GaussianEvent(noise), 0.5)))),
     Example(
         "Repeated",
         lambda noise: Repeated(KINDS["LaplaceEvent"](2 * noise), 4),
@@ -147,9 +151,9 @@ COMBINED = [
     ),
     Example(
         "Composed",
-        lambda noise: Composed((Pure(0.2 / noise), Gaussian(2 * noise), of_steps(noise, 0.1, 3))),
-        lambda rate: Composed((Pure(0.2), Gaussian(2.0), of_steps(1.0, rate, 3))),
-        lambda count: Composed((Pure(0.2), Gaussian(2.0), of_steps(1.0, 0.1, count))),
+        lambda noise: Composed((Pure(0.2 / noise), GaussianEvent(2 * noise), of_steps(noise, 0.1, 3))),
+        lambda rate: Composed((Pure(0.2), GaussianEvent(2.0), of_steps(1.0, rate, 3))),
+        lambda count: Composed((Pure(0.2), GaussianEvent(2.0), of_steps(1.0, 0.1, count))),
     ),
 ]
 

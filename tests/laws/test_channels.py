@@ -18,18 +18,18 @@ from problems import job
 from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
 from sordino.channels.shuffler import Shuffler
+from sordino.contract import pricing
+from sordino.contract.method import Own, Plan, Release, Site
+from sordino.contract.plan import Exact
 from sordino.core import plugin
 from sordino.core.errors import RunError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import State
-from sordino.methods import pricing
-from sordino.methods.base import Own, Plan, Release, Site
 from sordino.methods.nbafl import NbAFL
-from sordino.methods.plan import Exact
 from sordino.privacy import price
 from sordino.privacy.crowd import Crowd
-from sordino.privacy.events import Event, Gaussian
+from sordino.privacy.events import Event, GaussianEvent
 from sordino.privacy.samplers import Poisson
 from sordino.privacy.trust import Viewer, viewer
 from sordino.runs import build, loop
@@ -107,7 +107,7 @@ def unknown(made: build.Job, looks: Viewer) -> float:
 
 def priced(made: build.Job, looks: str) -> float:
     event = price.cost_to(looks, pricing.costs(made.method, made.plan)).event
-    assert isinstance(event, Gaussian)
+    assert isinstance(event, GaussianEvent)
     return event.noise_multiplier
 
 

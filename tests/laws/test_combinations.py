@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from problems import CLASSES, FEATURES, federation, job
+from sordino.contract import local_sgd as training
+from sordino.contract.site import ALGORITHM
 from sordino.core import plugin
 from sordino.core.rng import Stream
 from sordino.core.types import Batch
 from sordino.data.clients import ArrayClients
-from sordino.methods import local as training
-from sordino.methods.site import ALGORITHM
 from sordino.runs import legal, loop
 from support.methods import federation_of, let_out, play, rows
 

@@ -15,21 +15,21 @@ import pytest
 from laws.examples import KINDS, LEAVES
 from laws.worlds import AR, LAWS, RO, exact_delta, exact_epsilon, readings, worlds
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy import account, algebra, filters, price
+from sordino.privacy import algebra, filters, price, tightest
 from sordino.privacy.accountants import advanced, basic, gdp, kov, pld, rdp, zcdp
-from sordino.privacy.events import (
+from sordino.privacy.events import (  # fmt: skip
     Composed,
     Cost,
     FixedSize,
-    Gaussian,
+    GaussianEvent,
     Parallel,
     Pure,
     Repeated,
     Sampled,
     SampledGroup,
     Visible,
-)  # fmt: skip
-from sordino.privacy.samplers import FixedSize as FixedCohort
+)
+from sordino.privacy.samplers import FixedSizeSampler as FixedCohort
 from sordino.privacy.samplers import Poisson
 
 DELTA = 1e-3
@@ -41,9 +41,9 @@ ACCOUNTANTS = {
     "rdp": rdp.epsilon,
     "gdp": gdp.epsilon,
     "pld": lambda event, delta: pld.epsilon(event, delta, pld.ROUGH),
-    "all": lambda event, delta: account.epsilon(event, delta, pld.ROUGH),
+    "all": lambda event, delta: tightest.epsilon(event, delta, pld.ROUGH),
 }
-DELTAS = {"zcdp": zcdp.delta, "rdp": rdp.delta, "gdp": gdp.delta, "pld": pld.delta, "all": account.delta}
+DELTAS = {"zcdp": zcdp.delta, "rdp": rdp.delta, "gdp": gdp.delta, "pld": pld.delta, "all": tightest.delta}
 WRAPPED = {
     "plain": lambda e: e,
     "sampled": lambda e: Sampled(e, 0.3),
@@ -51,7 +51,7 @@ WRAPPED = {
     "fixed": lambda e: FixedSize(e, 1, 3),
     "visible": lambda e: Visible(e, 0.3),
 }
-FEW = [Gaussian(1.0), KINDS["LaplaceEvent"](1.0), Pure(0.8), KINDS["RandomizedResponseEvent"](1.0)]
+FEW = [GaussianEvent(1.0), KINDS["LaplaceEvent"](1.0), Pure(0.8), KINDS["RandomizedResponseEvent"](1.0)]
 RESPONSE = KINDS["RandomizedResponseEvent"](1.0)
 
 
@@ -91,7 +91,7 @@ def assert_none_is_below(event, copies=1, deltas=False):
 
 
 def test_every_leaf_has_its_laws_written_down():
-    leaves = {type(e.event).__name__ for e in LEAVES}
+    leaves = {e.event.written_as for e in LEAVES}
     assert leaves == set(LAWS), f"no law in tests/laws/worlds.py of {sorted(leaves ^ set(LAWS))}"
     for example in LEAVES:
         for world in worlds(example.event, AR):
@@ -124,10 +124,10 @@ def test_groups_under_a_draw(rate):
 
 SPLITS = [
     Parallel((Pure(0.8), KINDS["LaplaceEvent"](1.0))),
-    Parallel((Sampled(Pure(2.0), 0.2), Gaussian(1.5))),
-    Parallel((Gaussian(1.0), Pure(1.0)), by_place=True),
+    Parallel((Sampled(Pure(2.0), 0.2), GaussianEvent(1.5))),
+    Parallel((GaussianEvent(1.0), Pure(1.0)), by_place=True),
     Parallel((RESPONSE, KINDS["GeneralizedRREvent"](0.7, 3)), by_place=True),
-    Parallel((FixedSize(Pure(1.0), 1, 3), Gaussian(2.0)), by_place=True),
+    Parallel((FixedSize(Pure(1.0), 1, 3), GaussianEvent(2.0)), by_place=True),
     Parallel((Parallel((Pure(0.3), Pure(0.9))), Composed((Pure(0.2), Pure(0.4))))),
 ]
 
@@ -152,25 +152,25 @@ def test_parts_of_the_data(split):
         Sampled(RESPONSE, 0.1),
         Sampled(RESPONSE, 0.1, RO),
         Sampled(Visible(RESPONSE, 0.5), 0.1),
-        Sampled(Composed((Gaussian(1.0), RESPONSE)), 0.1),
-        Sampled(FixedSize(Gaussian(1.0), 1, 3), 0.1),
-        Sampled(Sampled(Gaussian(1.0), 0.1, RO), 0.1),
-        FixedSize(Sampled(Gaussian(1.0), 0.1), 1, 3),
+        Sampled(Composed((GaussianEvent(1.0), RESPONSE)), 0.1),
+        Sampled(FixedSize(GaussianEvent(1.0), 1, 3), 0.1),
+        Sampled(Sampled(GaussianEvent(1.0), 0.1, RO), 0.1),
+        FixedSize(Sampled(GaussianEvent(1.0), 0.1), 1, 3),
         FixedSize(SampledGroup(1.0, 0.1, 2), 1, 3),
         FixedSize(Parallel((Pure(1.0), Pure(2.0))), 1, 3),
         FixedSize(Parallel((Pure(1.0), Pure(2.0)), by_place=True), 1, 3),
         Parallel((RESPONSE, RESPONSE)),
         Parallel((FixedSize(Pure(1.0), 1, 3), Pure(1.0))),
-        Composed((Sampled(Gaussian(1.0), 0.1), RESPONSE)),
+        Composed((Sampled(GaussianEvent(1.0), 0.1), RESPONSE)),
         Composed((Parallel((Pure(1.0), Pure(2.0))), RESPONSE)),
-        Composed((SampledGroup(1.0, 0.1, 2), FixedSize(Gaussian(1.0), 1, 3))),
+        Composed((SampledGroup(1.0, 0.1, 2), FixedSize(GaussianEvent(1.0), 1, 3))),
     ],
 )
 @pytest.mark.parametrize("wrap", [lambda e: e, lambda e: Repeated(e, 3), lambda e: Composed((Pure(0.1), e))])
 def test_what_no_theorem_covers_is_refused_by_all(event, wrap):
     """Every accountant and filter refuses it, alone, repeated, and beside a release that is covered."""
     assert answers(wrap(event)) == {} and answers(wrap(event), DELTAS, 0.5) == {}
-    for ask in (account.explain, lambda e, d: pld.pair_of(e), lambda e, d: rdp.rdp(e), lambda e, d: zcdp.rho_of(e)):
+    for ask in (tightest.explain, lambda e, d: pld.pair_of(e), lambda e, d: rdp.rdp(e), lambda e, d: zcdp.rho_of(e)):
         with pytest.raises(UnsupportedEvent):
             ask(wrap(event), DELTA)
     for theory in ("rdp", "gdp"):
@@ -241,7 +241,7 @@ def test_no_price_of_a_run_is_below_any_world(sampler, population, draw, viewer)
         cost = Cost("client" if draw == "unit" else "record", relation, viewer, leaf, draw=draw)
         try:
             bounds = price.total(cost, viewer, sampler, population, rounds, rounds)
-            found = min(account.epsilon(event, DELTA, pld.ROUGH) for event in bounds)
+            found = min(tightest.epsilon(event, DELTA, pld.ROUGH) for event in bounds)
         except UnsupportedEvent:
             continue
         exact = exact_epsilon(rounds_of(leaf, cost, viewer, sampler, population), rounds, DELTA)
@@ -255,7 +255,7 @@ def test_a_hidden_draw_of_every_kind(example):
         cost = Cost("client", relation, "public", example.event)
         try:
             (event,) = price.total(cost, "public", sampler, 3, 2, 2)
-            found = account.epsilon(event, DELTA, pld.ROUGH)
+            found = tightest.epsilon(event, DELTA, pld.ROUGH)
         except UnsupportedEvent:
             assert not example.event.replaces or sampler.relation == RO  # a report under a Poisson draw has a price
             continue

@@ -14,12 +14,12 @@ from torch import nn
 
 import sordino
 from problems import charges, federation, held_out, job, linear, same_weights
+from sordino.contract.presence import Stragglers
 from sordino.core import plugin
 from sordino.core.errors import RunError, SpecError
-from sordino.methods.stragglers import Stragglers
-from sordino.privacy import account, shuffle
+from sordino.privacy import shuffle, tightest
 from sordino.privacy.accountants import gdp
-from sordino.privacy.events import Gaussian, Repeated
+from sordino.privacy.events import GaussianEvent, Repeated
 from sordino.privacy.mechanisms.gaussian import Gaussian as Noise
 from sordino.runs import faults, loop
 from support.methods import federation_of, play, price
@@ -125,8 +125,8 @@ def test_shuffled_reports_are_amplified_by_the_others():
     assert level > 1.5 and epsilon <= 1.0
     five = made("sign-bits", epsilon=3.0, rounds=5, channel="shuffler")
     mixed = {n: Repeated(shuffle.ShuffledEvent(1 / five.plan.z, n), 5) for n in (300, 299)}
-    assert five.promise.epsilon == pytest.approx(account.epsilon(mixed[300], DELTA), rel=1e-9)
-    assert five.guarantee("client", 5, 5).epsilon == pytest.approx(account.epsilon(mixed[299], DELTA), rel=1e-9)
+    assert five.promise.epsilon == pytest.approx(tightest.epsilon(mixed[300], DELTA), rel=1e-9)
+    assert five.guarantee("client", 5, 5).epsilon == pytest.approx(tightest.epsilon(mixed[299], DELTA), rel=1e-9)
     direct = made("sign-bits", epsilon=3.0, rounds=5)
     assert 1 / five.plan.z > 3 * (1 / direct.plan.z)  # 2.34 against 0.60
 
@@ -134,7 +134,7 @@ def test_shuffled_reports_are_amplified_by_the_others():
 def test_colluders_hide_nobody():
     found = made("sign-bits", epsilon=3.0, rounds=5, channel="shuffler", viewer="server+100")
     mixed = Repeated(shuffle.ShuffledEvent(1 / found.plan.z, 200), 5)
-    assert found.promise.epsilon == pytest.approx(account.epsilon(mixed, DELTA), rel=1e-9)
+    assert found.promise.epsilon == pytest.approx(tightest.epsilon(mixed, DELTA), rel=1e-9)
 
 
 @pytest.mark.parametrize("channel", ["direct", "shuffler"])
@@ -332,4 +332,4 @@ def test_a_printed_form_is_a_claim_beside_an_infinite_price():
     updates, noisy = (play(m).sent["update"].double() for m in (exact, found))
     scale = ((noisy - updates) / updates.norm(dim=1, keepdim=True)).std()
     assert float(scale) == pytest.approx(ratio, rel=0.03)
-    assert not isinstance(price(found.method, found.plan)[0].event, Gaussian)
+    assert not isinstance(price(found.method, found.plan)[0].event, GaussianEvent)

@@ -11,11 +11,11 @@ import torch
 
 from problems import CLASSES, FEATURES, federation, job, linear, mlp
 from sordino.algorithms.fedavgm import FedAvgM
+from sordino.contract.method import Plan
 from sordino.core import plugin
 from sordino.core.rng import Stream
 from sordino.core.types import State
 from sordino.federations.simulator import chunks
-from sordino.methods.base import Plan
 from sordino.privacy.samplers import Poisson
 from sordino.runs import loop
 from support.methods import federation_of, play, price, rows, whole

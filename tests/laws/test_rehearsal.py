@@ -13,16 +13,16 @@ from torch import nn
 import sordino
 from laws.bad_methods import REFUSED, NoBound, RawInstead, Sound, Steps, WrongDraw
 from problems import CLASSES, FEATURES, federation, job, marked, registry
+from sordino.contract import local_sgd
+from sordino.contract.method import Local, Method, Release
 from sordino.core import plugin
 from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
 from sordino.data.clients import ArrayClients
-from sordino.methods import local
-from sordino.methods.base import Local, Method, Release
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.runs import legal
-from sordino.runs.rehearsal import CLIENTS, prepared, promising, rehearse
+from sordino.runs.rehearse import CLIENTS, prepared, promising, rehearse
 from support.brought import bring
 
 METHODS = plugin.available("methods")
@@ -272,7 +272,7 @@ class Many(Method):
             share = torch.tensor([[float((y == 0).double().mean())] for y in site.data.y.split(list(site.data.sizes))])
             noisy = site.out["share"](Bounded(share, 1.0))
             return Message({"large": noisy > 0.5, "steps": (10 * noisy).long()}), site.kept()
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         fields = {"update": site.out["update"](update), "nothing": update.new_zeros(n, 0)}
         return Message(fields), site.kept(mine, rounds=site.own["rounds"] + 1, seen=~site.own["seen"])
 

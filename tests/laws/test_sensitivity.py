@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from problems import CLASSES, FEATURES, federation, job
+from sordino.contract import clipped_steps
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import Batch
-from sordino.methods import _steps
 from sordino.privacy.events import FixedSize, Repeated, Sampled
 from sordino.runs import loop
 from support.methods import play, price
@@ -90,7 +90,7 @@ def test_no_client_draws_a_record_more_often_than_is_charged(sampling, batch):
     charged = accounted_rate(price(made.method, plan)[0].event)
     data = made.federation.data.fetch(range(len(sizes)), CPU)
     if sampling == "fixed":
-        drawn = _steps.batch_of(data, plan, "fixed", RNG.rows(range(len(sizes)))).sizes
+        drawn = clipped_steps.batch_of(data, plan, "fixed", RNG.rows(range(len(sizes)))).sizes
         rates = [m / n for m, n in zip(drawn, sizes, strict=True)]
     else:
         rates = [plan.local.rate(n) for n in sizes]

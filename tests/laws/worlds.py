@@ -262,7 +262,7 @@ def worlds(event: Event, reading: str) -> list[World]:
             drawn = [(j, float(binom.pmf(j, size, rate))) for j in range(size + 1)]
             return [World(step[0], *(sum(p * step[s * j] for j, p in drawn) for s in (1, -1)))]
         case _:
-            low, base, high = LAWS[type(event).__name__](event)
+            low, base, high = LAWS[event.written_as](event)
             return [World(None, high, base) if event.replaces or reading == RO else World(base, high, low)]
 
 

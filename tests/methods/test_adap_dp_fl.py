@@ -12,6 +12,7 @@ from torch import nn
 
 import sordino
 from problems import federation, job, linear, plan
+from sordino.contract.method import started
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
@@ -19,9 +20,8 @@ from sordino.core.types import State
 from sordino.core.vector import Layout
 from sordino.federations.simulator import SPENT
 from sordino.methods.adap_dp_fl import AdapDpFl
-from sordino.methods.base import started
 from sordino.privacy.accountants import gdp
-from sordino.privacy.events import Gaussian
+from sordino.privacy.events import GaussianEvent
 from sordino.runs import faults, loop, run
 from support.methods import federation_of, play, price, whole
 
@@ -169,7 +169,7 @@ def test_rounds_that_a_crash_swallowed_count_at_their_dearest():
 def test_the_run_is_one_gaussian_and_the_first_round_its_part():
     made = job(method="adap-dp-fl", rounds=5, local_steps=2, start=1.0)
     (cost,), (one,) = whole(made.method, made.plan), price(made.method, made.plan)
-    assert cost.event == Gaussian(made.plan.z) and (cost.unit, cost.relation) == ("record", "add/remove")
+    assert cost.event == GaussianEvent(made.plan.z) and (cost.unit, cost.relation) == ("record", "add/remove")
     assert 5 * gdp.mu_of(one.event) ** 2 == pytest.approx(made.plan.z**-2)
 
 

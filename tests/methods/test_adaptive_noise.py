@@ -11,11 +11,11 @@ import torch
 from scipy.stats import kstest, norm
 
 from problems import FEATURES, federation, job, linear, mlp
+from sordino.contract.outlets import along
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.methods.adaptive_noise_client import AdaptiveNoiseClient
 from sordino.methods.none import NoPrivacy
-from sordino.methods.outlets import along
 from sordino.privacy.clip import Bounded, clip_rows
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Use

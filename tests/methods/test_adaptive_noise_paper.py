@@ -12,10 +12,10 @@ from torch import nn
 
 import sordino
 from problems import federation, job, linear, mlp
+from sordino.contract.method import Local
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.methods.adaptive_noise_paper import AdaptiveNoisePaper
-from sordino.methods.base import Local
 from sordino.privacy import claims
 from sordino.runs import loop
 from support.methods import federation_of, play
@@ -195,7 +195,7 @@ def test_a_slow_client_is_foreseen_at_its_own_last_step(monkeypatch):
 
 
 def test_the_optimiser_forgets_what_it_only_considered():
-    from sordino.algorithms.optimizers import Optimizer
+    from sordino.core.optimizers import Optimizer
 
     g = torch.randn(2, 5, generator=torch.Generator().manual_seed(1))
     for name in ("sgd", "momentum", "adam", "rmsprop"):

@@ -7,14 +7,14 @@ import torch
 from scipy.stats import kstest, norm
 
 from problems import plan
+from sordino.contract.method import started
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import State
 from sordino.core.vector import Layout
-from sordino.methods.base import started
 from sordino.methods.dp_fedavg import DpFedAvg
-from sordino.privacy.samplers import FixedSize, Poisson
+from sordino.privacy.samplers import FixedSizeSampler, Poisson
 from support.methods import merged, price, site_of
 
 RNG = Stream.research(8)
@@ -126,7 +126,7 @@ def test_a_broken_update_counts_for_nothing_but_is_counted():
 
 
 def test_replacing_one_of_a_fixed_cohort_is_charged_twice_the_clip():
-    made = plan(sampler=FixedSize(4), noise_multiplier=3.0)
+    made = plan(sampler=FixedSizeSampler(4), noise_multiplier=3.0)
     costs = {c.viewer: c for c in price(DpFedAvg(), made)}
     assert costs["public"].event.noise_multiplier == 1.5 and costs["public"].relation == "replace"
 

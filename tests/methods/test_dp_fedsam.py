@@ -6,12 +6,12 @@ from scipy.stats import kstest, norm
 from torch import nn
 
 from problems import federation, job, linear, mlp, plan
+from sordino.contract.method import started
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import State
 from sordino.core.vector import Layout
-from sordino.methods.base import started
 from sordino.methods.dp_fedavg import DpFedAvg
 from sordino.methods.dp_fedsam import DpFedSam
 from support.methods import merged, price, rows

@@ -9,16 +9,16 @@ from scipy.stats import kstest, norm
 
 import sordino
 from problems import federation, job, linear, plan
+from sordino.contract.method import started
+from sordino.contract.presence import Stragglers
 from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import State
 from sordino.core.vector import Layout
-from sordino.methods.base import started
 from sordino.methods.dp_ftrl import DpFtrl
-from sordino.methods.stragglers import Stragglers
 from sordino.privacy.accountants import gdp
-from sordino.privacy.samplers import FixedSize
+from sordino.privacy.samplers import FixedSizeSampler
 from sordino.runs import faults, loop
 from support.methods import merged, play, rows, whole
 
@@ -90,7 +90,7 @@ def test_no_draw_amplifies():
 
 
 def test_a_cohort_of_a_fixed_size_is_charged_twice_the_clip():
-    made = plan(sampler=FixedSize(4), noise_multiplier=3.0, max_participations=1)
+    made = plan(sampler=FixedSizeSampler(4), noise_multiplier=3.0, max_participations=1)
     costs = {c.viewer: c for c in whole(DpFtrl(), made)}
     assert costs["public"].event.noise_multiplier == pytest.approx(3.0 / 2 / 2**0.5)  # two levels of three rounds
     assert costs["public"].relation == "replace" and costs["server"].event.reason

@@ -7,13 +7,13 @@ from scipy.stats import kstest, norm
 from torch import nn
 
 from problems import CLASSES, federation, job, plan
+from sordino.contract import clipped_steps
+from sordino.contract.method import Local
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.core.types import Batch
-from sordino.methods import _steps
-from sordino.methods.base import Local
 from sordino.methods.dp_sgd import DpSgd
-from sordino.privacy.events import FixedSize, Gaussian, Repeated, Sampled
+from sordino.privacy.events import FixedSize, GaussianEvent, Repeated, Sampled
 from sordino.runs import loop
 from support.methods import clients_stream, let_out, play, price, rows
 
@@ -75,7 +75,7 @@ def test_the_divisor_is_the_expected_batch_not_the_realised_one():
     for i in range(6):
         rng = RNG.at("try", i)
         batch = clients_stream(rng).rows([0]).at("train").at("batch", 0)
-        drawn = _steps.batch_of(data, made.plan, "poisson", batch)
+        drawn = clipped_steps.batch_of(data, made.plan, "poisson", batch)
         total = made.model.gradients.sums(state.params, drawn, 1.0)
         assert torch.allclose(rows(made, state=state, rng=rng), -total / 10, atol=1e-6)
         sizes.add(drawn.sizes[0])
@@ -99,7 +99,7 @@ def test_poisson_batches_of_a_client_have_the_rate_and_the_binomial_variance():
     made = plan(local=Local(batch_rate=0.3))
 
     def drawn(sampling, i):
-        return len(_steps.batch_of(data, made, sampling, RNG.at("b", i).rows([7])).y)
+        return len(clipped_steps.batch_of(data, made, sampling, RNG.at("b", i).rows([7])).y)
 
     sizes = [drawn("poisson", i) for i in range(1500)]
     assert abs(np.mean(sizes) - 60) < 5 * np.sqrt(42 / 1500)
@@ -112,16 +112,16 @@ def test_what_a_step_is_charged():
         (found,) = price(DpSgd(batch_sampling=sampling), plan(local=local, **keys))
         return found.relation, found.event
 
-    assert cost(Local(steps=4)) == ("add/remove", Repeated(Gaussian(1.0), 4))
-    assert cost(Local(steps=4, batch_rate=0.1)) == ("add/remove", Repeated(Sampled(Gaussian(1.0), 0.1), 4))
+    assert cost(Local(steps=4)) == ("add/remove", Repeated(GaussianEvent(1.0), 4))
+    assert cost(Local(steps=4, batch_rate=0.1)) == ("add/remove", Repeated(Sampled(GaussianEvent(1.0), 0.1), 4))
     small = {"sizes": (12, 60)}  # the smallest client has the highest rate
     found = cost(Local(steps=2, batch_rate=None, batch_size=6), **small)
-    assert found == ("add/remove", Repeated(Sampled(Gaussian(1.0), 0.5), 2))
+    assert found == ("add/remove", Repeated(Sampled(GaussianEvent(1.0), 0.5), 2))
     fixed = cost(Local(steps=2, batch_rate=None, batch_size=3), "fixed")
-    assert fixed == ("replace", Repeated(FixedSize(Gaussian(0.5), 3, 12), 2))  # z relative to 2C
+    assert fixed == ("replace", Repeated(FixedSize(GaussianEvent(0.5), 3, 12), 2))  # z relative to 2C
     assert cost(Local(steps=None, epochs=2.0, batch_rate=0.25)) == (
         "add/remove",
-        Repeated(Sampled(Gaussian(1.0), 0.25), 8),
+        Repeated(Sampled(GaussianEvent(1.0), 0.25), 8),
     )
 
 

@@ -7,13 +7,13 @@ from scipy.stats import kstest, norm
 from torch import nn
 
 from problems import federation, job, mlp
+from sordino.contract.method import Local
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients
-from sordino.methods.base import Local
-from sordino.privacy import account
+from sordino.privacy import tightest
 from sordino.privacy.accountants import gdp
-from sordino.privacy.events import Gaussian, Repeated, Sampled
+from sordino.privacy.events import GaussianEvent, Repeated, Sampled
 from sordino.privacy.samplers import Poisson
 from sordino.runs import loop
 from support.methods import let_out, price, rows
@@ -92,10 +92,10 @@ def test_the_claim_takes_the_draw_of_clients_as_hidden_and_the_price_does_not():
     local = Local(steps=2, batch_rate=0.5)
     plan = replace(made.plan, local=local, sampler=Poisson(0.2), max_participations=3)
     z = made.method.sigma(plan)
-    claimed = account.epsilon(Repeated(Sampled(Gaussian(z), 0.1), 12), 1e-5)  # q = B K_t / N in all T rounds
+    claimed = tightest.epsilon(Repeated(Sampled(GaussianEvent(z), 0.1), 12), 1e-5)  # q = B K_t / N in all T rounds
     assert 0.99 < claimed <= 1.0
     (cost,) = price(made.method, plan)
-    assert cost.event == Repeated(Sampled(Gaussian(z / math.sqrt(2)), 0.5), 2) and cost.viewer == "server"
+    assert cost.event == Repeated(Sampled(GaussianEvent(z / math.sqrt(2)), 0.5), 2) and cost.viewer == "server"
 
 
 def test_what_cannot_be_accounted_is_refused_before_a_run():

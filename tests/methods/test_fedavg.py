@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from problems import federation, held_out, job, mlp
-from sordino.algorithms import optimizers
+from sordino.contract.method import Local
+from sordino.core import optimizers
 from sordino.core.rng import Stream
-from sordino.methods.base import Local
 from sordino.runs import loop
 from support.methods import play, rows
 
@@ -108,7 +108,7 @@ def test_optimiser_state_is_the_clients_own():
 
 def test_epochs_in_batches_use_every_record_once_a_pass():
     """Shuffled mini-batches: with a model linear in the data, one epoch's batches add up to the full sum."""
-    from sordino.methods.local import batches
+    from sordino.contract.local_sgd import batches
 
     made = job(method="none", clients=federation((12, 7)))
     data = made.federation.data.fetch([0, 1], CPU)

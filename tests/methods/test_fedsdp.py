@@ -11,15 +11,15 @@ from torch import nn
 
 from fedsdp_jobs import SIZES, at, budgets, knowing, made, message, rounds_of, sent, tagged
 from problems import FEATURES, federation, job, plan
+from sordino.contract.method import Local
 from sordino.core.errors import DataError, SpecError
 from sordino.core.types import Batch
 from sordino.data import tags
 from sordino.data.clients import adopt
-from sordino.methods.base import Local
-from sordino.methods.fedsdp import UNITS, FedSdp, noise_for
+from sordino.methods.fedsdp.method import UNITS, FedSdp, noise_for
 from sordino.privacy.accountants import gdp
 from sordino.privacy.allocation import budget_mu
-from sordino.privacy.events import Gaussian
+from sordino.privacy.events import GaussianEvent
 from sordino.runs import loop
 from sordino.runs.prepare import with_tags
 from support.methods import CPU, federation_of, play, price, whole
@@ -32,7 +32,7 @@ def test_the_whole_run_is_one_gaussian():
     assert 1 / here.plan.z == pytest.approx(0.268051123211, rel=1e-4)
     assert 1 / here.plan.z <= budget_mu(1.0, 1e-5)
     (cost,) = whole(here.method, here.plan)
-    assert cost.event == Gaussian(here.plan.z) and (cost.unit, cost.relation) == ("record", "add/remove")
+    assert cost.event == GaussianEvent(here.plan.z) and (cost.unit, cost.relation) == ("record", "add/remove")
     assert here.promise.epsilon == pytest.approx(1.0, abs=1e-4)
     assert made(rounds=7, refresh=1, slope=1.9, epsilon=1.0).plan.z == pytest.approx(here.plan.z)
 

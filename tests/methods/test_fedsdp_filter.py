@@ -15,7 +15,7 @@ from fedsdp_jobs import SIZES, at, budgets, made, rounds_of
 from problems import federation, mlp, plan
 from sordino.core.errors import RunError
 from sordino.federations.simulator import SPENT
-from sordino.methods.fedsdp import UNITS, FedSdp, noise_for
+from sordino.methods.fedsdp.method import UNITS, FedSdp, noise_for
 from support.methods import federation_of, play
 
 

@@ -11,7 +11,7 @@ import torch
 
 from fedsdp_jobs import knowing, made, message, tagged
 from problems import federation
-from sordino.methods.fedsdp import UNITS, FedSdp, noise_for
+from sordino.methods.fedsdp.method import UNITS, FedSdp, noise_for
 from sordino.runs import loop
 from support.methods import federation_of, play
 

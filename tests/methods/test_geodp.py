@@ -9,7 +9,7 @@ from sordino.core.errors import SpecError
 from sordino.methods.geodp import GeoDP
 from sordino.privacy import allocation
 from sordino.privacy.accountants import gdp
-from sordino.privacy.events import Gaussian
+from sordino.privacy.events import GaussianEvent
 from sordino.runs import loop
 from support.methods import price
 
@@ -34,7 +34,7 @@ def test_the_variance_changes_by_the_ratio_and_is_charged_so():
     method, made = GeoDP(noise_ratio=0.9), plan(rounds=5)
     z = multipliers(method, made)
     assert np.allclose(np.diff(np.log(z)), 0.5 * math.log(0.9))
-    assert [price(method, made, t)[0].event for t in range(5)] == [Gaussian(v) for v in z]
+    assert [price(method, made, t)[0].event for t in range(5)] == [GaussianEvent(v) for v in z]
 
 
 def test_a_client_in_few_rounds_pays_for_the_dearest_of_them():

@@ -6,20 +6,20 @@ import pytest
 import torch
 
 from sordino.core.errors import BudgetError
-from sordino.methods import harmonizer
-from sordino.methods.harmonizer import DATA, MECHANISMS, PROFILES, RESOURCES, TABLE, Setting
-from sordino.privacy.events import Composed, FixedSize, Gaussian, Repeated, Sampled
+from sordino.methods.udp_fl import harmonizer
+from sordino.methods.udp_fl.harmonizer import DATA, MECHANISMS, PROFILES, RESOURCES, TABLE, HarmonizerSetting
+from sordino.privacy.events import Composed, FixedSize, GaussianEvent, Repeated, Sampled
 from sordino.privacy.mechanisms.laplace import LaplaceEvent, LaplaceL2Event
 from sordino.privacy.mechanisms.staircase import least_variance
 from sordino.privacy.mechanisms.staircase_ball import StaircaseBallEvent
 
 DIM = 26_010
-PAPER = Repeated(Repeated(Sampled(Gaussian(1.0), 0.05), 2), 150)  # 150 rounds of two local steps
-FULL = Repeated(Gaussian(1.0), 50)
+PAPER = Repeated(Repeated(Sampled(GaussianEvent(1.0), 0.05), 2), 150)  # 150 rounds of two local steps
+FULL = Repeated(GaussianEvent(1.0), 50)
 
 
 def setting(run=FULL, dim=DIM, epsilon=2.0, **keys):
-    return Setting(run, dim, epsilon, 1e-5, **keys)
+    return HarmonizerSetting(run, dim, epsilon, 1e-5, **keys)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_where_delta_must_be_zero_it_is_not():
 
 
 def test_of_one_number_released_once_the_staircase_has_the_least_noise():
-    found = harmonizer.choose(setting(Gaussian(1.0), dim=1, epsilon=6.0))
+    found = harmonizer.choose(setting(GaussianEvent(1.0), dim=1, epsilon=6.0))
     ratios = {c.mechanism: c.ratio for c in found.candidates}
     assert min(ratios, key=ratios.get) == "staircase" and found.mechanism == "staircase"
     assert ratios["gaussian"] == pytest.approx(0.764, abs=2e-3)  # against
@@ -98,7 +98,7 @@ def test_the_score_is_the_weighted_sum():
 
 
 def test_every_candidate_costs_the_same_total():
-    from sordino.privacy.account import epsilon
+    from sordino.privacy.tightest import epsilon
 
     for c in harmonizer.choose(setting()).candidates:
         spent = epsilon(harmonizer.of(FULL, c.mechanism, c.scale), 1e-5)
@@ -106,12 +106,12 @@ def test_every_candidate_costs_the_same_total():
 
 
 def test_events_keep_their_shape_and_get_the_noise_of_the_mechanism():
-    event = Composed((Repeated(Sampled(Gaussian(2.0), 0.1), 3), FixedSize(Gaussian(1.0), 2, 9)))
+    event = Composed((Repeated(Sampled(GaussianEvent(2.0), 0.1), 3), FixedSize(GaussianEvent(1.0), 2, 9)))
     found = harmonizer.of(event, "staircase", 2.0)
     assert found == Composed(
         (Repeated(Sampled(StaircaseBallEvent(0.25), 0.1), 3), FixedSize(StaircaseBallEvent(0.5), 2, 9))
     )
-    assert harmonizer.of(Gaussian(2.0), "laplace", 3.0) == LaplaceEvent(6.0)
+    assert harmonizer.of(GaussianEvent(2.0), "laplace", 3.0) == LaplaceEvent(6.0)
     with pytest.raises(TypeError):
         harmonizer.of(LaplaceEvent(1.0), "gaussian")
 
@@ -121,9 +121,9 @@ def test_harmonised_no_mechanism_diverges_more_than_is_charged(z):
     """One scale for all: D_a <= a / (2 z^2) at every order, which is what the event knows, and all it knows."""
     orders = np.array([1.01, 1.5, 2.0, 8.0, 64.0, 1000.0])
     for m in MECHANISMS:
-        assert harmonizer.of(Gaussian(1.0), m, z, harmonised=True) == LaplaceL2Event(z)
+        assert harmonizer.of(GaussianEvent(1.0), m, z, harmonised=True) == LaplaceL2Event(z)
         assert np.all(harmonizer.LEAVES[m](z).renyi(orders) <= orders / (2 * z * z) * (1 + 1e-12)), m
-    event = harmonizer.of(Gaussian(1.0), "gaussian", z, harmonised=True)
+    event = harmonizer.of(GaussianEvent(1.0), "gaussian", z, harmonised=True)
     assert event.pair() is None and event.pure() is None and event.gdp() is None
     assert event.renyi(orders) == pytest.approx(orders / (2 * z * z))
 
@@ -136,9 +136,9 @@ def test_harmonised_candidates_share_one_scale():
 
 
 def test_renyi_is_that_of_the_accountant():
-    order, value = harmonizer.renyi(Repeated(Gaussian(10.0), 50), 1e-5)
+    order, value = harmonizer.renyi(Repeated(GaussianEvent(10.0), 50), 1e-5)
     assert value == pytest.approx(50 * order / 200, rel=1e-9)
-    smaller = harmonizer.renyi(Repeated(Gaussian(10.0), 50), 1e-9)
+    smaller = harmonizer.renyi(Repeated(GaussianEvent(10.0), 50), 1e-9)
     assert smaller[0] > order  # less delta, higher orders
 
 
@@ -174,4 +174,4 @@ def test_the_reasons_have_numbers():
 
 def test_a_budget_that_no_mechanism_reaches():
     with pytest.raises(BudgetError, match="no mechanism"):
-        harmonizer.choose(setting(Repeated(Gaussian(1e-9), 50), epsilon=1e-3))
+        harmonizer.choose(setting(Repeated(GaussianEvent(1e-9), 50), epsilon=1e-3))

@@ -14,16 +14,16 @@ from scipy.stats import kstest, laplace, norm
 from torch import nn
 
 from problems import CLASSES, federation, job, plan
+from sordino.contract.site import clients
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.core.types import Batch
 from sordino.federations.base import Work
 from sordino.federations.simulator import answer
-from sordino.methods import _kinds, harmonizer
-from sordino.methods._kinds import Kind, deal, mixed, parse
-from sordino.methods._managed import UNITS
-from sordino.methods.site import clients
-from sordino.methods.udp_fl import UdpFl
+from sordino.methods.udp_fl import harmonizer, kinds
+from sordino.methods.udp_fl.kinds import Kind, deal, mixed, parse
+from sordino.methods.udp_fl.managed import UNITS
+from sordino.methods.udp_fl.method import UdpFl
 from sordino.privacy.accountants import zcdp
 from sordino.privacy.events import Composed, Repeated
 from sordino.privacy.mechanisms.laplace import LaplaceL2Event
@@ -301,4 +301,4 @@ def test_clients_keep_their_users_when_they_are_taken_apart():
     whole = Batch(x, x[:, 0].long(), (2, 1, 3), groups=((1, 1), (1,), (2, 1)))
     part = clients(whole, np.array([2, 0]))
     assert part.x[:, 0].tolist() == [3, 4, 5, 0, 1] and part.sizes == (3, 2) and part.groups == ((2, 1), (1, 1))
-    assert _kinds.deal("standard", "standard", "dense", 3).of.tolist() == [0, 0, 0]
+    assert kinds.deal("standard", "standard", "dense", 3).of.tolist() == [0, 0, 0]

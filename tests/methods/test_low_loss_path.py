@@ -2,13 +2,13 @@ import pytest
 import torch
 from torch import nn
 
+from sordino.contract.method import Public
 from sordino.core.rng import Stream
 from sordino.core.types import Batch, Model
 from sordino.core.vector import Layout
-from sordino.gradients.engine import Gradients
-from sordino.methods import low_loss_path as path
-from sordino.methods.base import Public
-from sordino.models.losses import loss_for
+from sordino.gradients.engine import CohortGradients
+from sordino.methods.udp_fl import low_loss_path as path
+from sordino.tasks.losses import loss_for
 
 RNG = Stream.research(3)
 
@@ -19,7 +19,7 @@ def toy(records=40):
     x = torch.linspace(-1, 1, records)[:, None]
     loss = loss_for("squared_error", x)
     layout = Layout.of(module)
-    model = Model(module, layout, loss, Gradients.of(module, loss, layout))
+    model = Model(module, layout, loss, CohortGradients.of(module, loss, layout))
     return Public(model, Batch(x, x.clone(), (records,)))
 
 

@@ -13,11 +13,11 @@ import torch
 import killed
 import sordino
 from problems import federation, mlp, plan
+from sordino.contract.presence import Stragglers
 from sordino.core.types import State
-from sordino.methods._harmonised import UdpState
-from sordino.methods._managed import UNITS, allow, least, likely, most, noise_for
-from sordino.methods.stragglers import Stragglers
-from sordino.methods.udp_fl import UdpFl
+from sordino.methods.udp_fl.harmonised import UdpState
+from sordino.methods.udp_fl.managed import UNITS, allow, least, likely, most, noise_for
+from sordino.methods.udp_fl.method import UdpFl
 from sordino.privacy.samplers import Poisson
 
 

@@ -16,12 +16,12 @@ from problems import CLASSES, federation, job, plan
 from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
-from sordino.methods import _managed, harmonizer
-from sordino.methods._managed import UNITS, least
-from sordino.methods.udp_fl import UdpFl
-from sordino.privacy.account import epsilon
-from sordino.privacy.events import Gaussian, Repeated
+from sordino.methods.udp_fl import harmonizer, managed
+from sordino.methods.udp_fl.managed import UNITS, least
+from sordino.methods.udp_fl.method import UdpFl
+from sordino.privacy.events import GaussianEvent, Repeated
 from sordino.privacy.mechanisms.laplace import LaplaceL2Event
+from sordino.privacy.tightest import epsilon
 from sordino.runs import loop
 from support.methods import federation_of, play, price, whole
 from support.udp import filters, rounds_of, spent
@@ -156,8 +156,8 @@ def test_clients_with_budgets_of_their_own_share_out_their_own():
 @pytest.mark.parametrize(
     ("keys", "event"),
     [
-        ({"mechanism": "gaussian"}, Gaussian),
-        ({}, Gaussian),  # the Harmonizer picks it, once
+        ({"mechanism": "gaussian"}, GaussianEvent),
+        ({}, GaussianEvent),  # the Harmonizer picks it, once
         ({"mechanism": "laplace"}, LaplaceL2Event),
         ({"reselect": 2}, LaplaceL2Event),
         ({"profile": "medical:0.5,iot:0.5"}, LaplaceL2Event),
@@ -177,7 +177,7 @@ def test_the_whole_run_is_one_event_that_no_choice_exceeds(keys, event):
 def test_a_user_in_several_clients_is_charged_in_each():
     known = plan(unit="user", clients_per_user=3, noise_multiplier=2.0, dim=50)
     (cost,) = whole(UdpFl(managed=True, mechanism="gaussian"), known)
-    assert cost.event == Repeated(Gaussian(2.0), 3) and cost.unit == "user"
+    assert cost.event == Repeated(GaussianEvent(2.0), 3) and cost.unit == "user"
 
 
 def test_q_fedavg_pays_for_its_loss_out_of_the_same_participation():
@@ -221,7 +221,7 @@ def test_the_record_tells_the_multipliers_and_what_is_left():
     rounds = [{"round": s.round, "decided": made.method.decided(s, made.plan)} for s in states[1:]]
     json.dumps(rounds)
     for record, message in zip(rounds, sent, strict=True):
-        found, each = record["decided"], _managed.heard(message)
+        found, each = record["decided"], managed.heard(message)
         assert found["heard"] == len(message) and found["silent"] == int((each[:, 3] == 0).sum())
         loud = each[each[:, 3] > 0, 3]
         assert found["multiplier"] == pytest.approx([float(loud.min()), float(loud.mean()), float(loud.max())])
@@ -244,14 +244,14 @@ def test_the_record_tells_the_multipliers_and_what_is_left():
 
 def test_scaled_answers_of_stragglers_say_the_same_of_their_noise():
     device = torch.device("cpu")
-    fields = _managed.remarks([18, 6], [(0.1, 0.5), (0.2, 0.0)], [5.0, 0.0], [2.0, 0.0], [48.0, 0.0], device)
+    fields = managed.remarks([18, 6], [(0.1, 0.5), (0.2, 0.0)], [5.0, 0.0], [2.0, 0.0], [48.0, 0.0], device)
     told = Message(fields, torch.tensor([1.5, 0.5]), np.array([3, 4]))
     half = told.weighted(torch.tensor([0.5, 0.5]))
-    assert torch.equal(_managed.heard(half), _managed.heard(told))
-    assert _managed.heard(told)[:, 0].tolist() == [3, 4] and _managed.heard(told).dtype == torch.float64
-    assert _managed.noise_of_mean(told, 2.0, 12.0) == pytest.approx((1.0, 3.0))  # 3 / 1 draw: Laplace
-    assert _managed.noise_of_mean(half, 2.0, 12.0) == pytest.approx((0.25, 3.0))  # a quarter of it, the same shape
-    assert _managed.noise_of_mean(told.pick(torch.zeros(2, dtype=torch.bool)), 2.0, 12.0) == (0.0, 0.0)
+    assert torch.equal(managed.heard(half), managed.heard(told))
+    assert managed.heard(told)[:, 0].tolist() == [3, 4] and managed.heard(told).dtype == torch.float64
+    assert managed.noise_of_mean(told, 2.0, 12.0) == pytest.approx((1.0, 3.0))  # 3 / 1 draw: Laplace
+    assert managed.noise_of_mean(half, 2.0, 12.0) == pytest.approx((0.25, 3.0))  # a quarter of it, the same shape
+    assert managed.noise_of_mean(told.pick(torch.zeros(2, dtype=torch.bool)), 2.0, 12.0) == (0.0, 0.0)
 
 
 def test_a_run_from_the_shell_with_clients_that_come_and_go(sordino_command, small_npz, tmp_path):

@@ -11,7 +11,7 @@ from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.methods.nbafl import NbAFL
 from sordino.privacy.accountants import gdp
-from sordino.privacy.events import Gaussian
+from sordino.privacy.events import GaussianEvent
 from sordino.runs import loop
 from support.methods import merged, price, rows
 
@@ -51,10 +51,10 @@ def test_an_update_is_clipped_whatever_it_is():
 
 def test_a_removed_client_costs_one_clip_and_a_replaced_one_two():
     made = job(method="nbafl", rounds=4)
-    assert price(made.method, made.plan)[0].event == Gaussian(made.plan.z)
+    assert price(made.method, made.plan)[0].event == GaussianEvent(made.plan.z)
     fixed = job(method="nbafl", rounds=4, client_sampling="fixed", client_rate=0.5)
     cost = price(fixed.method, fixed.plan)[0]
-    assert (cost.unit, cost.relation, cost.event) == ("client", "replace", Gaussian(fixed.plan.z / 2))
+    assert (cost.unit, cost.relation, cost.event) == ("client", "replace", GaussianEvent(fixed.plan.z / 2))
 
 
 def test_the_total_is_that_of_gaussians():

@@ -9,12 +9,12 @@ from scipy.stats import kstest, norm
 from torch import nn
 
 from problems import federation, job, plan
+from sordino.contract.method import started
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import State
 from sordino.core.vector import Layout
-from sordino.methods.base import started
 from sordino.methods.pfa import Pfa, subspace
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop

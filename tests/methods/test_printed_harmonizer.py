@@ -18,17 +18,17 @@ from sordino.cli.explain import explain
 from sordino.core.errors import BudgetError
 from sordino.core.message import together
 from sordino.core.types import Batch
-from sordino.methods import _printed_harmonizer as printed
-from sordino.methods import harmonizer
-from sordino.methods._printed_harmonizer import Asked
-from sordino.privacy.account import epsilon
-from sordino.privacy.events import Gaussian, Repeated
+from sordino.methods.udp_fl import harmonizer
+from sordino.methods.udp_fl import printed_harmonizer as printed
+from sordino.methods.udp_fl.printed_harmonizer import NoiseRequest
+from sordino.privacy.events import GaussianEvent, Repeated
 from sordino.privacy.mechanisms.staircase import Staircase
+from sordino.privacy.tightest import epsilon
 from sordino.runs import loop
 from support.methods import federation_of, play, price, rows
 from support.udp import RNG, records, rounds_of
 
-RUN = Repeated(Gaussian(1.0), 3)
+RUN = Repeated(GaussianEvent(1.0), 3)
 EPSILON = {"high": 1.0, "moderate": 4.0, "low": 10.0}
 
 
@@ -142,13 +142,13 @@ def test_what_else_the_data_are_called():
 @pytest.mark.parametrize("row", harmonizer.TABLE, ids=" ".join)
 def test_a_client_that_fits_a_row_of_table_2_gets_its_mechanism(row):
     word, need, compute, mechanism = row
-    asked = Asked(RUN, EPSILON[need], 1e-5, resources=compute)
+    asked = NoiseRequest(RUN, EPSILON[need], 1e-5, resources=compute)
     assert asked.requirement == need and printed.rating(mechanism, [word], asked) == 1
     assert printed.choose(asked, [word]) == mechanism
 
 
 def test_the_score_by_hand():
-    asked = Asked(RUN, 4.0, 1e-5, "medical", "limited", 0.25)
+    asked = NoiseRequest(RUN, 4.0, 1e-5, "medical", "limited", 0.25)
     terms, scores = printed.terms(asked), printed.scores(asked, ["dense"])
     z = {name: t.scale for name, t in terms.items()}
     std = {
@@ -168,15 +168,15 @@ def test_the_score_by_hand():
 
 
 def test_with_no_weight_for_the_table_the_data_do_not_matter():
-    asked = Asked(RUN, 1.0, 1e-5, resources="limited", prior=0.0)
+    asked = NoiseRequest(RUN, 1.0, 1e-5, resources="limited", prior=0.0)
     assert printed.scores(asked, ["dense"]) == printed.scores(asked, ["sparse"])
-    some = Asked(RUN, 1.0, 1e-5, resources="limited")
+    some = NoiseRequest(RUN, 1.0, 1e-5, resources="limited")
     assert printed.choose(some, ["dense"]) == "gaussian" and printed.choose(some, ["sparse"]) == "laplace"
 
 
 def test_out_of_reach_is_one_error():
     with pytest.raises(BudgetError):
-        printed.terms(Asked(Repeated(Gaussian(1.0), 9), 1e-9, 1e-12))
+        printed.terms(NoiseRequest(Repeated(GaussianEvent(1.0), 9), 1e-9, 1e-12))
 
 
 def test_a_scale_says_the_budget_it_was_calibrated_to():
@@ -242,7 +242,7 @@ def test_the_noise_is_that_of_what_was_chosen():
     state, data = loop.begin(made), records(made, range(4))
     clean = made.model.gradients.sums(state.params, data, 0.5) / 120
     noise = ((rows(made, rng=RNG) + clean) * 120 / 0.5).numpy()
-    asked = Asked(made.method._run(made.plan), 1.0, 1e-5)
+    asked = NoiseRequest(made.method._run(made.plan), 1.0, 1e-5)
     scales = {name: t.scale for name, t in printed.terms(asked).items()}
     for k, (one, name) in enumerate(zip(noise, ["laplace", "gaussian"] * 2, strict=True)):
         law = {"laplace": laplace, "gaussian": norm}[name]

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from sordino.methods import _udp_words, harmonizer
-from sordino.methods._seen import LAPLACE, NORMAL, Seen, of_law, seen
+from sordino.methods.udp_fl import harmonizer, words
+from sordino.methods.udp_fl.seen import LAPLACE, NORMAL, ReleasedStatistics, of_law, seen
 
 N = 200_000
 
@@ -76,7 +76,7 @@ def test_a_tail_that_cannot_be_seen_is_not_claimed():
     few = seen(released("normal", 0.3, 1.5, n=3000), 2.25, 0.0)
     assert few.visible and few.tail is None and few.density == pytest.approx(min(1.0, 3 / few.kurtosis), rel=1e-4)
     nothing = seen(1.5 * law("normal", 10_000), 2.25, 0.0)
-    assert nothing == Seen(nothing.signal, 3.0, False) and nothing.data is None
+    assert nothing == ReleasedStatistics(nothing.signal, 3.0, False) and nothing.data is None
 
 
 @pytest.mark.parametrize("unit", [1e-30, 1e20])
@@ -101,10 +101,10 @@ def test_what_is_said_of_it():
     candidate = {"candidates": [{"mechanism": "gaussian"}]}
     found = {"mechanism": "gaussian", "next": candidate}
     look = vars(seen(released("normal", 0.05, 0.5), 0.25, 0.0))
-    (said,) = _udp_words.looked(4, found | {"seen": look})
+    (said,) = words.looked(4, found | {"seen": look})
     assert "Round 4" in said and "% of the coordinates carry it" in said and "like a normal law's" in said
     assert "gaussian stays." in said
     heavy = vars(seen(released("laplace", 0.3, 0.5), 0.25, 0.0))
-    assert "like a Laplace law's" in _udp_words.looked(4, found | {"seen": heavy})[0]
-    blind = vars(Seen(0.01, 3.0, False))
-    assert "too little to judge by" in _udp_words.looked(4, found | {"seen": blind})[0]
+    assert "like a Laplace law's" in words.looked(4, found | {"seen": heavy})[0]
+    blind = vars(ReleasedStatistics(0.01, 3.0, False))
+    assert "too little to judge by" in words.looked(4, found | {"seen": blind})[0]

@@ -6,7 +6,7 @@ import torch
 
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.methods import shapley
+from sordino.methods.fedsdp import shapley
 
 RNG = Stream.research(3)
 

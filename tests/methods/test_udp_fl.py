@@ -8,20 +8,21 @@ from scipy.stats import kstest, laplace, norm
 from torch import nn
 
 from problems import CLASSES, FEATURES, federation, job, plan
+from sordino.contract import pricing
+from sordino.contract.method import Local
+from sordino.contract.outlets import Outlets
 from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
-from sordino.methods import harmonizer, pricing
-from sordino.methods._noises import Laplace, Staircase, noise
-from sordino.methods.base import Local
-from sordino.methods.outlets import Outlets
-from sordino.methods.udp_fl import UdpFl
-from sordino.privacy.account import epsilon
+from sordino.methods.udp_fl import harmonizer
+from sordino.methods.udp_fl.method import UdpFl
+from sordino.methods.udp_fl.noises import RowLaplace, RowStaircase, noise
 from sordino.privacy.accountants import zcdp
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Composed, FixedSize, Gaussian, Pure, Repeated, Sampled
+from sordino.privacy.events import Composed, FixedSize, GaussianEvent, Pure, Repeated, Sampled
 from sordino.privacy.mechanisms.laplace import LaplaceEvent, LaplaceL2Event
 from sordino.privacy.mechanisms.staircase_ball import StaircaseBallEvent
 from sordino.privacy.release import Use
+from sordino.privacy.tightest import epsilon
 from sordino.runs import loop
 from support.methods import federation_of, play, price, rows
 from support.udp import RNG, held, records, rounds_of
@@ -75,7 +76,7 @@ def test_what_acts_is_what_is_priced_and_shown(mechanism, dim):
     drawn = one.apply(zeros, ids, Use())
     assert torch.equal(free.apply(zeros, ids, Use()), drawn)
     assert float(drawn.std()) == pytest.approx(one.std(3.0), rel=0.05) == free.std(3.0)
-    leaf = {"gaussian": Gaussian(0.7), "l2-laplace": LaplaceL2Event(0.7), "laplace": LaplaceEvent(0.7)}
+    leaf = {"gaussian": GaussianEvent(0.7), "l2-laplace": LaplaceL2Event(0.7), "laplace": LaplaceEvent(0.7)}
     assert one.event() == leaf.get(mechanism, StaircaseBallEvent(1 / 0.7)) and free.event() == LaplaceL2Event(0.7)
     assert getattr(one, "norm", 2) == free.norm == harmonizer.NORMS[mechanism]
     each = torch.tensor([0.7, 1.4, math.inf])[:, None]
@@ -87,7 +88,7 @@ def test_what_acts_is_what_is_priced_and_shown(mechanism, dim):
         assert torch.allclose(own[k], got, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("mechanism", [Laplace(1.0, norm=1), Laplace(1.0), Staircase(1.0, 4)])
+@pytest.mark.parametrize("mechanism", [RowLaplace(1.0, norm=1), RowLaplace(1.0), RowStaircase(1.0, 4)])
 def test_noise_that_does_not_add_up_is_not_shared(mechanism):
     with pytest.raises(SpecError, match="not shared"):
         mechanism.apply(Bounded(torch.zeros(2, 4), 1.0, 1), RNG.rows(range(2)), Use(split=2))
@@ -138,11 +139,11 @@ def test_what_is_charged():
         (found,) = price(UdpFl(mechanism=mechanism, batch_sampling=sampling), plan(noise_multiplier=2.0, **keys))
         return found.event
 
-    assert cost("gaussian") == Repeated(Gaussian(2.0), 4)
+    assert cost("gaussian") == Repeated(GaussianEvent(2.0), 4)
     assert cost("l2-laplace") == Repeated(LaplaceL2Event(2.0), 4)
     assert cost("laplace", Local(batch_rate=0.1)) == Sampled(LaplaceEvent(2.0), 0.1)
     assert cost("staircase") == Repeated(StaircaseBallEvent(0.5), 4)
-    assert cost("auto") == Repeated(Gaussian(2.0), 4)
+    assert cost("auto") == Repeated(GaussianEvent(2.0), 4)
     third = Local(batch_rate=None, batch_size=4)
     twice = cost("staircase", third, "fixed")  # a replaced record moves the sum by two steps
     assert twice == FixedSize(Pure(1.0), 4, 12)
@@ -337,5 +338,5 @@ def test_the_noise_of_a_step_is_foreseen_as_it_is_drawn(mechanism):
 def test_staircase_noise_that_cannot_be_drawn_is_refused_before_anything_is_charged():
     with pytest.raises(SpecError, match="shells"):
         silent(mechanism="staircase", epsilon=1e-9)
-    found = harmonizer.choose(harmonizer.Setting(Repeated(Gaussian(1.0), 3), WIDE, 1e-7, 1e-5))
+    found = harmonizer.choose(harmonizer.HarmonizerSetting(Repeated(GaussianEvent(1.0), 3), WIDE, 1e-7, 1e-5))
     assert any(c.mechanism == "staircase" and "shells" in c.note for c in found.candidates)

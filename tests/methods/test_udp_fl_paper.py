@@ -10,22 +10,23 @@ from scipy.stats import kstest, laplace, norm
 from torch import nn
 
 from problems import federation, job, linear, plan
+from sordino.comparisons import compare
+from sordino.contract.method import Local
 from sordino.core.errors import SpecError
-from sordino.methods import _printed_harmonizer as harmonizer
-from sordino.methods import _udp_fl_code as code
-from sordino.methods.base import Local
+from sordino.methods.udp_fl import printed_harmonizer as harmonizer
+from sordino.methods.udp_fl import published_code as code
 from sordino.methods.udp_fl_paper import UdpFlPaper
-from sordino.privacy import losses
-from sordino.privacy.account import epsilon
+from sordino.privacy import loss_distributions as losses
 from sordino.privacy.accountants import gdp, pld
 from sordino.privacy.algebra import non_private
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Gaussian, NonPrivate, Repeated, Sampled
+from sordino.privacy.events import GaussianEvent, NonPrivate, Repeated, Sampled
 from sordino.privacy.mechanisms.laplace import LaplaceL2Event
 from sordino.privacy.mechanisms.staircase import PerCoordinateStaircaseEvent, Staircase, best_gamma, top
 from sordino.privacy.pairs import Atoms
 from sordino.privacy.release import Unproven
-from sordino.runs import compare, loop
+from sordino.privacy.tightest import epsilon
+from sordino.runs import loop
 from support.methods import price, rows
 from support.udp import RNG, records, rounds_of
 
@@ -75,7 +76,7 @@ def test_what_is_charged_is_what_holds_for_the_vector():
         (found,) = price(UdpFlPaper(mechanism=mechanism), replace(made, dim=dim))
         return found.event
 
-    assert cost("gaussian") == Repeated(Sampled(Gaussian(0.5), 0.05), 2)
+    assert cost("gaussian") == Repeated(Sampled(GaussianEvent(0.5), 0.05), 2)
     assert cost("laplace") == Repeated(Sampled(LaplaceL2Event(0.5), 0.05), 2)
     assert cost("staircase") == Repeated(Sampled(PerCoordinateStaircaseEvent(2.0, best_gamma(2.0), DIM, 2), 0.05), 2)
     assert epsilon(cost("staircase", dim=1), 1e-5) < 3  # of a single number the claim holds
@@ -159,7 +160,7 @@ def test_what_the_codes_noise_costs():
         assert found.relation == "replace"
         return found.event
 
-    assert event("gaussian") == Repeated(Gaussian(0.025), 3)
+    assert event("gaussian") == Repeated(GaussianEvent(0.025), 3)
     assert gdp.epsilon_of_mu(40.0, 1e-5) > 900  # one step
     assert event("laplace") == Repeated(LaplaceL2Event(0.25), 3)
     assert isinstance(event("staircase").event, NonPrivate) and math.isinf(epsilon(event("staircase"), 1e-5))

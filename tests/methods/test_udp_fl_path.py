@@ -6,7 +6,7 @@ from torch import nn
 
 from problems import CLASSES, FEATURES, job
 from sordino.core.errors import SpecError
-from sordino.methods import low_loss_path
+from sordino.methods.udp_fl import low_loss_path
 from sordino.privacy.clip import clip_rows
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Release

@@ -7,10 +7,10 @@ import pytest
 
 import sordino
 from problems import federation, job, linear
-from sordino.methods.udp_fl import UdpFl
-from sordino.privacy.account import epsilon
+from sordino.methods.udp_fl.method import UdpFl
 from sordino.privacy.events import Repeated
 from sordino.privacy.mechanisms.laplace import LaplaceL2Event
+from sordino.privacy.tightest import epsilon
 from support.udp import rounds_of
 
 

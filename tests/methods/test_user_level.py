@@ -12,12 +12,12 @@ from torch import nn
 
 import sordino
 from problems import federation, job, mlp, same_weights
+from sordino.contract import clipped_steps
 from sordino.core.errors import DataError, RunError, SpecError
 from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients, adopt
-from sordino.methods import _steps
-from sordino.privacy.account import epsilon
-from sordino.privacy.events import Composed, Gaussian, Repeated
+from sordino.privacy.events import Composed, GaussianEvent, Repeated
+from sordino.privacy.tightest import epsilon
 from sordino.runs import faults, loop, prepare, spec
 from support.methods import federation_of
 
@@ -96,7 +96,7 @@ def test_users_are_drawn_whole_at_the_rate_that_is_charged(sampling):
     came = np.zeros((draws, 10), bool)
     names = list(dict.fromkeys(USERS.tolist()))
     for i in range(draws):
-        batch = _steps.batch_of(data, plan, sampling, RNG.at("draw", i).rows(range(3)))
+        batch = clipped_steps.batch_of(data, plan, sampling, RNG.at("draw", i).rows(range(3)))
         found = USERS[[place[row.numpy().tobytes()] for row in batch.x]]
         who, counts = np.unique(found, return_counts=True)
         assert [np.sum(u == USERS) for u in who] == counts.tolist()  # all of a user or nothing
@@ -107,7 +107,7 @@ def test_users_are_drawn_whole_at_the_rate_that_is_charged(sampling):
         users = len(RUNS[name // 100])
         rate = 0.4 if sampling == "poisson" else max(1, int(0.4 * users)) / users
         assert binomtest(int(came[:, u].sum()), draws, rate).pvalue > 1e-3
-        assert rate <= _steps.taken(plan, users) / users or sampling == "poisson"
+        assert rate <= clipped_steps.taken(plan, users) / users or sampling == "poisson"
     if sampling == "poisson":  # two users of one client come independently
         both = int((came[:, 0] & came[:, 1]).sum())
         assert binomtest(both, draws, 0.16).pvalue > 1e-3 and binomtest(both, draws, 0.4).pvalue < 1e-3
@@ -230,7 +230,7 @@ def test_the_promise_by_hand(method, m):
     """Three rounds, all clients, full batches: plain Gaussian noise; m clients pay m times, or move by 2 m clips."""
     made = job(clients=bounded(OWN, clients_per_user=m), unit="user", clients_per_user=m, method=method, epsilon=3.0)
     z = made.plan.z
-    each = Repeated(Gaussian(z), 3 * m) if method == "dp-sgd" else Repeated(Gaussian(z / (2 * m)), 3)
+    each = Repeated(GaussianEvent(z), 3 * m) if method == "dp-sgd" else Repeated(GaussianEvent(z / (2 * m)), 3)
     assert made.promise.epsilon == pytest.approx(epsilon(each, 1e-5), rel=1e-6)
     assert 2.98 < made.promise.epsilon <= 3.0 and made.promise.unit == "user"
     assert "user" in made.promise.sentence()
@@ -243,8 +243,8 @@ def test_evaluations_and_statistics_of_a_user_in_two_clients():
     keys = {"unit": "user", "clients_per_user": 2, "validation": 0.3, "evaluate_on": "validation", "epsilon": 8.0}
     keys |= {"standardise": True, "release_noise": 30.0, "rounds": 5, "evaluate_every": 2}
     for method, expected in (
-        ("dp-sgd", Composed((Repeated(Gaussian(30.0), 6), Repeated(Gaussian(30.0), 2)))),
-        ("dp-fedavg", Composed((Repeated(Gaussian(15.0), 3), Gaussian(30.0 / 4)))),
+        ("dp-sgd", Composed((Repeated(GaussianEvent(30.0), 6), Repeated(GaussianEvent(30.0), 2)))),
+        ("dp-fedavg", Composed((Repeated(GaussianEvent(15.0), 3), GaussianEvent(30.0 / 4)))),
     ):
         made = job(clients=bounded(OWN, clients_per_user=2), method=method, **keys)
         released = Composed((*made.once, *made.apart))  # statistics of those who train, evaluations of the others

@@ -12,9 +12,9 @@ from sordino.core import plugin
 from sordino.core.errors import ModelError
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients
-from sordino.models.losses import cross_entropy, squared_error
-from sordino.models.validate import validate
+from sordino.gradients import CohortGradients
+from sordino.tasks.losses import cross_entropy, squared_error
+from sordino.tasks.validate import validate
 
 SLOW_PATH = {"wide-resnet"}  # its docstring says why
 
@@ -52,7 +52,7 @@ def test_the_clipped_sum_is_the_naive_one(name):
     module, (x, y) = case.build(name), case.records(first + 1, seed=1)
     layout, loss = Layout.of(module), loss_of(case)
     weights, batch = layout.read(module), Batch(x, y, (first, 0, 1))
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     clip = middle_norm(module, weights, batch, loss)  # cuts some records and leaves others
     got, expected = gradients.sums(weights, batch, clip), naive(module, weights, batch, clip, loss)
     assert relative(got, expected) < 5e-4
@@ -75,7 +75,7 @@ def test_on_a_gpu_a_first_look_does_not_take_rounding_for_records_that_meet(name
     elif full:
         x = torch.randn(4, *case.full, generator=torch.Generator().manual_seed(1))
     layout = Layout.of(module)
-    gradients = Gradients.of(module, loss_of(case), layout)
+    gradients = CohortGradients.of(module, loss_of(case), layout)
     sums = gradients.sums(layout.read(module), Batch(x.cuda(), y.cuda(), (3, 0, 1)), 0.01)
     assert gradients.path == "book-keeping", gradients.reason
     assert (sums.norm(dim=1).cpu() <= 0.01 * torch.tensor([3.0, 0.0, 1.0])).all()
@@ -99,7 +99,7 @@ def test_clipped_gradients_teach_it_a_tiny_problem(name):
     case = CASES[name]
     module, (x, y) = case.build(name), case.records(24)
     layout, loss = Layout.of(module), loss_of(case)
-    gradients, batch = Gradients.of(module, loss, layout), Batch(x, y, (len(x),))
+    gradients, batch = CohortGradients.of(module, loss, layout), Batch(x, y, (len(x),))
     weights = layout.read(module).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=0.01)
     for _ in range(25):

@@ -6,8 +6,8 @@ import pytest
 from cases import CASES
 
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients
-from sordino.models.losses import cross_entropy
+from sordino.gradients import CohortGradients
+from sordino.tasks.losses import cross_entropy
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "models.md"
 
@@ -31,5 +31,5 @@ def test_a_row_says_what_the_code_does(name):
     module = case.build(name, full=True)
     assert (shape, outputs) == (" x ".join(map(str, case.full)), str(case.full_outputs))
     assert parameters == f"{sum(p.numel() for p in module.parameters()):,}"
-    assert path == Gradients.of(module, cross_entropy, Layout.of(module)).path
+    assert path == CohortGradients.of(module, cross_entropy, Layout.of(module)).path
     assert source

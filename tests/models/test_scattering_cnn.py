@@ -5,16 +5,16 @@ import torch
 
 from sordino.core.errors import ModelError
 from sordino.core.vector import Layout
-from sordino.gradients import Gradients
-from sordino.models.losses import cross_entropy
+from sordino.gradients import CohortGradients
 from sordino.models.scattering_cnn import scattering_cnn
-from sordino.models.validate import validate
+from sordino.tasks.losses import cross_entropy
+from sordino.tasks.validate import validate
 
 
 def test_it_may_be_trained_privately_with_the_book_kept():
     module = scattering_cnn((267, 8, 8), 10)
     validate(module, torch.randn(3, 267, 8, 8, generator=torch.Generator().manual_seed(0)))
-    assert Gradients.of(module, cross_entropy, Layout.of(module)).path == "book-keeping"
+    assert CohortGradients.of(module, cross_entropy, Layout.of(module)).path == "book-keeping"
     assert sum(p.numel() for p in module.parameters()) == 193_610
 
 

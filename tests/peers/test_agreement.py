@@ -15,9 +15,9 @@ import pytest
 from scipy.special import expit
 
 from peers import others
-from sordino.privacy import account
+from sordino.privacy import tightest
 from sordino.privacy.accountants import gdp, pld, rdp, zcdp
-from sordino.privacy.events import Composed, FixedSize, Gaussian, Pure, Repeated, Sampled, SampledGroup
+from sordino.privacy.events import Composed, FixedSize, GaussianEvent, Pure, Repeated, Sampled, SampledGroup
 from sordino.privacy.mechanisms.discrete_gaussian import DiscreteGaussianEvent
 from sordino.privacy.mechanisms.discrete_laplace import DiscreteLaplaceEvent
 from sordino.privacy.mechanisms.generalized_rr import GeneralizedRREvent
@@ -106,7 +106,7 @@ MIXES = [  # (z, rate, steps), ...; delta
 
 
 def sampled(z, rate, steps):
-    return Repeated(Sampled(Gaussian(z), rate), steps)
+    return Repeated(Sampled(GaussianEvent(z), rate), steps)
 
 
 def their_sampled(z, rate, steps):
@@ -164,7 +164,7 @@ def test_sampled_gaussian_opacus_gdp(z, rate, steps, delta):
     limit = gdp.epsilon_of_mu(gdp.central_limit(event), delta)
     if limit < 200:  # theirs looks no further
         agree("limit law", limit, others.opacus("gdp", [(z, rate, steps)], delta))
-    said = {a.accountant: a for a in account.explain(event, delta)}
+    said = {a.accountant: a for a in tightest.explain(event, delta)}
     assert said["gdp-clt"].epsilon == pytest.approx(limit) and not said["gdp-clt"].valid
 
 
@@ -187,7 +187,7 @@ def test_the_limit_law_is_below_the_truth_somewhere():
 @pytest.mark.parametrize(("z", "rate", "steps", "delta"), SAMPLED[:24:2])
 def test_a_replaced_record_dp_accounting_pld(z, rate, steps, delta):
     """z relative to the clip norm on both sides."""
-    ours = by_pld(Repeated(Sampled(Gaussian(z), rate, "replace"), steps), delta)
+    ours = by_pld(Repeated(Sampled(GaussianEvent(z), rate, "replace"), steps), delta)
     agree(
         "grids", ours, others.dp_pld(their_sampled(z, rate, steps), delta, grid(ours, width(z, rate)), others.REPLACE)
     )
@@ -200,7 +200,7 @@ def test_a_replaced_record_dp_accounting_pld(z, rate, steps, delta):
 ])  # fmt: skip
 def test_without_replacement_dp_accounting_rdp(z, size, steps, delta):
     """z relative to the replace-one sensitivity on both sides, where their PLD code takes the clip norm."""
-    event = Repeated(FixedSize(Gaussian(z), size, 10_000), steps)
+    event = Repeated(FixedSize(GaussianEvent(z), size, 10_000), steps)
     step = dp.SampledWithoutReplacementDpEvent(10_000, size, dp.GaussianDpEvent(z))
     theirs = others.dp_rdp(others.steps(step, steps), delta, others.REPLACE)
     agree("more orders", rdp.epsilon(event, delta), theirs)
@@ -224,7 +224,7 @@ def test_a_group_dp_accounting_pld(z, rate, size, steps, delta):
 
 @pytest.mark.parametrize(("z", "count", "delta"), GAUSSIAN)
 def test_gaussian_dp_accounting(z, count, delta):
-    event, theirs = Repeated(Gaussian(z), count), others.steps(dp.GaussianDpEvent(z), count)
+    event, theirs = Repeated(GaussianEvent(z), count), others.steps(dp.GaussianDpEvent(z), count)
     ours = gdp.epsilon(event, delta)
     agree("grids", ours, others.dp_pld(theirs, delta, grid(ours, width(z))))
     agree("grids", by_pld(event, delta), others.dp_pld(theirs, delta, grid(ours, width(z))))
@@ -233,17 +233,17 @@ def test_gaussian_dp_accounting(z, count, delta):
 
 @pytest.mark.parametrize(("z", "count", "delta"), GAUSSIAN)
 def test_gaussian_autodp(z, count, delta):
-    event, theirs = Repeated(Gaussian(z), count), others.autodp([(("gaussian", z), count)], delta)
+    event, theirs = Repeated(GaussianEvent(z), count), others.autodp([(("gaussian", z), count)], delta)
     agree("the same", zcdp.epsilon(event, delta), theirs)
     agree("real orders", rdp.epsilon(event, delta), theirs)
 
 
 @pytest.mark.parametrize(("z", "count", "delta"), GAUSSIAN)
 def test_gaussian_prv_and_opacus(z, count, delta):
-    ours = gdp.epsilon(Repeated(Gaussian(z), count), delta)
+    ours = gdp.epsilon(Repeated(GaussianEvent(z), count), delta)
     if ours < 60:  # their grid grows with epsilon
         in_bar(ours, others.prv([(("gaussian", z), count)], delta, max(0.02, 0.01 * ours)))
-    same_orders(Repeated(Gaussian(z), count), [(z, 1.0, count)], delta)
+    same_orders(Repeated(GaussianEvent(z), count), [(z, 1.0, count)], delta)
 
 
 # --- Laplace noise, randomized response, integers --------------------------------------------------------------------
@@ -317,10 +317,10 @@ def test_discrete_laplace_dp_accounting(epsilon, l1, count, delta):
 )
 def test_discrete_gaussian_dp_accounting(sigma, count, delta):
     event = Repeated(DiscreteGaussianEvent(sigma), count)
-    agree("only rho", account.epsilon(event, delta), others.dp_discrete_gaussian(sigma, count, delta, 1e-3))
+    agree("only rho", tightest.epsilon(event, delta), others.dp_discrete_gaussian(sigma, count, delta, 1e-3))
     theirs = others.dp_rdp(others.steps(dp.ZCDpEvent(0.5 / sigma**2), count), delta)
     agree("more orders", zcdp.epsilon(event, delta), theirs)
-    agree("the same", account.epsilon(Repeated(LaplaceL2Event(sigma), count), delta), account.epsilon(event, delta))
+    agree("the same", tightest.epsilon(Repeated(LaplaceL2Event(sigma), count), delta), tightest.epsilon(event, delta))
 
 
 # --- unlike releases together ----------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def test_unlike_steps(mix, delta):
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
 def test_unlike_noises(delta):
-    event = Composed((Repeated(Gaussian(4.0), 12), Repeated(LaplaceEvent(5.0), 7), sampled(1.0, 0.02, 100)))
+    event = Composed((Repeated(GaussianEvent(4.0), 12), Repeated(LaplaceEvent(5.0), 7), sampled(1.0, 0.02, 100)))
     theirs = dp.ComposedDpEvent(
         [
             others.steps(dp.GaussianDpEvent(4.0), 12),
@@ -362,7 +362,7 @@ def test_unlike_noises(delta):
 
 def test_the_points_span_what_they_should():
     ours = [by_pld(sampled(*p), d, pld.ROUGH) for *p, d in SAMPLED] + [
-        gdp.epsilon(Repeated(Gaussian(z), n), d) for z, n, d in GAUSSIAN
+        gdp.epsilon(Repeated(GaussianEvent(z), n), d) for z, n, d in GAUSSIAN
     ]
     assert min(ours) < 0.05 and max(ours) > 50 and sum(e > 10 for e in ours) >= 6
     assert len(SAMPLED) * 6 + len(GAUSSIAN) * 3 + len(LAPLACE) * 2 + len(RESPONSE) > 200

@@ -7,12 +7,12 @@ import math
 import pytest
 
 from sordino.core.errors import SordinoError
-from sordino.privacy import account, algebra
+from sordino.privacy import algebra, tightest
 from sordino.privacy.events import (
     Approximate,
     Composed,
     FixedSize,
-    Gaussian,
+    GaussianEvent,
     NonPrivate,
     Parallel,
     Pure,
@@ -29,15 +29,15 @@ from sordino.privacy.mechanisms.randomized_response import RandomizedResponseEve
 @pytest.mark.parametrize(
     "made",
     [
-        Gaussian,
+        GaussianEvent,
         LaplaceEvent,
-        lambda z: Repeated(Gaussian(z), 4),
-        lambda z: Composed((Gaussian(z), LaplaceEvent(2 * z))),
-        lambda z: Parallel((Gaussian(z), Gaussian(3 * z)), by_place=True),
-        lambda z: Sampled(Gaussian(z), 0.1),
-        lambda z: Sampled(Gaussian(z), 0.1, "replace"),
-        lambda z: FixedSize(Gaussian(z), 3, 12),
-        lambda z: Visible(Repeated(Sampled(Gaussian(z), 0.5), 3), 0.2),
+        lambda z: Repeated(GaussianEvent(z), 4),
+        lambda z: Composed((GaussianEvent(z), LaplaceEvent(2 * z))),
+        lambda z: Parallel((GaussianEvent(z), GaussianEvent(3 * z)), by_place=True),
+        lambda z: Sampled(GaussianEvent(z), 0.1),
+        lambda z: Sampled(GaussianEvent(z), 0.1, "replace"),
+        lambda z: FixedSize(GaussianEvent(z), 3, 12),
+        lambda z: Visible(Repeated(Sampled(GaussianEvent(z), 0.5), 3), 0.2),
     ],
 )
 def test_noise_is_scaled_wherever_it_is_inside(made):
@@ -47,14 +47,14 @@ def test_noise_is_scaled_wherever_it_is_inside(made):
 
 
 def test_more_noise_costs_less():
-    event = Repeated(Sampled(Gaussian(1.0), 0.2), 10)
-    costs = [account.epsilon(algebra.scaled(event, factor), 1e-5) for factor in (0.5, 1.0, 2.0)]
+    event = Repeated(Sampled(GaussianEvent(1.0), 0.2), 10)
+    costs = [tightest.epsilon(algebra.scaled(event, factor), 1e-5) for factor in (0.5, 1.0, 2.0)]
     assert costs[0] > costs[1] > costs[2] > 0
 
 
 def test_what_is_not_private_stays_so_and_what_has_no_scale_is_refused():
     assert algebra.scaled(NonPrivate("a test"), 9.0) == NonPrivate("a test")
-    assert NonPrivate("a test") in algebra.scaled(Composed((Gaussian(1.0), NonPrivate("a test"))), 2.0).events
+    assert NonPrivate("a test") in algebra.scaled(Composed((GaussianEvent(1.0), NonPrivate("a test"))), 2.0).events
     for event in (Pure(1.0), RandomizedResponseEvent(1.0), Repeated(Approximate(1.0, 1e-6), 2)):
         with pytest.raises(SordinoError):
             algebra.scaled(event, 2.0)
@@ -96,14 +96,14 @@ def test_the_pure_epsilon_by_hand(event, expected):
 @pytest.mark.parametrize(
     "event",
     [
-        Gaussian(2.0),
+        GaussianEvent(2.0),
         Approximate(0.5, 1e-6),
         NonPrivate("a test"),
-        Composed((Pure(0.2), Gaussian(9.0))),
-        Parallel((Pure(0.2), Gaussian(9.0))),
-        Sampled(Gaussian(2.0), 0.1),
-        Visible(Gaussian(2.0), 0.1),
-        FixedSize(Gaussian(2.0), 3, 12),
+        Composed((Pure(0.2), GaussianEvent(9.0))),
+        Parallel((Pure(0.2), GaussianEvent(9.0))),
+        Sampled(GaussianEvent(2.0), 0.1),
+        Visible(GaussianEvent(2.0), 0.1),
+        FixedSize(GaussianEvent(2.0), 3, 12),
         Repeated(Composed((Pure(0.1), Approximate(0.1, 1e-9))), 2),
     ],
     ids=str,
@@ -114,5 +114,5 @@ def test_what_is_not_pure_has_no_pure_epsilon(event):
 
 @pytest.mark.parametrize("event", [Repeated(LaplaceEvent(2.0), 3), Repeated(Sampled(Pure(0.7), 0.25), 3)], ids=str)
 def test_no_delta_is_left_at_the_pure_epsilon(event):
-    assert account.delta(event, 1.01 * algebra.pure(event)) <= 1e-12  # the accountant works on a grid
-    assert account.delta(event, 0.9 * algebra.pure(event)) > 0
+    assert tightest.delta(event, 1.01 * algebra.pure(event)) <= 1e-12  # the accountant works on a grid
+    assert tightest.delta(event, 0.9 * algebra.pure(event)) > 0

@@ -7,24 +7,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.core.errors import BudgetError, SpecError
-from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import gdp
 from sordino.privacy.calibrate import noise_multiplier, steps_within, whole
-from sordino.privacy.events import Composed, Gaussian, NonPrivate, Pure, Repeated, Sampled
+from sordino.privacy.events import Composed, GaussianEvent, NonPrivate, Pure, Repeated, Sampled
 from sordino.privacy.mechanisms.binomial import BinomialEvent
 from sordino.privacy.mechanisms.laplace import LaplaceEvent
 from sordino.privacy.mechanisms.skellam import SkellamEvent
 from sordino.privacy.mechanisms.staircase import StaircaseEvent
+from sordino.privacy.tightest import epsilon
 
 PLANS = {
-    "gaussian": lambda z: Repeated(Gaussian(z), 50),
-    "sampled": lambda z: Repeated(Sampled(Gaussian(z), 0.05), 200),
+    "gaussian": lambda z: Repeated(GaussianEvent(z), 50),
+    "sampled": lambda z: Repeated(Sampled(GaussianEvent(z), 0.05), 200),
     "laplace": lambda z: Repeated(Sampled(LaplaceEvent(z), 0.1), 30),
     "pure": lambda z: Repeated(Pure(1 / z), 20),
     "staircase": lambda z: Repeated(StaircaseEvent(1 / z, 0.4), 10),
     "skellam": lambda z: Repeated(SkellamEvent(16 * z * z, 8.0, 4.0), 5),
     "schedule": lambda z: Composed(
-        (Repeated(Sampled(Gaussian(z), 0.1), 10), Repeated(Sampled(Gaussian(2 * z), 0.2), 9))
+        (Repeated(Sampled(GaussianEvent(z), 0.1), 10), Repeated(Sampled(GaussianEvent(2 * z), 0.2), 9))
     ),
 }
 
@@ -55,7 +55,7 @@ def test_sizes_that_a_mechanism_refuses_count_as_no_noise():
     def make(z):
         if not 0.5 <= z <= 1e4:
             raise SpecError("z must be from 0.5 to 1e4.")
-        return Gaussian(z)
+        return GaussianEvent(z)
 
     assert noise_multiplier(make, 1e3, 1e-5) == pytest.approx(0.5, rel=1e-6)  # as little as there is
     assert 0.995 * 0.3 <= epsilon(make(noise_multiplier(make, 0.3, 1e-5)), 1e-5) <= 0.3
@@ -65,7 +65,7 @@ def test_sizes_that_a_mechanism_refuses_count_as_no_noise():
     def far(z):
         if z < 200:
             raise SpecError("z must be at least 200.")
-        return Gaussian(z)
+        return GaussianEvent(z)
 
     assert noise_multiplier(far, 100.0, 1e-5) == pytest.approx(200, rel=1e-6)
 
@@ -79,14 +79,14 @@ def test_what_is_never_allowed_says_why():
     with pytest.raises(BudgetError, match="the server sees all"):
         noise_multiplier(lambda z: NonPrivate("the server sees all"), 1.0, 1e-5)
     with pytest.raises(BudgetError, match="Use fewer rounds"):
-        noise_multiplier(lambda z: Composed((Pure(2.0), Gaussian(z))), 1.0, 1e-5)
+        noise_multiplier(lambda z: Composed((Pure(2.0), GaussianEvent(z))), 1.0, 1e-5)
 
 
 @pytest.mark.parametrize(("target", "delta"), [(0, 1e-5), (-1, 1e-5), (float("nan"), 1e-5), (1, 0), (1, 1)])
 def test_a_budget_is_a_positive_number_and_a_delta_a_probability(target, delta):
     for search in (noise_multiplier, lambda *args: steps_within(*args, most=5)):
         with pytest.raises(SpecError):
-            search(lambda n: Gaussian(float(n)), target, delta)
+            search(lambda n: GaussianEvent(float(n)), target, delta)
 
 
 def test_the_least_whole_number():
@@ -103,7 +103,7 @@ def test_the_least_whole_number():
 @pytest.mark.parametrize("z", [0.5, 3.0, 20.0, 60.0])
 def test_the_most_steps_are_those_that_the_exact_level_allows(z, most):
     allowed = math.floor((gdp.mu_for(1.0, 1e-5) * z) ** 2)  # n Gaussians are sqrt(n)/z-GDP
-    assert steps_within(lambda n: Repeated(Gaussian(z), n), 1.0, 1e-5, most) == min(allowed, most)
+    assert steps_within(lambda n: Repeated(GaussianEvent(z), n), 1.0, 1e-5, most) == min(allowed, most)
 
 
 def test_many_steps_take_few_looks_and_are_nearly_the_most():
@@ -111,7 +111,7 @@ def test_many_steps_take_few_looks_and_are_nearly_the_most():
 
     def make(n):
         looks.append(n)
-        return Repeated(Sampled(Gaussian(4.0), 0.01), n)
+        return Repeated(Sampled(GaussianEvent(4.0), 0.01), n)
 
     found = steps_within(make, 2.0, 1e-5, 10**9)
     assert len(looks) < 25
@@ -121,4 +121,4 @@ def test_many_steps_take_few_looks_and_are_nearly_the_most():
 
 def test_nothing_fits_and_everything_fits():
     assert steps_within(lambda n: Repeated(Pure(3.0), n), 1.0, 1e-5, 100) == 0
-    assert steps_within(lambda n: Repeated(Gaussian(1e6), n), 1.0, 1e-5, 12345) == 12345
+    assert steps_within(lambda n: Repeated(GaussianEvent(1e6), n), 1.0, 1e-5, 12345) == 12345

@@ -20,11 +20,11 @@ from sordino.privacy.mechanisms.laplace import LaplaceEvent
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponseEvent
 from sordino.privacy.mechanisms.tree import Tree
 from sordino.privacy.release import Draw, Release, Unproven
-from sordino.privacy.samplers import FixedSize as FixedCohort
+from sordino.privacy.samplers import FixedSizeSampler as FixedCohort
 from sordino.privacy.samplers import Poisson
 
 Z = 2.0
-G = events.Gaussian  # the event; the mechanism has the long name
+G = events.GaussianEvent  # the event; the mechanism has the long name
 DIRECT = Setting(Direct(), Crowd(8))
 ALL = Crowd(8, everyone=True, sure=8)  # every client answers in every round
 

@@ -4,13 +4,12 @@ import pytest
 
 from laws.examples import EXAMPLES
 from sordino.core.errors import SpecError, UnsupportedEvent
-from sordino.privacy import account, algebra, events
+from sordino.privacy import algebra, tightest, written
 from sordino.privacy.events import (
     Approximate,
     Composed,
     Event,
     FixedSize,
-    Gaussian,
     NonPrivate,
     Parallel,
     Pure,
@@ -18,6 +17,9 @@ from sordino.privacy.events import (
     Sampled,
     SampledGroup,
     Visible,
+)
+from sordino.privacy.events import (
+    GaussianEvent as Gaussian,
 )
 from sordino.privacy.mechanisms.discrete_gaussian import DiscreteGaussianEvent
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponseEvent
@@ -28,7 +30,7 @@ HOLE = NonPrivate("the reason")
 def test_an_unknown_kind_is_refused():
     for data in ({"kind": "Magic"}, {}, {"kind": "Repeated", "event": {"kind": "os.system"}, "count": 1}):
         with pytest.raises(SpecError, match="unknown privacy event"):
-            events.from_json(data)
+            written.from_json(data)
 
 
 @pytest.mark.parametrize("data", [
@@ -39,7 +41,7 @@ def test_an_unknown_kind_is_refused():
 ])  # fmt: skip
 def test_what_is_no_event_is_one_clear_error(data):
     with pytest.raises(SpecError):
-        events.from_json(data)
+        written.from_json(data)
 
 
 def test_two_kinds_cannot_share_a_name():
@@ -111,10 +113,10 @@ def test_distances_of_samplers_add_up_and_are_paid_for():
     event = Composed((Repeated(Sampled(Repeated(off, 3), 0.5), 4), Parallel((off, Gaussian(1.0)))))
     assert algebra.distance(event) == pytest.approx(13e-12)
     plain, paid = DiscreteGaussianEvent(2.0), DiscreteGaussianEvent(2.0, 1e-20)
-    assert account.epsilon(plain, 1e-5) < account.epsilon(paid, 1e-5) < account.epsilon(plain, 1e-5) * (1 + 1e-6)
-    assert math.isinf(account.epsilon(DiscreteGaussianEvent(2.0, 1e-6), 1e-5))  # more than can be spared
-    found = account.delta(off, 1.0)
-    assert found == pytest.approx(account.delta(plain, 1.0) + 1e-12 * (1 + math.e), rel=1e-9)
+    assert tightest.epsilon(plain, 1e-5) < tightest.epsilon(paid, 1e-5) < tightest.epsilon(plain, 1e-5) * (1 + 1e-6)
+    assert math.isinf(tightest.epsilon(DiscreteGaussianEvent(2.0, 1e-6), 1e-5))  # more than can be spared
+    found = tightest.delta(off, 1.0)
+    assert found == pytest.approx(tightest.delta(plain, 1.0) + 1e-12 * (1 + math.e), rel=1e-9)
 
 
 def test_groups():
@@ -139,10 +141,10 @@ def test_a_group_is_dearer_apart_than_a_bound_says():
     """Drawn one by one: between one unit and all or none of them drawn together."""
     one, apart = Sampled(Gaussian(4.0), 0.05), algebra.grouped(Sampled(Gaussian(4.0), 0.05), 4)
     together = Sampled(Gaussian(1.0), 1 - 0.95**4)
-    costs = [account.epsilon(Repeated(event, 50), 1e-5) for event in (one, apart, together)]
+    costs = [tightest.epsilon(Repeated(event, 50), 1e-5) for event in (one, apart, together)]
     assert costs[0] < costs[1] < costs[2]
-    assert account.epsilon(Repeated(algebra.grouped(Sampled(Gaussian(4.0), 1.0), 4), 3), 1e-5) == pytest.approx(
-        account.epsilon(Repeated(Gaussian(1.0), 3), 1e-5), rel=1e-6
+    assert tightest.epsilon(Repeated(algebra.grouped(Sampled(Gaussian(4.0), 1.0), 4), 3), 1e-5) == pytest.approx(
+        tightest.epsilon(Repeated(Gaussian(1.0), 3), 1e-5), rel=1e-6
     )
 
 
@@ -151,7 +153,11 @@ def test_replaced_units():
     replaced = algebra.replaced(Composed((Repeated(step, 3), Gaussian(2.0), Visible(Pure(0.5), 0.2))))
     expected = Composed((Repeated(Sampled(Gaussian(2.0), 0.1, "replace"), 3), Gaussian(1.0), Visible(Pure(1.0), 0.2)))
     assert replaced == expected and algebra.replaced(RandomizedResponseEvent(1.0)) == RandomizedResponseEvent(1.0)
-    for event in (FixedSize(Gaussian(1.0), 1, 2), Sampled(Gaussian(1.0), 0.5, "replace"), RandomizedResponseEvent(1.0)):
+    for event in (
+        FixedSize(Gaussian(1.0), 1, 2),
+        Sampled(Gaussian(1.0), 0.5, "replace"),
+        RandomizedResponseEvent(1.0),
+    ):
         assert algebra.of_replaced_units(Repeated(Visible(event, 0.5), 2)) and algebra.replaced(event) == event
     assert not algebra.of_replaced_units(step)
 
@@ -159,7 +165,7 @@ def test_replaced_units():
 @pytest.mark.parametrize("example", [e for e in EXAMPLES if not algebra.of_replaced_units(e.event)], ids=str)
 def test_replacing_costs_at_least_as_much_as_adding(example):
     try:
-        replaced = account.epsilon(algebra.replaced(example.event), 1e-5)
+        replaced = tightest.epsilon(algebra.replaced(example.event), 1e-5)
     except UnsupportedEvent:
         return
-    assert replaced >= account.epsilon(example.event, 1e-5) * (1 - 1e-6)
+    assert replaced >= tightest.epsilon(example.event, 1e-5) * (1 - 1e-6)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sordino.core.errors import BudgetError, SordinoError, SpecError, UnsupportedEvent
-from sordino.privacy import account, filters
+from sordino.privacy import filters, tightest
 from sordino.privacy.accountants import gdp, rdp
-from sordino.privacy.events import Approximate, Gaussian, NonPrivate, Pure, Repeated, Sampled
+from sordino.privacy.events import Approximate, GaussianEvent, NonPrivate, Pure, Repeated, Sampled
 from sordino.privacy.filters import GdpFilter, Odometer, PlanFilter, RdpFilter
 from sordino.privacy.mechanisms.discrete_gaussian import DiscreteGaussianEvent
 
@@ -38,7 +38,7 @@ def test_plans_add_up_to_the_budget_and_not_beyond():
     assert "\n" not in str(error.value)
     assert not filter.fits(NonPrivate("no noise"))
     with pytest.raises(UnsupportedEvent, match="Approximate"):
-        filter.fits(Gaussian(1.0))
+        filter.fits(GaussianEvent(1.0))
 
 
 def test_nothing_is_rounded_for_the_spender():
@@ -82,23 +82,29 @@ def test_the_gaussian_budget_is_the_exact_inverse():
     assert gdp.mu_for(1.0, 1e-5) ** 2 / 2 == pytest.approx(0.0359257023274, rel=1e-11)
     for epsilon, delta in ((0.01, 1e-9), (1.0, 1e-5), (8.0, 1e-3), (50.0, 0.3), (0.5, 0.9)):
         mu = gdp.mu_for(epsilon, delta)
-        assert gdp.delta(Gaussian(1 / mu), epsilon) <= delta < gdp.delta(Gaussian(1 / mu / (1 + 1e-9)), epsilon)
+        assert (
+            gdp.delta(GaussianEvent(1 / mu), epsilon) <= delta < gdp.delta(GaussianEvent(1 / mu / (1 + 1e-9)), epsilon)
+        )
 
 
 def test_gaussians_fill_the_budget_and_an_adaptive_order_changes_nothing():
     z = 10.0
-    n, _ = spend_all(GdpFilter(1.0, 1e-5), Gaussian(z))
+    n, _ = spend_all(GdpFilter(1.0, 1e-5), GaussianEvent(z))
     assert n == math.floor(gdp.mu_for(1.0, 1e-5) ** 2 * z**2)
-    assert account.epsilon(Repeated(Gaussian(z), n), 1e-5) <= 1.0 < account.epsilon(Repeated(Gaussian(z), n + 1), 1e-5)
-    mixed = GdpFilter(1.0, 1e-5).spend(Gaussian(8.0)).spend(Repeated(Gaussian(40.0), 3))
+    assert (
+        tightest.epsilon(Repeated(GaussianEvent(z), n), 1e-5)
+        <= 1.0
+        < tightest.epsilon(Repeated(GaussianEvent(z), n + 1), 1e-5)
+    )
+    mixed = GdpFilter(1.0, 1e-5).spend(GaussianEvent(8.0)).spend(Repeated(GaussianEvent(40.0), 3))
     assert mixed.spent == pytest.approx(1 / 64 + 3 / 1600)
     with pytest.raises(BudgetError, match=r"asked for mu\^2.*left: mu .*noise of multiplier >="):
-        mixed.spend(Gaussian(4.0))
+        mixed.spend(GaussianEvent(4.0))
     with pytest.raises(UnsupportedEvent, match="plain Gaussian"):
-        mixed.fits(Sampled(Gaussian(8.0), 0.1))
+        mixed.fits(Sampled(GaussianEvent(8.0), 0.1))
     assert not mixed.fits(NonPrivate("no noise"))
     z = 1 / mixed.left()["mu"]
-    assert mixed.fits(Gaussian(z * (1 + 1e-9))) and not mixed.fits(Gaussian(z * (1 - 1e-9)))
+    assert mixed.fits(GaussianEvent(z * (1 + 1e-9))) and not mixed.fits(GaussianEvent(z * (1 - 1e-9)))
 
 
 # --- Renyi
@@ -116,9 +122,9 @@ def test_the_renyi_budgets_invert_the_conversion(epsilon, delta):
 
 def test_what_the_renyi_filter_admits_is_within_the_budget_and_not_far_below():
     """A fixed sequence is one special strategy: the exact epsilon of what went through must not exceed the budget."""
-    for event, use in ((Gaussian(15.0), 0.75), (Sampled(Gaussian(1.5), 0.01), 0.5), (Pure(0.02), 0.5)):
+    for event, use in ((GaussianEvent(15.0), 0.75), (Sampled(GaussianEvent(1.5), 0.01), 0.5), (Pure(0.02), 0.5)):
         n, _ = spend_all(RdpFilter.of(1.0, 1e-5), event)
-        exact = account.epsilon(Repeated(event, n), 1e-5)
+        exact = tightest.epsilon(Repeated(event, n), 1e-5)
         assert use < exact <= 1.0, (event, n, exact)
 
 
@@ -126,11 +132,11 @@ def test_one_order_alive_is_enough_and_none_is_a_refusal():
     filter = RdpFilter.of(1.0, 1e-5)
     low, high = filter.orders[0], filter.orders[-1]
     dear = RdpFilter(1.0, 1e-5, filter.orders, tuple(0.0 if a == high else 1e9 for a in filter.orders))
-    assert list(dear.left()) == [f"{high:g}"] and dear.fits(Gaussian(60.0))
+    assert list(dear.left()) == [f"{high:g}"] and dear.fits(GaussianEvent(60.0))
     gone = RdpFilter(1.0, 1e-5, filter.orders, (1e9,) * len(filter.orders))
-    assert gone.left() == {} and not gone.fits(Gaussian(1e6)) and gone.room(1e-5) == "nothing more"
+    assert gone.left() == {} and not gone.fits(GaussianEvent(1e6)) and gone.room(1e-5) == "nothing more"
     with pytest.raises(BudgetError, match=rf"at order {low:g}.*left: nothing"):
-        gone.spend(Gaussian(60.0))
+        gone.spend(GaussianEvent(60.0))
     assert not filter.fits(NonPrivate("no noise"))
 
 
@@ -144,10 +150,10 @@ def test_the_union_over_orders_is_paid_for():
 
 def test_renyi_sums_are_rounded_up():
     filter = RdpFilter.of(1.0, 1e-5)
-    curve = rdp.rdp(Gaussian(1e4))[np.searchsorted(rdp.ORDERS, filter.orders)]
+    curve = rdp.rdp(GaussianEvent(1e4))[np.searchsorted(rdp.ORDERS, filter.orders)]
     exact = [Fraction(0)] * len(filter.orders)
     for _ in range(500):
-        filter = filter.spend(Gaussian(1e4))
+        filter = filter.spend(GaussianEvent(1e4))
         exact = [e + Fraction(float(c)) for e, c in zip(exact, curve, strict=True)]
     assert all(Fraction(s) >= e for s, e in zip(filter.spent, exact, strict=True))
 
@@ -163,14 +169,14 @@ def test_orders_of_our_own_must_be_the_accountants():
 
 
 def test_the_odometer_reports_a_level_that_holds():
-    odometer, event = Odometer.of(1e-5), Gaussian(12.0)
+    odometer, event = Odometer.of(1e-5), GaussianEvent(12.0)
     seen, delta = [], 1e-5
     for n in range(1, 60):
         odometer = odometer.spend(event)
         seen.append(odometer.epsilon())
-        assert account.epsilon(Repeated(event, n), delta) <= odometer.epsilon()
+        assert tightest.epsilon(Repeated(event, n), delta) <= odometer.epsilon()
     assert seen == sorted(seen) and len(set(seen)) > 4
-    assert seen[-1] < 1.8 * account.epsilon(Repeated(event, 59), delta)
+    assert seen[-1] < 1.8 * tightest.epsilon(Repeated(event, 59), delta)
 
 
 def test_the_odometer_splits_its_delta():
@@ -184,7 +190,7 @@ def test_the_odometer_ends_where_its_levels_end():
     odometer = Odometer.of(1e-5, first=0.5, levels=3)
     assert odometer.epsilon() == 0.5 and odometer.left()
     with pytest.raises(BudgetError, match="above the highest level"):
-        odometer.spend(Gaussian(0.1))
+        odometer.spend(GaussianEvent(0.1))
     with pytest.raises(BudgetError):
         odometer.spend(NonPrivate("no noise"))
     with pytest.raises(SpecError, match="ratio"):
@@ -196,9 +202,9 @@ def test_the_odometer_ends_where_its_levels_end():
 
 MADE = [
     PlanFilter(2.0, 1e-4).spend(Approximate(0.3, 1e-5)),
-    RdpFilter.of(2.0, 1e-4).spend(Sampled(Gaussian(2.0), 0.1)),
-    GdpFilter(2.0, 1e-4).spend(Gaussian(9.0)),
-    Odometer.of(1e-5, levels=4).spend(Gaussian(30.0)),
+    RdpFilter.of(2.0, 1e-4).spend(Sampled(GaussianEvent(2.0), 0.1)),
+    GdpFilter(2.0, 1e-4).spend(GaussianEvent(9.0)),
+    Odometer.of(1e-5, levels=4).spend(GaussianEvent(30.0)),
 ]
 
 
@@ -225,13 +231,13 @@ def test_a_bad_budget_is_refused(theory, bad):
 @pytest.mark.parametrize("theory", ["rdp", "gdp"])
 def test_a_sampler_that_is_not_exact_is_left_to_plans(theory):
     filter = filters.make(theory, 1.0, 1e-5)
-    assert filter.fits(Gaussian(20.0))
+    assert filter.fits(GaussianEvent(20.0))
     with pytest.raises(UnsupportedEvent, match="not exact"):
         filter.fits(Repeated(DiscreteGaussianEvent(20.0, 1e-12), 2))
 
 
 def test_spending_leaves_the_old_filter_as_it_was():
     filter = GdpFilter(1.0, 1e-5)
-    filter.spend(Gaussian(10.0))
+    filter.spend(GaussianEvent(10.0))
     assert filter.spent == 0.0
     assert filters.make("rdp", 1.0, 1e-5) == RdpFilter.of(1.0, 1e-5)

@@ -10,9 +10,9 @@ from scipy.stats import norm
 
 from laws.examples import EXAMPLES
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy import losses, pairs
+from sordino.privacy import loss_distributions, pairs
 from sordino.privacy.accountants import gdp, pld
-from sordino.privacy.events import Approximate, FixedSize, Gaussian, Pure, Repeated, Sampled, SampledGroup, Visible
+from sordino.privacy.events import Approximate, FixedSize, GaussianEvent, Pure, Repeated, Sampled, SampledGroup, Visible
 from sordino.privacy.mechanisms.laplace import LaplaceEvent, LaplacePair
 
 AT = np.concatenate([-np.geomspace(1e-6, 30, 40)[::-1], [0.0], np.geomspace(1e-6, 30, 40)])
@@ -114,7 +114,7 @@ def test_dilution_of_what_can_be_seen_for_sure():
         assert pairs.delta(pair.reversed(), epsilon) == pytest.approx(hockey(q, mixed, epsilon), rel=1e-9, abs=1e-15)
     back = pair.reversed()
     assert back.above(np.array([0.2]))[0][0] == 0.0  # ends at -ln(0.9) = 0.105
-    assert math.isfinite(losses.epsilon([back], [20], 1e-9))
+    assert math.isfinite(loss_distributions.epsilon([back], [20], 1e-9))
 
 
 @pytest.mark.parametrize("z", [1e-3, 5e-3, 0.05, 0.7, 10.0, 1e4])
@@ -128,7 +128,7 @@ def test_mixtures_know_where_a_loss_is_reached(z, rate):
     over = sum(w * ndtr((s - x) / z) for s, w in p.items())
     log_other = logsumexp([math.log(w) + log_ndtr((s - x) / z) for s, w in q.items()], axis=0)
     for share in (1e-3, 0.3):
-        epsilon = losses.epsilon([pair], [1], share * rate * min(1.0, 0.1 / z))
+        epsilon = loss_distributions.epsilon([pair], [1], share * rate * min(1.0, 0.1 / z))
         best = float(np.max(over - np.exp(np.minimum(epsilon + log_other, 600.0))))
         assert best <= share * rate * min(1.0, 0.1 / z) * (1 + 1e-5) + 1e-15
 
@@ -143,7 +143,7 @@ def test_replaced_directions_other_than_opposite_ones_are_no_worse():
         shifted = norm.pdf(x, math.cos(angle), z) * norm.pdf(y, math.sin(angle), z)
         return (1 - q) * norm.pdf(x, 0, z) * norm.pdf(y, 0, z) + q * shifted
 
-    pair = pld.pair_of(Sampled(Gaussian(z), q, "replace"))
+    pair = pld.pair_of(Sampled(GaussianEvent(z), q, "replace"))
     for epsilon in (0.05, 0.3, 1.0, 2.0):
         bound = pairs.delta(pair, epsilon)
         found = [cell * hockey(law(0.0), law(a), epsilon) for a in (math.pi, 0.8 * math.pi, math.pi / 2, 0.5)]
@@ -167,7 +167,7 @@ def test_a_group_is_drawn_one_by_one():
 def test_a_mirrored_pair_has_the_hockey_sticks_it_promises():
     """Without replacement: rate * H at the amplified epsilon, the same both ways, and a law: masses add up to one."""
     rate = 0.1
-    pair = pld.pair_of(FixedSize(Gaussian(1.0), 10, 100))
+    pair = pld.pair_of(FixedSize(GaussianEvent(1.0), 10, 100))
     for inner in (0.1, 1.0, 3.0):
         outer = math.log1p(rate * math.expm1(inner))
         for side in (pair, pair.reversed()):
@@ -185,7 +185,9 @@ def test_seldom_is_nothing_most_of_the_time():
 
 @pytest.mark.parametrize("cells", [pld.FINE, pld.ROUGH])
 @pytest.mark.parametrize(
-    "inner", [Gaussian(0.5), Gaussian(30.0), Sampled(Gaussian(0.6), 0.01), Pure(1.0), LaplaceEvent(0.3)], ids=str
+    "inner",
+    [GaussianEvent(0.5), GaussianEvent(30.0), Sampled(GaussianEvent(0.6), 0.01), Pure(1.0), LaplaceEvent(0.3)],
+    ids=str,
 )
 @pytest.mark.parametrize("steps", [2, 50])
 def test_the_law_of_a_whole_round_is_a_law(inner, steps, cells):

@@ -5,8 +5,8 @@ import pytest
 
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.privacy import account, personal
-from sordino.privacy.events import Gaussian, NonPrivate, Repeated, Sampled
+from sordino.privacy import personal, tightest
+from sordino.privacy.events import GaussianEvent, NonPrivate, Repeated, Sampled
 from sordino.privacy.personal import Budgets, deal, participations, read, table
 
 RNG = Stream.research(4)
@@ -97,19 +97,19 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         table({0: (1.0, 1e-5, 3)}, 1, 1e-5)
 
 
-@pytest.mark.parametrize("event", [Gaussian(12.0), Sampled(Gaussian(3.0), 0.05)])
+@pytest.mark.parametrize("event", [GaussianEvent(12.0), Sampled(GaussianEvent(3.0), 0.05)])
 def test_participations_are_the_most_that_the_budget_pays_for(event):
     budgets = Budgets(((0.2, 1e-5), (0.5, 1e-5), (0.5, 1e-7), (1.0, 1e-5)), np.array([0, 1, 2, 3, 1]))
     found = participations(event, budgets)
     assert found[1] == found[4] and 0 <= found[0] < found[2] < found[1] < found[3]
     for (epsilon, delta), n in zip(budgets.kinds, found[:4].tolist(), strict=True):
-        assert n == 0 or account.epsilon(Repeated(event, n), delta) <= epsilon
-        assert account.epsilon(Repeated(event, n + 1), delta) > epsilon
+        assert n == 0 or tightest.epsilon(Repeated(event, n), delta) <= epsilon
+        assert tightest.epsilon(Repeated(event, n + 1), delta) > epsilon
 
 
 def test_a_limit_ends_the_search_and_poor_clients_get_none():
     budgets = Budgets(((0.001, 1e-5), (100.0, 1e-5)), np.array([0, 1, 1]))
-    assert participations(Gaussian(2.0), budgets, at_most=37).tolist() == [0, 37, 37]
+    assert participations(GaussianEvent(2.0), budgets, at_most=37).tolist() == [0, 37, 37]
     assert participations(NonPrivate("no noise"), budgets).tolist() == [0, 0, 0]
 
 
@@ -117,5 +117,5 @@ def test_one_search_a_budget(monkeypatch):
     asked = []
     real = personal.steps_within
     monkeypatch.setattr(personal, "steps_within", lambda *given: asked.append(given) or real(*given))
-    participations(Gaussian(20.0), Budgets(((1.0, 1e-5),), np.zeros(100_000, np.int64)), at_most=1000)
+    participations(GaussianEvent(20.0), Budgets(((1.0, 1e-5),), np.zeros(100_000, np.int64)), at_most=1000)
     assert len(asked) == 1

@@ -3,25 +3,25 @@ import math
 import pytest
 
 from problems import plan
+from sordino.contract.method import Local
 from sordino.core.errors import SpecError
-from sordino.methods.base import Local
 from sordino.methods.dp_fedavg import DpFedAvg
 from sordino.methods.dp_sgd import DpSgd
 from sordino.methods.none import NoPrivacy
 from sordino.privacy import events, price
-from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
-from sordino.privacy.events import Cost, Gaussian, NonPrivate, Repeated, Sampled, Visible
-from sordino.privacy.samplers import FixedSize, Poisson
+from sordino.privacy.events import Cost, GaussianEvent, NonPrivate, Repeated, Sampled, Visible
+from sordino.privacy.samplers import FixedSizeSampler, Poisson
+from sordino.privacy.tightest import epsilon
 from support.methods import price as cost_of
 
-RECORD = (Cost("record", "add/remove", "server", Gaussian(4.0)),)
+RECORD = (Cost("record", "add/remove", "server", GaussianEvent(4.0)),)
 
 
 def test_the_server_pays_participations_and_the_public_amplified_rounds():
     half = plan(sampler=Poisson(0.5), local=Local(steps=2, batch_rate=0.25))
     costs = cost_of(DpSgd(), half)
-    step = Repeated(Sampled(Gaussian(1.0), 0.25), 2)
+    step = Repeated(Sampled(GaussianEvent(1.0), 0.25), 2)
     assert costs == (Cost("record", "add/remove", "server", step),)
     seen = price.total(price.cost_to("server", costs), "server", half.sampler, 8, rounds=30, participations=11)
     assert seen == (Repeated(step, 11),)
@@ -34,30 +34,30 @@ def test_a_client_that_is_not_drawn_looks_like_one_that_is_not_there(method):
     half = plan(sampler=Poisson(0.5))
     cost = price.cost_to("public", cost_of(method, half))
     assert cost.unit == "client" and cost.relation == "add/remove"
-    assert price.total(cost, "public", half.sampler, 8, 30, 30) == (Repeated(Sampled(Gaussian(1.0), 0.5), 30),)
+    assert price.total(cost, "public", half.sampler, 8, 30, 30) == (Repeated(Sampled(GaussianEvent(1.0), 0.5), 30),)
     server = price.guarantee(cost_of(method, half), "server", half.sampler, 8, 30, 30, 1e-5, "research")
     assert math.isinf(server.epsilon) and "receives the clipped updates" in server.reason
 
 
 @pytest.mark.parametrize("method", [DpFedAvg(), DpFedAvg(weight_cap=5.0)])
 def test_cohorts_of_a_fixed_size_are_priced_under_replace_with_twice_the_sensitivity(method):
-    fixed = plan(sampler=FixedSize(4), noise_multiplier=3.0)
+    fixed = plan(sampler=FixedSizeSampler(4), noise_multiplier=3.0)
     cost = price.cost_to("public", cost_of(method, fixed))
-    assert cost.relation == "replace" and cost.event == Gaussian(1.5)
-    expected = (Repeated(events.FixedSize(Gaussian(1.5), 4, 8), 30),)
+    assert cost.relation == "replace" and cost.event == GaussianEvent(1.5)
+    expected = (Repeated(events.FixedSize(GaussianEvent(1.5), 4, 8), 30),)
     assert price.total(cost, "public", fixed.sampler, 8, 30, 30) == expected
 
 
 def test_a_record_inside_a_cohort_of_fixed_size_is_visible_at_its_rate():
-    fixed = plan(sampler=FixedSize(2))
+    fixed = plan(sampler=FixedSizeSampler(2))
     cost = price.cost_to("public", cost_of(DpSgd(), fixed))
-    expected = (Repeated(Visible(Gaussian(1.0), 0.25), 30),)
+    expected = (Repeated(Visible(GaussianEvent(1.0), 0.25), 30),)
     assert price.total(cost, "public", fixed.sampler, 8, 30, 30) == expected
 
 
 def test_full_participation_is_not_sampled():
     cost = price.cost_to("public", cost_of(DpSgd(), plan()))
-    assert price.total(cost, "public", Poisson(1.0), 8, 30, 30) == (Repeated(Gaussian(1.0), 30),)
+    assert price.total(cost, "public", Poisson(1.0), 8, 30, 30) == (Repeated(GaussianEvent(1.0), 30),)
 
 
 def test_with_a_cap_the_cheaper_bound_wins():
@@ -65,12 +65,12 @@ def test_with_a_cap_the_cheaper_bound_wins():
         g = price.guarantee(RECORD, "public", Poisson(rate), 1000, 20, cap, 1e-5, "research", pld.ROUGH)
         return g.epsilon
 
-    hidden = epsilon(Repeated(Visible(Gaussian(4.0), 0.05), 20), 1e-5, pld.ROUGH)
-    capped = epsilon(Repeated(Gaussian(4.0), 1), 1e-5)
+    hidden = epsilon(Repeated(Visible(GaussianEvent(4.0), 0.05), 20), 1e-5, pld.ROUGH)
+    capped = epsilon(Repeated(GaussianEvent(4.0), 1), 1e-5)
     assert of(0.05, 20) == hidden
     assert of(0.05, 1) == min(hidden, capped)
-    assert of(0.9, 1) == capped < epsilon(Repeated(Visible(Gaussian(4.0), 0.9), 20), 1e-5, pld.ROUGH)
-    assert of(0.05, 19) == hidden < epsilon(Repeated(Gaussian(4.0), 19), 1e-5)
+    assert of(0.9, 1) == capped < epsilon(Repeated(Visible(GaussianEvent(4.0), 0.9), 20), 1e-5, pld.ROUGH)
+    assert of(0.05, 19) == hidden < epsilon(Repeated(GaussianEvent(4.0), 19), 1e-5)
 
 
 def test_the_public_never_pays_more_than_the_server():

@@ -10,12 +10,12 @@ import pytest
 from scipy.stats import norm
 
 from problems import plan
-from sordino.methods.base import Local
+from sordino.contract.method import Local
 from sordino.methods.dp_fedavg import DpFedAvg
 from sordino.methods.dp_sgd import DpSgd
-from sordino.privacy import account, algebra, price
-from sordino.privacy.events import Composed, Cost, FixedSize, Gaussian, Repeated, Sampled, Visible
-from sordino.privacy.samplers import FixedSize as FixedCohort
+from sordino.privacy import algebra, price, tightest
+from sordino.privacy.events import Composed, Cost, FixedSize, GaussianEvent, Repeated, Sampled, Visible
+from sordino.privacy.samplers import FixedSizeSampler as FixedCohort
 from sordino.privacy.samplers import Poisson
 from support.methods import price as cost_of
 
@@ -61,19 +61,19 @@ def test_a_user_in_m_hidden_clients_costs_no_more_than_is_charged(m, rate, z):
     made = user_plan(m, sampler=Poisson(rate), noise_multiplier=z)
     cost = price.cost_to("public", cost_of(DpFedAvg(), made))
     (event,) = charged(cost, "public", made.sampler)
-    assert event == Repeated(algebra.grouped(Sampled(Gaussian(z), rate, "replace"), m), 1)
+    assert event == Repeated(algebra.grouped(Sampled(GaussianEvent(z), rate, "replace"), m), 1)
     line = np.arange(-m - 8 * z, m + 8 * z, STEP)
     worlds = {moves: mixture(moves, rate, z, line) for moves in itertools.product((-1.0, 0.0, 0.4, 1.0), repeat=m)}
     for epsilon in EPSILONS:
         exact = max(hockey_stick(p, q, epsilon, STEP) for p, q in itertools.permutations(worlds.values(), 2))
-        bound = account.delta(event, epsilon)
+        bound = tightest.delta(event, epsilon)
         assert exact <= bound * (1 + 1e-3) + 1e-9
         if m == 1:
             assert bound <= exact * (1 + 1e-2) + 1e-9  # and no more than needed
-    added = Repeated(Sampled(Gaussian(z), rate), 1)  # as if the client itself came and went
+    added = Repeated(Sampled(GaussianEvent(z), rate), 1)  # as if the client itself came and went
     assert any(
         max(hockey_stick(p, q, e, STEP) for p, q in itertools.permutations(worlds.values(), 2))
-        > account.delta(added, e) * 1.001
+        > tightest.delta(added, e) * 1.001
         for e in EPSILONS
     )
 
@@ -88,15 +88,15 @@ def test_two_hidden_rounds_of_a_user_cost_no_more_than_is_charged(m):
     p, q = np.multiply.outer(one, one), np.multiply.outer(other, other)
     for epsilon in EPSILONS:
         exact = hockey_stick(p, q, epsilon, step**2)
-        assert exact <= account.delta(event, epsilon) * (1 + 2e-3)
+        assert exact <= tightest.delta(event, epsilon) * (1 + 2e-3)
         if m == 1:
-            assert exact > account.delta(Repeated(event.event, 1), epsilon)  # one round alone would not do
+            assert exact > tightest.delta(Repeated(event.event, 1), epsilon)  # one round alone would not do
 
 
 def test_messages_in_any_direction_cost_no_more_than_opposite_ones():
     """Two dimensions: the same client sends a in one world and b, turned by any angle and shorter, in the other."""
     z, rate, step = 0.8, 0.3, 0.08
-    event = Sampled(Gaussian(z), rate, "replace")
+    event = Sampled(GaussianEvent(z), rate, "replace")
     line = np.arange(-1 - 7 * z, 1 + 7 * z, step)
     x, y = np.meshgrid(line, line, indexing="ij", sparse=True)
 
@@ -111,7 +111,7 @@ def test_messages_in_any_direction_cost_no_more_than_opposite_ones():
         q = world(length * math.cos(angle), length * math.sin(angle))
         for epsilon in EPSILONS:
             both = max(hockey_stick(p, q, epsilon, step**2), hockey_stick(q, p, epsilon, step**2))
-            assert both <= account.delta(event, epsilon) * (1 + 5e-3) + 1e-9
+            assert both <= tightest.delta(event, epsilon) * (1 + 5e-3) + 1e-9
 
 
 @pytest.mark.parametrize("m", [1, 2, 3])
@@ -120,10 +120,10 @@ def test_where_all_clients_take_part_m_messages_move_by_two_clips_each(m):
     cost = price.cost_to("public", cost_of(DpFedAvg(), made))
     assert (cost.unit, cost.relation, cost.draw, cost.copies) == ("user", "add/remove", "changed", m)
     (event,) = charged(cost, "public", Poisson(1.0), rounds=5)
-    assert event == Repeated(Gaussian(4.0 / (2 * m)), 5)
+    assert event == Repeated(GaussianEvent(4.0 / (2 * m)), 5)
     for epsilon in EPSILONS:
         exact = gaussian_delta(2 * m * math.sqrt(5) / 4.0, epsilon)
-        assert account.delta(event, epsilon) == pytest.approx(exact, rel=1e-6)
+        assert tightest.delta(event, epsilon) == pytest.approx(exact, rel=1e-6)
 
 
 def test_capped_participations_of_a_user_s_clients_are_all_paid_for():
@@ -141,7 +141,7 @@ def test_capped_participations_of_a_user_s_clients_are_all_paid_for():
 def test_a_user_in_cohorts_of_a_fixed_size():
     made = user_plan(2, sampler=FixedCohort(2), noise_multiplier=3.0)
     (event,) = charged(price.cost_to("public", cost_of(DpFedAvg(), made)), "public", made.sampler, rounds=4)
-    assert event == Repeated(FixedSize(Gaussian(3.0 / 4), 4, 8), 4)  # any of both drawn: 4 of 8; 2C each
+    assert event == Repeated(FixedSize(GaussianEvent(3.0 / 4), 4, 8), 4)  # any of both drawn: 4 of 8; 2C each
 
 
 # --- users, noise inside the clients
@@ -151,10 +151,10 @@ def test_a_user_in_cohorts_of_a_fixed_size():
 def test_a_user_pays_in_each_of_its_clients(m):
     made = user_plan(m, sampler=Poisson(0.5), local=Local(steps=2, batch_rate=0.25), noise_multiplier=2.0)
     (cost,) = cost_of(DpSgd(), made)
-    step = Repeated(Sampled(Gaussian(2.0), 0.25), 2)
+    step = Repeated(Sampled(GaussianEvent(2.0), 0.25), 2)
     assert cost == Cost("user", "add/remove", "server", step, copies=m)
     (seen,) = charged(cost, "server", made.sampler, rounds=30, participations=11)
-    assert algebra.parts(seen) == {Sampled(Gaussian(2.0), 0.25): 2 * m * 11}
+    assert algebra.parts(seen) == {Sampled(GaussianEvent(2.0), 0.25): 2 * m * 11}
     (hidden,) = charged(cost, "public", made.sampler, rounds=30)
     assert algebra.parts(hidden) == {Visible(step, 0.5): m * 30}
 
@@ -164,11 +164,11 @@ def test_what_a_user_pays_by_hand(m):
     """Full batches, all clients: m T steps of Gaussian noise are one with mu^2 = m T / z^2; what is beside joins."""
     made = user_plan(m, noise_multiplier=5.0)
     (cost,) = cost_of(DpSgd(), made)
-    once = (Repeated(Gaussian(7.0), m), Repeated(Repeated(Gaussian(9.0), m), 3))
+    once = (Repeated(GaussianEvent(7.0), m), Repeated(Repeated(GaussianEvent(9.0), m), 3))
     (event,) = charged(cost, "server", Poisson(1.0), rounds=10, once=once)
     mu = math.sqrt(m * (10 / 25 + 1 / 49 + 3 / 81))
     for epsilon in EPSILONS:
-        assert account.delta(event, epsilon) == pytest.approx(gaussian_delta(mu, epsilon), rel=1e-6)
+        assert tightest.delta(event, epsilon) == pytest.approx(gaussian_delta(mu, epsilon), rel=1e-6)
     assert charged(cost, "public", Poisson(1.0), rounds=10, once=once) == (event,)
 
 
@@ -194,24 +194,24 @@ def drawn_of(m, sampler, population):
 def test_a_user_in_two_hidden_clients_with_noise_of_their_own(sampler, population):
     """Who sees which clients were drawn sees j of the user's messages: delta is the mean over j."""
     m, z = 2, 1.0
-    cost = Cost("user", "add/remove", "server", Gaussian(z), copies=m)
+    cost = Cost("user", "add/remove", "server", GaussianEvent(z), copies=m)
     (event,) = charged(cost, "public", sampler, population=population)
     law = drawn_of(m, sampler, population)
     assert math.fsum(law.values()) == pytest.approx(1)
     for epsilon in (0.05, 0.2, 0.5, 1.0, 2.0, 4.0):
         exact = sum(p * gaussian_delta(math.sqrt(j) / z, epsilon) for j, p in law.items() if j)
-        assert exact <= account.delta(event, epsilon) * (1 + 1e-4)
-    assert exact > account.delta(Visible(Gaussian(z), 0.5 * sampler.probability(population)), epsilon)
+        assert exact <= tightest.delta(event, epsilon) * (1 + 1e-4)
+    assert exact > tightest.delta(Visible(GaussianEvent(z), 0.5 * sampler.probability(population)), epsilon)
 
 
 def test_releases_beside_the_rounds_are_in_every_alternative():
-    cost, once = Cost("client", "add/remove", "public", Gaussian(3.0)), (Gaussian(8.0),)
+    cost, once = Cost("client", "add/remove", "public", GaussianEvent(3.0)), (GaussianEvent(8.0),)
     found = charged(cost, "public", Poisson(0.2), rounds=10, participations=2, once=once)
     assert found == (
-        Composed((Repeated(Sampled(Gaussian(3.0), 0.2), 10), Gaussian(8.0))),
-        Composed((Repeated(Gaussian(3.0), 2), Gaussian(8.0))),
+        Composed((Repeated(Sampled(GaussianEvent(3.0), 0.2), 10), GaussianEvent(8.0))),
+        Composed((Repeated(GaussianEvent(3.0), 2), GaussianEvent(8.0))),
     )
     for event, bare in zip(found, charged(cost, "public", Poisson(0.2), rounds=10, participations=2), strict=True):
-        assert account.epsilon(event, 1e-5) > account.epsilon(bare, 1e-5)
+        assert tightest.epsilon(event, 1e-5) > tightest.epsilon(bare, 1e-5)
     guarantee = price.guarantee((cost,), "public", Poisson(0.2), 8, 10, 2, 1e-5, "secure", once=once)
-    assert guarantee.epsilon == min(account.epsilon(e, 1e-5) for e in found)
+    assert guarantee.epsilon == min(tightest.epsilon(e, 1e-5) for e in found)

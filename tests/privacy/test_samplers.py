@@ -5,8 +5,8 @@ from scipy.stats import chi2
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import events
-from sordino.privacy.events import Gaussian, Repeated, Sampled, Visible
-from sordino.privacy.samplers import FixedSize, Poisson, of_records_inside
+from sordino.privacy.events import GaussianEvent, Repeated, Sampled, Visible
+from sordino.privacy.samplers import FixedSizeSampler, Poisson, of_records_inside
 
 DRAWS, POPULATION = 4000, 40
 BOTH = pytest.mark.parametrize("rng", [Stream.research(5), Stream(bytes(range(32)), True)], ids=["research", "secure"])
@@ -44,7 +44,7 @@ def test_poisson_has_the_rate_and_is_pairwise_independent(rng):
 
 def test_what_is_not_poisson_is_rejected_by_the_same_statistic():
     rng, spread = Stream.research(6), 5 * np.sqrt(2 / DRAWS)
-    fixed = indicator(FixedSize(12), rng)  # the same marginal rate
+    fixed = indicator(FixedSizeSampler(12), rng)  # the same marginal rate
     assert marginal_p(fixed, 0.3) > 1e-3 and abs(variance_ratio(fixed, 0.3) - 1) > spread
 
     class Lumpy:  # all or nobody in halves: the right rate again
@@ -59,7 +59,7 @@ def test_what_is_not_poisson_is_rejected_by_the_same_statistic():
 
 @BOTH
 def test_fixed_size_is_exact_and_uniform(rng):
-    drawn = indicator(FixedSize(12), rng)
+    drawn = indicator(FixedSizeSampler(12), rng)
     assert (drawn.sum(axis=1) == 12).all()
     assert marginal_p(drawn, 0.3) > 1e-4  # the counts are a little less spread than independent ones
     pairs = (drawn.T @ drawn)[np.triu_indices(POPULATION, 1)] / DRAWS  # any two: 12/40 * 11/39
@@ -69,25 +69,25 @@ def test_fixed_size_is_exact_and_uniform(rng):
 def test_rate_one_draws_everyone_and_a_draw_repeats():
     rng = Stream.research(1)
     assert Poisson(1.0).draw(5, rng).tolist() == [0, 1, 2, 3, 4]
-    assert FixedSize(5).draw(5, rng).tolist() == [0, 1, 2, 3, 4]
+    assert FixedSizeSampler(5).draw(5, rng).tolist() == [0, 1, 2, 3, 4]
     assert np.array_equal(Poisson(0.5).draw(50, rng), Poisson(0.5).draw(50, rng))
     assert len(Poisson(1e-9).draw(5, rng)) == 0
 
 
 def test_the_object_that_draws_is_the_one_that_is_priced():
-    event = Repeated(Gaussian(1.0), 3)
+    event = Repeated(GaussianEvent(1.0), 3)
     assert Poisson(0.2).hidden(event, 10) == Sampled(event, 0.2)
     assert Poisson(1.0).hidden(event, 10) == event
-    assert FixedSize(3).hidden(event, 10) == events.FixedSize(event, 3, 10)
+    assert FixedSizeSampler(3).hidden(event, 10) == events.FixedSize(event, 3, 10)
     assert of_records_inside(Poisson(0.2), event, 10) == Visible(event, 0.2)
-    assert of_records_inside(FixedSize(3), event, 10) == Visible(event, 0.3)
-    assert of_records_inside(FixedSize(10), event, 10) == event
-    assert (Poisson(0.2).relation, FixedSize(3).relation) == ("add/remove", "replace")
+    assert of_records_inside(FixedSizeSampler(3), event, 10) == Visible(event, 0.3)
+    assert of_records_inside(FixedSizeSampler(10), event, 10) == event
+    assert (Poisson(0.2).relation, FixedSizeSampler(3).relation) == ("add/remove", "replace")
 
 
 def test_impossible_samplers_are_refused():
-    for make in (lambda: Poisson(0), lambda: Poisson(1.1), lambda: FixedSize(0), lambda: FixedSize(1.5)):
+    for make in (lambda: Poisson(0), lambda: Poisson(1.1), lambda: FixedSizeSampler(0), lambda: FixedSizeSampler(1.5)):
         with pytest.raises(SpecError):
             make()
     with pytest.raises(SpecError, match="cannot draw 6 clients: there are 5"):
-        FixedSize(6).draw(5, Stream.research(0))
+        FixedSizeSampler(6).draw(5, Stream.research(0))

@@ -7,8 +7,8 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 
 from sordino.core.errors import SpecError, UnsupportedEvent
-from sordino.privacy import events, pairs, shuffle
-from sordino.privacy.events import Approximate, Gaussian, Pure, Repeated
+from sordino.privacy import pairs, shuffle, written
+from sordino.privacy.events import Approximate, GaussianEvent, Pure, Repeated
 from sordino.privacy.shuffle import ShuffledEvent
 
 # n, eps0, delta: closed 2021, closed 2023, clones 2021, clones 2023, exact binary randomized response
@@ -184,7 +184,7 @@ def test_only_pure_randomizers_are_amplified():
     assert shuffle.shuffled(Pure(1.5), 100) == ShuffledEvent(1.5, 100)
     assert shuffle.shuffled(Pure(1.5), 100, "response") == ShuffledEvent(1.5, 100, "response")
     assert shuffle.shuffled(Pure(0.0), 100) == Pure(0.0)
-    for event in (Gaussian(1.0), Approximate(1.0, 1e-6), Repeated(Pure(1.0), 2)):
+    for event in (GaussianEvent(1.0), Approximate(1.0, 1e-6), Repeated(Pure(1.0), 2)):
         with pytest.raises(UnsupportedEvent, match="pure local DP only"):
             shuffle.shuffled(event, 100)
 
@@ -192,12 +192,12 @@ def test_only_pure_randomizers_are_amplified():
 def test_the_event_keeps_what_it_promises():
     event = ShuffledEvent(1.5, 100, "response")
     assert event.pure() == 1.5 and event.grouped(2) == Pure(3.0) and event.rho() == 1.5**2 / 2
-    assert events.from_json(json.loads(json.dumps(events.to_json(event)))) == event
+    assert written.from_json(json.loads(json.dumps(written.to_json(event)))) == event
 
 
 def test_an_epoch_is_one_use():
     """Two records, two steps, every order: the mixture is no further apart than one step, and it is that far."""
-    assert shuffle.epoch(Gaussian(1.3)) == Gaussian(1.3)
+    assert shuffle.epoch(GaussianEvent(1.3)) == GaussianEvent(1.3)
     keep, eps0 = 1 / (1 + math.exp(-1.0)), 1.0
     table = np.array([[keep, 1 - keep], [1 - keep, keep]])  # randomized response of one record
 

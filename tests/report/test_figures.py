@@ -7,7 +7,7 @@ import pytest
 from matplotlib import image, pyplot
 from matplotlib.colors import to_rgb
 
-from sordino.report import figures, overlap
+from sordino.report import figures, overplotting
 from sordino.report.axes import log_ticks
 from sordino.report.cells import read
 from sordino.report.curves import curve
@@ -264,4 +264,4 @@ def test_noise_of_zero_does_not_make_all_curves_one():
     rounds = np.arange(1.0, 4.0)
     bands = [figures._logarithms((rounds, v, v, v)) for v in (zero, small, large)]
     assert all(np.isfinite(b).all() for band in bands for b in band)
-    assert len(overlap.groups(bands, overlap.reach(bands))) == 3
+    assert len(overplotting.groups(bands, overplotting.reach(bands))) == 3

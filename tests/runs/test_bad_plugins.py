@@ -11,14 +11,14 @@ import torch
 
 import sordino
 from problems import federation, job, linear, registry
+from sordino.contract import local_sgd
+from sordino.contract.method import Method, Release
 from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.message import Message
-from sordino.methods import local
-from sordino.methods.base import Method, Release
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.runs.loop import FAILED
-from sordino.runs.rehearsal import rehearse
+from sordino.runs.rehearse import rehearse
 from support.brought import bring, with_verbs
 
 
@@ -104,7 +104,7 @@ class Odd(Method):
         return Held(0, torch.zeros(2))
 
     def train(self, state, site):
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         return Message({"update": site.out["update"](update)}), site.kept(mine)
 
 
@@ -194,7 +194,7 @@ def test_what_is_right_passes_and_fields_may_become_none(odd):
 )
 def test_class_variables_are_looked_at(tmp_path, monkeypatch, line, words):
     (tmp_path / "methods").mkdir()
-    head = "from dataclasses import dataclass\nfrom sordino.methods.base import Method\n__all__ = ['Mine']\n"
+    head = "from dataclasses import dataclass\nfrom sordino.contract.method import Method\n__all__ = ['Mine']\n"
     text = f"{head}@dataclass(frozen=True)\nclass Mine(Method):\n    {line}\n"
     (tmp_path / "methods" / "mine.py").write_text(text)
     monkeypatch.setenv(plugin.VARIABLE, str(tmp_path))

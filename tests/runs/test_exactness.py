@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from problems import federation, job, linear
+from sordino.contract import pricing
 from sordino.core.errors import RunError
 from sordino.core.message import Message
-from sordino.methods import pricing
 from sordino.methods.nbafl import NbAFL
 from sordino.privacy.lattice import Lattice
 from sordino.privacy.mechanisms.gaussian import Gaussian

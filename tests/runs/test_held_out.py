@@ -22,12 +22,13 @@ from sordino.core.types import Model, State
 from sordino.core.vector import Layout
 from sordino.data.clients import ArrayClients
 from sordino.federations.simulator import Simulator
-from sordino.gradients import Gradients
-from sordino.models import losses
-from sordino.privacy.events import Gaussian, Repeated, from_json
+from sordino.gradients import CohortGradients
+from sordino.ledger.ledger import Budget, Ledger
+from sordino.privacy.events import GaussianEvent, Repeated
+from sordino.privacy.written import from_json
 from sordino.runs import beside, evaluation, faults, held_out, loop, run, spec
 from sordino.runs.figure import Figure
-from sordino.runs.ledger import Budget, Ledger
+from sordino.tasks import losses
 
 SIZES = (10, 14, 8, 12)
 USERS = np.concatenate([100 * k + np.arange(n) * 3 // n for k, n in enumerate(SIZES)])
@@ -68,7 +69,7 @@ class Says(nn.Module):
 
 def modelled(module):
     layout = Layout.of(module)
-    return Model(module, layout, losses.cross_entropy, Gradients.of(module, losses.cross_entropy, layout))
+    return Model(module, layout, losses.cross_entropy, CohortGradients.of(module, losses.cross_entropy, layout))
 
 
 def figure(found, module, regression, z, rng, done=0):
@@ -209,7 +210,7 @@ def test_a_user_in_two_clients_is_two_inside_and_moves_two_means_at_the_server()
         far.append(total(central, right) - total(central, wrong))
     assert max(far) == pytest.approx(2) and min(far) > 0  # in two clients, one mean each
     made = job(clients=clients(two), method="dp-fedavg", unit="user", clients_per_user=2, **KEYS)
-    assert made.apart == (Repeated(Gaussian(20.0 / 2), 3),) and not made.once
+    assert made.apart == (Repeated(GaussianEvent(20.0 / 2), 3),) and not made.once
 
 
 # --- how much noise
@@ -277,7 +278,7 @@ def test_as_many_evaluations_as_are_charged(rounds, every, times, tmp_path, monk
     result = sordino.train(mlp(), federation(SIZES), **keys)
     assert sum(r.accuracy is not None for r in result.history) == times == len(seen)
     made = job(clients=federation(SIZES), **keys)
-    assert made.apart == (Repeated(Repeated(Gaussian(20.0), 1), times),) and not made.once
+    assert made.apart == (Repeated(Repeated(GaussianEvent(20.0), 1), times),) and not made.once
     assert made.evaluation.times == times
 
 

@@ -16,12 +16,12 @@ import sordino
 from problems import charges, federation, held_out, job, mlp, registry, same_weights
 from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.data.clients import ArrayClients, LazyClients
-from sordino.privacy import account
+from sordino.ledger.ledger import Budget, Ledger
+from sordino.privacy import tightest
 from sordino.privacy.events import Repeated
 from sordino.runs import faults, run
 from sordino.runs.fingerprint import fingerprints
 from sordino.runs.folder import RunFolder
-from sordino.runs.ledger import Budget, Ledger
 from support.methods import price
 
 
@@ -255,7 +255,7 @@ def test_a_client_takes_part_only_while_its_own_budget_pays(method, tmp_path):
     assert caps[2.0] == caps[50.0] == 12 and 0 < caps[0.8] < caps[1.4] < 12
     for e in (0.8, 1.4):
         assert (
-            account.epsilon(Repeated(event, caps[e]), 1e-5) <= e < account.epsilon(Repeated(event, caps[e] + 1), 1e-5)
+            tightest.epsilon(Repeated(event, caps[e]), 1e-5) <= e < tightest.epsilon(Repeated(event, caps[e] + 1), 1e-5)
         )
     db = sqlite3.connect(registry())
     cohorts = [np.frombuffer(b, "<i8") for (b,) in db.execute("SELECT owners FROM entry WHERE kind = 'round'")]
@@ -323,9 +323,9 @@ def test_where_the_draw_is_secret_only_those_with_less_than_the_run_count_their_
     made = job(out=str(tmp_path), budgets="1.9:0.5,2:0.5", **keys)
     poor, rich = (made.caps[made.budgets.of == i] for i in (0, 1))
     event = price(made.method, made.plan)[-1].event
-    assert set(rich.tolist()) == {8} and account.epsilon(Repeated(event, 8), 1e-5) > 2.0
+    assert set(rich.tolist()) == {8} and tightest.epsilon(Repeated(event, 8), 1e-5) > 2.0
     assert len(set(poor.tolist())) == 1 and 0 < poor[0] < 8
-    assert account.epsilon(Repeated(event, int(poor[0])), 1e-5) <= 1.9
+    assert tightest.epsilon(Repeated(event, int(poor[0])), 1e-5) <= 1.9
 
 
 def test_no_space_for_the_head_of_a_run_leaves_no_folder_and_no_charge(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
 from sordino.core.types import State
 from sordino.core.view import View
-from sordino.runs.views import Recorder, read_views
+from sordino.runs.views import ViewRecorder, read_views
 
 ROUNDS = 3
 PLUGINS = Path(__file__).parent.parent.parent / "examples" / "plugins"
@@ -124,7 +124,7 @@ def test_types_and_phases_come_back(tmp_path):
     kept = Kept(0.5, 7, True, torch.tensor([True, False]))
     state = State(shared, 1, method=kept, average=shared)
     message = Message({"bits": torch.ones(2, 3, dtype=torch.bool), "count": torch.tensor([[5], [6]])}, None, None)
-    record = Recorder(RunFolder.create(str(tmp_path), "it"))
+    record = ViewRecorder(RunFolder.create(str(tmp_path), "it"))
     views = [View("server", 2, phase, state, (4, 9), message) for phase in ("z first", "a second")]
     for view in views:
         record(view)

@@ -305,8 +305,7 @@ GREEDY = '''
 import math
 from dataclasses import dataclass, replace
 
-from sordino.methods import local
-from sordino.methods.base import Message, Method, Release
+from sordino.methods import Message, Method, Release, local_sgd
 from sordino.privacy.mechanisms.gaussian import Gaussian
 
 __all__ = ["Greedy"]
@@ -333,7 +332,7 @@ class Greedy(Method):
         return Merged(0)
 
     def train(self, state, site):
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd(state, site)
         return Message({"update": site.out["update"](update)}), site.kept(mine)
 
     def merge(self, state, seen, plan):

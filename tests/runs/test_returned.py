@@ -11,16 +11,15 @@ import torch
 
 import sordino
 from problems import federation, job, linear
+from sordino.contract import local_sgd
+from sordino.contract.method import Method, Release
 from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.message import Message
-from sordino.methods import local
-from sordino.methods.base import Method, Release
-from sordino.privacy.events import Composed, Pure, Repeated
-from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.events import Composed, GaussianEvent, Pure, Repeated
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.runs import returned
 from sordino.runs.loop import FAILED
-from sordino.runs.rehearsal import rehearse
+from sordino.runs.rehearse import rehearse
 from support.brought import bring, with_verbs
 
 PARAMETERS = 20 * 6 + 6 + 6 * 3 + 3  # of problems.mlp
@@ -36,7 +35,7 @@ class Odd(Method):
         return (Release("update", Gaussian(plan.z), "client", 1.0),)
 
     def train(self, state, site):
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         return Message({"update": site.out["update"](update)}), site.kept(mine)
 
 

@@ -17,8 +17,8 @@ import sordino
 from problems import CLASSES, FEATURES, federation, job, mlp, same_weights
 from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients
-from sordino.privacy.events import Gaussian, Repeated
-from sordino.runs import build, faults, moments, run, spec, statistics
+from sordino.privacy.events import GaussianEvent, Repeated
+from sordino.runs import build, faults, feature_moments, run, spec, statistics
 from sordino.runs.statistics import Standardise
 
 SIZES = (5, 3, 4)
@@ -45,7 +45,7 @@ class Silent:
         self.z = z
 
     def event(self, split=1):
-        return Gaussian(self.z)
+        return GaussianEvent(self.z)
 
     def apply(self, rows, rng, use):
         Silent.seen.append((rows.value.clone(), rows.bound, self.z, len(rng.ids)))
@@ -54,7 +54,7 @@ class Silent:
 
 def pre_noise(made, monkeypatch):
     Silent.seen = []
-    monkeypatch.setattr(moments, "Gaussian", Silent)
+    monkeypatch.setattr(feature_moments, "Gaussian", Silent)
     statistics._noisy(made)
     return Silent.seen
 
@@ -88,13 +88,13 @@ def test_one_unit_moves_the_sums_by_at_most_what_is_noised(method, unit, monkeyp
             far = max(far, float(moved.max()))
         assert all(float((a - b).norm()) <= 2 * bound * (1 + 1e-9) for a in found for b in found)
     assert far > 0.999 * bound / (1 if unit in ("client", "record") or not central else 2)
-    expected = Gaussian(20.0 / factor) if central else Repeated(Gaussian(20.0), 1)
+    expected = GaussianEvent(20.0 / factor) if central else Repeated(GaussianEvent(20.0), 1)
     assert job.once == (expected,)
 
 
 def test_fixed_batches_are_charged_for_a_replaced_record():
     found = made("dp-sgd", "record", batch_sampling="fixed", batch_rate=0.7)
-    assert found.once == (Repeated(Gaussian(10.0), 1),)
+    assert found.once == (Repeated(GaussianEvent(10.0), 1),)
 
 
 @pytest.mark.parametrize(("method", "unit"), CASES)

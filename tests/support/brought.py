@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sordino.contract.method import Method
 from sordino.core import plugin
-from sordino.methods.base import Method
 
 
 def bring(monkeypatch: pytest.MonkeyPatch, name: str, found: type[Method]) -> dict[str, Any]:

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.contract import pricing
+from sordino.contract.method import Method, Plan, Release, Site
+from sordino.contract.outlets import Outlets, received
 from sordino.core.message import Message
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Clients, Model, State
 from sordino.federations.base import Work
 from sordino.federations.simulator import Simulator, answer
 from sordino.federations.store import Store
-from sordino.methods import pricing
-from sordino.methods.base import Method, Plan, Release, Site
-from sordino.methods.outlets import Outlets, received
 from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Cost
 from sordino.runs import build, loop

@@ -17,10 +17,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sordino.contract import local_sgd
+from sordino.contract.method import Claim, Method, Own, Plan, Release, Site
 from sordino.core.message import Message
 from sordino.core.types import State
-from sordino.methods import local
-from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Unproven
 
@@ -43,7 +43,7 @@ class PrintedForm(Method):
         return (Release("update", Unproven(WHY_NOT, Gaussian(self.ratio(plan))), "client", 1.0),)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         scale = self.ratio(site.plan) * update.norm(dim=1, keepdim=True)
         return Message({"update": site.out["update"](update, multiplier=scale)}), site.kept(mine)
 

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.contract import local_sgd
+from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.message import Message
 from sordino.core.rng import RowStream
 from sordino.core.types import State
-from sordino.methods import local
-from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Composed, Event
 from sordino.privacy.mechanisms.one_bit_mean import OneBitMean
@@ -80,7 +80,7 @@ class SignBits(Method):
         return place, Release("bit", Bit(1 / plan.z), "client", self.box)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         place = site.out["place"](torch.zeros_like(update[:, :1]))
         bit = site.out["bit"](update.gather(1, place.long()[:, None]))
         return Message({"place": place, "bit": bit}), site.kept(mine)

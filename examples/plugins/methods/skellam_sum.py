@@ -19,13 +19,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from sordino.contract import local_sgd
+from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.rng import RowStream
 from sordino.core.types import State
-from sordino.methods import local
-from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Event
 from sordino.privacy.mechanisms.skellam import Skellam
@@ -82,7 +82,7 @@ class SkellamSum(Method):
         return True
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         return Message({"update": site.out["update"](update)}), site.kept(mine)
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:

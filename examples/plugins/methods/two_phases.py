@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from sordino.contract import local_sgd
+from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.message import Message
 from sordino.core.types import State
 from sordino.core.vector import Layout
-from sordino.methods import local
-from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.mechanisms.gaussian import Gaussian
 
 __all__ = ["TwoPhases"]
@@ -59,7 +59,7 @@ class TwoPhases(Method):
         )
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        update, mine = local.sgd(state, site)  # the same in both phases: the model and the batches are
+        update, mine = local_sgd.sgd(state, site)  # the same in both phases: the model and the batches are
         if site.phase == "measure":
             return Message({"norm": site.out["norm"](update.norm(dim=1, keepdim=True))}), site.own
         return Message({"update": site.out["update"](update)}), site.kept(mine)

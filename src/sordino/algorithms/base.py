@@ -20,7 +20,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from sordino.algorithms.local import Local
+from sordino.core import plugin
+from sordino.core.local_training import Local
 from sordino.core.types import Batch, Rows, State, Vector
 from sordino.core.vector import Layout
 
@@ -28,7 +29,7 @@ Gradient = Callable[[Tensor, Batch, int], Rows]  # weights, batch, number of the
 
 
 @dataclass(frozen=True)
-class Work:
+class LocalWork:
     """What a client did in a round, beside moving its weights."""
 
     steps: Tensor  # [clients, 1]: local steps it took
@@ -90,7 +91,7 @@ class Algorithm:
         """Train what stays with the client; `gradient` is exact here, so nothing of this may reach `message`."""
         return own
 
-    def message(self, moved: Rows, own: Rows, state: State, work: Work) -> tuple[Rows, Rows]:
+    def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
         """What each client would send, given what its weights moved by; and what it keeps."""
         return moved, own
 
@@ -100,3 +101,6 @@ class Algorithm:
     def own_models(self, state: State, own: Rows) -> Tensor:
         """The models that clients use themselves: [dim] or [clients, dim]."""
         return state.params
+
+
+plugin.derive_from("algorithms", Algorithm)

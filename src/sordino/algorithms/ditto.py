@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from sordino.algorithms.base import Algorithm, Gradient
-from sordino.algorithms.local import Local
 from sordino.core import check
 from sordino.core.errors import SpecError
+from sordino.core.local_training import Local
 from sordino.core.types import Batch, Rows, State
 
 __all__ = ["Ditto"]

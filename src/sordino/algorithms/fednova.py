@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sordino.algorithms.base import Algorithm, Server, Work
-from sordino.algorithms.local import Local
+from sordino.algorithms.base import Algorithm, LocalWork, Server
 from sordino.core.errors import SpecError
+from sordino.core.local_training import Local
 from sordino.core.types import Rows, State, Vector
 
 __all__ = ["FedNova"]
@@ -27,7 +27,7 @@ class FedNova(Algorithm):
             raise SpecError(f"fednova knows the work of sgd and momentum steps, not of {local.optimizer}.")
         return local
 
-    def message(self, moved: Rows, own: Rows, state: State, work: Work) -> tuple[Rows, Rows]:
+    def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
         return moved / amount(work.steps.clamp_min(1), work.local), own
 
     def update(self, state: State, mean: Vector, server: Server) -> State:

@@ -18,7 +18,7 @@ KINDS = ("adagrad", "adam", "yogi")
 
 
 @dataclass(frozen=True)
-class Moments:
+class OptimizerMoments:
     first: Vector  # running mean of the updates,
     second: Vector  # and of their squares
 
@@ -37,9 +37,9 @@ class FedOpt(Algorithm):
         check.fraction(server_beta1=self.server_beta1, server_beta2=self.server_beta2)
         check.positive(server_tau=self.server_tau)
 
-    def variables(self, state: State, layout: Layout) -> Moments:
+    def variables(self, state: State, layout: Layout) -> OptimizerMoments:
         start = torch.full_like(state.params, self.server_tau**2)  # v_{-1} = tau^2
-        return Moments(0 * state.params, start)
+        return OptimizerMoments(0 * state.params, start)
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
         beta1 = 0.0 if self.server_optimizer == "adagrad" else self.server_beta1
@@ -51,5 +51,5 @@ class FedOpt(Algorithm):
             second = self.server_beta2 * second + (1 - self.server_beta2) * square
         else:
             second = second - (1 - self.server_beta2) * square * torch.sign(second - square)
-        state = replace(state, algorithm=Moments(first, second))
+        state = replace(state, algorithm=OptimizerMoments(first, second))
         return super().update(state, first / (second.sqrt() + self.server_tau), server)

@@ -9,9 +9,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from sordino.algorithms.base import Algorithm
-from sordino.algorithms.local import Local
 from sordino.core import check
 from sordino.core.errors import SpecError
+from sordino.core.local_training import Local
 from sordino.core.types import Rows, State
 
 __all__ = ["FedProx"]

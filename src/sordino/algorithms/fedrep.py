@@ -11,10 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sordino.algorithms.base import Algorithm, Server, Work
-from sordino.algorithms.local import Local
+from sordino.algorithms.base import Algorithm, LocalWork, Server
 from sordino.core import check
 from sordino.core.errors import SpecError
+from sordino.core.local_training import Local
 from sordino.core.types import Rows, State, Vector
 from sordino.core.vector import Layout
 
@@ -81,7 +81,7 @@ class FedRep(Algorithm):
         moves = state.algorithm.head if number < self.head_steps else ~state.algorithm.head
         return torch.where(moves, gradient, 0.0)
 
-    def message(self, moved: Rows, own: Rows, state: State, work: Work) -> tuple[Rows, Rows]:
+    def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
         head = state.algorithm.head
         return moved[:, ~head], own + moved[:, head]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from sordino.algorithms.base import Algorithm
-from sordino.algorithms.local import Local
 from sordino.core.errors import SpecError
+from sordino.core.local_training import Local
 
 __all__ = ["FedSgd"]
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import torch
 
-from sordino.algorithms.base import Algorithm, Server, Work
+from sordino.algorithms.base import Algorithm, LocalWork, Server
 from sordino.core import check
 from sordino.core.types import Rows, State, Vector
 
@@ -34,7 +34,7 @@ class QFedAvg(Algorithm):
         check.non_negative(q=self.q)
         check.positive(loss_clip=self.loss_clip)
 
-    def message(self, moved: Rows, own: Rows, state: State, work: Work) -> tuple[Rows, Rows]:
+    def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
         if work.losses is None:
             raise ValueError("q-FedAvg needs the clients' losses")
         loss = work.losses.clamp_min(LEAST_LOSS)

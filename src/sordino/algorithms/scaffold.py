@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sordino.algorithms.base import Algorithm, Server, Work
-from sordino.algorithms.local import Local
+from sordino.algorithms.base import Algorithm, LocalWork, Server
+from sordino.core.local_training import Local
 from sordino.core.types import Rows, State, Vector
 from sordino.core.vector import Layout
 
@@ -44,7 +44,7 @@ class Scaffold(Algorithm):
         control: Tensor = state.algorithm.control
         return gradient - own + control
 
-    def message(self, moved: Rows, own: Rows, state: State, work: Work) -> tuple[Rows, Rows]:
+    def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
         drift = -moved / (work.steps.clamp_min(1) * work.local.learning_rate)
         change = torch.where(work.steps > 0, drift - state.algorithm.control, 0.0)
         return torch.cat([moved, change], dim=1), own + change

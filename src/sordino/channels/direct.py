@@ -14,7 +14,7 @@ from typing import ClassVar
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.privacy.crowd import Crowd
-from sordino.privacy.events import Event, Gaussian
+from sordino.privacy.events import Event, GaussianEvent
 from sordino.privacy.trust import Viewer
 
 __all__ = ["Direct"]
@@ -35,9 +35,9 @@ class Direct:
         return 1
 
     def cost(self, event: Event, viewer: Viewer, crowd: Crowd, linear: bool = False, more: float = 0.0) -> Event:
-        if viewer.kind == "server" or not linear or not crowd.everyone or not isinstance(event, Gaussian):
+        if viewer.kind == "server" or not linear or not crowd.everyone or not isinstance(event, GaussianEvent):
             return event
         # the mean weight is one, so the squares of the weights add up to the population at least
         others = max(0.0, crowd.population - crowd.heaviest**2)
         shown = math.sqrt(others * event.noise_multiplier**2 + more**2) / crowd.heaviest
-        return event if shown <= event.noise_multiplier else Gaussian(shown)
+        return event if shown <= event.noise_multiplier else GaussianEvent(shown)

@@ -27,11 +27,11 @@ import torch
 from sordino.core.errors import RunError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
-from sordino.privacy.account import epsilon
 from sordino.privacy.algebra import of_replaced_units, parts, pure
 from sordino.privacy.crowd import Crowd
 from sordino.privacy.events import Event, Pure
 from sordino.privacy.shuffle import shuffled
+from sordino.privacy.tightest import epsilon
 from sordino.privacy.trust import Viewer
 
 __all__ = ["Shuffler"]

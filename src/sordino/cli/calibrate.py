@@ -12,26 +12,26 @@ import numpy as np
 
 from sordino.cli.catalogue import KNOBS, Knob, parsed
 from sordino.cli.epsilon import digits, priced, table, tell
-from sordino.cli.events import MOST_STEPS, Block, Question, question, with_flags
+from sordino.cli.events import MOST_STEPS, EventQuestion, ReleaseBlock, question, with_flags
 from sordino.core import check
 from sordino.core.errors import BudgetError, SpecError
 from sordino.privacy import calibrate as search
-from sordino.privacy.account import epsilon as cost
 from sordino.privacy.accountants import pld
+from sordino.privacy.tightest import epsilon as cost
 
 PURE = next(k for k in KNOBS if k.name == "epsilon")
 
 
-def knob_of(block: Block) -> Knob:
+def knob_of(block: ReleaseBlock) -> Knob:
     return PURE if block.mechanism is None else block.mechanism.knob
 
 
-def flag_of(block: Block) -> str:
+def flag_of(block: ReleaseBlock) -> str:
     found = None if block.mechanism is None else block.mechanism.param(knob_of(block).name)
     return "local-epsilon" if found is None else found.flag
 
 
-def size_of(block: Block) -> float:
+def size_of(block: ReleaseBlock) -> float:
     """The noise a block asks for relative to the others, 1 where it says nothing."""
     knob = knob_of(block)
     if block.mechanism is not None:
@@ -44,7 +44,7 @@ def size_of(block: Block) -> float:
     return knob.size(block.values[knob.name], block.values)
 
 
-def sized(asked: Question, z: float, sizes: list[float]) -> Question:
+def sized(asked: EventQuestion, z: float, sizes: list[float]) -> EventQuestion:
     """All blocks at z times their own size."""
     blocks = []
     for block, size in zip(asked.blocks, sizes, strict=True):
@@ -61,7 +61,7 @@ def safe(knob: Knob, value: Any) -> Any:
     return float((math.floor if knob.down else math.ceil)(value * 10.0**places) / 10.0**places)
 
 
-def find_noise(asked: Question, target: float) -> Question:
+def find_noise(asked: EventQuestion, target: float) -> EventQuestion:
     sizes = [size_of(block) for block in asked.blocks]
     only = asked.blocks[0]
     if len(asked.blocks) == 1 and knob_of(only).name in only.values:
@@ -70,7 +70,7 @@ def find_noise(asked: Question, target: float) -> Question:
     found, knob = sized(asked, z, sizes), knob_of(only)
     if len(asked.blocks) == 1 and knob.step:
 
-        def with_value(value: int) -> Question:
+        def with_value(value: int) -> EventQuestion:
             return replace(asked, blocks=(replace(only, values={**only.values, knob.name: value}),))
 
         near = found.blocks[0].values[knob.name]
@@ -78,10 +78,10 @@ def find_noise(asked: Question, target: float) -> Question:
     return found
 
 
-def find_steps(asked: Question, target: float) -> Question:
+def find_steps(asked: EventQuestion, target: float) -> EventQuestion:
     """One block: its steps. Several: how often the whole schedule fits."""
 
-    def times(n: int) -> Question:
+    def times(n: int) -> EventQuestion:
         return replace(asked, blocks=tuple(replace(b, steps=n * b.steps) for b in asked.blocks))
 
     each = sum(b.steps * b.local_steps for b in asked.blocks)
@@ -130,7 +130,7 @@ def calibrate(target: str | None, find: str, explain: bool, as_json: bool, **fla
     tell(chosen, found, explain)
 
 
-def _settings(asked: Question, chosen: Question, find: str) -> list[dict[str, Any]]:
+def _settings(asked: EventQuestion, chosen: EventQuestion, find: str) -> list[dict[str, Any]]:
     if find == "steps":
         times = chosen.steps // asked.steps
         name = "steps" if len(asked.blocks) == 1 else "times the whole schedule"

@@ -79,7 +79,7 @@ KNOBS = (
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class MechanismEntry:
     name: str
     cls: Any
     params: tuple[Param, ...]
@@ -160,11 +160,11 @@ def _in_flags(text: str) -> str:
 
 
 @cache
-def mechanisms() -> dict[str, Mechanism]:
+def mechanisms() -> dict[str, MechanismEntry]:
     return {name: _described(name) for name in plugin.available(KIND)}
 
 
-def mechanism(name: str) -> Mechanism:
+def mechanism(name: str) -> MechanismEntry:
     found = mechanisms().get(name)
     if found is None:
         near = get_close_matches(name, mechanisms(), n=1)
@@ -192,7 +192,7 @@ def all_params() -> dict[str, Param]:
     return found
 
 
-def _described(name: str) -> Mechanism:
+def _described(name: str) -> MechanismEntry:
     cls = plugin.load(KIND, name)
     # how many clients share the noise is the channel's business, not an option
     asked = [p for p in inspect.signature(cls.event).parameters.values() if p.name not in ("self", "split")]
@@ -203,14 +203,14 @@ def _described(name: str) -> Mechanism:
         if summed is not None:
             known = {p.name for p in params} | {"sigma"}
             params += [dataclasses.replace(p, default=None) for p in _fields(summed) if p.name not in known]
-        return Mechanism(name, cls, tuple(params), leaf, summed)
+        return MechanismEntry(name, cls, tuple(params), leaf, summed)
     params = _fields(cls)
     hints = typing.get_type_hints(cls.event)
     for p in asked:
         if p.name not in {q.name for q in params}:
             default = MISSING if p.default is inspect.Parameter.empty else p.default
             params.append(Param(p.name, _kind(hints[p.name]), default, TEXTS.get(p.name, "")))
-    return Mechanism(name, cls, tuple(params), None)
+    return MechanismEntry(name, cls, tuple(params), None)
 
 
 def _fields(cls: Any) -> list[Param]:

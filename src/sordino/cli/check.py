@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
+from sordino.advice import case, checks
+from sordino.advice.finding import SEVERITIES, Finding
 from sordino.core.errors import SpecError
-from sordino.runs import case, checks, spec
-from sordino.runs.finding import SEVERITIES, Finding
+from sordino.runs import spec
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

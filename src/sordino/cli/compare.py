@@ -18,17 +18,17 @@ from rich.live import Live
 from rich.table import Table as RichTable
 
 from sordino.cli.run import all_flags, with_flags
+from sordino.comparisons import compare as comparing
+from sordino.comparisons.bill import Bill, bill
+from sordino.comparisons.compare import Cell, News
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.core.record import plain as finite
 from sordino.report import cells as reading
 from sordino.report import figures, tables
 from sordino.report.summary import Line, Spread, lines
-from sordino.runs import compare as comparing
 from sordino.runs import spec
-from sordino.runs.bill import Bill, bill
 from sordino.runs.boundary import check_file, public_reason
-from sordino.runs.compare import Cell, News
 from sordino.runs.folder import RunFolder
 from sordino.runs.values import parse
 
@@ -164,7 +164,7 @@ def _hint(method: str, key: str) -> Any:
 def _write(
     folder: RunFolder,
     found: Sequence[Cell],
-    read: Sequence[reading.Cell],
+    read: Sequence[reading.CellResult],
     results: Sequence[Line],
     charged: Bill | None,
 ) -> list[str]:

@@ -9,10 +9,10 @@ import click
 
 from sordino.core import plugin
 from sordino.data import find
-from sordino.data.sets.base import Source
+from sordino.data.sets.base import DatasetSource
 
 
-def described(source: Source, data_dir: str | None) -> dict[str, Any]:
+def described(source: DatasetSource, data_dir: str | None) -> dict[str, Any]:
     found = find.locate(source, data_dir)
     downloads = any(layout.downloads for layout in source.layouts)
     return {

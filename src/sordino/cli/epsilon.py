@@ -12,12 +12,12 @@ import click
 import numpy as np
 
 from sordino.cli import plot as picture
-from sordino.cli.events import Block, Question, question, with_flags
+from sordino.cli.events import EventQuestion, ReleaseBlock, question, with_flags
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy import account, algebra, events, shuffle
-from sordino.privacy.account import Answer
+from sordino.privacy import algebra, shuffle, tightest, written
 from sordino.privacy.events import Event, Pure, Repeated
 from sordino.privacy.guarantee import RELATIONS, UNITS, who
+from sordino.privacy.tightest import AccountantBound
 
 LABEL = "approximate, not a promise"
 CLONES = {
@@ -38,7 +38,7 @@ def digits(epsilon: float) -> str:
     return found.rstrip("0").rstrip(".")
 
 
-def priced(asked: Question) -> dict[str, Any]:
+def priced(asked: EventQuestion) -> dict[str, Any]:
     """Everything there is to say, as JSON holds it."""
     event = asked.event()
     with np.errstate(all="ignore"):
@@ -48,7 +48,7 @@ def priced(asked: Question) -> dict[str, Any]:
         if extra:
             valid |= extra["shuffle"]["bounds"]
         best = min(valid, key=lambda name: valid[name])
-        others = {v: account.epsilon(asked.event(v), asked.delta) for v in ("server", "public") if asked.draws_clients}
+        others = {v: tightest.epsilon(asked.event(v), asked.delta) for v in ("server", "public") if asked.draws_clients}
     out: dict[str, Any] = {
         "epsilon": _finite(valid[best]),
         "infinite": math.isinf(valid[best]),
@@ -65,7 +65,7 @@ def priced(asked: Question) -> dict[str, Any]:
         "why": {a.accountant: _why(a) for a in answers} | {n: t for n, t in CLONES.items() if n in valid},
         "sensitivity": asked.sensitivity,
         "notes": asked.notes(),
-        "event": events.to_json(event),
+        "event": written.to_json(event),
     }
     if others:
         out["by_viewer"] = {v: _finite(found) for v, found in others.items()}
@@ -75,14 +75,14 @@ def priced(asked: Question) -> dict[str, Any]:
     return out | {"sentence": sentence(asked, valid[best])}
 
 
-def _explained(event: Event, delta: float) -> list[Answer]:
+def _explained(event: Event, delta: float) -> list[AccountantBound]:
     try:
-        return account.explain(event, delta)
+        return tightest.explain(event, delta)
     except (ArithmeticError, ValueError, MemoryError) as error:  # losses that float64 has no room for
         raise UnsupportedEvent(f"no accountant can put a number to so extreme a release ({error}).") from error
 
 
-def _why(answer: Answer) -> str:
+def _why(answer: AccountantBound) -> str:
     return f"{LABEL}: {answer.note}" if not answer.valid and answer.epsilon is not None else answer.note
 
 
@@ -90,7 +90,7 @@ def _finite(epsilon: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
 
 
-def _shuffled(asked: Question, composed: float) -> dict[str, Any]:
+def _shuffled(asked: EventQuestion, composed: float) -> dict[str, Any]:
     """What the shuffler did, for one block of shuffled reports."""
     block = asked.blocks[0]
     if len(asked.blocks) > 1 or block.shuffle is None:
@@ -103,7 +103,7 @@ def _shuffled(asked: Question, composed: float) -> dict[str, Any]:
         bounds["clones-2021"] = shuffle.closed_2021(reports, level, delta)
         if block.randomizer == "response":
             bounds["clones-2023"] = shuffle.closed_2023(reports, level, delta)
-    without = account.epsilon(algebra.grouped(Repeated(Pure(level), block.steps), asked.group), asked.delta)
+    without = tightest.epsilon(algebra.grouped(Repeated(Pure(level), block.steps), asked.group), asked.delta)
     best = min([composed, *bounds.values()])
     found = {
         "reports": block.shuffle,
@@ -117,13 +117,13 @@ def _shuffled(asked: Question, composed: float) -> dict[str, Any]:
     return {"shuffle": found}
 
 
-def _level(block: Block) -> float:
+def _level(block: ReleaseBlock) -> float:
     leaf = block.one()
     found = (leaf if block.local else algebra.replaced(leaf)).pure()
     return math.inf if found is None else found  # no pure level is refused before
 
 
-def _of_shuffler(found: dict[str, Any], asked: Question) -> str:
+def _of_shuffler(found: dict[str, Any], asked: EventQuestion) -> str:
     text = f"Local level {found['local_epsilon']:g} a report, {digits(found['without_shuffler'])} without the shuffler"
     if not found["amplified"]:
         return f"{text}: no amplification here, too few reports for this level."
@@ -133,7 +133,7 @@ def _of_shuffler(found: dict[str, Any], asked: Question) -> str:
     return f"{text}; the bound that applied: clones of {kind}, {how}{closed}."
 
 
-def sentence(asked: Question, epsilon: float) -> str:
+def sentence(asked: EventQuestion, epsilon: float) -> str:
     whom = UNITS[asked.unit] if asked.group == 1 else f"any {asked.group} {asked.unit}s together"
     against = f"against {who(asked.viewer)}"
     if any(b.shuffle is not None for b in asked.blocks):
@@ -154,7 +154,7 @@ def table(rows: Sequence[Sequence[str]]) -> None:
         click.echo("  ".join([*cells, row[-1]]).rstrip())
 
 
-def tell(asked: Question, found: dict[str, Any], explain: bool) -> None:
+def tell(asked: EventQuestion, found: dict[str, Any], explain: bool) -> None:
     rows = []
     for i, block in enumerate(asked.blocks, 1):
         mark = f" {i}" if len(asked.blocks) > 1 else ""

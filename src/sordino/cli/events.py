@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from sordino.cli import catalogue
-from sordino.cli.catalogue import Mechanism, Values, parsed
+from sordino.cli.catalogue import MechanismEntry, Values, parsed
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.privacy import shuffle, trust
@@ -61,8 +61,8 @@ def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class Block:
-    mechanism: Mechanism | None  # None: any pure randomizer, shuffled
+class ReleaseBlock:
+    mechanism: MechanismEntry | None  # None: any pure randomizer, shuffled
     values: Values  # of the mechanism, those that were given
     rate: float | None = None
     fixed_size: int | None = None
@@ -120,7 +120,7 @@ class Block:
             return here
         return Visible(leaf, self.rate) if self.local else Sampled(leaf, self.rate, relation)
 
-    def priced_at(self, spare: float) -> Block:
+    def priced_at(self, spare: float) -> ReleaseBlock:
         """A mechanism that is priced at one delta a use is at this one, unless another was given."""
         if self.mechanism is None or self.mechanism.param("delta") is None or "delta" in self.values:
             return self
@@ -147,8 +147,8 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Question:
-    blocks: tuple[Block, ...]
+class EventQuestion:
+    blocks: tuple[ReleaseBlock, ...]
     delta: float
     unit: str
     relation: str
@@ -199,7 +199,7 @@ class Question:
         return out
 
 
-def question(flags: dict[str, Any]) -> Question:
+def question(flags: dict[str, Any]) -> EventQuestion:
     """From all flags of a command, as click collected them."""
     given = {k: v for k, v in flags.items() if v is not None}
     texts = given.pop("blocks", ())
@@ -216,10 +216,10 @@ def question(flags: dict[str, Any]) -> Question:
     relation = _relation(whole["relation"], blocks)
     viewer = whole["viewer"] or ("public" if any(b.draws_clients(unit) for b in blocks) else "server")
     trust.viewer(viewer)
-    return Question(blocks, delta, unit, relation, viewer, group)
+    return EventQuestion(blocks, delta, unit, relation, viewer, group)
 
 
-def _relation(text: str | None, blocks: tuple[Block, ...]) -> str:
+def _relation(text: str | None, blocks: tuple[ReleaseBlock, ...]) -> str:
     wanted = None if text is None else text.replace("-", "/")
     if wanted is not None and wanted not in RELATIONS:
         raise SpecError(f"relation must be add-remove or replace, not {text!r}.")
@@ -256,7 +256,7 @@ def _read(text: str) -> dict[str, str]:
     return found
 
 
-def _block(given: dict[str, Any], own: set[str], unit: str) -> Block:
+def _block(given: dict[str, Any], own: set[str], unit: str) -> ReleaseBlock:
     """`own`: what the block itself says, and the flags do not."""
     if "rate" in own and "fixed_size" not in own:
         given = {k: v for k, v in given.items() if k not in ("fixed_size", "population")}
@@ -276,7 +276,7 @@ def _block(given: dict[str, Any], own: set[str], unit: str) -> Block:
             values[key] = parsed(p.flag, value, p.kind)
         elif "mechanism" not in own or key in own:
             raise SpecError(f"{_flag(key)} belongs to {_listed(key)}, not to {name or 'shuffled reports of any kind'}.")
-    block = Block(chosen, values, **sampling)
+    block = ReleaseBlock(chosen, values, **sampling)
     _check(block, unit)
     return block
 
@@ -286,7 +286,7 @@ def _listed(key: str) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _check(block: Block, unit: str) -> None:
+def _check(block: ReleaseBlock, unit: str) -> None:
     if block.rate is not None and block.fixed_size is not None:
         raise SpecError("give rate or fixed-size, not both: a step is sampled in one way.")
     if (block.fixed_size is None) != (block.population is None):

@@ -17,12 +17,12 @@ from sordino.cli.registry import COMMANDS, HELP, PATH, chosen, ledger_option, na
 from sordino.core.errors import RunError, SpecError
 from sordino.core.parts import PRIVATE, locate
 from sordino.core.rounding import up
+from sordino.ledger import home
+from sordino.ledger.account import ids
+from sordino.ledger.chain import COLUMNS, Entry
+from sordino.ledger.ledger import RELATIONS, UNITS, Budget, ChargeView, Ledger
 from sordino.privacy import trust
 from sordino.privacy.filters import THEORIES
-from sordino.runs import home
-from sordino.runs.chain import COLUMNS, Entry
-from sordino.runs.jobs import ids
-from sordino.runs.ledger import RELATIONS, UNITS, Budget, Ledger, View
 
 SHOWN = tuple(c for c in COLUMNS if c != "nonce")
 _file = click.argument("file", metavar="[LEDGER]", required=False, default=None, type=PATH)
@@ -81,7 +81,7 @@ def budget(
     book = Ledger(path)
     try:
         label = _label(book, data, kept)
-        view = View(unit, relation, str(trust.viewer(viewer))) if unit and relation and viewer else None
+        view = ChargeView(unit, relation, str(trust.viewer(viewer))) if unit and relation and viewer else None
         entry = book.set_budget(Budget(epsilon, delta, theory, view), label)
     finally:
         book.close()

@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from sordino.cli import catalogue
-from sordino.cli.catalogue import Mechanism, Param
+from sordino.cli.catalogue import MechanismEntry, Param
 from sordino.cli.epsilon import table
 from sordino.privacy.algebra import parts
 from sordino.privacy.events import Event
@@ -22,7 +22,7 @@ NORMS = {"1": "L1", "2": "L2", "math.inf": "L-infinity", "-infinity": "L-infinit
 WIDTH = 100
 
 
-def described(one: Mechanism) -> dict[str, Any]:
+def described(one: MechanismEntry) -> dict[str, Any]:
     knob = one.param(one.knob.name)
     return {
         "mechanism": one.name,
@@ -43,7 +43,7 @@ def _param(p: Param) -> dict[str, Any]:
     return {"flag": f"--{p.flag}", "type": p.kind.__name__, "required": p.required, "default": default, "help": p.text}
 
 
-def geometry(one: Mechanism) -> str:
+def geometry(one: MechanismEntry) -> str:
     """What its input is bounded in."""
     names = {p.name for p in one.params}
     if one.leaf is not None:
@@ -58,7 +58,7 @@ def geometry(one: Mechanism) -> str:
     return NORMS.get(found[1], "") if found is not None else ""
 
 
-def exact(one: Mechanism) -> bool:
+def exact(one: MechanismEntry) -> bool:
     """Whether no floating point lies between the random words and what is released: integers and categories."""
     report = hasattr(one.cls, "randomize") and not hasattr(one.cls, "density")
     integers = "int64" in inspect.getsource(one.cls) and "require" in inspect.getsource(one.cls)
@@ -78,7 +78,7 @@ def known(event: Event) -> list[str]:
     return [name for name, fact in facts.items() if fact is not None]
 
 
-def example(one: Mechanism) -> str:
+def example(one: MechanismEntry) -> str:
     given = " ".join(f"--{p.flag} {one.example()[p.name]:g}" for p in one.params if p.required and p.name != "delta")
     return " ".join(f"sordino epsilon --mechanism {one.name} {given} --delta 1e-5".split())
 

@@ -10,10 +10,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from sordino.contract import pricing
+from sordino.contract.method import Method, Plan
 from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
-from sordino.methods import pricing
-from sordino.methods.base import Method, Plan
 from sordino.privacy import price
 from sordino.privacy.samplers import Poisson
 from sordino.runs import legal, returned, spec, toml

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from sordino.runs import planner
-from sordino.runs.planner import Answer, Question, Setting
+from sordino.advice import planner
+from sordino.advice.planner import PlanQuestion, Recommendation, TrustSetting
 
 HEADS = ("protects", "from", "noise by", "method", "relation", "rounds", "noise mult.", "NSR round", "NSR run", "keeps")
 WORDS = {
@@ -34,7 +34,7 @@ WORDS = {
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(method: str | None, as_json: bool, **asked: Any) -> None:
     """Say before training what would work: unit, trust model, noise, rounds, accuracy."""
-    question = Question(**asked)
+    question = PlanQuestion(**asked)
     found = planner.answers(question, method)
     if as_json:
         click.echo(jsonlib.dumps(_as_json(question, found), indent=2, allow_nan=False))
@@ -42,7 +42,7 @@ def plan(method: str | None, as_json: bool, **asked: Any) -> None:
         _tell(question, found)
 
 
-def _as_json(question: Question, found: list[Answer]) -> dict[str, Any]:
+def _as_json(question: PlanQuestion, found: list[Recommendation]) -> dict[str, Any]:
     return {
         "question": asdict(question),
         "settings": [_row(a) for a in found],
@@ -52,7 +52,7 @@ def _as_json(question: Question, found: list[Answer]) -> dict[str, Any]:
     }
 
 
-def _row(a: Answer) -> dict[str, Any]:
+def _row(a: Recommendation) -> dict[str, Any]:
     s = a.setting
     return {
         "unit": s.unit,
@@ -85,7 +85,7 @@ def _measured() -> dict[str, Any]:
     }
 
 
-def _tell(question: Question, found: list[Answer]) -> None:
+def _tell(question: PlanQuestion, found: list[Recommendation]) -> None:
     rate = "" if question.client_rate == 1 else f", {question.client_rate:g} of them a round"
     click.echo(
         f"{question.clients:,} clients of {question.records:,} records{rate}; {question.parameters:,} parameters; "
@@ -100,7 +100,7 @@ def _tell(question: Question, found: list[Answer]) -> None:
         click.echo(sentence)
 
 
-def _cells(a: Answer) -> tuple[str, ...]:
+def _cells(a: Recommendation) -> tuple[str, ...]:
     s = a.setting
     head = (f"a {s.unit}", s.viewer, s.noise, s.methods[0] if s.methods else "(price only)")
     if a.guarantee is None:
@@ -110,7 +110,7 @@ def _cells(a: Answer) -> tuple[str, ...]:
     return (*head, a.guarantee.relation, str(a.rounds), *noise, f"{kept}: {a.verdict}")
 
 
-def _verdicts(question: Question, found: list[Answer]) -> list[str]:
+def _verdicts(question: PlanQuestion, found: list[Recommendation]) -> list[str]:
     """One sentence a setting: what it promises, whether it works, and what would."""
     works = [a for a in found if a.verdict == "works"]
     out = [_verdict(question, a, works) for a in found]
@@ -123,7 +123,7 @@ def _verdicts(question: Question, found: list[Answer]) -> list[str]:
     return out
 
 
-def _verdict(question: Question, a: Answer, works: list[Answer]) -> str:
+def _verdict(question: PlanQuestion, a: Recommendation, works: list[Recommendation]) -> str:
     name, budget = _name(a.setting), f"total epsilon = {question.epsilon:g}, delta = {question.delta:g}"
     if a.guarantee is None:
         return f"Not feasible: {name}, {budget}. {a.reason}"
@@ -138,7 +138,7 @@ def _verdict(question: Question, a: Answer, works: list[Answer]) -> str:
     return said + start + (", or ".join(options) or "nothing that was searched") + "."
 
 
-def _noise(a: Answer) -> float:
+def _noise(a: Recommendation) -> float:
     return math.inf if a.run_nsr is None else a.run_nsr
 
 
@@ -146,13 +146,13 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _name(setting: Setting) -> str:
+def _name(setting: TrustSetting) -> str:
     where = {"records": "noise inside the clients", "updates": "noise on every update"}.get(setting.where)
     where = where or ("secure sum" if setting.viewer == "server" else "noise by a trusted server")
     return f"a {setting.unit} against the {setting.viewer}, {where}"
 
 
-def _notes(question: Question, found: list[Answer]) -> list[str]:
+def _notes(question: PlanQuestion, found: list[Recommendation]) -> list[str]:
     facts = _measured()
     out = [
         "NSR: L2 norm of all noise in the averaged update, divided by the clip, its greatest length; of the run: that "

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.cli.events import Question
+from sordino.cli.events import EventQuestion
 from sordino.core.errors import RunError, SpecError, UnsupportedEvent
-from sordino.privacy import account
+from sordino.privacy import tightest
 from sordino.privacy.accountants import pld, rdp
 from sordino.privacy.algebra import gdp_mu_squared
 from sordino.privacy.events import Event
@@ -32,7 +32,7 @@ def ready(path: Path) -> None:
         raise RunError(f"cannot write {path}: there is no folder {path.parent}.")
 
 
-def draw(path: Path, asked: Question, epsilon: float | None, shown: str) -> None:
+def draw(path: Path, asked: EventQuestion, epsilon: float | None, shown: str) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -85,7 +85,7 @@ def _curve(event: Event, epsilon: float) -> tuple[Floats, Floats]:
 def _delta(event: Event, epsilon: float) -> float:
     """As account.delta, on a rougher grid: an upper bound that the eye cannot tell from the best."""
     if gdp_mu_squared(event) is not None:
-        return account.delta(event, epsilon)
+        return tightest.delta(event, epsilon)
     found = [1.0]
     with suppress(UnsupportedEvent):
         found.append(pld.delta(event, epsilon, pld.ROUGH))
@@ -101,7 +101,7 @@ def _trade_off(grid: Floats, deltas: Floats, alphas: Floats) -> Floats:
     return np.asarray(np.maximum(lines.max(axis=0), 0.0))
 
 
-def _title(asked: Question) -> str:
+def _title(asked: EventQuestion) -> str:
     keys = ("mechanism", "sampling", "clients", "shuffler")
     names = dict.fromkeys(
         ", ".join(f"clients {v}" if k == "clients" else v for k, v in b.words().items() if k in keys)

@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from sordino.contract import pricing
 from sordino.core.record import RoundRecord
 from sordino.core.rounding import up
-from sordino.methods import pricing
 from sordino.runs.describe import describe
 from sordino.runs.job import Job
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from sordino.core.errors import RunError, SpecError
-from sordino.runs import forget as forgetting
-from sordino.runs import home, spec, transfer
-from sordino.runs.ledger import Ledger
+from sordino.ledger import forget as forgetting
+from sordino.ledger import home, transfer
+from sordino.ledger.ledger import Ledger
+from sordino.runs import spec
 
 HELP = {"help_option_names": ["-h", "--help"]}
 PATH = click.Path(path_type=Path)

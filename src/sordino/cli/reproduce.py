@@ -12,9 +12,9 @@ import click
 
 from sordino.cli.compare import FLAGS, Board
 from sordino.core.errors import RunError, SpecError
-from sordino.experiments import curves, page, pictures
-from sordino.experiments import run as running
-from sordino.experiments.base import Experiment, Outcome
+from sordino.papers import curves, page, pictures
+from sordino.papers import run as running
+from sordino.papers.base import Experiment, Outcome
 from sordino.report import figures
 from sordino.runs.folder import RunFolder
 from sordino.runs.values import parse
@@ -78,7 +78,7 @@ def reproduce(
         folder = running.open_folder(Path(out), experiment, scale, trials)
         failures, stopped = _execute(folder, trials, jobs, minutes, board)
     results = running.outcomes(beside, trials)
-    how = page.How(_command(name, scale, own), scale, own, failures, len(trials))
+    how = page.Provenance(_command(name, scale, own), scale, own, failures, len(trials))
     for line in page.table(experiment, results):
         click.echo(line)
     if not trials and experiment.extra is not None:
@@ -136,7 +136,7 @@ def _overrides(texts: tuple[str, ...]) -> dict[str, Any]:
     return out
 
 
-def _write(where: Path, beside: Path, experiment: Experiment, results: Sequence[Outcome], how: page.How) -> str:
+def _write(where: Path, beside: Path, experiment: Experiment, results: Sequence[Outcome], how: page.Provenance) -> str:
     """Where the page is; beside the runs, where something better would be lost."""
     more = "" if where.resolve() == beside.resolve() else page.kept(where, experiment, len(results), how)
     told = f"Kept {page.files(where, experiment)[0]}, which has {more}. " if more else ""

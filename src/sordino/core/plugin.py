@@ -1,5 +1,7 @@
 """Plug-ins by file name: `load("methods", "dp-fedavg")` is the one class in methods/dp_fedavg.py.
 
+A plug-in is a file, or a folder, whose name does not begin with an underscore; `base.py` holds the interface.
+
 Whoever brings plug-ins of their own has two ways: a folder named by the environment variable SORDINO_PLUGINS (several,
 separated as in PATH) with files such as FOLDER/methods/my_method.py; or a package with entry points in the group
 `sordino.methods` (`sordino.algorithms`, ...), each naming a class. Neither may take the name of one of ours.
@@ -14,6 +16,7 @@ import sys
 import traceback
 import typing
 import warnings
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import entry_points
@@ -28,24 +31,18 @@ PREFIX = "sordino_plugins."  # of the modules that are made of files in these fo
 UNITS = ("record", "client", "user")  # whose data a method can protect
 READS = ("sums", "rows")  # what a method may need of the clients' rows
 VERBS = ("seal", "carry", "split", "cost")  # of a channel
-HELPERS = {
-    "base",
-    "local",
-    "optimizers",
-    "stragglers",
-    "augment",
-    "validate",
-    "losses",
-    "metrics",
-    "adapt",
-    "shapley",
-    "harmonizer",
-    "low_loss_path",
-    "outlets",
-    "plan",
-    "pricing",
-    "site",
-}  # modules that are not plug-ins
+_BASES: dict[str, type] = {}  # by kind: what plug-ins of someone else's derive from; its own module says so
+_RESERVED: set[str] = set()  # names that no option may have: the keys of every run
+
+
+def derive_from(kind: str, base: type) -> None:
+    """Say what class plug-ins of a kind must derive from."""
+    _BASES[kind] = base
+
+
+def reserve(names: Iterable[str]) -> None:
+    """Say which names no option of a plug-in may have."""
+    _RESERVED.update(names)
 
 
 def available(kind: str) -> list[str]:
@@ -71,7 +68,7 @@ def loadable(kind: str) -> list[str]:
 def _ours(kind: str) -> frozenset[str]:
     package = importlib.import_module(f"sordino.{kind}")
     names = (m.name for m in pkgutil.iter_modules(package.__path__))
-    return frozenset(n.replace("_", "-") for n in names if n not in HELPERS and not n.startswith("_"))
+    return frozenset(n.replace("_", "-") for n in names if n != "base" and not n.startswith("_"))
 
 
 def _files(kind: str) -> dict[str, Path]:
@@ -134,12 +131,12 @@ def _usable(kind: str, name: str, found: Any) -> Any:
     if kind not in ("methods", "algorithms"):
         return found
     # a dataclass whose fields are options with defaults
-    base = getattr(importlib.import_module(f"sordino.{kind}.base"), kind.removesuffix("s").title())
+    base = _BASES.get(kind, ())  # none: nobody has imported it, the plug-in neither
     if not isinstance(found, type) or not issubclass(found, base) or not dataclasses.is_dataclass(found):
-        raise SpecError(f"the plug-in {name} must be a frozen dataclass that derives from {base.__name__}.")
-    keys = {f.name for f in importlib.import_module("sordino.runs.spec").fields()}
+        what = kind.removesuffix("s").title()
+        raise SpecError(f"the plug-in {name} must be a frozen dataclass that derives from {what}.")
     for field in dataclasses.fields(found):
-        if field.name in keys:
+        if field.name in _RESERVED:
             raise SpecError(f"the plug-in {name} has an option {field.name!r}, which is a key of every run. Rename it.")
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise SpecError(f"the plug-in {name}: its option {field.name} needs a default.")
@@ -174,6 +171,26 @@ def _channel(name: str, found: Any) -> Any:
     except Exception as error:
         raise SpecError(f"the plug-in {name} cannot be made: {type(error).__name__}: {error}") from error
     return found
+
+
+def classes(kind: str) -> dict[str, Any]:
+    """Return all plug-ins of a kind by the names of their classes."""
+    return {found.__name__: found for found in (load(kind, name) for name in loadable(kind))}
+
+
+def name_of(kind: str, cls: type) -> str | None:
+    """Return the name of the plug-in whose class this is."""
+    return next((name for name in loadable(kind) if load(kind, name) is cls), None)
+
+
+def attribute(kind: str, name: str, homes: Mapping[str, str]) -> Any:
+    """Return a public name of a package of plug-ins: one that `homes` places, or the class of a plug-in."""
+    if name in homes:
+        module, _, found = homes[name].rpartition(".")
+        return getattr(importlib.import_module(module), found)
+    if name[:1].isupper() and name in (known := classes(kind)):
+        return known[name]
+    raise AttributeError(f"sordino.{kind.rpartition('.')[2]} has no {name!r}; dir() lists what there is.")
 
 
 def ours(kind: str, name: str) -> bool:

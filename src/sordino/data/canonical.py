@@ -5,7 +5,7 @@ four, since among many numbers one is always about to be rounded the other way),
 text, so that 1, "1" and "1.0" are one word. A table's rows have up to three forms: their cells by column name
 without the label (labels may be renamed), the same with it (another column may be the label next time), and, where
 all of a model's columns are numbers, their values in order of size, which is all that arrays and pictures have (columns
-may be flipped, and a table may come back as arrays). Forms are compared with forms of one kind; see runs/units.py.
+may be flipped, and a table may come back as arrays). Forms are compared with forms of one kind; see ledger/units.py.
 """
 
 from __future__ import annotations

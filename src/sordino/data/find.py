@@ -10,13 +10,13 @@ from pathlib import Path
 from sordino.core.errors import DataError
 from sordino.data.dataset import Dataset
 from sordino.data.download import fetch
-from sordino.data.sets.base import Layout, Source
+from sordino.data.sets.base import DatasetSource, FileLayout
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundFiles:
     where: str  # "data folder", "package" or "cache"
-    layout: Layout
+    layout: FileLayout
     paths: list[Path]
 
     @property
@@ -38,14 +38,14 @@ def folders(data_dir: str | None) -> list[tuple[str, Path]]:
     ]
 
 
-def locate(source: Source, data_dir: str | None = None) -> Found | None:
+def locate(source: DatasetSource, data_dir: str | None = None) -> FoundFiles | None:
     """The first folder that has all files of one layout, in their own sub-folder or flat."""
     for where, folder in folders(data_dir):
         for layout in source.layouts:
             paths = [_lies(folder, f.path, f.flat) for f in layout.files]
             there = [p for p in paths if p is not None]
             if len(there) == len(paths):
-                return Found(where, layout, there)
+                return FoundFiles(where, layout, there)
     return None
 
 
@@ -57,7 +57,7 @@ def _lies(folder: Path, name: str, flat: bool) -> Path | None:
         return None
 
 
-def obtain(source: Source, data_dir: str | None = None) -> Dataset:
+def obtain(source: DatasetSource, data_dir: str | None = None) -> Dataset:
     found = locate(source, data_dir)
     if found is not None:
         check_files(found)
@@ -71,7 +71,7 @@ def obtain(source: Source, data_dir: str | None = None) -> Dataset:
         raise
 
 
-def _read(name: str, found: Found) -> Dataset:
+def _read(name: str, found: FoundFiles) -> Dataset:
     try:
         return found.layout.read(found.paths)
     except DataError:
@@ -81,7 +81,7 @@ def _read(name: str, found: Found) -> Dataset:
         raise DataError(f"cannot read {name} from {found.paths[0]}: {reason}. Fetch it again.") from error
 
 
-def check_files(found: Found) -> None:
+def check_files(found: FoundFiles) -> None:
     for file, path in zip(found.layout.files, found.paths, strict=True):
         if file.sha256 is None:
             continue
@@ -97,7 +97,7 @@ def check_files(found: Found) -> None:
             )
 
 
-def download(source: Source, data_dir: str | None) -> Found:
+def download(source: DatasetSource, data_dir: str | None) -> FoundFiles:
     layout = next((one for one in source.layouts if one.downloads), None)
     if layout is None:
         raise DataError(f"{source.name} is not here and cannot be downloaded. {how(source, data_dir)}")
@@ -110,10 +110,10 @@ def download(source: Source, data_dir: str | None) -> Found:
             except DataError as error:
                 raise DataError(f"{source.name} is not here: {error} {how(source, data_dir)}") from error
         paths.append(path)
-    return Found("cache", layout, paths)
+    return FoundFiles("cache", layout, paths)
 
 
-def how(source: Source, data_dir: str | None = None) -> str:
+def how(source: DatasetSource, data_dir: str | None = None) -> str:
     """Which file to put into which folder."""
     layout = next((one for one in source.layouts if one.downloads), source.layouts[0])
     names = [Path(f.path).name for f in layout.files]

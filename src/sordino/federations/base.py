@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from sordino.contract.method import Method
+from sordino.contract.plan import Plan
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import Model, State
 from sordino.federations.facts import Facts
-from sordino.methods.base import Method
-from sordino.methods.plan import Plan
 
 
 @dataclass(frozen=True)

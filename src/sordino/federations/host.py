@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sordino.contract.method import Method
+from sordino.contract.plan import Plan
 from sordino.core import plugin
 from sordino.core.errors import RunError
 from sordino.core.message import Message, together
@@ -24,10 +26,8 @@ from sordino.core.types import Batch, Model, SampleLoss, State
 from sordino.federations import wire
 from sordino.federations.base import Work
 from sordino.federations.blocks import block_of
-from sordino.federations.simulator import Part, Simulator
+from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.store import Store
-from sordino.methods.base import Method
-from sordino.methods.plan import Plan
 
 CPU = torch.device("cpu")
 Rebuild = Callable[[nn.Module, SampleLoss, Batch], Model]  # a model of its module and loss, tried on one record
@@ -37,8 +37,8 @@ Rebuild = Callable[[nn.Module, SampleLoss, Batch], Model]  # a model of its modu
 class Share:
     """What a process is given once: the clients of its blocks."""
 
-    clients: Mapping[int, Part]  # by block
-    parts: Mapping[int, Mapping[str, Part]]  # by block and name: of the clients' data, that no round touches
+    clients: Mapping[int, ClientPart]  # by block
+    parts: Mapping[int, Mapping[str, ClientPart]]  # by block and name: of the clients' data, that no round touches
     blocks: int  # among all processes
     population: int
     rng: Stream | None  # None: the process draws a key of its own, which nobody else ever holds

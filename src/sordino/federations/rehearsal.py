@@ -13,7 +13,7 @@ A method that says its noise adds up in sums (`linear`) must send what its outle
 
 Everyone answers in time, the second round is the last one of the plan, and what clients keep is thrown away. What a
 rehearsal cannot see: a branch that made-up records never reach, and code that recognises a rehearsal. Uses, bounds,
-multipliers and totals are therefore checked in every real round as well (methods/outlets.py).
+multipliers and totals are therefore checked in every real round as well (contract/outlets.py).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.contract import pricing
+from sordino.contract.method import started
+from sordino.contract.outlets import received
 from sordino.core.errors import RunError, SordinoError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import Batch, State
 from sordino.core.variables import flat
 from sordino.federations.base import Work
-from sordino.federations.replay import Passage, Passages, Recorder, Records, affine, length, often, same
+from sordino.federations.replay import Passage, PassageRecorder, Passages, Records, affine, length, often, same
 from sordino.federations.simulator import answer
 from sordino.federations.store import Store
-from sordino.methods import pricing
-from sordino.methods.base import started
-from sordino.methods.outlets import received
 from sordino.privacy.release import Release
 
 SLACK = 1e-4  # of a bound: what adding up float32 numbers in another order may move
@@ -127,7 +127,7 @@ class Rehearsal:
         at_server: bool = True,
     ) -> tuple[Message, Passages]:
         """Play one phase with some records; return what was sent and what passed the outlets."""
-        recorder, rng = Recorder(self.name, earlier, at_server), self.rng.at("round", state.round).at("clients")
+        recorder, rng = PassageRecorder(self.name, earlier, at_server), self.rng.at("round", state.round).at("clients")
         data, ids, public = Records(batch), np.array(self.cast.ids), copy.deepcopy(state)
         with self._named():
             message = answer(self.work, self._stores[which], data, CPU, phase, state, ids, rng, recorder)

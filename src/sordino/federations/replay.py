@@ -50,7 +50,7 @@ class Passage:
 Passages = dict[tuple[str, int], list[Passage]]  # by outlet and client, in the order of use
 
 
-class Recorder:
+class PassageRecorder:
     """Keeps what passes the outlets in one phase and, given an earlier play of it, hands back what came out then."""
 
     def __init__(self, name: str, earlier: Passages | None = None, at_server: bool = True) -> None:

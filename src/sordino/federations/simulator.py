@@ -16,6 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.contract.method import Method
+from sordino.contract.outlets import Outlets, Witness
+from sordino.contract.plan import Plan
+from sordino.contract.pricing import check_weights, declared, setting
+from sordino.contract.site import ALGORITHM, Own, Site
 from sordino.core.errors import DataError, RunError
 from sordino.core.message import Message, together
 from sordino.core.rng import Ints, Stream
@@ -25,25 +30,20 @@ from sordino.federations.blocks import block_of, by_block
 from sordino.federations.facts import Facts
 from sordino.federations.heap import keep_freed_memory
 from sordino.federations.store import Store
-from sordino.methods.base import Method
-from sordino.methods.outlets import Outlets, Witness
-from sordino.methods.plan import Plan
-from sordino.methods.pricing import check_weights, declared, setting
-from sordino.methods.site import ALGORITHM, Own, Site
 
 COPIES = 6  # rows a training client holds at once: weights, gradient, noise, step, optimiser state
 SPENT = "spent"  # of the total that covers a run, what a client's outlets have metered
 LATE = "late "  # before the phase, and the name, of a field that is held back
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """Where clients' records come from."""
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch: ...
 
 
 @dataclass(frozen=True)
-class Part:
+class ClientPart:
     """A part of the clients' data, of some of the clients: those with these numbers, in order."""
 
     data: Clients
@@ -52,9 +52,9 @@ class Part:
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
         return self.data.fetch(self._places(ids).tolist(), device)
 
-    def only(self, ids: Ints) -> Part:
+    def only(self, ids: Ints) -> ClientPart:
         """Return some of these clients alone, with a copy of their records."""
-        return Part(self.data.subset(self._places(ids).tolist()), ids)
+        return ClientPart(self.data.subset(self._places(ids).tolist()), ids)
 
     def _places(self, ids: Sequence[int] | Ints) -> Ints:
         wanted = np.asarray(ids, dtype=np.int64)
@@ -68,12 +68,12 @@ class Simulator:
     def __init__(
         self,
         device: torch.device,
-        data: Clients | Part,
+        data: Clients | ClientPart,
         rng: Stream,  # from which the clients' streams of every round are derived
         memory_gb: float = 2.0,
         public: Stream | None = None,
         facts: Facts | None = None,
-        parts: Mapping[str, Part] | None = None,  # of the clients' data, that no round touches
+        parts: Mapping[str, ClientPart] | None = None,  # of the clients' data, that no round touches
         blocks: int = 1,
     ) -> None:
         self.device, self.data, self.rng, self.blocks = device, data, rng, blocks
@@ -83,7 +83,7 @@ class Simulator:
         self.public = public or Stream.research(0)  # deals clients their own probabilities to fail
         self.whose = "all clients"  # are here: what the file of the store says
         self._work: Work | None = None
-        self._by_block: dict[int, Part] = {}  # the data, where there are several blocks
+        self._by_block: dict[int, ClientPart] = {}  # the data, where there are several blocks
         if device.type == "cpu":
             keep_freed_memory()
         else:  # a seed must repeat a run bit for bit; cuDNN would otherwise pick kernels that add in any order
@@ -107,8 +107,8 @@ class Simulator:
         split = [everyone] if self.blocks <= 1 else list(by_part(everyone, work.plan.population, self.blocks).values())
         return together([answer(work, Store(), data, cpu, phase, state, data.ids, rng) for data in split])
 
-    def _everyone(self) -> Part:
-        return self.data if isinstance(self.data, Part) else Part(self.data, np.arange(self.data.count))
+    def _everyone(self) -> ClientPart:
+        return self.data if isinstance(self.data, ClientPart) else ClientPart(self.data, np.arange(self.data.count))
 
     def open(self, work: Work) -> None:
         self._work = work
@@ -170,7 +170,7 @@ class Simulator:
         ]
         return together(done)
 
-    def _data(self, chunk: Ints) -> Clients | Part:
+    def _data(self, chunk: Ints) -> Clients | ClientPart:
         """Return the data in which these clients are; last bits also depend on where in memory records lie."""
         if self.blocks <= 1 or not len(chunk):
             return self.data
@@ -193,7 +193,7 @@ class Simulator:
         return found
 
 
-def by_part(everyone: Part, population: int, blocks: int) -> dict[int, Part]:
+def by_part(everyone: ClientPart, population: int, blocks: int) -> dict[int, ClientPart]:
     """Return the data of each block that has any; parties beyond the population belong to the last block."""
     where = block_of(np.minimum(everyone.ids, population - 1), population, blocks)
     return {int(block): everyone.only(everyone.ids[where == block]) for block in np.unique(where)}
@@ -220,7 +220,7 @@ def fresh(method: Method, state: State, clients: int, plan: Plan) -> Own:
 def answer(
     work: Work,
     store: Store,
-    data: Source,
+    data: RecordSource,
     device: torch.device,
     phase: str,
     state: State,

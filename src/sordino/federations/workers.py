@@ -34,7 +34,7 @@ from sordino.federations.base import Work
 from sordino.federations.blocks import LEAST, members, number, owned
 from sordino.federations.facts import Facts
 from sordino.federations.host import Rebuild, Share, joined, serve
-from sordino.federations.simulator import Part, by_part
+from sordino.federations.simulator import ClientPart, by_part
 
 SLOW = ("torch._dynamo",)  # what torch imports when it is first used; where it was, processes need it too
 PATIENCE = 5.0  # seconds that a process has to end by itself
@@ -76,7 +76,7 @@ class Workers:
         public: Stream | None = None,
         blocks: int = LEAST,
         facts: Facts | None = None,
-        parts: Mapping[str, Part] | None = None,  # of the clients' data, that no round touches
+        parts: Mapping[str, ClientPart] | None = None,  # of the clients' data, that no round touches
     ) -> None:
         _refuse_inside()
         self.blocks = number(data.count, blocks)
@@ -167,7 +167,7 @@ class Workers:
 
     def _share(self, worker: int) -> bytes:
         population, blocks = self._data.count, owned(worker, self.count, self.blocks)
-        everyone = Part(self._data, np.arange(population))
+        everyone = ClientPart(self._data, np.arange(population))
         clients = {b: everyone.only(members(b, population, self.blocks)) for b in blocks}
         dealt = {name: by_part(part, population, self.blocks) for name, part in self._parts.items()}
         parts = {b: {name: found[b] for name, found in dealt.items() if b in found} for b in blocks}

@@ -1,5 +1,5 @@
 """Per-client sums of per-sample clipped gradients."""
 
-from sordino.gradients.engine import Gradients
+from sordino.gradients.engine import CohortGradients
 
-__all__ = ["Gradients"]
+__all__ = ["CohortGradients"]

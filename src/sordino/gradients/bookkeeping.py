@@ -16,12 +16,12 @@ from sordino.gradients.alone import alone
 from sordino.gradients.clipping import Clip
 from sordino.gradients.clone import Plan, patch, private
 from sordino.gradients.code import Code, check_losses
-from sordino.gradients.draw import Draw
-from sordino.gradients.layers import Layer
+from sordino.gradients.draw import Generators
+from sordino.gradients.layers.base import TapedLayer
 from sordino.gradients.scale import pick
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape
-from sordino.gradients.watch import Asked
+from sordino.gradients.watch import DecisionWatch
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Twin:
     """A patched copy of the model."""
 
     module: nn.Module
-    layers: list[Layer]
+    layers: list[TapedLayer]
     guard: AbstractContextManager[object]  # to run it in: see `code`
 
 
@@ -53,7 +53,7 @@ class BookKeeping:
         """One loss a sample [records], with the book open."""
         return self._forward(tape, x, lambda twin: self._predict(twin, x), lambda made: self._code.losses(made, y))
 
-    def together(self, tape: Tape, x: Tensor, y: Tensor, asked: Asked | None = None) -> Tensor:
+    def together(self, tape: Tape, x: Tensor, y: Tensor, asked: DecisionWatch | None = None) -> Tensor:
         """The same with code that is not known given the whole batch, for a look; asked watches the model."""
 
         def predict(twin: nn.Module) -> Tensor:
@@ -85,7 +85,7 @@ class BookKeeping:
     def again(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss of one sample, with everything that may change as it is at the start of every call."""
         out = weights.new_zeros(1, self._layout.dim)
-        tape = Tape(self._layout, weights, Split((1,)), None, Draw((0,)), out)
+        tape = Tape(self._layout, weights, Split((1,)), None, Generators((0,)), out)
         with self.twin(x.device).guard, torch.no_grad():
             return self.forward(tape, x.unsqueeze(0), y.unsqueeze(0))[0]
 
@@ -102,7 +102,7 @@ class BookKeeping:
         norm: int = 2,
     ) -> Tensor:
         """At most `limit` records at a time; every `width` records, weighted by share [records], are clipped as one."""
-        split, stacked, draw = Split(batch.sizes), weights.dim() == 2, Draw(seeds)
+        split, stacked, draw = Split(batch.sizes), weights.dim() == 2, Generators(seeds)
         out = weights.new_zeros(split.clients, self._layout.dim)
         for clients, records, sizes in split.chunks(limit, width):
             own = weights[clients] if stacked else weights
@@ -147,6 +147,6 @@ class BookKeeping:
         clients = weights.shape[0] if weights.dim() == 2 else 1
         split = Split((x.shape[0] // clients,) * clients, fused=weights.dim() == 2)
         out = weights.new_zeros(clients, self._layout.dim)
-        tape = Tape(self._layout, weights, split, clip, Draw(None), out, pure=True, width=width, scale=scale)
+        tape = Tape(self._layout, weights, split, clip, Generators(None), out, pure=True, width=width, scale=scale)
         self._run(tape, x, y, share)
         return out

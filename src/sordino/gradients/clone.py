@@ -19,10 +19,11 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from sordino.core.errors import ModelError
 from sordino.core.vector import Layout
 from sordino.gradients.alone import inside, lifted
-from sordino.gradients.layers import FREE, LAYERS, RANDOM, Layer
+from sordino.gradients.layers import FREE, LAYERS, RANDOM
+from sordino.gradients.layers.base import TapedLayer
 from sordino.gradients.tape import Unsupported
 
-Plan = dict[str, tuple[type[Layer], dict[str, str]]]  # module path -> (stand-in, {own name: slot})
+Plan = dict[str, tuple[type[TapedLayer], dict[str, str]]]  # module path -> (stand-in, {own name: slot})
 
 
 def refuse_batch_statistics(module: nn.Module) -> None:
@@ -86,7 +87,7 @@ def private(module: nn.Module, device: torch.device) -> nn.Module:
     return twin
 
 
-def patch(twin: nn.Module, chosen: Plan) -> list[Layer]:
+def patch(twin: nn.Module, chosen: Plan) -> list[TapedLayer]:
     """Let the stand-ins take over their modules' forward in a private copy."""
     layers = []
     parts = dict(twin.named_modules())
@@ -102,7 +103,7 @@ def patch(twin: nn.Module, chosen: Plan) -> list[Layer]:
     return layers
 
 
-def _call(layer: Layer) -> Callable[..., Any]:
+def _call(layer: TapedLayer) -> Callable[..., Any]:
     kind = type(layer.module).__name__
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,16 +9,16 @@ import torch
 from sordino.core.errors import SpecError
 
 
-class Draw:
+class Generators:
     """The generators of one call. No global state is read or moved."""
 
     def __init__(self, seeds: Sequence[int] | None, first: int = 0) -> None:
         self._seeds, self._first = seeds, first
         self._generators: dict[int, torch.Generator] = {}
 
-    def after(self, first: int) -> Draw:
+    def after(self, first: int) -> Generators:
         """The same generators, with clients counted from `first`."""
-        rest = Draw(self._seeds, first)
+        rest = Generators(self._seeds, first)
         rest._generators = self._generators
         return rest
 

@@ -34,8 +34,8 @@ from sordino.gradients.code import Code
 from sordino.gradients.memory import channels_last
 from sordino.gradients.padded import Padded, small
 from sordino.gradients.persample import ENTRIES, PerSample
-from sordino.gradients.plain import How, Plain
-from sordino.gradients.probe import RECOMPUTED, Seen, look
+from sordino.gradients.plain import PassSettings, Plain
+from sordino.gradients.probe import RECOMPUTED, FirstLook, look
 from sordino.gradients.scale import checked, pick
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Unsupported
@@ -53,7 +53,7 @@ class Call:
     weights: Tensor
     batch: Batch
     seeds: Sequence[int] | None
-    seen: Seen
+    seen: FirstLook
     width: int = 1  # so many records are clipped as one
     share: Tensor | None = None  # [records], what a record counts for
     scale: Tensor | None = None  # [dim] or [clients, dim], what gradients are divided by before their norm is taken
@@ -76,7 +76,7 @@ class Call:
         return min(limit, self.width * max(1, cost.KEPT["cpu" if self.cpu else "cuda"] // self.weights.shape[-1]))
 
 
-class Gradients:
+class CohortGradients:
     """Made once from a model, then called from as many threads as one likes; the model is never changed."""
 
     path: str  # "book-keeping" or "vmap"
@@ -91,7 +91,7 @@ class Gradients:
         self._slow, self._plain = PerSample(self._code, layout), Plain(self._code, layout)
         self._fast: BookKeeping | None = None
         self._lock = threading.Lock()
-        self._known: dict[tuple[object, ...], Seen] = {}  # by the shape of a sample
+        self._known: dict[tuple[object, ...], FirstLook] = {}  # by the shape of a sample
         self._random = self._absolute = False
         self._recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())  # cuDNN has kernels for it
         self.path, self.reason = "vmap", "asked for"
@@ -108,7 +108,7 @@ class Gradients:
                 self._retreat(str(error))
 
     @classmethod
-    def of(cls, module: nn.Module, loss: SampleLoss, layout: Layout, path: str = "auto") -> Gradients:
+    def of(cls, module: nn.Module, loss: SampleLoss, layout: Layout, path: str = "auto") -> CohortGradients:
         """path: "auto" takes book-keeping where it can; naming one insists on it."""
         return cls(module, loss, layout, path)
 
@@ -172,7 +172,7 @@ class Gradients:
         quick = bfloat16 or (call.cuda and self._recurrent) or cost.plain(call.seen.numbers, batch.sizes, call.cpu)
         if fit.usable and (not kept or quick):
             limit = cost.records(fit.numbers or call.seen.numbers, call.cpu)
-            how = How(fit.last, self._random and not kept, self._random, bfloat16, self.compiled)
+            how = PassSettings(fit.last, self._random and not kept, self._random, bfloat16, self.compiled)
             return self._plain.sums(call.weights, batch, call.seeds, limit, call.share, how)
         return self._route(call, None)
 
@@ -227,7 +227,7 @@ class Gradients:
             raise ModelError(f"no book can be kept: {reason}. Use path='auto' or 'vmap'.")
         self.path, self.reason = "vmap", reason
 
-    def _look(self, weights: Tensor, batch: Batch) -> Seen:
+    def _look(self, weights: Tensor, batch: Batch) -> FirstLook:
         """Once for every shape of a sample: see `probe`."""
         key = (*batch.x.shape[1:], batch.x.dtype, batch.x.device)
         if key not in self._known:
@@ -236,7 +236,7 @@ class Gradients:
                     self._known[key] = self._probe(weights[0] if weights.dim() == 2 else weights, batch)
         return self._known[key]
 
-    def _probe(self, weights: Tensor, batch: Batch) -> Seen:
+    def _probe(self, weights: Tensor, batch: Batch) -> FirstLook:
         seen = None
         if self._fast is not None and self.path == "book-keeping":
             try:
@@ -246,7 +246,7 @@ class Gradients:
         if seen is None:
             with Draws(weights.device) as draws, torch.no_grad():
                 self._slow.one(weights, batch.x[0], batch.y[0])
-            seen = Seen(False, 0, draws.seen)
+            seen = FirstLook(False, 0, draws.seen)
             try:  # a backward pass, too
                 self._slow.sums(weights, Batch(batch.x[:1], batch.y[:1], (1,)), None, (0,))
             except RuntimeError as error:

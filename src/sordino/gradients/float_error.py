@@ -59,7 +59,7 @@ class FloatError:
 
 
 @dataclass(frozen=True)
-class Sum:
+class SumShape:
     """How one parameter's gradients are added up: so many additions a record, and k of a guard (1: none is needed)."""
 
     tokens: int = 1
@@ -93,7 +93,7 @@ def float_error(
     if compiled:
         return FloatError(None, "a compiled step may compute what is summed again, in another order")
     try:
-        sums = [Sum()] if path == "vmap" else _sums(module, layout, sample, width, scaled)
+        sums = [SumShape()] if path == "vmap" else _sums(module, layout, sample, width, scaled)
     except Unsupported as error:
         return FloatError(None, str(error))
     # products and sums of a record's tokens, the factor, and adding the parts of a long batch
@@ -110,7 +110,7 @@ def float_error(
     return FloatError(factor, f"float32 moves a sum of {records} records by at most {factor:.2g} of the clip")
 
 
-def _sums(module: nn.Module, layout: Layout, sample: Tensor, width: int, scaled: bool) -> list[Sum]:
+def _sums(module: nn.Module, layout: Layout, sample: Tensor, width: int, scaled: bool) -> list[SumShape]:
     plan = clone.plan(module, layout)
     found, parts = [], dict(module.named_modules())
     seen = _Shapes(module, [path for path, (_, slots) in plan.items() if slots], sample)
@@ -119,8 +119,8 @@ def _sums(module: nn.Module, layout: Layout, sample: Tensor, width: int, scaled:
             shape = next(s.shape for s in layout.slots if s.name == slot)
             tokens, uses = width * seen.tokens[path], seen.uses[path]
             if tokens == 0 or name.startswith("bias") or issubclass(layer, norm.LayerNorm | norm.GroupNorm):
-                found.append(Sum())  # not used, or small and held
-            elif issubclass(layer, Linear | recurrent.Recurrent):
+                found.append(SumShape())  # not used, or small and held
+            elif issubclass(layer, Linear | recurrent.TapedRecurrent):
                 found.append(_product(slot, tokens, shape[1], shape[0], scaled))
             elif issubclass(layer, Conv):
                 found.append(_kernel(slot, parts[path], tokens, uses, shape, seen.patches[path], scaled))
@@ -131,16 +131,16 @@ def _sums(module: nn.Module, layout: Layout, sample: Tensor, width: int, scaled:
     return found
 
 
-def _product(slot: str, t: int, d: int, p: int, scaled: bool) -> Sum:
+def _product(slot: str, t: int, d: int, p: int, scaled: bool) -> SumShape:
     """A linear map: see `terms.Outer`."""
     way = cost.way(t, d, p)
     if t == 1 or scaled or way == "hold":
-        return Sum()
+        return SumShape()
     if way == "discard":
         raise Unsupported(
             f"the gradients of {slot} are formed for their norm and again for the sum, and {t} tokens may cancel"
         )
-    return Sum(t, _guard(d + p + t))
+    return SumShape(t, _guard(d + p + t))
 
 
 def _guard(operations: int) -> float:
@@ -148,21 +148,21 @@ def _guard(operations: int) -> float:
     return 0.99 * math.sqrt(UNIT * (operations + LOST))
 
 
-def _kernel(slot: str, part: Any, t: int, uses: int, shape: tuple[int, ...], patches: int, scaled: bool) -> Sum:
+def _kernel(slot: str, part: Any, t: int, uses: int, shape: tuple[int, ...], patches: int, scaled: bool) -> SumShape:
     """A convolution: see `layers.conv.Kernel`."""
     if part.groups > 1 or uses > 1 or scaled:
-        return Sum()  # held
+        return SumShape()  # held
     d, p = math.prod(shape[1:]), shape[0]
     if cost.way(t, d, p) == "ghost" and patches > cost.PATCHES:
         raise Unsupported(f"the gradients of {slot} are added up by PyTorch's kernel for convolutions")
     return _product(slot, t, d, p, scaled)
 
 
-def _table(t: int, d: int) -> Sum:
+def _table(t: int, d: int) -> SumShape:
     """An embedding: see `terms.Lookup`."""
     if t == 1 or t > cost.LOOKUP_GRAM:  # the latter are added up and held, row by row
-        return Sum()
-    return Sum(t, _guard(d + t))
+        return SumShape()
+    return SumShape(t, _guard(d + t))
 
 
 class _Shapes:

@@ -29,7 +29,7 @@ ODD = 0x9E3779B97F4A7C15  # SplitMix64's step: seeds that far apart do not meet
 
 
 @dataclass(frozen=True)
-class Part:
+class GroupedBatch:
     """Groups of one width, client after client."""
 
     batch: Batch
@@ -55,7 +55,7 @@ def shares(groups: Sequence[int], like: Tensor) -> Tensor:
     return torch.from_numpy(1 / np.repeat(lengths, lengths)).to(like.device, like.dtype)
 
 
-def parts(groups: Sequence[int], batch: Batch, like: Tensor) -> Iterator[Part]:
+def parts(groups: Sequence[int], batch: Batch, like: Tensor) -> Iterator[GroupedBatch]:
     """The groups by width, the narrowest first; an empty group adds nothing and is left out."""
     lengths: NDArray[np.int64] = np.asarray(groups, dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -69,10 +69,10 @@ def parts(groups: Sequence[int], batch: Batch, like: Tensor) -> Iterator[Part]:
         share = torch.from_numpy(np.where(alive, 1 / length, 0.0).reshape(-1)).to(like.device, like.dtype)
         sizes = tuple((np.bincount(owners[chosen], minlength=len(batch.sizes)) * width).tolist())
         if sum(sizes) == batch.x.shape[0] and alive.all():
-            yield Part(batch, width, share)
+            yield GroupedBatch(batch, width, share)
         else:
             index = torch.from_numpy((first + np.where(alive, place, 0)).reshape(-1)).to(batch.x.device)
-            yield Part(batch.pick(index, sizes), width, share)
+            yield GroupedBatch(batch.pick(index, sizes), width, share)
 
 
 def apart(seeds: Sequence[int] | None, steps: int) -> list[int] | None:

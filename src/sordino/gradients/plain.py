@@ -20,7 +20,7 @@ from sordino.core.vector import Layout
 from sordino.gradients.bookkeeping import Twin
 from sordino.gradients.clone import patch, private
 from sordino.gradients.code import Code, check_losses
-from sordino.gradients.draw import Draw
+from sordino.gradients.draw import Generators
 from sordino.gradients.graphed import Graphed, Job, Pass
 from sordino.gradients.layers import RANDOM
 from sordino.gradients.memory import channels_last
@@ -48,7 +48,7 @@ UNFIT = Fit(False)
 
 
 @dataclass(frozen=True)
-class How:
+class PassSettings:
     """How a pass is run."""
 
     last: bool = False  # images with their channels last in memory
@@ -85,10 +85,10 @@ class Plain:
         seeds: Sequence[int] | None,
         limit: int,
         share: Tensor | None,
-        how: How,
+        how: PassSettings,
     ) -> Tensor:
         """At most `limit` records at a time; share [records] weights them."""
-        split, draw = Split(batch.sizes), Draw(seeds)
+        split, draw = Split(batch.sizes), Generators(seeds)
         out = weights.new_zeros(split.clients, self._layout.dim)
         x = channels_last(batch.x) if how.last else batch.x
         recorded: list[Job] = []
@@ -107,18 +107,32 @@ class Plain:
             self._graphed.add(self._pass(how), how, recorded, limit, how.compiled)
         return out
 
-    def _pass(self, how: How) -> Pass:
-        return lambda weights, x, y, out: self._add(weights, x, y, out, Draw(None), None, how)
+    def _pass(self, how: PassSettings) -> Pass:
+        return lambda weights, x, y, out: self._add(weights, x, y, out, Generators(None), None, how)
 
     def _add(
-        self, weights: Tensor, x: Tensor, y: Tensor, out: Tensor, draw: Draw, share: Tensor | None, how: How
+        self,
+        weights: Tensor,
+        x: Tensor,
+        y: Tensor,
+        out: Tensor,
+        draw: Generators,
+        share: Tensor | None,
+        how: PassSettings,
     ) -> None:
         """Add the sum of the records' gradients, weighted by share, to out [dim]."""
         with self._twin(x.device).guard:
             self._backward(weights if self._code.known else weights.clone(), x, y, out, draw, share, how)
 
     def _backward(
-        self, weights: Tensor, x: Tensor, y: Tensor, out: Tensor, draw: Draw, share: Tensor | None, how: How
+        self,
+        weights: Tensor,
+        x: Tensor,
+        y: Tensor,
+        out: Tensor,
+        draw: Generators,
+        share: Tensor | None,
+        how: PassSettings,
     ) -> None:
         narrow = how.bfloat16 and self._narrow
         if narrow:

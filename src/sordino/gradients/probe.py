@@ -24,12 +24,12 @@ from sordino.core.errors import ModelError, SordinoError
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
 from sordino.gradients.bookkeeping import BookKeeping
-from sordino.gradients.draw import Draw
+from sordino.gradients.draw import Generators
 from sordino.gradients.memory import channels_last
 from sordino.gradients.plain import UNFIT, Fit
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape, Unsupported
-from sordino.gradients.watch import Asked, Calls, Draws
+from sordino.gradients.watch import Calls, DecisionWatch, Draws
 
 AMONG = 64  # records among which two are chosen
 OFF = 0.1  # of a usual start: how far from the given weights losses are compared
@@ -44,7 +44,7 @@ RECOMPUTED = (
 
 
 @dataclass(frozen=True)
-class Seen:
+class FirstLook:
     """What the look found."""
 
     last: bool  # images may be channels-last
@@ -53,7 +53,7 @@ class Seen:
     fit: Fit = UNFIT  # whether the model also runs as it is, for sums without a clip
 
 
-def look(book: BookKeeping, layout: Layout, weights: Tensor, batch: Batch) -> Seen:
+def look(book: BookKeeping, layout: Layout, weights: Tensor, batch: Batch) -> FirstLook:
     """Forward and backward with the book open; raises `Unsupported` if it cannot be kept."""
     x, y = _three(batch)
     if x.dim() == 4 and x.is_floating_point() and x.device.type == "cpu":
@@ -84,7 +84,7 @@ class _Look:
         self._book, self._layout, self._weights, self._x, self._y, self._last = book, layout, weights, x, y, last
         self._numbers, self._random = 0, False
 
-    def seen(self) -> Seen:
+    def seen(self) -> FirstLook:
         try:
             compared = self._compare(self._off())
         except (SordinoError, Unsupported):
@@ -94,7 +94,7 @@ class _Look:
         if not compared:
             self._compare(self._weights)
         self._backward()
-        return Seen(self._last, self._numbers, self._random)
+        return FirstLook(self._last, self._numbers, self._random)
 
     def _off(self) -> Tensor:
         noise = torch.randn(self._layout.dim, generator=torch.Generator().manual_seed(0)).to(self._weights)
@@ -128,7 +128,7 @@ class _Look:
 
     def _watched(self, weights: Tensor, *rows: int) -> Tensor:
         """Losses, with an eye on what the model does meanwhile, which takes its time."""
-        asked = Asked()
+        asked = DecisionWatch()
         with asked, Calls(asked), Draws(weights.device) as draws:
             losses = self._losses(weights, *rows, asked=asked)
         if draws.seen:
@@ -137,10 +137,10 @@ class _Look:
             raise Unsupported(asked.reason)
         return losses
 
-    def _losses(self, weights: Tensor, *rows: int, asked: Asked | None = None) -> Tensor:
+    def _losses(self, weights: Tensor, *rows: int, asked: DecisionWatch | None = None) -> Tensor:
         """Of these records, each a client of its own, so that each draws what it draws alone."""
         x, y, size = self._x[list(rows)], self._y[list(rows)], len(rows)
-        draw = Draw((0,) * size)
+        draw = Generators((0,) * size)
         tape = Tape(self._layout, weights, Split((1,) * size), None, draw, weights.new_zeros(1, self._layout.dim))
         with self._book.twin(x.device).guard, torch.no_grad():
             losses = self._book.together(tape, channels_last(x) if self._last else x, y, asked)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sordino.core.vector import Layout
 from sordino.gradients.clipping import Clip, factors_l1, layered, shrink
-from sordino.gradients.draw import Draw
+from sordino.gradients.draw import Generators
 from sordino.gradients.scale import Scale
 from sordino.gradients.split import Split
 from sordino.gradients.terms import Term
@@ -45,7 +45,7 @@ class Tape:
         weights: Tensor,
         split: Split,
         clip: Clip | None,
-        draw: Draw,
+        draw: Generators,
         out: Tensor,
         pure: bool = False,
         width: int = 1,

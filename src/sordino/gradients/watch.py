@@ -49,7 +49,7 @@ class Draws(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Asked(TorchDispatchMode):
+class DecisionWatch(TorchDispatchMode):
     """Notices whether a number is asked for that was computed from a model's inputs: it may decide what comes next.
 
     What has one of them among its inputs, or what was computed from one, is marked by its memory, which is kept until
@@ -98,7 +98,7 @@ def _memory(value: Any) -> int | None:
 class Calls(TorchFunctionMode):
     """Tells `Asked` of what goes through no operation, and of operations that ask for nothing but a check."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: DecisionWatch) -> None:
         super().__init__()
         self._asked = asked
 

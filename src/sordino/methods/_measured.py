@@ -10,12 +10,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from sordino.contract.method import Plan
 from sordino.core.errors import SpecError
 from sordino.core.types import Batch, Model, Rows
-from sordino.methods.base import Plan
 from sordino.privacy.calibrate import noise_multiplier
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Composed, Event, Gaussian, Repeated, Sampled
+from sordino.privacy.events import Composed, Event, GaussianEvent, Repeated, Sampled
 
 NUMBERS = 2**24  # of single gradients that are held at once
 
@@ -79,7 +79,7 @@ def sigma(plan: Plan, factor: Callable[[int], float] = lambda t: 1.0) -> float:
 @lru_cache(maxsize=64)
 def _least(epsilon: float, delta: float, rate: float, steps: int, factors: tuple[float, ...]) -> float:
     def run(z: float) -> Event:
-        each = [Gaussian(z * f) for f in factors]
+        each = [GaussianEvent(z * f) for f in factors]
         return Composed(tuple(Repeated(g if rate >= 1 else Sampled(g, rate), steps) for g in each))
 
     return noise_multiplier(run, epsilon, delta)

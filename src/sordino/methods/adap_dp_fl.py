@@ -30,14 +30,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from sordino.contract import clipped_steps
+from sordino.contract import local_sgd as training
+from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.types import Batch, Rows, State
 from sordino.core.vector import Layout
-from sordino.methods import _steps
-from sordino.methods import local as training
-from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import GRADIENTS
@@ -48,7 +48,7 @@ LEAST_ROUND = 0.5  # of a usual round's price: with less than that left, another
 
 
 @dataclass(frozen=True)
-class Adapted:
+class AdaptationState:
     """What the server knows beside the model; all of it follows from what was released."""
 
     clip: float  # of the coming round
@@ -117,7 +117,7 @@ class AdapDpFl(Method):
 
     def paid(self, state: State, plan: Plan) -> Tensor:
         """Return what each round has cost, in squared GDP levels; at most, where the state knows nothing of it."""
-        now: Adapted = state.method
+        now: AdaptationState = state.method
         costs, z = now.paid.clone(), now.noise
         for lost in (costs[: state.round] == 0).nonzero()[:, 0].tolist():
             costs[lost] = self.worth(plan) / z**2
@@ -131,20 +131,20 @@ class AdapDpFl(Method):
     def z_now(self, state: State, plan: Plan) -> float:
         """Return the noise multiplier of the round that begins with this state: what is left must pay for it."""
         left = max(self.left(state, plan), 1e-12 * plan.z**-2) * (1 - 1e-9)
-        now: Adapted = state.method
+        now: AdaptationState = state.method
         return max(now.noise, math.sqrt(self.worth(plan) / left))
 
     def over(self, state: State, plan: Plan) -> bool:
-        now: Adapted = state.method
+        now: AdaptationState = state.method
         return self.left(state, plan) < LEAST_ROUND * self.worth(plan) / now.noise**2
 
     def _first(self, plan: Plan) -> float:
         """Return z_1."""
         return plan.z * math.sqrt(self.worth(plan) * plan.participations / self.start)
 
-    def variables(self, state: State, layout: Layout, plan: Plan) -> Adapted:
+    def variables(self, state: State, layout: Layout, plan: Plan) -> AdaptationState:
         first, paid = self._first(plan), torch.zeros(plan.rounds, dtype=torch.float64)
-        return Adapted(float(self.clip), first, math.inf, 0.0, paid, float(self.clip), first)
+        return AdaptationState(float(self.clip), first, math.inf, 0.0, paid, float(self.clip), first)
 
     # --- the round
 
@@ -159,7 +159,7 @@ class AdapDpFl(Method):
         gradients, outlet, bound = site.model.gradients, site.out["gradient"], state.method.clip
         std, squares = self.z_now(state, site.plan) * bound, list[Tensor]()
 
-        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: clipped_steps.Groups) -> Bounded:
             return Bounded(gradients.sums(weights, batch, bound, seeds=seeds, groups=groups), bound)
 
         def let_out(sums: Bounded) -> Rows:
@@ -167,13 +167,13 @@ class AdapDpFl(Method):
             squares.append(noisy.double().square().sum(dim=1) - noisy.shape[1] * std**2)  # less what the noise adds
             return noisy
 
-        rows, mine = _steps.steps(state, site, clipped, let_out)
+        rows, mine = clipped_steps.steps(state, site, clipped, let_out)
         sizes = torch.tensor(site.data.sizes, device=rows.device, dtype=torch.float64)
         square = torch.stack(squares).mean(dim=0) / sizes.clamp_min(1) ** 2
         fields = {"update": rows, "square": square[:, None].to(rows.dtype)}
         if not site.plan.server_data:
-            fields["loss"] = _steps.noisy_losses(state, site, site.out["loss"], self.loss_bound)
-        return Message(fields, _steps.weights(site, rows)), site.kept(mine)
+            fields["loss"] = clipped_steps.noisy_losses(state, site, site.out["loss"], self.loss_bound)
+        return Message(fields, clipped_steps.weights(site, rows)), site.kept(mine)
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
         paid, z = self.paid(state, plan), self.z_now(state, plan)
@@ -188,7 +188,7 @@ class AdapDpFl(Method):
             adapted = self._next(adapted, _sum(seen, "square") / weight, loss)
         return replace(super().merge(state, seen, plan), method=adapted)
 
-    def _next(self, now: Adapted, square: float, loss: float) -> Adapted:
+    def _next(self, now: AdaptationState, square: float, loss: float) -> AdaptationState:
         """Return clip and noise of the next round, by what was released in this one."""
         falls = now.falls + 1 if loss < now.loss < math.inf else 0.0
         factor = self.noise_step if falls >= self.patience else 1.0

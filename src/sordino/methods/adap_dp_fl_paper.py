@@ -26,18 +26,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.contract import clipped_steps
+from sordino.contract import local_sgd as training
+from sordino.contract.method import Claim, Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.errors import BudgetError
 from sordino.core.message import Message
 from sordino.core.types import Batch, Model, Rows, State
 from sordino.core.vector import Layout
-from sordino.methods import _steps
-from sordino.methods import local as training
-from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
 from sordino.privacy.accountants import rdp
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Event, Repeated, Sampled
-from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.events import Event, GaussianEvent, Repeated, Sampled
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Unproven
 
@@ -48,7 +47,7 @@ RECORDS = 500  # whose gradients are looked at together
 
 
 @dataclass(frozen=True)
-class Adapted:
+class PrintedAdaptationState:
     """What the server knows beside the model."""
 
     noise: float  # sigma_t of the coming round,
@@ -75,7 +74,7 @@ class AdapDpFlPaper(Method):
 
     def __post_init__(self) -> None:
         check.positive(clip=self.clip)
-        check.one_of(_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
+        check.one_of(clipped_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
         check.one_of(("exact", "noisy"), reading=self.reading)
         check.positive(clip_factor=self.clip_factor)
         check.below_one(noise_step=self.noise_step)
@@ -118,9 +117,9 @@ class AdapDpFlPaper(Method):
 
     # --- the round
 
-    def variables(self, state: State, layout: Layout, plan: Plan) -> Adapted:
+    def variables(self, state: State, layout: Layout, plan: Plan) -> PrintedAdaptationState:
         first = self._first(plan)
-        return Adapted(first, first, math.inf, 0.0, torch.zeros(len(rdp.ORDERS), dtype=torch.float64))
+        return PrintedAdaptationState(first, first, math.inf, 0.0, torch.zeros(len(rdp.ORDERS), dtype=torch.float64))
 
     def keeps(self, state: State, clients: int, plan: Plan) -> Own:
         """Every client keeps its own clip."""
@@ -131,7 +130,7 @@ class AdapDpFlPaper(Method):
         gradients, outlet, clips = site.model.gradients, site.out["gradient"], site.own["clip"]
         scale, norms = clips.expand(-1, site.model.layout.dim).contiguous(), list[Tensor]()
 
-        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: clipped_steps.Groups) -> Bounded:
             return Bounded(gradients.sums(weights, batch, 1.0, seeds=seeds, groups=groups, scale=scale), 1.0)
 
         def let_out(sums: Bounded) -> Rows:
@@ -139,11 +138,11 @@ class AdapDpFlPaper(Method):
             norms.append(noisy.norm(dim=1))
             return noisy
 
-        rows, mine = _steps.steps(state, site, clipped, let_out, self.batch_sampling)
+        rows, mine = clipped_steps.steps(state, site, clipped, let_out, self.batch_sampling)
         lengths = self._norms(state, site) if self.reading == "exact" else self._noisy_norms(norms, site)
         after = torch.nan_to_num(self.clip_factor * lengths, nan=LEAST, posinf=1e6).clamp(LEAST, 1e6)
         loss = torch.nan_to_num(training.mean_losses(state, site.data, site.model), posinf=1e6)
-        message = Message({"update": rows, "loss": loss}, _steps.weights(site, rows))
+        message = Message({"update": rows, "loss": loss}, clipped_steps.weights(site, rows))
         return message, site.kept(mine, clip=after.to(clips.dtype))
 
     def _norms(self, state: State, site: Site) -> Tensor:

@@ -21,13 +21,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from sordino.contract import clipped_steps
+from sordino.contract.method import Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.message import Message
 from sordino.core.types import Batch, State
 from sordino.core.vector import Layout
-from sordino.methods import _scales, _steps
+from sordino.methods import _scales
 from sordino.methods._scales import History, Scales
-from sordino.methods.base import Own, Plan, Release, Site
 from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
@@ -56,7 +57,7 @@ class AdaptiveNoise(DpSgd):
         return Scales(self.clip, self.memory, self.floor, self.warm)
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        return _steps.releases(plan, Gaussian(plan.z), 1.0, self.batch_sampling, terms=None)  # over the scales
+        return clipped_steps.releases(plan, Gaussian(plan.z), 1.0, self.batch_sampling, terms=None)  # over the scales
 
     def variables(self, state: State, layout: Layout, plan: Plan) -> History:
         return self.scales.start(state)
@@ -64,14 +65,14 @@ class AdaptiveNoise(DpSgd):
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         s, model = self.scales.of(state), site.model
 
-        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: clipped_steps.Groups) -> Bounded:
             sums = model.gradients.sums(weights, batch, 1.0, seeds=seeds, groups=groups, scale=s)
             return Bounded(sums / s, 1.0)
 
-        rows, mine = _steps.steps(
+        rows, mine = clipped_steps.steps(
             state, site, clipped, lambda sums: s * site.out["gradient"](sums), self.batch_sampling
         )
-        return Message({"update": rows}, _steps.weights(site, rows)), site.kept(mine)
+        return Message({"update": rows}, clipped_steps.weights(site, rows)), site.kept(mine)
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
         answers = plan.expected_answers(state.round)

@@ -11,13 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from sordino.contract import local_sgd
+from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.message import Message
 from sordino.core.types import State
 from sordino.core.vector import Layout
-from sordino.methods import _scales, local
+from sordino.methods import _scales
 from sordino.methods._scales import History, Scales
-from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.mechanisms.gaussian import Gaussian
 
 __all__ = ["AdaptiveNoiseClient"]
@@ -51,7 +52,7 @@ class AdaptiveNoiseClient(Method):
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         s = self.scales.of(state)
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         return Message({"update": s * site.out["update"](update / s)}), site.kept(mine)
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:

@@ -30,15 +30,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sordino.algorithms.optimizers import Optimizer
+from sordino.contract import local_sgd
+from sordino.contract.method import Claim, Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
+from sordino.core.optimizers import Optimizer
 from sordino.core.rng import RowStream
 from sordino.core.types import Batch, Rows, State
 from sordino.core.vector import Layout
-from sordino.methods import local
-from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
 from sordino.methods.none import by_records
 from sordino.privacy import claims
 from sordino.privacy.mechanisms.gaussian import Gaussian
@@ -122,7 +122,7 @@ class AdaptiveNoisePaper(Method):
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         data, plan = site.data, site.plan
         foreseen, counts = self._watch(state, data, plan, site.rng)
-        rows, mine = local.sgd(state, site, after=foreseen.after)
+        rows, mine = local_sgd.sgd(state, site, after=foreseen.after)
         taken = site.own["participations"] + 1
         q = 0.5 * self.beta * foreseen.weights.abs()
         truncated = torch.minimum(torch.maximum(rows, -q), q)  # of the weights to w_0 +- q

@@ -16,11 +16,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from sordino.contract import clipped_steps
+from sordino.contract.method import Claim, Own, Plan, Release, Site
 from sordino.core.message import Message
 from sordino.core.types import Batch, Model, Rows, State
-from sordino.methods import _steps
 from sordino.methods._measured import Measured, of_clients, require_plain, sigma, sums_and_norms
-from sordino.methods.base import Claim, Own, Plan, Release, Site
 from sordino.methods.dp_dyns import ENDS_AT, check_decay, decayed
 from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy.clip import Bounded
@@ -63,7 +63,7 @@ class DpDynsPaper(DpSgd):
         return WHY_NOT
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        return _steps.releases(plan, Unproven(self.why_not(), Gaussian(1.0)), 1.0, self.batch_sampling)
+        return clipped_steps.releases(plan, Unproven(self.why_not(), Gaussian(1.0)), 1.0, self.batch_sampling)
 
     def measured(self, weights: Tensor, batch: Batch, model: Model, seeds: list[int]) -> Measured:
         """Return the clipped sums, and S."""
@@ -77,14 +77,14 @@ class DpDynsPaper(DpSgd):
             spread = sums.spread if isinstance(sums, Measured) else sums.value.new_ones(len(sums.value), 1)
             return site.out["gradient"](sums, multiplier=level * spread)
 
-        rows, mine = _steps.steps(
+        rows, mine = clipped_steps.steps(
             state,
             site,
             lambda weights, batch, seeds, groups: self.measured(weights, batch, site.model, seeds),
             let_out,
             self.batch_sampling,
         )
-        return Message({"update": rows}, _steps.weights(site, rows)), site.kept(mine)
+        return Message({"update": rows}, clipped_steps.weights(site, rows)), site.kept(mine)
 
     def claim(self, plan: Plan) -> Claim:
         return Claim(plan.epsilon, plan.delta, "Wei and Liu (2021)", WHY_NOT)

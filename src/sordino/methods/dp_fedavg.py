@@ -18,13 +18,13 @@ from typing import Any, ClassVar
 
 import torch
 
+from sordino.contract import local_sgd
+from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.types import Rows, State
 from sordino.core.vector import Layout
-from sordino.methods import local
-from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
 
@@ -32,7 +32,7 @@ __all__ = ["DpFedAvg"]
 
 
 @dataclass(frozen=True)
-class Clip:
+class ClipState:
     """What the server knows beside the model: the bound of the coming round."""
 
     clip: float
@@ -64,12 +64,12 @@ class DpFedAvg(Method):
         count = Gaussian(2 * self._count_noise(plan))  # of values of +-1/2
         return update, Release("within", count, unit, 0.5, where="server", terms=1, key="merge/count")
 
-    def variables(self, state: State, layout: Layout, plan: Plan) -> Clip:
+    def variables(self, state: State, layout: Layout, plan: Plan) -> ClipState:
         self._update_noise(plan)  # refuse a count that eats the whole budget before the first round
-        return Clip(float(self.clip))
+        return ClipState(float(self.clip))
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         return self.message(update, state, site), site.kept(mine)
 
     def message(self, update: Rows, state: State, site: Site) -> Message:
@@ -91,7 +91,7 @@ class DpFedAvg(Method):
         # the bound moves geometrically by the noisy share of unclipped updates (Andrew et al., Section 2)
         share = 0.5 + float(seen["within"][0, 0]) / answers
         factor = math.exp(-self.clip_lr * (min(max(share, 0.0), 1.0) - self.quantile))
-        return replace(after, method=Clip(state.method.clip * factor))
+        return replace(after, method=ClipState(state.method.clip * factor))
 
     def noise(self, state: State, plan: Plan) -> float | None:
         """The server's noise, as if every client had brought its part of it."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sordino.algorithms.base import Gradient
+from sordino.contract import local_sgd
+from sordino.contract.method import Own, Site
 from sordino.core import check
 from sordino.core.message import Message
 from sordino.core.types import Batch, Rows, State
-from sordino.methods import local
-from sordino.methods.base import Own, Site
 from sordino.methods.dp_fedavg import DpFedAvg
 
 __all__ = ["DpFedSam"]
@@ -34,8 +34,8 @@ class DpFedSam(DpFedAvg):
         check.non_negative(radius=self.radius)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        plain = local.exact(site.model, site.plan.now(state), site.rng)
-        update, mine = local.sgd(state, site, gradient=uphill(plain, self.radius))
+        plain = local_sgd.exact(site.model, site.plan.now(state), site.rng)
+        update, mine = local_sgd.sgd(state, site, gradient=uphill(plain, self.radius))
         return self.message(update, state, site), site.kept(mine)
 
 

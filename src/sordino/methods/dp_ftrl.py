@@ -28,12 +28,12 @@ import numpy as np
 import torch
 from scipy.signal import lfilter
 
+from sordino.contract import local_sgd
+from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.types import State
-from sordino.methods import local
-from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.mechanisms.banded import Banded
 from sordino.privacy.mechanisms.tree import Tree, nodes
 
@@ -90,10 +90,10 @@ class DpFtrl(Method):
         """Only those whose turn it is train; the others send and keep what they would without having been asked."""
         turn = torch.from_numpy(site.rng.ids % self.turns == state.round % self.turns).to(site.data.x.device)
         if bool(turn.all()):
-            update, mine = local.sgd(state, site)
+            update, mine = local_sgd.sgd(state, site)
         else:
             theirs = turn.repeat_interleave(torch.tensor(site.data.sizes, device=turn.device))
-            update, mine = local.sgd(state, replace(site, data=site.data.where(theirs)))
+            update, mine = local_sgd.sgd(state, replace(site, data=site.data.where(theirs)))
             update, mine = torch.where(turn[:, None], update, 0.0), torch.where(turn[:, None], mine, site.mine)
         return Message({"update": site.out["update"](update)}), site.kept(mine)
 

@@ -26,13 +26,13 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from sordino.contract import clipped_steps
+from sordino.contract import local_sgd as training
+from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.types import Batch, Model, State
-from sordino.methods import _steps
-from sordino.methods import local as training
-from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import GRADIENTS, Mechanism
@@ -47,14 +47,14 @@ def constant(round: int, rounds: int) -> float:
     return 1.0
 
 
-class Clip(Protocol):
+class ClipRule(Protocol):
     """Clips every record's gradient; `factor` is that of the round."""
 
     def bound(self, layers: int, factor: float) -> float:
         """Return how far one record moves the clipped sum of a model with so many layers."""
 
     def sums(
-        self, weights: Tensor, batch: Batch, model: Model, factor: float, seeds: list[int], groups: _steps.Groups
+        self, weights: Tensor, batch: Batch, model: Model, factor: float, seeds: list[int], groups: clipped_steps.Groups
     ) -> Bounded:
         """Return each client's sum of clipped gradients."""
 
@@ -69,7 +69,7 @@ class Whole:
         return self.clip * factor
 
     def sums(
-        self, weights: Tensor, batch: Batch, model: Model, factor: float, seeds: list[int], groups: _steps.Groups
+        self, weights: Tensor, batch: Batch, model: Model, factor: float, seeds: list[int], groups: clipped_steps.Groups
     ) -> Bounded:
         bound = self.clip * factor
         return Bounded(model.gradients.sums(weights, batch, bound, seeds=seeds, groups=groups), bound)
@@ -85,7 +85,7 @@ class ByLayer:
         return math.hypot(*[self.clip * factor] * layers)
 
     def sums(
-        self, weights: Tensor, batch: Batch, model: Model, factor: float, seeds: list[int], groups: _steps.Groups
+        self, weights: Tensor, batch: Batch, model: Model, factor: float, seeds: list[int], groups: clipped_steps.Groups
     ) -> Bounded:
         bounds = [self.clip * factor] * len(model.layout.layers())
         sums = model.gradients.sums(weights, batch, None, seeds=seeds, groups=groups, layers=bounds)
@@ -96,7 +96,7 @@ class ByLayer:
 class Recipe:
     """DP-SGD by its parts."""
 
-    clip: Clip
+    clip: ClipRule
     noise: Callable[[float], Mechanism] = Gaussian  # noise multiplier -> mechanism
     noise_schedule: Schedule = constant  # of the noise multiplier, over the rounds
     clip_schedule: Schedule = constant  # of the clip
@@ -114,7 +114,7 @@ class DpSgd(Method):
 
     def __post_init__(self) -> None:
         check.positive(clip=self.clip)
-        check.one_of(_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
+        check.one_of(clipped_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
 
     def recipe(self) -> Recipe:
         """Return what it is made of; presets return another."""
@@ -130,7 +130,7 @@ class DpSgd(Method):
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         recipe = self.recipe()
         noise, terms = recipe.noise(self._level(plan, round)), GRADIENTS if isinstance(recipe.clip, Whole) else None
-        found = _steps.releases(plan, noise, self._bound(plan, round), self.batch_sampling, terms=terms)
+        found = clipped_steps.releases(plan, noise, self._bound(plan, round), self.batch_sampling, terms=terms)
         return tuple(replace(r, additive=True) for r in found) if self.linear(plan) else found
 
     def linear(self, plan: Plan) -> bool:
@@ -167,14 +167,14 @@ class DpSgd(Method):
         recipe, model = self.recipe(), site.model
         factor = recipe.clip_schedule(state.round, site.plan.rounds)
 
-        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: clipped_steps.Groups) -> Bounded:
             return recipe.clip.sums(weights, batch, model, factor, seeds, groups)
 
         if self.linear(site.plan):
-            sums = _steps.clipped_sums(state.params, site, clipped, self.batch_sampling)
+            sums = clipped_steps.clipped_sums(state.params, site, clipped, self.batch_sampling)
             return Message({"gradient": site.out["gradient"](sums)}), site.own
-        rows, mine = _steps.steps(state, site, clipped, site.out["gradient"], self.batch_sampling)
-        return Message({"update": rows}, _steps.weights(site, rows)), site.kept(mine)
+        rows, mine = clipped_steps.steps(state, site, clipped, site.out["gradient"], self.batch_sampling)
+        return Message({"update": rows}, clipped_steps.weights(site, rows)), site.kept(mine)
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
         """Hand the mean of the updates to the algorithm; where sums of gradients came, the update that they make."""

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sordino.contract.method import Claim, Plan
 from sordino.core import check
 from sordino.core.types import Batch, Model
 from sordino.methods._measured import Measured, of_clients, sums_and_norms
-from sordino.methods.base import Claim, Plan
 from sordino.methods.dp_dyns_paper import DpDynsPaper
 
 __all__ = ["FedAlphaCdpPaper"]

@@ -19,9 +19,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from sordino.contract.method import Claim, Plan, Release
 from sordino.core.types import State
 from sordino.methods._measured import sigma
-from sordino.methods.base import Claim, Plan, Release
 from sordino.methods.fed_cdp import FedCdp
 
 __all__ = ["FedCdpPaper"]

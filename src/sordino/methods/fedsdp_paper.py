@@ -37,15 +37,15 @@ from torch import Tensor
 from torch.func import functional_call
 
 from sordino.algorithms.base import Gradient
+from sordino.contract import local_sgd as training
+from sordino.contract.method import Claim, Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.message import Message
 from sordino.core.rng import Floats, Stream
 from sordino.core.types import Batch, Model, Rows, State
 from sordino.core.vector import Layout
-from sordino.methods import local as training
-from sordino.methods import shapley
-from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
-from sordino.methods.fedsdp import known, require_groups
+from sordino.methods.fedsdp import shapley
+from sordino.methods.fedsdp.method import known, require_groups
 from sordino.methods.nbafl_paper import CLIPS, clip_weights
 from sordino.methods.none import by_records
 from sordino.privacy.claims import fedsdp_std

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from sordino.contract.method import Plan
 from sordino.core import check
 from sordino.core.errors import SpecError
-from sordino.methods.base import Plan
 from sordino.methods.dp_sgd import DpSgd, Recipe, Whole
 
 __all__ = ["GeoDP"]

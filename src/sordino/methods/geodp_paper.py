@@ -21,8 +21,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from sordino.contract.method import Claim, Plan
 from sordino.core import check
-from sordino.methods.base import Claim, Plan
 from sordino.methods.geodp import require_ratio
 from sordino.methods.nbafl_paper import WHY_NOT, NbAFLPaper
 from sordino.privacy import claims

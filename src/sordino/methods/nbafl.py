@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sordino.contract import local_sgd
+from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.message import Message
 from sordino.core.types import State
-from sordino.methods import local
-from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.mechanisms.gaussian import Gaussian
 
 __all__ = ["NbAFL"]
@@ -49,7 +49,7 @@ class NbAFL(Method):
         return True
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         return Message({"update": site.out["update"](update)}), site.kept(mine)
 
     def noise(self, state: State, plan: Plan) -> float | None:

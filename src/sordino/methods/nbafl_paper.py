@@ -34,11 +34,11 @@ from typing import ClassVar
 
 import torch
 
+from sordino.contract import local_sgd
+from sordino.contract.method import Claim, Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.message import Message
 from sordino.core.types import Rows, State
-from sordino.methods import local
-from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
 from sordino.methods.nbafl import on_the_mean
 from sordino.privacy import claims
 from sordino.privacy.clip import Bounded, clip_rows
@@ -116,7 +116,7 @@ class NbAFLPaper(Method):
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         """Send the noisy clipped weights less the public ones they came from, weighed by the client's records."""
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         clipped = clip_weights(state.params + update, self.clip, self.clip_by)
         noisy = site.out["update"](Bounded(clipped, self.reach(site.plan) / 2))
         weight = torch.tensor(site.data.sizes, dtype=update.dtype, device=update.device) / site.plan.mean_client

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import torch
 
+from sordino.contract import local_sgd
+from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core.message import Message
 from sordino.core.types import State
-from sordino.methods import local
-from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.release import Unproven
 
 __all__ = ["NoPrivacy"]
@@ -29,7 +29,7 @@ class NoPrivacy(Method):
         return (Release("update", Unproven("no noise is added"), plan.unit or "record"),)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        update, mine = local.sgd(state, site)
+        update, mine = local_sgd.sgd(state, site)
         weight = torch.tensor(site.data.sizes, dtype=update.dtype, device=update.device)
         return Message({"update": site.out["update"](update)}, weight), site.kept(mine)
 

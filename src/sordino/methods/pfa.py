@@ -23,13 +23,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from sordino.contract import clipped_steps
+from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
 from sordino.core.types import Batch, Rows, State, Vector
 from sordino.core.vector import Layout
-from sordino.methods import _steps
-from sordino.methods.base import Method, Own, Plan, Release, Site
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
 
@@ -64,7 +64,7 @@ class Pfa(Method):
 
     def __post_init__(self) -> None:
         check.positive(clip=self.clip)
-        check.one_of(_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
+        check.one_of(clipped_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
         check.non_negative(dims=self.dims)
         if self.dims != 0:
             check.count(dims=self.dims)  # whole
@@ -72,7 +72,7 @@ class Pfa(Method):
         check.one_of(("count", "budget"), weighting=self.weighting)
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        return _steps.releases(plan, Gaussian(plan.z), self.clip, self.batch_sampling)
+        return clipped_steps.releases(plan, Gaussian(plan.z), self.clip, self.batch_sampling)
 
     def variables(self, state: State, layout: Layout, plan: Plan) -> Projection:
         if not plan.multipliers:
@@ -85,11 +85,11 @@ class Pfa(Method):
         """Send updates multiplied by the clients' shares of the records: the server projects these products."""
         gradients = site.model.gradients
 
-        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: clipped_steps.Groups) -> Bounded:
             return Bounded(gradients.sums(weights, batch, self.clip, seeds=seeds, groups=groups), self.clip)
 
-        rows, mine = _steps.steps(state, site, clipped, site.out["gradient"], self.batch_sampling)
-        return Message({"update": rows * _steps.weights(site, rows)[:, None]}), site.kept(mine)
+        rows, mine = clipped_steps.steps(state, site, clipped, site.out["gradient"], self.batch_sampling)
+        return Message({"update": rows * clipped_steps.weights(site, rows)[:, None]}), site.kept(mine)
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
         body = seen.weighed()["update"].double()

@@ -20,12 +20,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from sordino.contract import local_sgd
+from sordino.contract.augment import augment
+from sordino.contract.method import Claim, Method, Own, Plan, Release, Site
 from sordino.core.message import Message
 from sordino.core.types import Batch, Rows, State
-from sordino.methods import local
 from sordino.methods._measured import of_clients, require_plain, sigma, sums_and_norms
-from sordino.methods.augment import augment
-from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Unproven
 
@@ -63,7 +63,7 @@ class PrivateDlPaper(Method):
             noisy = site.out["gradient"](sums, multiplier=scale * of_clients(norms, batch.sizes, three_sigma))
             return noisy / torch.tensor(batch.sizes).to(sums)[:, None].clamp_min(1)
 
-        update, mine = local.sgd(state, site, gradient)
+        update, mine = local_sgd.sgd(state, site, gradient)
         return Message({"update": update}), site.kept(mine)
 
 

@@ -52,20 +52,22 @@ import torch
 from torch import Tensor
 
 from sordino.algorithms.base import Algorithm
+from sordino.contract import clipped_steps
+from sordino.contract import local_sgd as training
+from sordino.contract.augment import augment
+from sordino.contract.method import Claim, Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.types import Batch, Rows, State
 from sordino.core.vector import Layout
-from sordino.methods import _kinds, _steps, harmonizer
-from sordino.methods import _printed_harmonizer as printed
-from sordino.methods import _udp_fl_code as code
-from sordino.methods import local as training
-from sordino.methods._harmonised import gaussian_run
-from sordino.methods._udp_fl_code import MAX_NORM
-from sordino.methods._udp_server import Guide
-from sordino.methods.augment import augment
-from sordino.methods.base import Claim, Method, Own, Plan, Release, Site
+from sordino.methods.udp_fl import harmonizer
+from sordino.methods.udp_fl import kinds as _kinds
+from sordino.methods.udp_fl import printed_harmonizer as printed
+from sordino.methods.udp_fl import published_code as code
+from sordino.methods.udp_fl.harmonised import gaussian_run
+from sordino.methods.udp_fl.published_code import MAX_NORM
+from sordino.methods.udp_fl.server import Guide
 from sordino.privacy.clip import Bounded, clip_rows
 from sordino.privacy.events import Event
 from sordino.privacy.release import Unproven
@@ -118,7 +120,7 @@ class UdpFlPaper(Method):
 
     def __post_init__(self) -> None:
         check.positive(clip=self.clip)
-        check.one_of(_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
+        check.one_of(clipped_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
         check.one_of(("auto", *printed.MECHANISMS), mechanism=self.mechanism)
         check.one_of(("1-d", "code"), reading=self.reading)
         _kinds.parse("profile", self.profile, tuple(harmonizer.PROFILES))
@@ -181,9 +183,11 @@ class UdpFlPaper(Method):
         if self.reading == "code":
             return code.releases(self.mechanism, plan)
         if self.mechanism == "auto":
-            return _steps.releases(plan, Unproven(OPEN, printed.EachItsOwn(OPEN)), self.clip, self.batch_sampling)
+            return clipped_steps.releases(
+                plan, Unproven(OPEN, printed.EachItsOwn(OPEN)), self.clip, self.batch_sampling
+            )
         one = printed.OneNumber(self.multiplier(plan), self.mechanism, plan.dim)
-        return _steps.releases(plan, one, self.clip, self.batch_sampling)
+        return clipped_steps.releases(plan, one, self.clip, self.batch_sampling)
 
     def claim(self, plan: Plan) -> Claim | None:
         source = "Feng et al. (2025), UDP-FL, Sections 3.3 and 5.2"
@@ -231,7 +235,7 @@ class UdpFlPaper(Method):
             rows, mine = self._as_in_the_code(state, site)
         else:
             rows, mine = self._alike(state, site, within)
-        return Message({"update": rows} | fields | kept, _steps.weights(site, rows)), site.kept(mine, **kept)
+        return Message({"update": rows} | fields | kept, clipped_steps.weights(site, rows)), site.kept(mine, **kept)
 
     def _alike(self, state: State, site: Site, within: Algorithm | None) -> tuple[Rows, Rows]:
         """Train with one mechanism for all; clients may have scales of their own."""
@@ -239,12 +243,12 @@ class UdpFlPaper(Method):
         if plan.multipliers:
             own = plan.z_of(site.rng.ids, torch.zeros(0, dtype=torch.float64))
 
-        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: clipped_steps.Groups) -> Bounded:
             sums = site.model.gradients.sums(weights, batch, self.clip, seeds=seeds, groups=groups)
             return Bounded(sums, self.clip)
 
         out = site.out
-        return _steps.steps(
+        return clipped_steps.steps(
             state,
             site,
             clipped,
@@ -262,7 +266,7 @@ class UdpFlPaper(Method):
         bounds = printed.bounds(choice, self.clip).to(like)
         wide = bounds.expand(-1, site.model.layout.dim).contiguous()
 
-        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: _steps.Groups) -> Bounded:
+        def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: clipped_steps.Groups) -> Bounded:
             sums = site.model.gradients.sums(weights, batch, 1.0, seeds=seeds, groups=groups, scale=wide)
             return printed.Chosen(sums, self.clip, names=names, scales=scales, bounds=bounds)
 
@@ -270,16 +274,16 @@ class UdpFlPaper(Method):
             cap = sums.value.new_full((len(names), 1), sums.bound)
             return site.out["losses"](printed.Chosen(sums.value, sums.bound, names=names, scales=scales, bounds=cap))
 
-        return _steps.steps(state, site, clipped, site.out["gradient"], self.batch_sampling, within, losses)
+        return clipped_steps.steps(state, site, clipped, site.out["gradient"], self.batch_sampling, within, losses)
 
-    def _asked(self, plan: Plan, clients: list[int]) -> list[printed.Asked]:
+    def _asked(self, plan: Plan, clients: list[int]) -> list[printed.NoiseRequest]:
         """Return what is asked of these clients' noise."""
         budgets, run = self.budgets(plan), self._run(plan)
         own = plan.multipliers or tuple(budgets) * plan.population
         dealt = _kinds.deal(self.profile, self.resources, self.data, plan.population)
         kinds = [dealt.kinds[dealt.of[i]] for i in clients]
         return [
-            printed.Asked(run, budgets[own[i]], plan.delta, k.profile, k.resources, float(self.prior), k.data)
+            printed.NoiseRequest(run, budgets[own[i]], plan.delta, k.profile, k.resources, float(self.prior), k.data)
             for i, k in zip(clients, kinds, strict=True)
         ]
 

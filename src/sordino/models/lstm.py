@@ -12,7 +12,7 @@ __all__ = ["lstm"]
 EMBEDDING, HIDDEN, LAYERS = 8, 256, 2
 
 
-class Recurrent(nn.Module):
+class RecurrentNetwork(nn.Module):
     def __init__(self, tokens: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(tokens, EMBEDDING)
@@ -30,4 +30,4 @@ def lstm(shape: tuple[int, ...], outputs: int) -> nn.Module:
 
     [n, time] -> [n, time, outputs]; any length is taken."""
     check_text("lstm", shape)
-    return Recurrent(outputs)
+    return RecurrentNetwork(outputs)

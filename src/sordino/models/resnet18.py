@@ -16,7 +16,7 @@ GROUPS = 32  # of channels: Wu & He (2018)
 CHANNELS = (64, 128, 256, 512)  # of two blocks each
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """relu(norm conv relu norm conv x + shortcut x); the shortcut is a 1 x 1 convolution where the shape changes."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
@@ -42,6 +42,9 @@ def resnet18(shape: tuple[int, ...], outputs: int) -> nn.Module:
     layers: list[nn.Module] = [nn.Conv2d(shape[0], first, 3, padding=1, bias=False), nn.GroupNorm(GROUPS, first)]
     layers.append(nn.ReLU())
     for channels in CHANNELS:
-        layers += [Block(last, channels, stride=1 if channels == first else 2), Block(channels, channels, stride=1)]
+        layers += [
+            ResidualBlock(last, channels, stride=1 if channels == first else 2),
+            ResidualBlock(channels, channels, stride=1),
+        ]
         last = channels
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, outputs))

@@ -16,7 +16,7 @@ __all__ = ["transformer"]
 WIDTH, HEADS, LAYERS = 64, 4, 2
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """x + attention(norm x), then x + mlp(norm x)."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Causal(nn.Module):
         super().__init__()
         self.length = length
         self.tokens, self.places = nn.Embedding(tokens, WIDTH), nn.Embedding(length, WIDTH)
-        self.layers = nn.Sequential(*(Layer() for _ in range(LAYERS)))
+        self.layers = nn.Sequential(*(TransformerLayer() for _ in range(LAYERS)))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, tokens)
         for table in (self.tokens, self.places):
             nn.init.normal_(table.weight, std=0.02)

@@ -34,7 +34,7 @@ def conv(before: int, channels: int, size: int, stride: int = 1) -> nn.Module:
     return StandardConv2d(before, channels, size, stride, padding=size // 2, bias=False)
 
 
-class Block(nn.Module):
+class WideBlock(nn.Module):
     """x + conv relu norm conv relu norm x; where the shape changes, the shortcut starts after the first relu."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
@@ -57,7 +57,7 @@ def wide_resnet(shape: tuple[int, ...], outputs: int) -> nn.Module:
     last = 16
     for channels in (16 * WIDTH, 32 * WIDTH, 64 * WIDTH):
         for i in range(BLOCKS):
-            layers.append(Block(last, channels, stride=2 if i == 0 and channels > 16 * WIDTH else 1))
+            layers.append(WideBlock(last, channels, stride=2 if i == 0 and channels > 16 * WIDTH else 1))
             last = channels
     head = (nn.GroupNorm(GROUPS, last), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, outputs))
     return nn.Sequential(*layers, *head)

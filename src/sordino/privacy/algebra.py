@@ -14,7 +14,7 @@ from sordino.privacy.events import (
     Composed,
     Event,
     FixedSize,
-    Gaussian,
+    GaussianEvent,
     NonPrivate,
     Parallel,
     Repeated,
@@ -66,7 +66,7 @@ def grouped(event: Event, k: int) -> Event:
             return Composed(tuple(grouped(e, k) for e in events))
         case Parallel(events):  # the units of a group may live in different parts
             return Composed(tuple(grouped(e, k) for e in events))
-        case Sampled(Gaussian(z), rate, "add/remove"):
+        case Sampled(GaussianEvent(z), rate, "add/remove"):
             return sampled_group(z, rate, k)
         case Sampled(inner, rate, relation):
             return Sampled(grouped(inner, k), -math.expm1(k * math.log1p(-rate)) if rate < 1 else 1.0, relation)

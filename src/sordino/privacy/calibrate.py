@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from sordino.core import check
 from sordino.core.errors import BudgetError, SpecError
-from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
 from sordino.privacy.algebra import alternatives, gdp_mu_squared, non_private
 from sordino.privacy.events import Event, NonPrivate
+from sordino.privacy.tightest import epsilon
 
 LARGEST, SMALLEST = 1e6, 1e-4  # noise beyond which nothing is learnt, and below which nothing is hidden
 CLOSE = 5e-4  # how near to the target, relatively, a search stops

@@ -18,7 +18,7 @@ from typing import Protocol
 from sordino.core.errors import SpecError
 from sordino.privacy.algebra import grouped, of_replaced_units
 from sordino.privacy.crowd import Crowd
-from sordino.privacy.events import Composed, Cost, Event, Gaussian, NonPrivate, Parallel, Repeated
+from sordino.privacy.events import Composed, Cost, Event, GaussianEvent, NonPrivate, Parallel, Repeated
 from sordino.privacy.release import Draw, Mechanism, Release
 from sordino.privacy.samplers import Poisson, Sampler
 from sordino.privacy.trust import Viewer
@@ -223,7 +223,7 @@ def _fused(events: Sequence[Event]) -> Event:
     """Return Gaussian releases of one sum, with one draw, as one Gaussian release; others composed.
 
     Releases with multipliers z_i are one of z with z^-2 = sum of z_i^-2 (Andrew et al. 2021, Theorem 1)."""
-    levels = [e.noise_multiplier**-2 for e in events if isinstance(e, Gaussian)]
+    levels = [e.noise_multiplier**-2 for e in events if isinstance(e, GaussianEvent)]
     if len(events) == 1 or len(levels) < len(events):
         return _composed(events)
-    return Gaussian(math.fsum(levels) ** -0.5)
+    return GaussianEvent(math.fsum(levels) ** -0.5)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.core import check, plugin
+from sordino.core import check
 from sordino.core.errors import SpecError, UnsupportedEvent
 from sordino.privacy import pairs
 from sordino.privacy.pairs import Pair
@@ -35,9 +35,12 @@ class Event:
     replaces: ClassVar[bool] = False  # about one value replaced by another (a report that is always sent), not added
     _kinds: ClassVar[dict[str, type[Event]]] = {}
 
+    written_as: ClassVar[str] = ""  # its kind in files; the name of the class unless it says otherwise
+
     def __init_subclass__(cls) -> None:
-        if Event._kinds.setdefault(cls.__name__, cls).__module__ != cls.__module__:
-            raise TypeError(f"two events are called {cls.__name__}")
+        cls.written_as = cls.__dict__.get("written_as") or cls.__name__
+        if Event._kinds.setdefault(cls.written_as, cls).__module__ != cls.__module__:
+            raise TypeError(f"two events are called {cls.written_as}")
 
     def gdp(self) -> float | None:
         """mu, if one use is exactly mu-GDP: Gaussian noise."""
@@ -97,10 +100,12 @@ def _renyi_of_randomized_response(epsilon: float, orders: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Gaussian(Event):
+class GaussianEvent(Event):
     """Gaussian noise with std = noise_multiplier * L2 sensitivity."""
 
     noise_multiplier: float
+
+    written_as: ClassVar[str] = "Gaussian"
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
@@ -109,10 +114,10 @@ class Gaussian(Event):
         return 1 / self.noise_multiplier
 
     def grouped(self, k: int) -> Event:
-        return Gaussian(self.noise_multiplier / k)
+        return GaussianEvent(self.noise_multiplier / k)
 
     def summed(self, n: int) -> Event:
-        return Gaussian(self.noise_multiplier * math.sqrt(n))
+        return GaussianEvent(self.noise_multiplier * math.sqrt(n))
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,7 @@ def sampled_group(noise_multiplier: float, rate: float, size: int) -> Event:
     if size <= LARGEST_GROUP:
         return SampledGroup(noise_multiplier, rate, size)
     touched = -math.expm1(size * math.log1p(-rate)) if rate < 1 else 1.0
-    return Sampled(Gaussian(noise_multiplier / size), touched)
+    return Sampled(GaussianEvent(noise_multiplier / size), touched)
 
 
 @dataclass(frozen=True)
@@ -289,37 +294,3 @@ class Cost:
     def __post_init__(self) -> None:
         if not self.draw:
             object.__setattr__(self, "draw", "unit" if self.unit == "client" else "inside")
-
-
-def to_json(event: Event) -> dict[str, Any]:
-    out: dict[str, Any] = {"kind": type(event).__name__}
-    for name, value in vars(event).items():
-        if isinstance(value, Event):
-            out[name] = to_json(value)
-        elif isinstance(value, tuple) and value and isinstance(value[0], Event):
-            out[name] = [to_json(v) for v in value]
-        else:
-            out[name] = list(value) if isinstance(value, tuple) else value
-    return out
-
-
-def from_json(data: Any) -> Event:
-    """The event that `to_json` wrote down; one clear error for anything else."""
-    if not isinstance(data, dict):
-        raise SpecError(f"a privacy event is an object with a kind, not {data!r}.")
-    fields = {k: v for k, v in data.items() if k != "kind"}
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            fields[name] = from_json(value)
-        elif isinstance(value, list):
-            fields[name] = tuple(from_json(v) if isinstance(v, dict) else v for v in value)
-    name = data.get("kind", "")
-    if name not in Event._kinds:  # the leaves stand in the mechanisms' files
-        plugin.import_all("privacy.mechanisms", "privacy.shuffle")
-    kind = Event._kinds.get(name)
-    if kind is None:
-        raise SpecError(f"unknown privacy event {name!r}.")
-    try:
-        return kind(**fields)
-    except TypeError as error:
-        raise SpecError(f"a privacy event {name} cannot be made of {', '.join(fields) or 'nothing'}.") from error

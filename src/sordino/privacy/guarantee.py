@@ -75,6 +75,13 @@ class Guarantee:
             text += " The noise is drawn from the operating system, in floating point, whose rounding no proof covers."
         return text + (f" Taken as public: {'; '.join(self.public)}." if self.public else "")
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Guarantee:
+        """Return the guarantee that `to_json` wrote down."""
+        named = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        epsilon = math.inf if data["infinite"] else float(data["epsilon"])
+        return cls(**named | {"epsilon": epsilon, "public": tuple(data.get("public", ()))})
+
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["epsilon"] = None if math.isinf(self.epsilon) else self.epsilon

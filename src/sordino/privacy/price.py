@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 from sordino.core.errors import SpecError, UnsupportedEvent
 from sordino.privacy import trust
-from sordino.privacy.account import epsilon
 from sordino.privacy.accountants import pld
 from sordino.privacy.algebra import grouped, non_private, relations, replaced
-from sordino.privacy.events import Composed, Cost, Event, Parallel, Repeated, Visible, to_json
+from sordino.privacy.events import Composed, Cost, Event, Parallel, Repeated, Visible
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.samplers import Sampler, of_records_inside
+from sordino.privacy.tightest import epsilon
+from sordino.privacy.written import to_json
 
 VIEWERS = ("server", "public")  # those every run reports
 ONE_PLACE = ("record", "label")  # units that are used for training, or held out, as a whole

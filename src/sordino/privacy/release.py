@@ -1,6 +1,6 @@
 """What a method lets out: a `Release` holds the mechanism object that will act, and is priced by it.
 
-A method declares releases, computes inside the clients and lets values out through outlets (methods/outlets.py), which
+A method declares releases, computes inside the clients and lets values out through outlets (contract/outlets.py), which
 clip, apply the declared mechanism and count. What a release costs is derived in privacy/derive.py, once for everyone.
 """
 

@@ -54,7 +54,7 @@ class Poisson:
 
 
 @dataclass(frozen=True)
-class FixedSize:
+class FixedSizeSampler:
     """`size` units without replacement, all subsets equally likely."""
 
     size: int

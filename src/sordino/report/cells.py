@@ -14,7 +14,7 @@ from sordino.core.parts import PRIVATE, PUBLIC, locate
 
 
 @dataclass(frozen=True)
-class Claim:
+class ClaimLine:
     """What a paper says of a method in its printed form, and why it does not hold."""
 
     epsilon: float
@@ -38,7 +38,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellResult:
     name: str
     method: str
     asked: float | None  # epsilon; None for a method without noise
@@ -58,12 +58,12 @@ class Cell:
     rounds: int = 0
     bytes_up: float = math.nan  # of runs on public data only: elsewhere bytes and seconds tell of the draw
     seconds: float = math.nan
-    claim: Claim | None = None
+    claim: ClaimLine | None = None
     notes: tuple[str, ...] = ()  # what the run remarked
     curve: Curve = Curve()
 
 
-def read(folder: Path, failures: Mapping[str, str]) -> list[Cell]:
+def read(folder: Path, failures: Mapping[str, str]) -> list[CellResult]:
     """Every cell of the comparison in a folder; those that failed or are not finished say so."""
     path = locate(folder, PRIVATE, "comparison.json")
     comparison = _json(path)
@@ -74,18 +74,18 @@ def read(folder: Path, failures: Mapping[str, str]) -> list[Cell]:
     return [_cell(folder / "cells" / name, failures, name, method, e, s) for name, method, e, s in listed]
 
 
-def _cell(at: Path, failures: Mapping[str, str], name: str, method: str, asked: float | None, seed: int) -> Cell:
+def _cell(at: Path, failures: Mapping[str, str], name: str, method: str, asked: float | None, seed: int) -> CellResult:
     if name in failures:
-        return Cell(name, method, asked, seed, failures[name])
+        return CellResult(name, method, asked, seed, failures[name])
     path = locate(at, PUBLIC, "result.json")
     if not path.is_file():
-        return Cell(name, method, asked, seed, "not finished")
+        return CellResult(name, method, asked, seed, "not finished")
     plan, result = _json(locate(at, PUBLIC, "plan.json")), _json(path)
     records = _records(locate(at, PUBLIC, "records.jsonl"))
     try:
         if plan.get("public_data"):
             records = _with_owners(records, _records(locate(at, PRIVATE, "records.jsonl")))
-        return _done(Cell(name, method, asked, seed), plan, result, records)
+        return _done(CellResult(name, method, asked, seed), plan, result, records)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{path} is damaged: {error!r}.") from error
 
@@ -96,12 +96,12 @@ def _with_owners(records: list[dict[str, Any]], owners: list[dict[str, Any]]) ->
     return [r | known.get(r["round"], {}) for r in records]
 
 
-def _done(cell: Cell, plan: dict[str, Any], result: dict[str, Any], records: list[dict[str, Any]]) -> Cell:
+def _done(cell: CellResult, plan: dict[str, Any], result: dict[str, Any], records: list[dict[str, Any]]) -> CellResult:
     promised, claim = result["guarantee"], result.get("claim")
     told = [r | (r.get("metrics") or {}) for r in records]
     measured = {k: tuple(_number(r.get(k)) for r in told) for k in ("accuracy", "loss", "rmse", "mae")}
     curve = Curve(**measured, noise=tuple(_number(r.get("noise") or None) for r in records))
-    return Cell(
+    return CellResult(
         cell.name,
         cell.method,
         cell.asked,
@@ -124,9 +124,9 @@ def _done(cell: Cell, plan: dict[str, Any], result: dict[str, Any], records: lis
     )
 
 
-def _claim(data: dict[str, Any]) -> Claim:
+def _claim(data: dict[str, Any]) -> ClaimLine:
     delta = data.get("delta")
-    return Claim(
+    return ClaimLine(
         float(data["epsilon"]),
         None if delta is None else float(delta),
         str(data.get("scope") or "total"),

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from sordino.report import overlap
+from sordino.report import overplotting
 from sordino.report.axes import legend, log_ticks, save
 from sordino.report.curves import Floats, curve, extremes
-from sordino.report.overlap import Band
+from sordino.report.overplotting import Band
 from sordino.report.panels import Panel, heading, panels
 from sordino.report.summary import Line, compared_by
 
@@ -191,14 +191,14 @@ class Picture:
         """Means and spreads over seeds; what was drawn, panel by panel."""
         drawn = [[(line, measured(line)) for line in lines] for _, lines in block]
         seen = [[_logarithms(band) if log else band for _, band in panel] for panel in drawn]
-        near = overlap.reach([band for panel in seen for band in panel])
+        near = overplotting.reach([band for panel in seen for band in panel])
         for (axis, lines), panel, bands in zip(block, drawn, seen, strict=True):
             alone = [place for place, line in enumerate(lines) if line.kind == "reference"]  # dots lie on any curve
-            groups = {place: group for group in overlap.groups(bands, near, alone) for place in group}
+            groups = {place: group for group in overplotting.groups(bands, near, alone) for place in group}
             for place, (line, (rounds, mean, low, high)) in enumerate(panel):
-                look = self.look(line) | overlap.way(groups[place], place, len(rounds))
+                look = self.look(line) | overplotting.way(groups[place], place, len(rounds))
                 axis.plot(rounds, mean, label=self.label(line), zorder=2.1 if place in alone else 2, **look)
-                if not overlap.covered(bands, groups[place], place, near):
+                if not overplotting.covered(bands, groups[place], place, near):
                     axis.fill_between(rounds, low, high, facecolor=look["color"], alpha=0.12, lw=0)
                     axis.plot(rounds, np.array([low, high]).T, color=look["color"], lw=0.5, alpha=0.4, zorder=1.9)
             if log:
@@ -210,10 +210,10 @@ class Picture:
         legend(figure, axes)
         looks = {self.label(line): self.look(line)["linestyle"] for line in self.lines}
         for handle, text in zip(figure.legends[0].legend_handles, figure.legends[0].get_texts(), strict=True):
-            handle.set(markersize=overlap.MARKER, linestyle=looks[text.get_text()])
-        same = overlap.equals([{line.method: band for line, band in panel} for panel in drawn])
+            handle.set(markersize=overplotting.MARKER, linestyle=looks[text.get_text()])
+        same = overplotting.equals([{line.method: band for line, band in panel} for panel in drawn])
         equal = ["equal number for number: " + "; ".join(" = ".join(names) for names in same)] if same else []
-        found = any(line.get_gid() == overlap.TURNS for axis in axes for line in axis.lines)
+        found = any(line.get_gid() == overplotting.TURNS for axis in axes for line in axis.lines)
         turns = ["dashes of several colours: curves that lie on each other"] if found else []
         letters = int(figure.get_size_inches()[0] / 0.075)  # inches a letter
         if words := [*said, *turns, *equal]:

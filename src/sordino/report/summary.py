@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sordino.report.cells import Cell, Claim
+from sordino.report.cells import CellResult, ClaimLine
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Line:
 
     method: str
     asked: float | None
-    cells: tuple[Cell, ...]  # that finished
+    cells: tuple[CellResult, ...]  # that finished
     errors: tuple[str, ...]  # of those that did not
 
     @property
@@ -87,7 +87,7 @@ class Line:
         return next((c.reason for c in self.cells if c.reason), "")
 
     @property
-    def claim(self) -> Claim | None:
+    def claim(self) -> ClaimLine | None:
         return next((c.claim for c in self.cells if c.claim is not None), None)
 
     @property
@@ -104,7 +104,7 @@ class Line:
 
     @property
     def whom(self) -> Whom:
-        first = self.cells[0] if self.cells else Cell("", "", None, 0)
+        first = self.cells[0] if self.cells else CellResult("", "", None, 0)
         return Whom(first.unit, first.relation, first.viewer, first.channel)
 
     @property
@@ -127,9 +127,9 @@ def compared_by(found: Sequence[Line]) -> str:
     return next((m for m in ("accuracy", "rmse", "mae") if any(line.of(m).n for line in found)), "loss")
 
 
-def lines(cells: Iterable[Cell]) -> list[Line]:
+def lines(cells: Iterable[CellResult]) -> list[Line]:
     """By method, then by epsilon, in the order in which they were asked for."""
-    groups: dict[str, dict[float | None, list[Cell]]] = {}
+    groups: dict[str, dict[float | None, list[CellResult]]] = {}
     for cell in cells:
         groups.setdefault(cell.method, {}).setdefault(cell.asked, []).append(cell)
     return [
@@ -140,14 +140,14 @@ def lines(cells: Iterable[Cell]) -> list[Line]:
 
 
 @dataclass(frozen=True)
-class Block:
+class RankedGroup:
     """Lines that protect the same from the same: for each epsilon that was asked for, the best first."""
 
     whom: Whom
     ranked: tuple[tuple[int, Line], ...]
 
 
-def blocks(found: Sequence[Line]) -> list[Block]:
+def blocks(found: Sequence[Line]) -> list[RankedGroup]:
     """The rankings: sound lines only."""
     out = []
     sound = [line for line in found if line.kind == "sound"]
@@ -157,5 +157,5 @@ def blocks(found: Sequence[Line]) -> list[Block]:
         for asked in sorted({line.asked for line in inside if line.asked is not None}):
             at = sorted((line for line in inside if line.asked == asked), key=lambda line: -line.score)
             ranked += [(1 + sum(other.score > line.score for other in at), line) for line in at]
-        out.append(Block(whom, tuple(ranked)))
+        out.append(RankedGroup(whom, tuple(ranked)))
     return out

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.core.rounding import up
-from sordino.report.cells import Cell
-from sordino.report.summary import Block, Line, Spread, blocks, compared_by
+from sordino.report.cells import CellResult
+from sordino.report.summary import Line, RankedGroup, Spread, blocks, compared_by
 
 ACROSS = (
     "The blocks differ in what is protected (unit, relation) or from whom (viewer, channel), so their epsilons mean "
@@ -63,7 +63,7 @@ def _remarks(found: Sequence[Line]) -> tuple[tuple[str, str], ...]:
     return tuple(("all" if len(m) == len(methods) > 1 else ", ".join(m), note) for note, m in who.items())
 
 
-def unspent(block: Block) -> str:
+def unspent(block: RankedGroup) -> str:
     """A word on methods that were ranked with a smaller epsilon than others."""
     out = []
     for asked in dict.fromkeys(e.asked for _, e in block.ranked):
@@ -92,7 +92,7 @@ def _heads(measures: Sequence[str]) -> tuple[str, ...]:
     return (*("accuracy, %" if m == "accuracy" else m for m in measures), "n", "loss")
 
 
-def _ranked(found: Sequence[Block], by: Sequence[str]) -> list[Table]:
+def _ranked(found: Sequence[RankedGroup], by: Sequence[str]) -> list[Table]:
     out: list[Table] = []
     for block in found:
         words = block.whom.words()
@@ -208,7 +208,7 @@ def markdown(title: str, about: str, found: Sequence[Line]) -> str:
 # --- for programs
 
 
-def cell_row(cell: Cell) -> dict[str, Any]:
+def cell_row(cell: CellResult) -> dict[str, Any]:
     claim = cell.claim
     done = not cell.error
     return {

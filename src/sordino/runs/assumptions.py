@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sordino.contract.method import Method
 from sordino.core.types import Batch
 from sordino.data.dataset import Dataset
-from sordino.methods.base import Method
 from sordino.runs.evaluation import Evaluation
 from sordino.runs.spec import Spec
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from sordino.algorithms.fedavg import FedAvg
 from sordino.channels.direct import Direct
+from sordino.contract.method import Method
+from sordino.contract.outlets import received
+from sordino.contract.plan import Plan
+from sordino.contract.pricing import declared
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import Model, State
 from sordino.federations.base import Federation, Work
-from sordino.methods.base import Method
-from sordino.methods.outlets import received
-from sordino.methods.plan import Plan
-from sordino.methods.pricing import declared
 
 
 def released(

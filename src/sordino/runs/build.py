@@ -12,6 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sordino.contract import pricing
+from sordino.contract.augment import augment
+from sordino.contract.method import Method, Plan, Public, started
 from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.core.state import Snapshot
@@ -21,16 +24,11 @@ from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels,
 from sordino.federations import blocks
 from sordino.federations.base import Federation, Work
 from sordino.federations.facts import Facts
-from sordino.federations.simulator import Part, Simulator
+from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.workers import Workers
-from sordino.gradients.engine import Gradients
-from sordino.methods import pricing
-from sordino.methods.augment import augment
-from sordino.methods.base import Method, Plan, Public, started
-from sordino.models import losses
-from sordino.models.validate import fix, validate
+from sordino.gradients.engine import CohortGradients
 from sordino.privacy import price
-from sordino.runs import assumptions, evaluation, exactness, facts, held_out, legal, noise, returned, statistics
+from sordino.runs import assumptions, evaluation, exactness, held_out, legal, noise, public_facts, returned, statistics
 from sordino.runs.evaluation import Evaluation
 from sordino.runs.fingerprint import digests
 from sordino.runs.held_out import HeldOut
@@ -39,6 +37,8 @@ from sordino.runs.mode import settled
 from sordino.runs.planning import plan_of
 from sordino.runs.prepare import Kept, Prepared, dataset_path, device_of, prepare
 from sordino.runs.spec import Spec
+from sordino.tasks import losses
+from sordino.tasks.validate import fix, validate
 
 
 def from_spec(spec: Spec, keep: Kept | None = None) -> Job:
@@ -101,7 +101,7 @@ def build(
             f"server_data gives the server single records of everyone in the clear, so no {unit} is protected from it: "
             "use it with unit = record."
         )
-    everyone = facts.of_clients(held)
+    everyone = public_facts.of_clients(held)
     held, shown = held_out.public(spec, held)
     if method.tagged and (not isinstance(held, ArrayClients) or held.tags is None):
         raise DataError(
@@ -128,12 +128,12 @@ def build(
     model = settled_model(module, sample_loss, one, _model_keys(spec))
     whole, wanted = held, evaluation.asked(spec, method, held, pair is not None, own_file)
     held, kept_out, left = held_out.split(spec, method, whole, wanted)
-    known = facts.of_clients(held)
+    known = public_facts.of_clients(held)
     plan, viewer = plan_of(spec, method, known, model.layout)
     found, once, apart = held_out.releases(spec, method, plan, wanted, kept_out, first.x[0].numel())
     if wanted.held_out and not found.held_out:  # its figure would say nothing: all records are trained on
         held, kept_out, left = held_out.split(spec, method, whole, found)
-        known = facts.of_clients(held)
+        known = public_facts.of_clients(held)
         plan, viewer = plan_of(spec, method, known, model.layout)
     if owners is not None and len(left) < whole.count:
         place = np.full(whole.count, -1, dtype=np.int64)
@@ -220,7 +220,7 @@ def _large_delta(method: Method, plan: Plan, viewer: str, everyone: Facts) -> It
 
 
 def _federation(
-    spec: Spec, device: torch.device, held: Clients, rng: Stream, known: Facts, parts: dict[str, Part]
+    spec: Spec, device: torch.device, held: Clients, rng: Stream, known: Facts, parts: dict[str, ClientPart]
 ) -> Federation:
     public, cohort = Stream.research(spec.seed or 0), spec.client_rate * held.count
     if spec.federation == "simulator":
@@ -251,7 +251,7 @@ def _model_keys(spec: Spec) -> dict[str, Any]:
 
 def _model(module: nn.Module, loss: SampleLoss, autocast: bool, compiled: bool) -> Model:
     layout = Layout.of(module)
-    gradients = Gradients.of(module, loss, layout)
+    gradients = CohortGradients.of(module, loss, layout)
     gradients.autocast, gradients.compiled = autocast, compiled
     return Model(module, layout, loss, gradients)
 

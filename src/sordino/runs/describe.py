@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from sordino.privacy.account import epsilon
 from sordino.privacy.algebra import steps
 from sordino.privacy.events import Composed
+from sordino.privacy.tightest import epsilon
 from sordino.runs import loop
 from sordino.runs.job import Job
 

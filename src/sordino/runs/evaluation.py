@@ -15,9 +15,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sordino.contract.method import Method
 from sordino.core.errors import SpecError
 from sordino.data.clients import ArrayClients
-from sordino.methods.base import Method
 from sordino.privacy.accountants import gdp
 from sordino.privacy.events import Cost
 from sordino.runs.spec import Spec

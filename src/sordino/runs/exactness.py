@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from sordino.contract.exact_noise import largest_batch
+from sordino.contract.method import Method, Plan
+from sordino.contract.plan import Exact
 from sordino.core.types import Model
 from sordino.gradients.float_error import float_error
-from sordino.methods._exact import largest_batch
-from sordino.methods.base import Method, Plan
-from sordino.methods.plan import Exact
 from sordino.privacy.release import GRADIENTS
 from sordino.runs.spec import Spec
 

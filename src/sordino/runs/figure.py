@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core.message import Message
 from sordino.core.types import State
 from sordino.gradients.predict import predict
-from sordino.methods.base import Method, Own, Plan, Release, Site
-from sordino.models.losses import accuracy
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Unproven
+from sordino.tasks.losses import accuracy
 
 RECORDS = 2000  # evaluated at once
 

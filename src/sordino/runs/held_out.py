@@ -19,21 +19,21 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from sordino.contract import pricing
+from sordino.contract.method import Method, Plan
 from sordino.core.errors import SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch
 from sordino.data import splits
 from sordino.data.clients import ArrayClients
-from sordino.federations.simulator import Part
-from sordino.methods import pricing
-from sordino.methods.base import Method, Plan
+from sordino.federations.simulator import ClientPart
 from sordino.privacy import derive, price
 from sordino.privacy.algebra import gdp_mu_squared
 from sordino.privacy.events import Composed, Event, NonPrivate, Repeated
 from sordino.runs import evaluation
 from sordino.runs.evaluation import Evaluation
+from sordino.runs.feature_moments import planned
 from sordino.runs.figure import Figure
-from sordino.runs.moments import planned
 from sordino.runs.spec import Spec
 
 HELD_OUT = "held out"  # the part of the clients' data that no round touches
@@ -64,13 +64,13 @@ class HeldOut:
         units, holders = counts(self)
         return Held(self.kind, units, holders, self.y.is_floating_point())
 
-    def part(self) -> Part:
+    def part(self) -> ClientPart:
         """Return the records by the party that adds the noise to their sum, those of a unit next to each other."""
         order = np.lexsort((self.unit, self.holder))
         holder = self.holder[order]
         parties = np.unique(holder)
         parts = [order[holder == one] for one in parties]
-        return Part(ArrayClients.split(self.x, self.y, parts, users=self.unit), parties)
+        return ClientPart(ArrayClients.split(self.x, self.y, parts, users=self.unit), parties)
 
 
 def split(spec: Spec, method: Method, clients: Any, wanted: Evaluation) -> tuple[Any, HeldOut | None, Ints]:

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.core.errors import RunError
 from sordino.data import canonical
 from sordino.data.canonical import Raw
 from sordino.data.clients import ArrayClients
-from sordino.runs import home, macs
-from sordino.runs.home import Key
+from sordino.ledger import keys, macs
+from sordino.ledger.home import Key
+from sordino.ledger.labels import BENCHMARK
+from sordino.ledger.units import Forms, Units
 from sordino.runs.job import Job
-from sordino.runs.labels import BENCHMARK
-from sordino.runs.units import Forms, Units, UnitStore
 
 
 @dataclass(frozen=True)
@@ -39,34 +38,12 @@ def of_job(job: Job, units: Path, fingerprint: str) -> Whose:
     if job.owner.benchmark is not None:
         return Whose(BENCHMARK + job.owner.benchmark, None)
     name, unit = job.spec.data_name or "", job.whole().unit
-    key = require_key(units)
+    key = keys.require_key(units)
     if isinstance(job.owner.brought, ArrayClients):
         raw = job.owner.raw or canonical.of_arrays(job.owner.brought.x)
         return Whose(name, of_raw(raw, unit, name, key, lambda: fingerprint))
     whole = {"made when asked for": macs.of_whole("made when asked for", bytes.fromhex(fingerprint), key)}
     return Whose(name, Units(unit, key.id, whole=whole, notes=_untold("clients are made when asked for", name)))
-
-
-def require_key(units: Path) -> Key:
-    """The user's key; made the first time, and never while there are hashes that it would not fit."""
-    found = home.read_key()
-    if found is not None:
-        return found
-    if units.is_file() and _keys(units):
-        raise RunError(
-            f"the key {home.key_file()} is missing, and {units} holds hashes that need it: put it back (`sordino "
-            "ledger key import FILE`), or make another (`sordino ledger key new`), with which data of earlier runs "
-            "can be compared by name only."
-        )
-    return home.new_key()
-
-
-def _keys(units: Path) -> set[str]:
-    store = UnitStore(units, "read")
-    try:
-        return store.keys()
-    finally:
-        store.close()
 
 
 def of_raw(raw: Raw, unit: str, name: str, key: Key, fingerprint: Callable[[], str] | None = None) -> Units:

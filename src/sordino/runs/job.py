@@ -10,13 +10,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from sordino.contract import exact_noise, pricing
+from sordino.contract.method import Method, Plan
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Clients, Model
 from sordino.data.canonical import Raw
 from sordino.federations.base import Federation
-from sordino.methods import _exact, pricing
-from sordino.methods.base import Method, Plan
-from sordino.privacy import account, personal, price, trust
+from sordino.privacy import personal, price, tightest, trust
 from sordino.privacy.accountants import pld
 from sordino.privacy.events import Composed, Cost, Event
 from sordino.privacy.guarantee import Guarantee
@@ -91,7 +91,7 @@ class Job:
         server = price.cost_to("server", costs) if costs else None
         seen = price.cost_to(viewer, costs) if costs else None
         several = server is not None and seen is not None and seen.draw == "inside" and seen.event != server.event
-        return _exact.doubt(self._declared, self.plan, several)
+        return exact_noise.doubt(self._declared, self.plan, several)
 
     @cached_property
     def _declared(self) -> tuple[Release, ...]:
@@ -146,7 +146,7 @@ class Job:
         plan = self.plan
         rounds, most = plan.rounds, plan.participations
         cost, found = totals(self.method, plan, self.viewer, rounds, most, self.once, self.apart, known=self._by_round)
-        event = found[0] if len(found) == 1 else min(found, key=lambda e: account.epsilon(e, self.spec.delta))
+        event = found[0] if len(found) == 1 else min(found, key=lambda e: tightest.epsilon(e, self.spec.delta))
         return Cost(cost.unit, cost.relation, self.viewer, event)
 
 
@@ -181,7 +181,7 @@ def totals(
 
 
 def seen_draw(plan: Plan, cost: Cost) -> Sampler:
-    """The draw as it amplifies, given who may be late: see methods/stragglers.py."""
+    """The draw as it amplifies, given who may be late: see contract/presence.py."""
     if plan.stragglers.late and cost.draw == "changed":
         return Poisson(
             1.0

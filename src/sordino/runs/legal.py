@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sordino.algorithms.base import Algorithm
+from sordino.contract.method import Method
 from sordino.core import plugin
 from sordino.core.errors import SpecError
-from sordino.methods.base import Method
 
 UNITS = plugin.UNITS
 
 
 @dataclass(frozen=True)
-class Case:
+class Combination:
     method: str
     algorithm: str
     unit: str
@@ -54,7 +54,7 @@ class Verdict:
     why: str  # the reason of a refusal, or what holds it together
 
 
-def unit_has_a_bound(case: Case) -> str | None:
+def unit_has_a_bound(case: Combination) -> str | None:
     if case.unit in case.made_for:
         return None
     if case.unit == "client":
@@ -66,19 +66,19 @@ def unit_has_a_bound(case: Case) -> str | None:
     return f"the method protects {' or '.join(case.made_for)}"
 
 
-def method_knows_the_algorithm(case: Case) -> str | None:
+def method_knows_the_algorithm(case: Combination) -> str | None:
     named = case.method_class.algorithms
     return f"it goes with {', '.join(named)}" if named and case.algorithm not in named else None
 
 
-RULES: tuple[Callable[[Case], str | None], ...] = (method_knows_the_algorithm, unit_has_a_bound)
+RULES: tuple[Callable[[Combination], str | None], ...] = (method_knows_the_algorithm, unit_has_a_bound)
 
 
-def own_condition(case: Case) -> str | None:
+def own_condition(case: Combination) -> str | None:
     return case.way.condition or None
 
 
-def held_together(case: Case) -> str | None:
+def held_together(case: Combination) -> str | None:
     """By what the algorithm says of itself; what is personal is no part of any guarantee."""
     noisy, clipped = case.noisy_gradients, case.clipped_message
     said = case.way.with_noisy_gradients if noisy else case.way.with_clipped_message if clipped else ""
@@ -87,7 +87,7 @@ def held_together(case: Case) -> str | None:
     return "what is personal stays with the client and is not part of the guarantee"
 
 
-def user_bounds(case: Case) -> str | None:
+def user_bounds(case: Combination) -> str | None:
     if case.unit != "user":
         return None
     if case.noisy_gradients:
@@ -100,7 +100,7 @@ REMARKS = (own_condition, held_together, user_bounds)
 
 def verdict(method: str, algorithm: str, unit: str | None = None) -> Verdict:
     """Whether a method, an algorithm and a unit go together, and why."""
-    case = Case(method, algorithm, unit or plugin.load("methods", method).units[0])
+    case = Combination(method, algorithm, unit or plugin.load("methods", method).units[0])
     for rule in RULES:
         if (reason := rule(case)) is not None:
             return Verdict(False, reason)

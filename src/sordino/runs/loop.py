@@ -14,6 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from sordino.contract import pricing
+from sordino.contract.method import Method, started
+from sordino.contract.outlets import received
 from sordino.core.errors import RunError
 from sordino.core.message import Message
 from sordino.core.record import OwnerRecord, RoundRecord
@@ -21,17 +24,14 @@ from sordino.core.rng import Ints, Stream
 from sordino.core.types import State, Vector
 from sordino.core.view import View
 from sordino.federations.simulator import fresh
-from sordino.methods import pricing
-from sordino.methods.base import Method, started
-from sordino.methods.outlets import received
-from sordino.models.metrics import Meter, task_for
+from sordino.ledger.account import Account
 from sordino.privacy import price
 from sordino.runs import beside, faults, held_out, returned, statistics
 from sordino.runs.figure import Figure
 from sordino.runs.folder import RunFolder
 from sordino.runs.job import Costs, Job
-from sordino.runs.jobs import Account
-from sordino.runs.views import Observe, Recorder, shown
+from sordino.runs.views import Observe, ViewRecorder, shown
+from sordino.tasks.metrics import Meter, task_for
 
 PUBLIC = "public test data"
 FAILED = "error.json"  # in the private part of a run folder: why the run stopped
@@ -57,7 +57,7 @@ def run(
     job: Job, folder: RunFolder, ledger: Account, state: State, done: int, observe: Sequence[Observe] = ()
 ) -> Iterator[RoundRecord]:
     """Draw, pay, train, carry, merge; from `done` rounds on, until the rounds or the budget are used up."""
-    seen_by: list[Observe] = [Recorder(folder), *observe] if job.spec.record_views else [*observe]
+    seen_by: list[Observe] = [ViewRecorder(folder), *observe] if job.spec.record_views else [*observe]
     # epsilon depends on who paid alone: computed while the clients train
     with noting(folder), ThreadPoolExecutor(1) as beside:
         yield from _rounds(job, folder, ledger, state, done, beside, seen_by)

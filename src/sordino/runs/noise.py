@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from sordino.contract import pricing
+from sordino.contract.method import Method, Plan
 from sordino.core.errors import BudgetError, SpecError
 from sordino.core.rng import Ints, Stream
-from sordino.methods import pricing
-from sordino.methods.base import Method, Plan
 from sordino.privacy import personal, price
-from sordino.privacy.account import epsilon
 from sordino.privacy.calibrate import noise_multiplier
 from sordino.privacy.events import Composed, Event
+from sordino.privacy.tightest import epsilon
 from sordino.runs.job import totals
 from sordino.runs.spec import Spec
 

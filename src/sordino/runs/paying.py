@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 from sordino.core.errors import BudgetError, RunError
-from sordino.runs import home, identity, labels
+from sordino.ledger import home, labels
+from sordino.ledger.account import Account
+from sordino.ledger.ledger import Charge, Ledger
+from sordino.ledger.units import UnitStore
+from sordino.runs import identity
 from sordino.runs.folder import RunFolder
 from sordino.runs.identity import Whose
 from sordino.runs.job import Job
-from sordino.runs.jobs import Account
-from sordino.runs.ledger import Charge, Ledger
-from sordino.runs.units import UnitStore
 
 
 def ledger_path(job: Job) -> Path:

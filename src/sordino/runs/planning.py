@@ -8,20 +8,20 @@ import numpy as np
 import torch
 
 from sordino.algorithms.base import Algorithm
+from sordino.contract.method import Local, Method, Plan
 from sordino.core.errors import DataError, RunError, SpecError
 from sordino.core.message import Message
 from sordino.core.vector import Layout
 from sordino.federations.facts import Facts
-from sordino.methods.base import Local, Method, Plan
 from sordino.privacy import trust
-from sordino.privacy.samplers import FixedSize, Poisson, Sampler
+from sordino.privacy.samplers import FixedSizeSampler, Poisson, Sampler
 from sordino.runs import own_channel, returned
 from sordino.runs.spec import Spec
 
 
 def _sampler(spec: Spec, population: int) -> Sampler:
     if spec.client_sampling == "fixed" and spec.client_rate < 1:
-        return FixedSize(max(1, round(spec.client_rate * population)))
+        return FixedSizeSampler(max(1, round(spec.client_rate * population)))
     return Poisson(spec.client_rate)
 
 

@@ -20,12 +20,12 @@ from sordino.core.rng import Ints, Stream
 from sordino.data import partition, users
 from sordino.data import tags as tagging
 from sordino.data.clients import ArrayClients
-from sordino.data.colour_scattering import colour_scattering
 from sordino.data.load import Columns, Dataset, Declared, load
-from sordino.data.oriented_gradients import oriented_gradients
 from sordino.data.repeats import repeated
-from sordino.data.scattering import scattering
-from sordino.data.silhouettes import silhouettes
+from sordino.features.colour_scattering import colour_scattering
+from sordino.features.oriented_gradients import oriented_gradients
+from sordino.features.scattering import scattering
+from sordino.features.silhouettes import silhouettes
 from sordino.runs.mode import settled
 from sordino.runs.spec import Spec
 

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from sordino.algorithms.base import Algorithm
+from sordino.contract import pricing
+from sordino.contract.method import Method, Plan, Release, Site
 from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.message import Message
 from sordino.core.record import plain
 from sordino.core.types import State
 from sordino.core.vector import Layout
-from sordino.methods import pricing
-from sordino.methods.base import Method, Plan, Release, Site
 from sordino.privacy import price
 from sordino.privacy.claims import Claim
 from sordino.privacy.events import Event

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sordino.contract import pricing
 from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import OwnerRecord, RoundRecord
@@ -24,7 +25,8 @@ from sordino.data import canonical
 from sordino.data.clients import ArrayClients, adopt
 from sordino.federations.base import Work
 from sordino.federations.workers import Workers
-from sordino.methods import pricing
+from sordino.ledger.account import Account
+from sordino.ledger.transfer import old_ledger
 from sordino.privacy.guarantee import Guarantee
 from sordino.runs import boundary, build, callbacks, faults, loop, returned, spec, statistics, toml
 from sordino.runs.describe import describe
@@ -32,11 +34,9 @@ from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.folder import CHECKPOINT, RunFolder, pack_model
 from sordino.runs.identity import Whose
 from sordino.runs.job import Job
-from sordino.runs.jobs import Account
 from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
 from sordino.runs.prepare import dataset_path, with_tags, with_users
-from sordino.runs.rehearsal import rehearse
-from sordino.runs.transfer import old_ledger
+from sordino.runs.rehearse import rehearse
 from sordino.runs.views import Observe
 
 Watch = Callable[[RoundRecord], None]  # called after every round with its public record
@@ -106,7 +106,8 @@ def train(
     observe  called with every View of the run: what the server saw in a phase, what the public saw after a round. Views
              of the server are the owner's alone; an attack is an observer. record_views = True stores them
     owner    called with what only the owner of the data may know (default: standard error, if it is a terminal)
-    **keys   any key of a run file: method, epsilon, delta, rounds, client_rate, batch_rate, clip, ...
+    **keys   any key of a run file: method, epsilon, delta, rounds, client_rate, batch_rate, clip, ... A method or an
+             algorithm may also be an object, such as sordino.methods.DpSgd(clip=0.5)
     """
     callbacks.check(watch=watch, observe=observe, owner=owner)
     if resume is not None:
@@ -115,7 +116,7 @@ def train(
         keys = _stored(Path(resume))
     if named := [k for k in keys if k in spec.NAMED]:
         raise SpecError(f"{named[0]} belongs to `sordino run`; sordino.train takes its model and clients as arguments.")
-    wanted = spec.from_dict(keys)
+    wanted = spec.from_dict(spec.by_name(keys))
     brought = adopt(clients)
     if private_data is not None:
         brought = with_tags(brought, private_data)

@@ -18,9 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from sordino.contract.presence import Stragglers
 from sordino.core import check, plugin
 from sordino.core.errors import SpecError
-from sordino.methods.stragglers import Stragglers
 from sordino.privacy import trust
 from sordino.runs.values import typed
 
@@ -341,6 +341,26 @@ def owners(key: str) -> list[str]:
     return [n for k in PLUGINS for n in plugin.loadable(k) if key in {f.name for f in plugin_fields(k, n)}]
 
 
+def by_name(values: dict[str, Any]) -> dict[str, Any]:
+    """Return keys in which a method or an algorithm that was given as an object stands by its name and its options."""
+    out = dict(values)
+    for kind, key in (("methods", "method"), ("algorithms", "algorithm")):
+        value = values.get(key)
+        if value is None or isinstance(value, str):
+            continue
+        name = plugin.name_of(kind, type(value))
+        if name is None:
+            raise SpecError(
+                f"{key} must be a name, or an object of one of sordino.{kind}, not {value!r}. A class of yours goes "
+                f"into a file FOLDER/{kind}/my_{key}.py, with SORDINO_PLUGINS=FOLDER, so that a run can be resumed."
+            )
+        options = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        if twice := sorted(options.keys() & values.keys()):
+            raise SpecError(f"{twice[0]} is given twice: as a key, and by the {key} {value!r}. Give it once.")
+        out |= {key: name} | options
+    return out
+
+
 def from_dict(values: dict[str, Any]) -> Spec:
     """Checked by name and by type; an unknown key names the nearest known one."""
     known = {f.name for f in fields()}
@@ -386,3 +406,6 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path} is not valid TOML: {error}") from error
+
+
+plugin.reserve(f.name for f in fields())

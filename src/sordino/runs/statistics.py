@@ -16,8 +16,8 @@ from sordino.core.errors import SpecError
 from sordino.core.types import State
 from sordino.data import moments
 from sordino.runs import beside
+from sordino.runs.feature_moments import planned
 from sordino.runs.job import Job
-from sordino.runs.moments import planned
 from sordino.runs.saved import Saved
 
 

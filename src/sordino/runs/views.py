@@ -31,7 +31,7 @@ VIEWS = "views"
 Observe = Callable[[View], None]  # called with every view of a run; what it is given is the owner's
 
 
-class Recorder:
+class ViewRecorder:
     """Writes every view that it is shown to the private part of a run folder."""
 
     def __init__(self, folder: RunFolder) -> None:
@@ -64,7 +64,7 @@ class Recorder:
 def shown(observe: Sequence[Observe], view: View) -> None:
     """Call every observer with a view; only the recorder, which writes and changes nothing, is given the run's own."""
     for look in observe:
-        look(view if isinstance(look, Recorder) else view.copied())
+        look(view if isinstance(look, ViewRecorder) else view.copied())
 
 
 def read_views(folder: str | Path, viewer: str = "server") -> list[View]:

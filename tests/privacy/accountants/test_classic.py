@@ -6,13 +6,13 @@ import pytest
 
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.accountants import advanced, basic, kov, single, zcdp
-from sordino.privacy.events import Approximate, Composed, Gaussian, Pure, Repeated, Sampled
+from sordino.privacy.events import Approximate, Composed, GaussianEvent, Pure, Repeated, Sampled
 
 
 def test_basic_adds_up():
     assert basic.epsilon(Composed((Pure(0.5), Repeated(Pure(0.1), 7))), 1e-5) == pytest.approx(1.2, rel=1e-12)
-    noisy = Composed((Pure(0.5), Repeated(Gaussian(2.0), 3)))
-    one = single._approximate(Gaussian(2.0), 1e-5 / 3).epsilon
+    noisy = Composed((Pure(0.5), Repeated(GaussianEvent(2.0), 3)))
+    one = single._approximate(GaussianEvent(2.0), 1e-5 / 3).epsilon
     assert basic.epsilon(noisy, 1e-5) == pytest.approx(0.5 + 3 * one, rel=1e-12)
 
 
@@ -50,7 +50,7 @@ def test_kov_wants_equal_releases_and_a_delta_that_pays_for_them():
 
 def test_a_sampled_pure_release_is_amplified():
     assert single.pure_of(Sampled(Pure(1.0), 0.1)) == pytest.approx(0.15856507874, rel=1e-9)
-    assert single.pure_of(Sampled(Gaussian(1.0), 0.1)) is None
+    assert single.pure_of(Sampled(GaussianEvent(1.0), 0.1)) is None
     assert single.pure_of(Approximate(1.0, 1e-6)) is None
 
 
@@ -61,10 +61,12 @@ def test_zcdp_golden_values():
 
 
 def test_zcdp_adds_rhos():
-    event = Composed((Gaussian(2.0), Repeated(Pure(0.1), 5)))
+    event = Composed((GaussianEvent(2.0), Repeated(Pure(0.1), 5)))
     assert zcdp.rho_of(event) == pytest.approx(0.125 + 5 * 0.005, rel=1e-12)
     for delta in (1e-3, 1e-12):
         assert zcdp.delta(event, zcdp.epsilon(event, delta)) == pytest.approx(delta, rel=1e-6)
-    assert zcdp.epsilon(Repeated(Gaussian(1.0), 0), 1e-5) == 0.0 == zcdp.delta(Repeated(Gaussian(1.0), 0), 1.0)
+    assert (
+        zcdp.epsilon(Repeated(GaussianEvent(1.0), 0), 1e-5) == 0.0 == zcdp.delta(Repeated(GaussianEvent(1.0), 0), 1.0)
+    )
     with pytest.raises(UnsupportedEvent, match="sampled"):
-        zcdp.epsilon(Sampled(Gaussian(1.0), 0.1), 1e-5)
+        zcdp.epsilon(Sampled(GaussianEvent(1.0), 0.1), 1e-5)

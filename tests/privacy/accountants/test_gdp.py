@@ -7,7 +7,7 @@ import pytest
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.accountants import gdp
 from sordino.privacy.calibrate import noise_multiplier
-from sordino.privacy.events import Composed, Gaussian, Repeated, Sampled
+from sordino.privacy.events import Composed, GaussianEvent, Repeated, Sampled
 
 SIGMAS = [
     (0.1, 1e-5, 30.749566132),
@@ -32,8 +32,8 @@ EPSILONS = [
 @pytest.mark.parametrize(("epsilon", "delta", "sigma"), SIGMAS)
 def test_analytic_gaussian_sigma(epsilon, delta, sigma):
     assert gdp.delta_of_mu(1 / sigma, epsilon) == pytest.approx(delta, rel=1e-8)
-    assert gdp.epsilon(Gaussian(sigma), delta) == pytest.approx(epsilon, rel=1e-9)
-    found = noise_multiplier(Gaussian, epsilon, delta)
+    assert gdp.epsilon(GaussianEvent(sigma), delta) == pytest.approx(epsilon, rel=1e-9)
+    found = noise_multiplier(GaussianEvent, epsilon, delta)
     assert sigma * (1 - 1e-10) <= found <= sigma * (1 + 1e-4)
 
 
@@ -49,8 +49,8 @@ def test_gdp_epsilon(mu, epsilon):
 
 
 def test_sixteen_half_releases_are_one_of_two():
-    assert gdp.epsilon(Repeated(Gaussian(2.0), 16), 1e-5) == pytest.approx(9.99725614643, rel=1e-9)
-    mixed = Composed((Gaussian(2.0), Repeated(Gaussian(2.0), 15)))
+    assert gdp.epsilon(Repeated(GaussianEvent(2.0), 16), 1e-5) == pytest.approx(9.99725614643, rel=1e-9)
+    mixed = Composed((GaussianEvent(2.0), Repeated(GaussianEvent(2.0), 15)))
     assert gdp.epsilon(mixed, 1e-5) == pytest.approx(9.99725614643, rel=1e-9)
 
 
@@ -65,7 +65,7 @@ def test_far_ends_neither_overflow_nor_cancel():
 
 def test_what_is_not_plain_gaussian_noise_is_refused():
     with pytest.raises(UnsupportedEvent, match="gdp"):
-        gdp.epsilon(Sampled(Gaussian(1.0), 0.1), 1e-5)
+        gdp.epsilon(Sampled(GaussianEvent(1.0), 0.1), 1e-5)
 
 
 def test_a_whole_budget_in_one_number():
@@ -79,8 +79,8 @@ def test_a_whole_budget_in_one_number():
 
 
 def test_the_central_limit_is_no_promise():
-    event = Repeated(Sampled(Gaussian(1.0), 0.01), 1000)
+    event = Repeated(Sampled(GaussianEvent(1.0), 0.01), 1000)
     mu = gdp.central_limit(event)
     assert mu == pytest.approx(0.414521631337, rel=1e-9)
     assert gdp.epsilon_of_mu(mu, 1e-5) == pytest.approx(1.61771180875, rel=1e-9)  # below the true 1.8282
-    assert gdp.central_limit(Gaussian(1.0)) is None
+    assert gdp.central_limit(GaussianEvent(1.0)) is None

@@ -8,16 +8,7 @@ from scipy.stats import norm
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy import pairs
 from sordino.privacy.accountants import gdp, kov, pld
-from sordino.privacy.events import (
-    Approximate,
-    Composed,
-    FixedSize,
-    Gaussian,
-    Pure,
-    Repeated,
-    Sampled,
-    Visible,
-)
+from sordino.privacy.events import Approximate, Composed, FixedSize, GaussianEvent, Pure, Repeated, Sampled, Visible
 
 GOLDEN = [
     (1.0, 0.01, 1000, 1e-5, 1.82823666593),
@@ -33,7 +24,7 @@ HALVED = [(1, 0.01, 1000, 13.3608256901), (2, 0.05, 300, 5.79531325134)]
 
 @pytest.mark.parametrize(("z", "rate", "steps", "delta", "value"), GOLDEN)
 def test_sampled_gaussian(z, rate, steps, delta, value):
-    event = Repeated(Sampled(Gaussian(z), rate), steps)
+    event = Repeated(Sampled(GaussianEvent(z), rate), steps)
     assert value - 1e-8 <= pld.epsilon(event, delta) <= value + 5e-6
     assert value <= pld.epsilon(event, delta, pld.ROUGH) <= value * 1.002 or steps == 1
     assert pld.delta(event, value) == pytest.approx(delta, rel=1e-4)
@@ -43,7 +34,7 @@ def test_sampled_gaussian(z, rate, steps, delta, value):
     ("z", "rate", "steps", "value"), [(1, 0.01, 1000, 2.84344027055), (2, 0.05, 300, 3.71087788108)]
 )
 def test_a_replaced_record_of_a_poisson_sample(z, rate, steps, value):
-    event = Repeated(Sampled(Gaussian(z), rate, "replace"), steps)
+    event = Repeated(Sampled(GaussianEvent(z), rate, "replace"), steps)
     assert value - 1e-8 <= pld.epsilon(event, 1e-5) <= value + 5e-6
 
 
@@ -51,11 +42,11 @@ def test_a_replaced_record_of_a_poisson_sample(z, rate, steps, value):
     ("z", "rate", "steps", "value"), [(1, 0.01, 1000, 13.3608256901), (2, 0.05, 300, 5.79531325134)]
 )
 def test_half_the_noise_is_another_question(z, rate, steps, value):
-    assert pld.epsilon(Repeated(Sampled(Gaussian(z / 2), rate), steps), 1e-5) == pytest.approx(value, rel=1e-5)
+    assert pld.epsilon(Repeated(Sampled(GaussianEvent(z / 2), rate), steps), 1e-5) == pytest.approx(value, rel=1e-5)
 
 
 def local_round(z, rate, steps):
-    return Repeated(Sampled(Gaussian(z), rate), steps)
+    return Repeated(Sampled(GaussianEvent(z), rate), steps)
 
 
 def test_whole_rounds_are_sampled():
@@ -72,8 +63,8 @@ def test_one_sampled_round():
 @pytest.mark.parametrize(("z", "steps", "rate"), [(3.0, 9, 0.1), (1.0, 4, 0.4), (0.3, 2, 0.1), (30.0, 9, 0.02)])
 def test_a_sampled_round_of_gaussians_is_one_sampled_gaussian(z, steps, rate):
     """n Gaussians of multiplier z are one of z / sqrt(n), so the grid inside can be checked against none."""
-    inside = Sampled(Repeated(Gaussian(z), steps), rate)
-    outright = Sampled(Gaussian(z / steps**0.5), rate)
+    inside = Sampled(Repeated(GaussianEvent(z), steps), rate)
+    outright = Sampled(GaussianEvent(z / steps**0.5), rate)
     for count, delta in ((1, 1e-5), (10, 1e-3), (10, 1e-9)):
         exact = pld.epsilon(Repeated(outright, count), delta)
         assert exact * (1 - 1e-7) <= pld.epsilon(Repeated(inside, count), delta) <= exact * (1 + 1e-4) + 1e-9
@@ -92,16 +83,16 @@ def test_one_sampled_release_is_the_integral_of_its_densities(z, rate, epsilon):
     with_unit = lambda x: (1 - rate) * norm(0, z).pdf(x) + rate * norm(1, z).pdf(x)  # noqa: E731
     other = lambda x: (1 - rate) * norm(0, z).pdf(x) + rate * norm(-1, z).pdf(x)  # noqa: E731
     exact = max(hockey_stick(with_unit, without, epsilon), hockey_stick(without, with_unit, epsilon))
-    assert pld.delta(Sampled(Gaussian(z), rate), epsilon) == pytest.approx(exact, rel=1e-5, abs=1e-9)
+    assert pld.delta(Sampled(GaussianEvent(z), rate), epsilon) == pytest.approx(exact, rel=1e-5, abs=1e-9)
     exact = hockey_stick(with_unit, other, epsilon)
-    assert pld.delta(Sampled(Gaussian(z), rate, "replace"), epsilon) == pytest.approx(exact, rel=1e-5, abs=1e-9)
+    assert pld.delta(Sampled(GaussianEvent(z), rate, "replace"), epsilon) == pytest.approx(exact, rel=1e-5, abs=1e-9)
 
 
 def test_without_replacement_one_release_is_the_amplified_one():
     """eps' = ln(1 + (m/n)(e^eps - 1)), delta' = (m/n) delta (Balle, Barthe, Gaboardi 2018)."""
     for epsilon in (0.1, 1.0, 3.0):
         inner = gdp.delta_of_mu(1.0, epsilon)
-        found = pld.delta(FixedSize(Gaussian(1.0), 10, 100), float(np.log1p(0.1 * np.expm1(epsilon))))
+        found = pld.delta(FixedSize(GaussianEvent(1.0), 10, 100), float(np.log1p(0.1 * np.expm1(epsilon))))
         assert found == pytest.approx(0.1 * inner, rel=1e-9)
 
 
@@ -111,7 +102,7 @@ def test_without_replacement_bounds_what_a_sample_really_does():
         p = lambda x, z=z: 0.5 * norm(0, z).pdf(x) + 0.5 * norm(1, z).pdf(x)  # noqa: E731
         q = lambda x, z=z: 0.5 * norm(0, z).pdf(x) + 0.5 * norm(-1, z).pdf(x)  # noqa: E731
         for epsilon in (0.1, 0.5, 1.5):
-            bound = pld.delta(FixedSize(Gaussian(z / 2), 1, 2), epsilon)
+            bound = pld.delta(FixedSize(GaussianEvent(z / 2), 1, 2), epsilon)
             assert hockey_stick(p, q, epsilon) <= bound * (1 + 1e-9)
 
 
@@ -119,7 +110,7 @@ def test_visible_mixes_the_deltas():
     """delta(eps) = rate * delta_event(eps) for one round (joint convexity)."""
     for epsilon in (0.5, 1.0, 2.0, 3.0):
         exact = 0.1 * gdp.delta_of_mu(1.0, epsilon)
-        assert pld.delta(Visible(Gaussian(1.0), 0.1), epsilon) == pytest.approx(exact, rel=1e-9)
+        assert pld.delta(Visible(GaussianEvent(1.0), 0.1), epsilon) == pytest.approx(exact, rel=1e-9)
 
 
 def test_a_drawn_client_shows_that_it_was_drawn():
@@ -139,8 +130,8 @@ def test_a_drawn_client_shows_that_it_was_drawn():
         return near
 
     assert exact(1.0) == pytest.approx(rate * gdp.delta_of_mu(1.0, 1.0), rel=1e-6)
-    too_low = pld.epsilon(Sampled(Gaussian(1.0), rate), delta)
-    right = pld.epsilon(Visible(Gaussian(1.0), rate), delta)
+    too_low = pld.epsilon(Sampled(GaussianEvent(1.0), rate), delta)
+    right = pld.epsilon(Visible(GaussianEvent(1.0), rate), delta)
     assert exact(too_low) > 1.5 * delta  # Sampled would promise what does not hold
     assert exact(right) <= delta * (1 + 1e-3)
     assert exact(right - 0.01) > delta  # and Visible is not merely large
@@ -151,12 +142,12 @@ def test_a_drawn_client_shows_that_it_was_drawn():
 def test_composition_is_exact_for_gaussians_however_small_delta(mu, delta):
     """The grid knows nothing of normal laws: 25 releases of mu/5 must come out as one of mu."""
     exact = gdp.epsilon_of_mu(mu, delta)
-    found = pld.epsilon(Repeated(Gaussian(5 / mu), 25), delta)
+    found = pld.epsilon(Repeated(GaussianEvent(5 / mu), 25), delta)
     assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-4) + 1e-12
 
 
 def test_ten_million_steps():
-    assert 0.85 < pld.epsilon(Repeated(Sampled(Gaussian(2.0), 1e-4), 10**7), 1e-8) <= 0.905
+    assert 0.85 < pld.epsilon(Repeated(Sampled(GaussianEvent(2.0), 1e-4), 10**7), 1e-8) <= 0.905
 
 
 def test_atoms_compose_exactly():
@@ -204,18 +195,21 @@ def test_releases_of_which_only_epsilon_and_delta_are_known(epsilon, count, cell
 
 @pytest.mark.parametrize("position", [0, 37, 99])
 def test_one_costly_step_in_a_long_schedule(position):
-    steps = [Sampled(Gaussian(10 + 0.01 * i), 0.05) for i in range(100)]
-    steps[position] = Sampled(Gaussian(0.5), 0.05)
-    alone, smooth = pld.epsilon(steps[position], 1e-5), pld.epsilon(Repeated(Sampled(Gaussian(10), 0.05), 99), 1e-5)
+    steps = [Sampled(GaussianEvent(10 + 0.01 * i), 0.05) for i in range(100)]
+    steps[position] = Sampled(GaussianEvent(0.5), 0.05)
+    alone, smooth = (
+        pld.epsilon(steps[position], 1e-5),
+        pld.epsilon(Repeated(Sampled(GaussianEvent(10), 0.05), 99), 1e-5),
+    )
     assert alone < pld.epsilon(Composed(tuple(steps)), 1e-5) < alone + smooth
 
 
 @pytest.mark.parametrize(("z", "count"), [(0.01, 3), (0.02, 3), (0.0277, 2)])
 def test_losses_beyond_the_range_of_e_to_them(z, count):
-    exact = gdp.epsilon(Repeated(Gaussian(z), count), 1e-5)
-    assert exact * (1 - 1e-9) <= pld.epsilon(Repeated(Gaussian(z), count), 1e-5) <= exact * (1 + 1e-3)
+    exact = gdp.epsilon(Repeated(GaussianEvent(z), count), 1e-5)
+    assert exact * (1 - 1e-9) <= pld.epsilon(Repeated(GaussianEvent(z), count), 1e-5) <= exact * (1 + 1e-3)
 
 
 def test_what_has_no_pair_is_refused():
     with pytest.raises(UnsupportedEvent, match="replaced"):
-        pld.epsilon(Sampled(FixedSize(Gaussian(1.0), 1, 10), 0.5), 1e-5)
+        pld.epsilon(Sampled(FixedSize(GaussianEvent(1.0), 1, 10), 0.5), 1e-5)

@@ -10,7 +10,7 @@ from scipy.special import binom
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.events import GaussianEvent
 from sordino.privacy.mechanisms.banded import Banded
 from sordino.privacy.mechanisms.tree import Tree
 

@@ -9,9 +9,9 @@ from scipy.stats import binom, chi2
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import pairs
-from sordino.privacy.events import from_json, to_json
 from sordino.privacy.mechanisms.binomial import Binomial, BinomialEvent, probabilities
 from sordino.privacy.quantise import Bounds, Integers
+from sordino.privacy.written import from_json, to_json
 
 TWO = Bounds(dim=500, l1=4, l2_squared=4, linf=2)
 

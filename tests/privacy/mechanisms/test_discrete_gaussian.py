@@ -8,7 +8,6 @@ from scipy.stats import chi2
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import pairs
-from sordino.privacy.events import from_json, to_json
 from sordino.privacy.mechanisms.discrete_gaussian import (
     DiscreteGaussian,
     DiscreteGaussianEvent,
@@ -16,6 +15,7 @@ from sordino.privacy.mechanisms.discrete_gaussian import (
     probabilities,
 )
 from sordino.privacy.quantise import Bounds, Integers
+from sordino.privacy.written import from_json, to_json
 
 ORDERS = np.array([1.01, 1.5, 2.0, 3.3, 8.0, 32.0, 100.0])
 THREE = Bounds(dim=500, l1=9, l2_squared=9, linf=3)

@@ -9,9 +9,9 @@ from scipy.stats import chi2
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import pairs
-from sordino.privacy.events import from_json, to_json
 from sordino.privacy.mechanisms.discrete_laplace import DiscreteLaplace, DiscreteLaplaceEvent
 from sordino.privacy.quantise import Bounds, Integers
+from sordino.privacy.written import from_json, to_json
 
 ORDERS = np.array([1.001, 1.5, 2.0, 3.3, 8.0, 32.0, 300.0])
 FOUR = Bounds(dim=500, l1=4, l2_squared=16, linf=4)

@@ -13,9 +13,9 @@ from sordino.core.rng import Stream
 from sordino.privacy import pairs
 from sordino.privacy.algebra import grouped
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import from_json, to_json
 from sordino.privacy.mechanisms.exponential import BoundedRange, Exponential, ExponentialEvent
 from sordino.privacy.mechanisms.noisy_max import NoisyMax
+from sordino.privacy.written import from_json, to_json
 
 UTILITIES = np.array([0.0, 0.6, 1.5, -0.4, 1.1])
 ORDERS = np.array([1.01, 1.5, 2.0, 5.0, 20.0, 300.0])

@@ -5,7 +5,7 @@ from scipy.stats import kstest, norm
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.events import GaussianEvent
 from sordino.privacy.mechanisms.gaussian import Gaussian
 
 BOTH = pytest.mark.parametrize("rng", [Stream.research(7), Stream(bytes(range(32)), True)], ids=["research", "secure"])

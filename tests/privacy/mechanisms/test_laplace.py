@@ -12,8 +12,8 @@ from sordino.core.rng import Stream
 from sordino.privacy import pairs
 from sordino.privacy.algebra import grouped
 from sordino.privacy.clip import Bounded, clip_rows
-from sordino.privacy.events import from_json, to_json
 from sordino.privacy.mechanisms.laplace import Laplace, LaplaceEvent, LaplaceL2Event, LaplacePair
+from sordino.privacy.written import from_json, to_json
 
 ORDERS = np.array([1.01, 1.5, 2.0, 3.7, 8.0, 32.0, 256.0])
 

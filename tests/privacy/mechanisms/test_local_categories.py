@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from reports import N, audit, bulk, fits, joint, number
 from sordino.core.errors import DataError, SordinoError, SpecError
 from sordino.core.rng import Stream
-from sordino.privacy import events, pairs
+from sordino.privacy import pairs, written
 from sordino.privacy.mechanisms import count_mean_sketch, hadamard_sketch
 from sordino.privacy.mechanisms.count_mean_sketch import CountMeanSketch, SketchReports, hashed
 from sordino.privacy.mechanisms.generalized_rr import GeneralizedRR
@@ -85,7 +85,7 @@ def test_the_pair_of_the_event_is_that_of_the_two_worst_inputs(name, eps):
     exact = [max(np.log((p**a * q ** (1 - a)).sum()) / (a - 1) for p, q in two) for a in orders]
     assert_allclose(event.renyi(orders), exact, rtol=1e-9)
     assert (event.renyi(orders) <= event.rho() * orders).all()
-    assert events.from_json(events.to_json(event)) == event and event.grouped(3).pure() == pytest.approx(3 * eps)
+    assert written.from_json(written.to_json(event)) == event and event.grouped(3).pure() == pytest.approx(3 * eps)
 
 
 def test_the_audit_catches_what_the_surveys_print():

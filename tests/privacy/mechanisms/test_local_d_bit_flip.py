@@ -11,7 +11,7 @@ from scipy.special import expit
 from reports import N, audit, bulk, fits, joint, number
 from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Stream
-from sordino.privacy import events, pairs
+from sordino.privacy import events, pairs, written
 from sordino.privacy.mechanisms.d_bit_flip import DBitFlip
 
 ORDERS = np.array([1.01, 1.5, 2.0, 7.0, 64.0])
@@ -62,7 +62,7 @@ def test_the_pair_of_the_event_is_that_of_the_two_worst_values(eps, k, d):
     exact = [max(np.log((p**a * q ** (1 - a)).sum()) / (a - 1) for p, q in two) for a in ORDERS]
     assert_allclose(event.renyi(ORDERS), exact, rtol=1e-9)
     assert (event.renyi(ORDERS) <= event.rho() * ORDERS).all()
-    assert events.from_json(events.to_json(event)) == event and event.grouped(3).pure() == pytest.approx(3 * eps)
+    assert written.from_json(written.to_json(event)) == event and event.grouped(3).pure() == pytest.approx(3 * eps)
 
 
 def test_the_audit_catches_two_mistakes():

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from reports import N, audit, bulk, fits, joint, number
 from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Stream
-from sordino.privacy import events, pairs
+from sordino.privacy import pairs, written
 from sordino.privacy.mechanisms.count_mean_sketch import CountMeanSketch, SketchReports
 from sordino.privacy.mechanisms.fragment_puzzle import FragmentPuzzle, PuzzleReports
 
@@ -77,7 +77,7 @@ def test_the_level_is_the_sum_of_both_exactly(eps, other):
     exact = [max(np.log((p**a * q ** (1 - a)).sum()) / (a - 1) for p, q in two) for a in ORDERS]
     assert_allclose(event.renyi(ORDERS), exact, rtol=1e-9)
     assert (event.renyi(ORDERS) <= event.rho() * ORDERS).all()
-    assert events.from_json(events.to_json(event)) == event
+    assert written.from_json(written.to_json(event)) == event
     assert event.grouped(3).pure() == pytest.approx(3 * (eps + other))
 
 

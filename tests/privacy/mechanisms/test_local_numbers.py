@@ -12,7 +12,7 @@ from scipy.stats import kstest
 from reports import N, audit, bulk, fits
 from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Stream
-from sordino.privacy import events, pairs
+from sordino.privacy import events, pairs, written
 from sordino.privacy.mechanisms.duchi import Duchi, corners
 from sordino.privacy.mechanisms.harmony import Harmony
 from sordino.privacy.mechanisms.hybrid import TURN, Hybrid
@@ -32,7 +32,7 @@ def dominates(event, laws, eps):
     exact = [max(np.log((p**a * q ** (1 - a)).sum()) / (a - 1) for p, q in two) for a in ORDERS]
     assert_allclose(event.renyi(ORDERS), exact, rtol=1e-9)
     assert (event.renyi(ORDERS) <= event.rho() * ORDERS).all()
-    assert events.from_json(events.to_json(event)) == event and event.grouped(2).pure() == pytest.approx(2 * eps)
+    assert written.from_json(written.to_json(event)) == event and event.grouped(2).pure() == pytest.approx(2 * eps)
 
 
 def test_values_of_the_literature():

@@ -12,7 +12,7 @@ from scipy.stats import beta, kstest, norm
 from reports import Bulk
 from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Stream
-from sordino.privacy import events, pairs
+from sordino.privacy import pairs, written
 from sordino.privacy.mechanisms.priv_unit import PrivUnit, pull, share
 
 N = 100_000
@@ -153,7 +153,7 @@ def test_the_pair_of_the_event_is_that_of_two_opposite_vectors():
     assert pairs.delta(event.pair(), 0.0) < pairs.delta(
         pairs.randomized_response(eps), 0.0
     )  # better than nothing known
-    assert events.from_json(events.to_json(event)) == event
+    assert written.from_json(written.to_json(event)) == event
 
 
 def test_rows_depend_on_their_client_and_a_zero_row_has_mean_zero():

@@ -8,9 +8,9 @@ from scipy.stats import binom, chi2
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy.clip import Bounded, clip_rows
-from sordino.privacy.events import from_json, to_json
 from sordino.privacy.mechanisms import poisson_binomial
 from sordino.privacy.mechanisms.poisson_binomial import PoissonBinomial, PoissonBinomialEvent
+from sordino.privacy.written import from_json, to_json
 
 ORDERS = np.array([1.05, 1.5, 2.0, 4.5, 16.0])
 

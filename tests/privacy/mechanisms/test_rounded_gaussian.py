@@ -8,9 +8,9 @@ from scipy.stats import kstest, norm
 
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
-from sordino.privacy import account
+from sordino.privacy import tightest
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.events import GaussianEvent
 from sordino.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from sordino.privacy.release import Use
 
@@ -99,7 +99,7 @@ def test_the_sum_of_two_rows_costs_what_the_event_says():
     p, q = (np.diff(norm.cdf(np.concatenate([[-np.inf], edges - move, [np.inf]]) / s)) for move in (0, shift))
     for epsilon in (0.5, 1.0, 2.0):
         delta = np.maximum(p - math.exp(epsilon) * q, 0).sum()
-        allowed = account.delta(GaussianEvent(z), epsilon)
+        allowed = tightest.delta(GaussianEvent(z), epsilon)
         assert 0.99 * allowed < delta <= allowed * (1 + 1e-9)  # and hardly less: nothing is wasted
 
 

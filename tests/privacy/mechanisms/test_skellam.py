@@ -6,9 +6,9 @@ from scipy.stats import chi2, poisson
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import pairs
-from sordino.privacy.events import from_json, to_json
 from sordino.privacy.mechanisms.skellam import Skellam, SkellamEvent, probabilities, renyi_of_shift
 from sordino.privacy.quantise import Bounds, Integers
+from sordino.privacy.written import from_json, to_json
 
 ORDERS = np.array([1.01, 1.5, 2.0, 3.3, 8.0, 32.0, 100.0])
 TWO = Bounds(dim=500, l1=4, l2_squared=4, linf=2)

@@ -11,8 +11,9 @@ from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy.algebra import grouped
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Pure, from_json, to_json
+from sordino.privacy.events import Pure
 from sordino.privacy.mechanisms.sparse_vector import SparseVector, SparseVectorEvent
+from sordino.privacy.written import from_json, to_json
 
 
 class Scaled(SparseVector):

@@ -10,7 +10,7 @@ from sordino.core.rng import Stream
 from sordino.privacy import pairs
 from sordino.privacy.algebra import grouped
 from sordino.privacy.clip import Bounded, clip_rows
-from sordino.privacy.events import Pure, from_json, to_json
+from sordino.privacy.events import Pure
 from sordino.privacy.mechanisms.staircase import (
     PerCoordinateStaircaseEvent,
     Staircase,
@@ -19,6 +19,7 @@ from sordino.privacy.mechanisms.staircase import (
     least_variance,
     renyi_at,
 )
+from sordino.privacy.written import from_json, to_json
 
 ORDERS = np.array([1.001, 1.5, 2.0, 8.0, 64.0])
 

@@ -10,9 +10,10 @@ from sordino.core.rng import Stream
 from sordino.privacy import pairs
 from sordino.privacy.algebra import grouped
 from sordino.privacy.clip import Bounded, clip_rows
-from sordino.privacy.events import Pure, from_json, to_json
+from sordino.privacy.events import Pure
 from sordino.privacy.mechanisms.staircase import Staircase
 from sordino.privacy.mechanisms.staircase_ball import StaircaseBall, StaircaseBallEvent
+from sordino.privacy.written import from_json, to_json
 
 
 def draw(m: StaircaseBall, n: int, dim: int, bound: float = 1.0) -> np.ndarray:

@@ -8,7 +8,7 @@ import torch
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.events import GaussianEvent
 from sordino.privacy.mechanisms.tree import Tree, nodes
 
 LIKE = torch.zeros(1, 1)

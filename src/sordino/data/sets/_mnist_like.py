@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from sordino.core.errors import DataError
 from sordino.data.dataset import Dataset, Scaled
 from sordino.data.npz import PARTS, arrays
-from sordino.data.sets.base import File, Layout, digest, pair, verify
+from sordino.data.sets.base import File, FileLayout, digest, pair, verify
 
 
 def layouts(
     name: str, content: str, names: tuple[str, ...], mean: float, std: float, url: str | None
-) -> tuple[Layout, ...]:
+) -> tuple[FileLayout, ...]:
     """`content` is the sha256 of pixels and labels, training then test."""
     folder = name.replace("-", "_")
 
@@ -40,9 +40,9 @@ def layouts(
         return dataset(paths, [idx(p) for p in paths])
 
     return (
-        Layout((File(f"{folder}/{folder}.npz"),), npz),
-        Layout(idx_files(folder, url), unpacked),
-        Layout(idx_files(folder, None, ""), unpacked),
+        FileLayout((File(f"{folder}/{folder}.npz"),), npz),
+        FileLayout(idx_files(folder, url), unpacked),
+        FileLayout(idx_files(folder, None, ""), unpacked),
     )
 
 

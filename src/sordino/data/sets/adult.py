@@ -15,7 +15,7 @@ import torch
 from sordino.data.dataset import Dataset
 from sordino.data.schema import Category, Column, Number, encode
 from sordino.data.sets._tables import cells, text_digest
-from sordino.data.sets.base import File, Layout, Source, halves, verify
+from sordino.data.sets.base import DatasetSource, File, FileLayout, halves, verify
 
 __all__ = ["SOURCE"]
 
@@ -83,7 +83,7 @@ def _dataset(paths: list[Path], table: Any, test: np.ndarray[Any, Any]) -> Datas
     return Dataset("adult", *halves(encode(table, SCHEMA), y, parts), classes=2, names=INCOME, public=True)
 
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name="adult",
     task="classification",
     records=(32_561, 16_281),
@@ -91,8 +91,8 @@ SOURCE = Source(
     licence="CC BY 4.0 (UCI)",
     origin="They are at https://archive.ics.uci.edu/dataset/2/adult.",
     layouts=(
-        Layout((File("adult/adult.csv.gz"),), _csv),
-        Layout(
+        FileLayout((File("adult/adult.csv.gz"),), _csv),
+        FileLayout(
             (File("adult/adult.data", url=f"{UCI}/adult.data"), File("adult/adult.test", url=f"{UCI}/adult.test")), _uci
         ),
     ),

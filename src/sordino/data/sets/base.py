@@ -33,7 +33,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """One complete way to have a dataset."""
 
     files: tuple[File, ...]
@@ -45,14 +45,14 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetSource:
     name: str
     task: str
     records: tuple[int, int]  # training, test
     clients: int | None  # natural ones, in training
     licence: str
     origin: str  # where it can be had, in words
-    layouts: tuple[Layout, ...]
+    layouts: tuple[FileLayout, ...]
     note: str = ""  # a caveat for the listing
 
 

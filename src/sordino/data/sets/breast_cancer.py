@@ -16,7 +16,7 @@ from sordino.core.errors import DataError
 from sordino.data.dataset import Dataset
 from sordino.data.schema import Number, numbers
 from sordino.data.sets._tables import cells
-from sordino.data.sets.base import File, Layout, Source, digest, fixed_split, halves, verify
+from sordino.data.sets.base import DatasetSource, File, FileLayout, digest, fixed_split, halves, verify
 
 __all__ = ["SOURCE"]
 
@@ -57,7 +57,7 @@ def _dataset(paths: list[Path], values: NDArray[np.float64]) -> Dataset:
     return Dataset("breast-cancer", *halves(x, y, parts), classes=2, names=("malignant", "benign"), public=True)
 
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name="breast-cancer",
     task="classification",
     records=(455, 114),
@@ -65,7 +65,7 @@ SOURCE = Source(
     licence="CC BY 4.0 (UCI)",
     origin="It is at https://archive.ics.uci.edu/dataset/17.",
     layouts=(
-        Layout((File("breast_cancer_wdbc/breast_cancer.csv.gz"),), _csv),
-        Layout((File("breast_cancer_wdbc/wdbc.data", url=URL),), _uci),
+        FileLayout((File("breast_cancer_wdbc/breast_cancer.csv.gz"),), _csv),
+        FileLayout((File("breast_cancer_wdbc/wdbc.data", url=URL),), _uci),
     ),
 )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sordino.core.errors import DataError
 from sordino.data.dataset import Dataset, Scaled
 from sordino.data.npz import arrays
-from sordino.data.sets.base import File, Layout, Source, digest, pair, verify
+from sordino.data.sets.base import DatasetSource, File, FileLayout, digest, pair, verify
 
 __all__ = ["SOURCE"]
 
@@ -72,7 +72,7 @@ def _dataset(paths: list[Path], batches: list[Batch]) -> Dataset:
     )  # fmt: skip
 
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name="cifar10",
     task="classification",
     records=(50_000, 10_000),
@@ -80,7 +80,9 @@ SOURCE = Source(
     licence="none stated; to be cited",
     origin="It is at https://www.cs.toronto.edu/~kriz/cifar.html (the binary version).",
     layouts=(
-        Layout(tuple(File(f"cifar10/cifar10_{p}.npz") for p in (*(f"train_{i}" for i in range(1, 6)), "test")), _npz),
-        Layout((File("cifar10/cifar-10-binary.tar.gz", url=URL),), _archive),
+        FileLayout(
+            tuple(File(f"cifar10/cifar10_{p}.npz") for p in (*(f"train_{i}" for i in range(1, 6)), "test")), _npz
+        ),
+        FileLayout((File("cifar10/cifar-10-binary.tar.gz", url=URL),), _archive),
     ),
 )

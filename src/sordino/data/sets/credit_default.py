@@ -15,7 +15,7 @@ from sordino.core.errors import DataError
 from sordino.data.dataset import Dataset
 from sordino.data.schema import Category, Column, Number, encode, numbers
 from sordino.data.sets._tables import cells
-from sordino.data.sets.base import File, Layout, Source, digest, fixed_split, halves, verify
+from sordino.data.sets.base import DatasetSource, File, FileLayout, digest, fixed_split, halves, verify
 
 __all__ = ["SOURCE"]
 
@@ -49,7 +49,7 @@ def _read(paths: list[Path]) -> Dataset:
     return Dataset("credit-default", *halves(encode(table, SCHEMA), y, parts), classes=2, names=names, public=True)
 
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name="credit-default",
     task="classification",
     records=(24_000, 6_000),
@@ -57,7 +57,7 @@ SOURCE = Source(
     licence="CC BY 4.0 (UCI)",
     origin="It is in the examples of github.com/FederatedAI/FATE; the original is at archive.ics.uci.edu/dataset/350.",
     layouts=(
-        Layout((File("credit_default/credit_default.csv.gz"),), _read),
-        Layout((File("credit_default/UCI_Credit_Card.csv", url=URL),), _read),
+        FileLayout((File("credit_default/credit_default.csv.gz"),), _read),
+        FileLayout((File("credit_default/UCI_Credit_Card.csv", url=URL),), _read),
     ),
 )

@@ -4,7 +4,7 @@ Read from the four idx files of its official site or from fashion_mnist.npz; no 
 pixels and labels are checked after reading."""
 
 from sordino.data.sets._mnist_like import layouts
-from sordino.data.sets.base import Source
+from sordino.data.sets.base import DatasetSource
 
 __all__ = ["SOURCE"]
 
@@ -12,7 +12,7 @@ SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 CONTENT = "ca3ab2a37f845e1b8ae23cab1b51749a3011ba3bf1d9016176d75cbaabac376f"
 NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name="fashion-mnist",
     task="classification",
     records=(60_000, 10_000),

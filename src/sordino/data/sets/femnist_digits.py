@@ -11,7 +11,7 @@ import numpy as np
 
 from sordino.data.dataset import Dataset, Scaled
 from sordino.data.npz import arrays
-from sordino.data.sets.base import File, Layout, Source, fixed_split, halves, pair
+from sordino.data.sets.base import DatasetSource, File, FileLayout, fixed_split, halves, pair
 
 __all__ = ["SOURCE"]
 
@@ -34,7 +34,7 @@ def _read(paths: list[Path]) -> Dataset:
     )  # fmt: skip
 
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name="femnist-digits",
     task="classification",
     records=(4_998, 999),
@@ -43,7 +43,7 @@ SOURCE = Source(
     origin="It is the digits of github.com/glin20/FEMNIST_Federated_Learning (src/femnist_subset), pixels inverted; an "
     ".npz file of one's own goes in by its path.",
     layouts=(
-        Layout(
+        FileLayout(
             (
                 File(
                     "femnist_digits_subset/femnist_digits_subset.npz",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sordino.data.dataset import Dataset
 from sordino.data.schema import numbers
 from sordino.data.sets._tables import cells
-from sordino.data.sets.base import File, Layout, Source, halves
+from sordino.data.sets.base import DatasetSource, File, FileLayout, halves
 
 __all__ = ["SOURCE"]
 
@@ -56,7 +56,7 @@ def clock(time: NDArray[np.datetime64]) -> list[NDArray[np.float64]]:
     return [wave(2 * np.pi * part) for part in (hour, day) for wave in (np.sin, np.cos)]
 
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name="gefcom-wind",
     task="regression",
     records=(131_258, 36_630),
@@ -65,7 +65,7 @@ SOURCE = Source(
     origin="It is Task15_W_Zone1.csv to Task15_W_Zone10.csv of the GEFCom2014 data (appendix of Hong et al. 2016), in "
     "one table, rounded to 6 decimals; a table of one's own goes in by its path.",
     layouts=(
-        Layout(
+        FileLayout(
             (
                 File(
                     "gefcom2014_wind/gefcom2014_wind.csv.gz",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sordino.data.dataset import Dataset, Scaled
 from sordino.data.npz import arrays
-from sordino.data.sets.base import File, Layout, Source, pair
+from sordino.data.sets.base import DatasetSource, File, FileLayout, pair
 
 __all__ = ["SOURCE"]
 
@@ -24,7 +24,7 @@ def _read(paths: list[Path]) -> Dataset:
     )  # fmt: skip
 
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name="medical-mnist",
     task="classification",
     records=(18_000, 3_600),
@@ -33,7 +33,7 @@ SOURCE = Source(
     origin="It is a 32 x 32 subset of github.com/apolanco3225/Medical-MNIST-Classification; a folder of those pictures "
     "goes in by its path.",
     layouts=(
-        Layout(
+        FileLayout(
             (
                 File(
                     "medical_mnist/medical_mnist_32.npz",

@@ -3,13 +3,13 @@
 The idx files of the usual public sources are read too, from a folder `mnist`."""
 
 from sordino.data.sets._mnist_like import layouts
-from sordino.data.sets.base import Source
+from sordino.data.sets.base import DatasetSource
 
 __all__ = ["SOURCE"]
 
 CONTENT = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name="mnist",
     task="classification",
     records=(60_000, 10_000),

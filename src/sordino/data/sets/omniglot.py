@@ -11,7 +11,7 @@ import numpy as np
 
 from sordino.data.dataset import Dataset, Scaled
 from sordino.data.npz import arrays
-from sordino.data.sets.base import File, Layout, Source, halves, pair
+from sordino.data.sets.base import DatasetSource, File, FileLayout, halves, pair
 
 __all__ = ["SOURCE"]
 
@@ -30,7 +30,7 @@ def _read(paths: list[Path]) -> Dataset:
     )  # fmt: skip
 
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name="omniglot",
     task="classification",
     records=(3_872, 968),
@@ -39,7 +39,7 @@ SOURCE = Source(
     origin="It is images_background_small1 and small2 of github.com/brendenlake/omniglot, scaled to 28 x 28 and "
     "inverted; an .npz file of one's own goes in by its path.",
     layouts=(
-        Layout(
+        FileLayout(
             (
                 File(
                     "omniglot_small/omniglot_small_28.npz",

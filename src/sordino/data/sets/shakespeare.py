@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sordino.core.errors import DataError
 from sordino.data.dataset import Dataset
 from sordino.data.sets._tables import cells
-from sordino.data.sets.base import File, Layout, Source
+from sordino.data.sets.base import DatasetSource, File, FileLayout
 
 __all__ = ["SOURCE"]
 
@@ -59,7 +59,7 @@ def windows(found: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     return found[: n * WINDOW].reshape(n, WINDOW), found[1 : n * WINDOW + 1].reshape(n, WINDOW)
 
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name="shakespeare",
     task="next-token",
     records=(47_626, 5_505),
@@ -68,7 +68,7 @@ SOURCE = Source(
     origin="It is the speeches of Jon Bosak's XML edition of the plays, one row a speech (play, speaker, act, scene, "
     "speech, text, client); a file of one's own goes in by its path as an .npz of windows.",
     layouts=(
-        Layout(
+        FileLayout(
             (
                 File(
                     "shakespeare/shakespeare_speeches.csv.gz",

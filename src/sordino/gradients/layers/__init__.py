@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from torch import nn
 
-from sordino.gradients.layers.base import Layer
+from sordino.gradients.layers.base import TapedLayer
 from sordino.gradients.layers.conv import Conv
 from sordino.gradients.layers.dropout import ChannelDropout, Dropout
 from sordino.gradients.layers.embedding import Embedding
 from sordino.gradients.layers.linear import Linear
 from sordino.gradients.layers.norm import GroupNorm, InstanceNorm, LayerNorm, RMSNorm
-from sordino.gradients.layers.recurrent import Recurrent
+from sordino.gradients.layers.recurrent import TapedRecurrent
 
-LAYERS: dict[type[nn.Module], type[Layer]] = {
+LAYERS: dict[type[nn.Module], type[TapedLayer]] = {
     nn.Linear: Linear,
     nn.Conv1d: Conv,
     nn.Conv2d: Conv,
@@ -24,18 +24,18 @@ LAYERS: dict[type[nn.Module], type[Layer]] = {
     nn.InstanceNorm1d: InstanceNorm,
     nn.InstanceNorm2d: InstanceNorm,
     nn.InstanceNorm3d: InstanceNorm,
-    nn.RNN: Recurrent,
-    nn.LSTM: Recurrent,
-    nn.GRU: Recurrent,
+    nn.RNN: TapedRecurrent,
+    nn.LSTM: TapedRecurrent,
+    nn.GRU: TapedRecurrent,
 }
-RANDOM: dict[type[nn.Module], type[Layer]] = {
+RANDOM: dict[type[nn.Module], type[TapedLayer]] = {
     nn.Dropout: Dropout,
     nn.Dropout1d: ChannelDropout,
     nn.Dropout2d: ChannelDropout,
     nn.Dropout3d: ChannelDropout,
 }
 
-FREE: dict[type[nn.Module], type[Layer]] = {  # stand-ins also where nothing is trained; see `norm.InstanceNorm`
+FREE: dict[type[nn.Module], type[TapedLayer]] = {  # stand-ins also where nothing is trained; see `norm.InstanceNorm`
     nn.InstanceNorm1d: InstanceNorm,
     nn.InstanceNorm2d: InstanceNorm,
     nn.InstanceNorm3d: InstanceNorm,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sordino.gradients.tape import Tape, Unsupported, Weight
 
 
-class Layer(ABC):
+class TapedLayer(ABC):
     """Stands in for one module of a private copy of the model: same arguments, same result, book kept.
 
     `slots` maps a parameter's own name to its name in the layout; frozen parameters are not in it.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sordino.gradients import cost
 from sordino.gradients.clipping import Clip, rough
-from sordino.gradients.layers.base import Layer
+from sordino.gradients.layers.base import TapedLayer
 from sordino.gradients.layers.patches import Geometry
 from sordino.gradients.memory import is_last
 from sordino.gradients.scale import Divisor, join
@@ -207,7 +207,7 @@ class Kernel(Term):
         return self
 
 
-class Conv(Layer):
+class Conv(TapedLayer):
     @classmethod
     def refuses(cls, module: nn.Module) -> str | None:
         mode = getattr(module, "padding_mode", "zeros")

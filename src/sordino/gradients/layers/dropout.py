@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients.layers.base import Layer
+from sordino.gradients.layers.base import TapedLayer
 from sordino.gradients.tape import Tape, Unsupported
 
 
@@ -22,7 +22,7 @@ def drop(x: Tensor, p: float, tape: Tape, shape: tuple[int, ...] | None = None) 
     return x * ((keep >= p).to(x.dtype) / (1 - p)) if p < 1 else x * 0
 
 
-class Dropout(Layer):
+class Dropout(TapedLayer):
     """nn.Dropout: each number alone."""
 
     def shape(self, x: Tensor) -> tuple[int, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino.gradients.layers.base import Layer, tokens
+from sordino.gradients.layers.base import TapedLayer, tokens
 from sordino.gradients.tape import Op, Tape, Weight
 from sordino.gradients.terms import Lookup
 
 
-class Table(Op):
+class EmbeddingTable(Op):
     """y_t = E[i_t]; the gradient of row r is the sum of g_t over the tokens with i_t = r."""
 
     def __init__(self, tape: Tape, weight: Weight, padding: int | None) -> None:
@@ -30,7 +30,7 @@ class Table(Op):
         return None
 
 
-class Embedding(Layer):
+class Embedding(TapedLayer):
     absolute = False
 
     @classmethod
@@ -43,5 +43,5 @@ class Embedding(Layer):
 
     def __call__(self, x: Tensor) -> Tensor:
         padding = self.module.padding_idx
-        op = Table(self.tape, self.needed("weight"), padding if isinstance(padding, int) else None)
+        op = EmbeddingTable(self.tape, self.needed("weight"), padding if isinstance(padding, int) else None)
         return self.tape.run(op, x)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.layers.base import Layer, tokens
+from sordino.gradients.layers.base import TapedLayer, tokens
 from sordino.gradients.tape import Op, Tape, Weight
 from sordino.gradients.terms import Dense, Outer
 
@@ -36,6 +36,6 @@ class LinearMap(Op):
         return gx
 
 
-class Linear(Layer):
+class Linear(TapedLayer):
     def __call__(self, x: Tensor) -> Tensor:
         return self.tape.run(LinearMap(self.tape, self.needed("weight"), self.weight("bias")), x)

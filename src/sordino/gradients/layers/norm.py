@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.core.errors import ModelError
-from sordino.gradients.layers.base import Layer, tokens
+from sordino.gradients.layers.base import TapedLayer, tokens
 from sordino.gradients.memory import channels_last, is_last
 from sordino.gradients.tape import Op, Tape, Unsupported, Weight
 from sordino.gradients.terms import Dense
@@ -156,7 +156,7 @@ def dense(x: Tensor) -> Tensor:
     return x if is_last(x) else x.contiguous()
 
 
-class LayerNorm(Layer):
+class LayerNorm(TapedLayer):
     op: type[LastNorm] = LastNorm
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class RMSNorm(LayerNorm):
     op = RootNorm
 
 
-class GroupNorm(Layer):
+class GroupNorm(TapedLayer):
     def groups(self, x: Tensor) -> int:
         return int(self.module.num_groups)  # type: ignore[arg-type]
 

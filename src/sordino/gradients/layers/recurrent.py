@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients.layers.base import Layer
+from sordino.gradients.layers.base import TapedLayer
 from sordino.gradients.layers.dropout import drop
 from sordino.gradients.layers.linear import LinearMap
 from sordino.gradients.tape import Unsupported
@@ -20,7 +20,7 @@ from sordino.gradients.tape import Unsupported
 State = tuple[Tensor, ...]
 
 
-class Recurrent(Layer):
+class TapedRecurrent(TapedLayer):
     absolute = False
 
     names = r"(weight|bias)_(ih|hh|hr)_l\d+(_reverse)?"

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from sordino.core import check
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.algebra import gdp_mu_squared, parts, relations
-from sordino.privacy.events import Event, Gaussian, Sampled
+from sordino.privacy.events import Event, GaussianEvent, Sampled
 from sordino.privacy.pairs import gaussian_delta as delta_of_mu
 
 
@@ -63,7 +63,7 @@ def central_limit(event: Event) -> float | None:
     """
     total = 0.0
     for part, count in parts(event).items():
-        if not isinstance(part, Sampled) or not isinstance(part.event, Gaussian) or part.relation != "add/remove":
+        if not isinstance(part, Sampled) or not isinstance(part.event, GaussianEvent) or part.relation != "add/remove":
             return None
         if part.event.noise_multiplier < 0.05:  # e^{1/z^2} would overflow
             return None

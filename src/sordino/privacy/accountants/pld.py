@@ -1,7 +1,7 @@
 """Privacy loss distributions: dominating pairs, composed numerically and always rounded to the safe side.
 
 Koskela, Jalko, Honkela (2020), arXiv:1906.03049; Zhu, Dong, Wang (2022), arXiv:2106.08567. Every elementary release
-becomes a pair in closed form, under its sampler too; only composition needs a grid (privacy/losses.py).
+becomes a pair in closed form, under its sampler too; only composition needs a grid (privacy/loss_distributions.py).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from sordino.core.errors import UnsupportedEvent
-from sordino.privacy import losses, pairs
+from sordino.privacy import loss_distributions, pairs
 from sordino.privacy.algebra import grouped, parts, relations, worst
-from sordino.privacy.events import Composed, Event, FixedSize, Gaussian, Parallel, Repeated, Sampled, Visible
-from sordino.privacy.losses import FINE, ROUGH, SLOPPY
+from sordino.privacy.events import Composed, Event, FixedSize, GaussianEvent, Parallel, Repeated, Sampled, Visible
+from sordino.privacy.loss_distributions import FINE, ROUGH, SLOPPY
 from sordino.privacy.pairs import Pair
 
 __all__ = ["FINE", "ROUGH", "SLOPPY", "delta", "epsilon", "pair_of"]
@@ -29,7 +29,7 @@ def pair_of(event: Event, cells: float = FINE) -> Pair:
     """
     relations(event)  # refuses what no theorem covers
     match event:
-        case Sampled(Gaussian(z), rate, "replace"):
+        case Sampled(GaussianEvent(z), rate, "replace"):
             # (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1), in units of the clip norm
             return pairs.Mixtures(z, {0.0: 1 - rate, 1.0: rate}, {0.0: 1 - rate, -1.0: rate})
         case Sampled(inner, rate, "replace"):
@@ -47,10 +47,10 @@ def pair_of(event: Event, cells: float = FINE) -> Pair:
             if list(found.values()) == [1]:
                 return pair_of(next(iter(found)), cells)
             each, counts = [pair_of(e, cells) for e in found], list(found.values())
-            forth = losses.whole(each, counts, POINTS[cells])
+            forth = loss_distributions.whole(each, counts, POINTS[cells])
             if all(p.symmetric for p in each):
                 return pairs.TwoSided(forth, forth, symmetric=True)
-            return pairs.TwoSided(forth, losses.whole([p.reversed() for p in each], counts, POINTS[cells]))
+            return pairs.TwoSided(forth, loss_distributions.whole([p.reversed() for p in each], counts, POINTS[cells]))
         case Parallel(events):
             return pairs.Worst([pair_of(e, cells) for e in events]) if events else pair_of(Composed(()), cells)
         case _:
@@ -100,12 +100,12 @@ def _epsilon(event: Event, target_delta: float, cells: float) -> float:
     if not counts:
         return 0.0
     if len(both) == 1 or cells >= ROUGH:
-        return max(losses.epsilon(pairs, counts, target_delta, cells) for pairs in both)
-    rough = [losses.epsilon(pairs, counts, target_delta, ROUGH) for pairs in both]
+        return max(loss_distributions.epsilon(pairs, counts, target_delta, cells) for pairs in both)
+    rough = [loss_distributions.epsilon(pairs, counts, target_delta, ROUGH) for pairs in both]
     worse = 0 if rough[0] >= rough[1] else 1
-    found = losses.epsilon(both[worse], counts, target_delta, cells)
+    found = loss_distributions.epsilon(both[worse], counts, target_delta, cells)
     if rough[1 - worse] > found:
-        return max(found, losses.epsilon(both[1 - worse], counts, target_delta, cells))
+        return max(found, loss_distributions.epsilon(both[1 - worse], counts, target_delta, cells))
     return found
 
 
@@ -115,4 +115,4 @@ def delta(event: Event, target_epsilon: float, cells: float = FINE) -> float:
 
 def _delta(event: Event, target_epsilon: float, cells: float) -> float:
     both, counts = _directions(event, cells)
-    return max(losses.delta(pairs, counts, target_epsilon, cells) for pairs in both) if counts else 0.0
+    return max(loss_distributions.delta(pairs, counts, target_epsilon, cells) for pairs in both) if counts else 0.0

@@ -17,7 +17,7 @@ from scipy.special import gammaln
 
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.algebra import parts, relations, worst
-from sordino.privacy.events import Composed, Event, FixedSize, Gaussian, Parallel, Repeated, Sampled, Visible
+from sordino.privacy.events import Composed, Event, FixedSize, GaussianEvent, Parallel, Repeated, Sampled, Visible
 from sordino.privacy.pairs import logsumexp
 
 Curve = NDArray[np.float64]  # one Renyi divergence an order
@@ -60,13 +60,13 @@ def at(event: Event, orders: Curve) -> Curve:
             return np.asarray(np.logaddexp(absent, np.log(rate) + power) / (orders - 1))
         case Sampled(inner, 1.0, "add/remove"):
             return at(inner, orders)
-        case Sampled(Gaussian(z), rate, "add/remove"):
+        case Sampled(GaussianEvent(z), rate, "add/remove"):
             return _sampled_gaussian(z, rate, orders)
         case Sampled(inner, rate, "add/remove"):
             return _sampled(inner, rate, orders)
         case FixedSize(inner, size, population) if size == population:
             return at(inner, orders)
-        case FixedSize(Gaussian(z), size, population):
+        case FixedSize(GaussianEvent(z), size, population):
             step = dp.SampledWithoutReplacementDpEvent(population, size, dp.GaussianDpEvent(z))
             return _between(
                 _library_curve(step, dp.NeighboringRelation.REPLACE_ONE, WHOLE), WHOLE, orders, orders / (2 * z**2)

@@ -32,8 +32,7 @@ from sordino.core.errors import SpecError
 from sordino.core.rng import RowStream
 from sordino.core.types import Rows
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Event
-from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.events import Event, GaussianEvent
 from sordino.privacy.release import Use
 
 __all__ = ["Banded"]

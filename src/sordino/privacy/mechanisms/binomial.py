@@ -28,7 +28,7 @@ from sordino.core.errors import SpecError
 from sordino.core.rng import RowStream
 from sordino.privacy import pairs
 from sordino.privacy.events import Event, Floats
-from sordino.privacy.exact import BITS, LONGEST, Table, symmetric, too_wide
+from sordino.privacy.integer_noise import BITS, LONGEST, InversionTable, symmetric, too_wide
 from sordino.privacy.pairs import Pair
 from sordino.privacy.quantise import Bounds, Integers
 
@@ -119,7 +119,7 @@ class Binomial:
         distance = bounds.dim * self.table(bounds).distance
         return BinomialEvent(self.trials(bounds), bounds.dim, bounds.l1, bounds.l2, bounds.linf, self.delta, distance)
 
-    def table(self, bounds: Bounds) -> Table:
+    def table(self, bounds: Bounds) -> InversionTable:
         return _table(self.trials(bounds))
 
     def variance(self, bounds: Bounds) -> float:
@@ -142,7 +142,7 @@ def _ratios(trials: int) -> Iterator[int]:
 
 
 @lru_cache(maxsize=8)
-def _table(trials: int) -> Table:
+def _table(trials: int) -> InversionTable:
     if trials > LONGEST**2:
         raise too_wide("binomial")
     return symmetric(_ratios(trials), "binomial")

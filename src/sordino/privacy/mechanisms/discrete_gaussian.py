@@ -20,7 +20,7 @@ from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.rng import RowStream
 from sordino.privacy.events import Event, Floats
-from sordino.privacy.exact import BITS, LONGEST, Table, exp_minus, symmetric, too_wide
+from sordino.privacy.integer_noise import BITS, LONGEST, InversionTable, exp_minus, symmetric, too_wide
 from sordino.privacy.quantise import Bounds, Integers
 
 __all__ = ["DiscreteGaussian"]
@@ -105,7 +105,7 @@ class DiscreteGaussian:
         sigma = self.noise_multiplier * math.sqrt(bounds.l2_squared)
         return DistributedDiscreteGaussianEvent(sigma, clients, bounds.dim, bounds.l1, bounds.l2, distance)
 
-    def table(self, bounds: Bounds) -> Table:
+    def table(self, bounds: Bounds) -> InversionTable:
         return _table(Fraction(self.noise_multiplier) ** 2 * bounds.l2_squared)
 
     def variance(self, bounds: Bounds) -> float:
@@ -130,7 +130,7 @@ def _ratios(variance: Fraction) -> Iterator[int]:
 
 
 @lru_cache(maxsize=8)
-def _table(variance: Fraction) -> Table:
+def _table(variance: Fraction) -> InversionTable:
     if variance > (LONGEST // 13) ** 2:  # it reaches 13.4 scales far
         raise too_wide("discrete Gaussian")
     return symmetric(_ratios(variance), "discrete Gaussian")

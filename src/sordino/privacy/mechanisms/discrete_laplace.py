@@ -29,7 +29,7 @@ from sordino.core import check
 from sordino.core.rng import RowStream
 from sordino.privacy import pairs
 from sordino.privacy.events import Event, Floats
-from sordino.privacy.exact import LONGEST, Table, exp_minus, symmetric, too_wide
+from sordino.privacy.integer_noise import LONGEST, InversionTable, exp_minus, symmetric, too_wide
 from sordino.privacy.pairs import Pair
 from sordino.privacy.quantise import Bounds, Integers
 
@@ -92,7 +92,7 @@ class DiscreteLaplace:
     def event(self, bounds: Bounds) -> Event:
         return DiscreteLaplaceEvent(self.epsilon, bounds.l1, bounds.dim * self.table(bounds).distance)
 
-    def table(self, bounds: Bounds) -> Table:
+    def table(self, bounds: Bounds) -> InversionTable:
         return _table(Fraction(self.epsilon) / bounds.l1)
 
     def variance(self, bounds: Bounds) -> float:
@@ -108,7 +108,7 @@ def _ratios(rate: Fraction) -> Iterator[int]:
 
 
 @lru_cache(maxsize=8)
-def _table(rate: Fraction) -> Table:
+def _table(rate: Fraction) -> InversionTable:
     if rate * LONGEST < 90:  # it reaches 90.8 scales far
         raise too_wide("discrete Laplace")
     return symmetric(_ratios(rate), "discrete Laplace")

@@ -31,8 +31,7 @@ from sordino.core.rng import RowStream
 from sordino.core.types import Rows
 from sordino.privacy import rounded_normal
 from sordino.privacy.clip import Bounded
-from sordino.privacy.events import Event
-from sordino.privacy.events import Gaussian as GaussianEvent
+from sordino.privacy.events import Event, GaussianEvent
 from sordino.privacy.lattice import Lattice
 from sordino.privacy.release import Use
 

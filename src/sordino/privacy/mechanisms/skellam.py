@@ -24,7 +24,7 @@ from torch import Tensor
 from sordino.core import check
 from sordino.core.rng import RowStream
 from sordino.privacy.events import Event, Floats
-from sordino.privacy.exact import BITS, LONGEST, ONE, Table, symmetric, too_wide
+from sordino.privacy.integer_noise import BITS, LONGEST, ONE, InversionTable, symmetric, too_wide
 from sordino.privacy.quantise import Bounds, Integers
 
 __all__ = ["Skellam"]
@@ -87,7 +87,7 @@ class Skellam:
         mu = math.nextafter(self.variance(bounds), 0.0)
         return SkellamEvent(mu, bounds.l1, bounds.l2, distance)
 
-    def table(self, bounds: Bounds, clients: int = 1) -> Table:
+    def table(self, bounds: Bounds, clients: int = 1) -> InversionTable:
         return _table(self.share(bounds, clients))
 
     def variance(self, bounds: Bounds) -> float:
@@ -130,7 +130,7 @@ def _ratios(mu: Fraction) -> Iterator[int]:
 
 
 @lru_cache(maxsize=8)
-def _table(mu: Fraction) -> Table:
+def _table(mu: Fraction) -> InversionTable:
     if mu > (LONGEST // 13) ** 2:
         raise too_wide("Skellam")
     return symmetric(_ratios(mu), "Skellam")

@@ -1,0 +1,363 @@
+"""Is this configuration private at all? One small function a rule; adding a rule is adding a function to RULES.
+
+A rule reads a Case and yields findings: how bad (broken: no guarantee worth the name; weak: less than it seems; note:
+good to know), what was found, why it matters, what to do. Its docstring says what it looks at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from sordino.advice import planner
+from sordino.advice.case import Case, looks_fitted
+from sordino.advice.finding import SEVERITIES, Finding
+from sordino.advice.ledger_rules import ledger, spent_already, unnamed_data
+from sordino.advice.public_rules import dealt_by_label, declared_public, no_evaluation, no_public_part, partly_public
+from sordino.core import plugin
+from sordino.core.errors import ModelError
+from sordino.data.repeats import repeated
+from sordino.privacy.algebra import non_private
+from sordino.tasks.validate import fix, validate
+
+GUESSED = 2**40  # seeds below it can all be tried
+LARGE = 10.0  # an epsilon above which little is promised
+
+
+# --- what is protected, from whom
+
+
+def no_noise(case: Case) -> Iterator[Finding]:
+    """whether the method adds noise at all, and for a claim that holds"""
+    name = case.spec.method
+    if (sound := name.removesuffix("-paper")) != name:
+        way = sound if sound in plugin.available("methods") else "dp-sgd"
+        what, why = f"{name} is as printed, and its claim does not hold", "what is accounted is often infinite"
+        yield Finding("broken", what, why, f"use method = {way}")
+    elif not case.method.private:
+        why = "epsilon is infinite; epsilon and delta in the file have no effect"
+        way = "use method = dp-sgd (protects records) or dp-fedavg (protects clients)"
+        yield Finding("broken", f"method = {name} adds no noise", why, way)
+
+
+def unprotected_viewer(case: Case) -> Iterator[Finding]:
+    """whether the method protects from the viewer that the budget names, and from the server"""
+    if not case.method.private:
+        return
+    reason = non_private(case.cost().event)
+    if reason is not None:
+        yield Finding(
+            "broken",
+            f"{case.spec.method} gives no guarantee against the {case.viewer}",
+            f"epsilon is infinite: {reason}",
+            f"use viewer = {case.method.viewer}, or method = dp-sgd, which adds the noise inside the clients",
+        )
+    elif not case.viewer.startswith("server") and (reason := non_private(case.cost("server").event)) is not None:
+        yield Finding(
+            "note",
+            f"the budget holds against the {case.viewer}, not against the server",
+            f"against the server epsilon is infinite: {reason}",
+            "run the server where it is trusted, or use method = dp-sgd",
+        )
+
+
+def one_record_not_a_person(case: Case) -> Iterator[Finding]:
+    """whose data the guarantee is about"""
+    if case.method.private and case.cost().unit == "record":
+        yield Finding(
+            "note",
+            "the guarantee is about one record",
+            "a person with k records has about k times the epsilon, and a client none as a whole",
+            "where a person is to be protected use unit = user with a user_column, for a client method = dp-fedavg",
+        )
+
+
+def made_up_clients(case: Case) -> Iterator[Finding]:
+    """whether clients are those of the data or dealt at random"""
+    if (
+        case.method.private
+        and case.data is not None
+        and (case.data.client_train is None or not (case.spec.partition or "natural").startswith("natural"))
+        and case.cost().unit == "client"
+    ):
+        yield Finding(
+            "note",
+            f"{case.data.name}: its records are dealt to {case.spec.clients} clients by {case.spec.partition or 'iid'}",
+            "the guarantee is about these made-up clients, not about people",
+            "name the clients: client_column of a table, client_train in an .npz file; and partition = natural",
+        )
+
+
+# --- epsilon, delta, seeds
+
+
+def seeds(case: Case) -> Iterator[Finding]:
+    """where the noise comes from: a seed, its length, or the operating system"""
+    if case.spec.mode != "research" or not case.method.private:
+        return
+    seed = case.spec.seed
+    default = "drop mode and seed: on one's own data the default is mode = secure"
+    way = "use mode = secure and no seed" if case.public_data else default
+    if seed is None or seed < GUESSED:
+        text = "mode = research with the default seed 0" if seed is None else f"mode = research with seed = {seed}"
+        yield Finding(
+            "broken",
+            text,
+            "the seed is known or soon guessed, and whoever has it can subtract the noise: good for experiments only",
+            way,
+        )
+    else:
+        yield Finding(
+            "weak",
+            "mode = research: the noise comes from a seed",
+            "the guarantee is void against whoever knows the seed, and the run folder holds it",
+            way,
+        )
+
+
+def delta_too_large(case: Case) -> Iterator[Finding]:
+    """whether delta is below one over the number of protected records, clients or users"""
+    units = case.units() if case.method.private else None
+    if units is not None and case.spec.delta * units >= 1:
+        yield Finding(
+            "broken",
+            f"delta = {case.spec.delta:g} with {units} {case.cost().unit}s",
+            f"a mechanism that publishes one {case.cost().unit} in full satisfies any delta of 1/{units} or more",
+            f"use delta well below {1 / units:.1g}, for example {0.1 / units:.0e}",
+        )
+
+
+def epsilon_large(case: Case) -> Iterator[Finding]:
+    """whether epsilon is so large that little is promised"""
+    if case.method.private and case.spec.epsilon > LARGE:
+        yield Finding(
+            "weak",
+            f"epsilon = {case.spec.epsilon:g}",
+            "an attacker with even odds beforehand may end more than 99.99 % sure that someone took part",
+            "use epsilon of 10 at most; `sordino plan` says what that needs",
+        )
+
+
+def float_noise(case: Case) -> Iterator[Finding]:
+    """what secure mode does not promise"""
+    if case.spec.mode != "secure" or not case.method.private:
+        return
+    why = "the noise is drawn as floating point numbers" if case.job is None else case.job.doubt(case.job.viewer)
+    if why is not None:
+        yield Finding(
+            "note",
+            f"the randomness is the operating system's, but {why}",
+            "the proof is about real numbers; rounding is not covered by it (Mironov 2012)",
+            "release only the model, not single noisy values with all their digits",
+        )
+
+
+# --- the model
+
+
+def layers(case: Case) -> Iterator[Finding]:
+    """layers that mix records, running statistics, buffers that change, in-place activations"""
+    if case.module is None or case.sample is None:
+        return
+    module = fix(case.module)[0] if case.spec.fix_model else case.module
+    try:
+        validate(module, case.sample)
+    except ModelError as error:
+        swaps = [] if case.spec.fix_model else fix(case.module)[1]
+        text = f"fix_model = true would change {'; '.join(swaps)}" if swaps else "change the model"
+        why = "what does not pass through the clip reaches the release without noise, or no record can be clipped alone"
+        yield Finding("broken", str(error), why, text)
+
+
+def kept_tensors(case: Case) -> Iterator[Finding]:
+    """buffers, frozen and scalar parameters"""
+    if case.module is None:
+        return
+    frozen = [n for n, p in case.module.named_parameters() if not p.requires_grad]
+    if still := frozen + [n for n, b in case.module.named_buffers() if b is not None]:
+        yield Finding(
+            "note",
+            f"published as they are, never clipped or noised: {_names(still)}",
+            "frozen parameters and buffers (whole numbers too) are part of the released model file",
+            "make sure that they hold no statistic of private data",
+        )
+    if scalars := [n for n, p in case.module.named_parameters() if p.requires_grad and p.ndim == 0]:
+        yield Finding(
+            "note",
+            f"scalar parameters: {_names(scalars)}",
+            "they are clipped and noised here together with all others; some other frameworks skip them",
+            "nothing to do here",
+        )
+
+
+# --- the data
+
+
+def fitted_statistics(case: Case) -> Iterator[Finding]:
+    """whether the training records look scaled by their own statistics (the embedded data use public constants)"""
+    if case.data is not None and not case.public_data and case.method.private and looks_fitted(case.data.x_train):
+        yield Finding(
+            "weak",
+            f"{case.data.name}: x_train has mean 0 and deviation 1, or range 0 to 1, to many digits",
+            "it looks scaled by statistics of the training records themselves; these are private, not part of the "
+            "budget, and every record was changed by every other",
+            "scale by public constants, or by statistics that were released with noise and charged",
+        )
+
+
+def metrics_in_clear(case: Case) -> Iterator[Finding]:
+    """whether test records are also training records, since metrics are published without noise"""
+    if case.data is None or not len(case.data.y_test):
+        return
+    both, often = repeated(case.data)
+    test = len(case.data.y_test)
+    words = case.data.test_from or f"the {test:,} test records"
+    if both:
+        chance = ", which may be chance: records repeat within the training data too" if often else ""
+        yield Finding(
+            "weak" if often and both < test / 2 else "broken",
+            f"{both} of {test} test records are also training records{chance}",
+            "loss and accuracy on the test records are published after every evaluation, without noise and uncharged",
+            "test on records of people who are not in the training data",
+        )
+    elif not case.public_data:
+        yield Finding(
+            "note",
+            f"loss and accuracy on test records are published without noise, nobody is charged: {words}",
+            "they are taken as public, because the run file or the data say so",
+            "where they are private, drop what declares them: some records are then held out and shown with noise",
+        )
+
+
+def baseline(case: Case) -> Iterator[Finding]:
+    """whether the same data are also used without privacy"""
+    if case.spec.baseline and case.method.private:
+        yield Finding(
+            "note" if case.public_data else "broken",
+            "baseline = true",
+            "the same data train a second model without any noise, whose accuracy and weights are written out"
+            + ("; these data are public" if case.public_data else ": the run is refused"),
+            "drop baseline" + ("" if case.public_data else ", and train with method = none in a run of its own"),
+        )
+
+
+def public_sizes(case: Case) -> Iterator[Finding]:
+    """what is taken as public: client sizes, their weights, the number of classes"""
+    cap = float(getattr(case.method, "weight_cap", 0.0))
+    if cap:
+        yield Finding(
+            "note",
+            f"clients weigh unequally: weight_cap = {cap:g}",
+            "noise is scaled to the largest weight 1, so the guarantee holds for all; small clients count for less",
+            "weight_cap = 0 weighs all clients alike",
+        )
+    if case.job is not None and len(sizes := case.job.plan.sizes) > 1 and case.method.private:
+        yield Finding(
+            "note",
+            f"clients have {sizes[0]} to {sizes[-1]} records",
+            "how many records each client has, and how many classes there are, is taken as public",
+            "where that is a secret, cut all clients to one size",
+        )
+
+
+def single_records(case: Case) -> Iterator[Finding]:
+    """clients with a single record"""
+    if case.job is not None and case.job.plan.smallest_client == 1 and case.cost().unit == "record":
+        yield Finding(
+            "note",
+            "some clients have a single record",
+            "such a client sends one clipped gradient under the whole noise: private, but next to nothing is learnt",
+            "leave these clients out, or use method = dp-fedavg",
+        )
+
+
+# --- rounds, draws, budgets
+
+
+def draws(case: Case) -> Iterator[Finding]:
+    """whether clients and batches are drawn as the accountant assumes, and the relation that follows"""
+    if not case.method.private or case.cost().relation != "replace":
+        return
+    which = "client_sampling" if case.cost().unit == "client" else "batch_sampling"
+    yield Finding(
+        "note",
+        f"{which} = fixed is priced in the replace-one relation, not add/remove",
+        "the epsilon may not be compared with one of the add/remove relation: replacing moves a sum by twice the clip",
+        f"{which} = poisson has the add/remove relation",
+    )
+
+
+def every_round_paid(case: Case) -> Iterator[Finding]:
+    """whether a client pays for more rounds than it takes part in"""
+    rate, rounds = case.spec.client_rate, case.spec.rounds
+    if case.method.private and case.viewer.startswith("server") and rate < 1 and case.spec.max_participations is None:
+        expected = rate * rounds
+        cap = min(rounds, math.ceil(expected + 2 * math.sqrt(expected)))
+        if cap < rounds:
+            yield Finding(
+                "note",
+                f"client_rate = {rate:g} against the server, and no max_participations",
+                f"the server sees who takes part, so noise is for a client in all {rounds} rounds, "
+                f"though {expected:g} are expected",
+                f"max_participations = {cap} needs less noise for the same epsilon",
+            )
+
+
+def usefulness(case: Case) -> Iterator[Finding]:
+    """whether anything is learnt under the noise: asks the planner"""
+    run_nsr, plan = case.nsr(), case.plan()
+    unit = "record" if case.method.noisy_steps else "client"  # where the noise goes; users are one or the other
+    if run_nsr is None or (says := planner.verdict(unit, run_nsr)) == "works":
+        return
+    yield Finding(
+        "weak" if says == "hopeless" else "note",
+        f"noise-to-signal ratio of the run {run_nsr:.2g} ({plan.expected_cohort:g} clients a round, noise multiplier "
+        f"{plan.z:.3g}): {says}",
+        "private, but on MNIST " + ("nothing was learnt" if says == "hopeless" else "some models lost much")
+        + " under this noise",
+        "`sordino plan` says which clients, epsilon or unit would do",
+    )  # fmt: skip
+
+
+def unseen_choices(case: Case) -> Iterator[Finding]:
+    """what cannot be seen from here"""
+    if case.method.private and not case.public_data:
+        yield Finding(
+            "note",
+            "how learning rate, clip, rounds and model were chosen cannot be seen",
+            "every trial on the same data costs privacy of its own",
+            "choose on public data, or charge the trials to the same ledger",
+        )
+
+
+def cannot_start(case: Case) -> Iterator[Finding]:
+    """whether the run would start"""
+    told = [f for rule in (unprotected_viewer, layers, dealt_by_label) for f in rule(case) if f.severity == "broken"]
+    if case.problem is not None and not told:
+        yield Finding(
+            "broken", f"the run would not start: {case.problem}", "nothing would be trained", "as the message says"
+        )
+
+
+Rule = Callable[[Case], Iterator[Finding]]
+RULES: tuple[Rule, ...] = (
+    no_noise, unprotected_viewer, one_record_not_a_person, made_up_clients, seeds, delta_too_large, epsilon_large,
+    float_noise, layers, kept_tensors, fitted_statistics, metrics_in_clear, partly_public, declared_public,
+    dealt_by_label, no_evaluation, baseline, public_sizes, single_records, draws, every_round_paid, ledger,
+    unnamed_data, spent_already, no_public_part, usefulness, unseen_choices, cannot_start,
+)  # fmt: skip
+
+
+def check(case: Case) -> list[Finding]:
+    """What all rules find, the worst first."""
+    found = [replace(f, rule=rule.__name__) for rule in RULES for f in rule(case)]
+    return sorted(found, key=lambda f: SEVERITIES.index(f.severity))
+
+
+def looked_at() -> dict[str, str]:
+    return {rule.__name__: (rule.__doc__ or "").strip() for rule in RULES}
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

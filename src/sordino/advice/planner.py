@@ -1,0 +1,277 @@
+"""What would work? Epsilon, clients, records, model size -> noise, rounds and an accuracy band for every trust model.
+
+Noise-to-signal ratio (NSR) of a round: the expected L2 norm of all noise in the averaged update, divided by the clip,
+which is as long as that update can be if every clipped contribution points the same way. With noise multiplier z, D
+parameters, m clients in a round and batches of b records it is
+
+    z sqrt(D) / m            noise on the sum of the clients' updates (dp-fedavg, secure sum)
+    z sqrt(D) / sqrt(m)      noise on every client's update
+    z sqrt(D) / (b sqrt(m))  noise on the sum of the records' gradients in every client (dp-sgd)
+
+NSR of a run: noise adds up by the root of the number of steps, signal by the number; so it is the NSR of a step over
+sqrt(steps). Accuracy bands are looked up by it in a table measured on MNIST: benchmarks/plan_bands.py, docs/plan.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+
+from sordino.contract import pricing
+from sordino.contract.method import Local, Plan
+from sordino.core import check, plugin
+from sordino.core.errors import BudgetError, SpecError
+from sordino.privacy import price
+from sordino.privacy.accountants import pld
+from sordino.privacy.calibrate import noise_multiplier
+from sordino.privacy.events import Cost, Event, GaussianEvent
+from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.samplers import Poisson
+from sordino.privacy.tightest import epsilon
+
+ROUNDS = (50, 100, 200, 400)  # which are tried; fewer than 50 rarely train a model even without noise
+CLOSE = 1.05  # the fewest rounds are taken whose NSR is at most this much above the least
+WORKS, HOPELESS = 0.8, 0.5  # share of the accuracy without privacy: the worst neighbour reaches it, the best does not
+MOST_CLIENTS, MOST_EPSILON, SMALLEST_MODEL = 1e9, 1e3, 100  # beyond these nothing is suggested
+
+
+# --- the question and the trust models
+
+
+@dataclass(frozen=True)
+class PlanQuestion:
+    clients: int
+    records: int  # of each client
+    parameters: int
+    epsilon: float  # in total, over all rounds
+    delta: float
+    rounds: int | None = None  # None: the best of ROUNDS
+    client_rate: float = 1.0  # share of the clients in a round, drawn in secret
+    batch_rate: float = 1.0  # share of a client's records in a step
+
+    def __post_init__(self) -> None:
+        check.count(clients=self.clients, records=self.records, parameters=self.parameters)
+        check.positive(epsilon=self.epsilon)
+        check.below_one(delta=self.delta)
+        check.probability(client_rate=self.client_rate, batch_rate=self.batch_rate)
+        if self.rounds is not None:
+            check.count(rounds=self.rounds)
+
+    def plan(self, rounds: int, z: float) -> Plan:
+        return Plan(
+            rounds=rounds,
+            population=self.clients,
+            sampler=Poisson(self.client_rate),
+            local=Local(steps=1, batch_rate=self.batch_rate),
+            noise_multiplier=z,
+            sizes=(self.records,),
+            mean_client=float(self.records),
+        )
+
+
+@dataclass(frozen=True)
+class TrustSetting:
+    """Whose data, against whom, and where the noise is added."""
+
+    unit: str
+    viewer: str
+    noise: str  # who adds it
+    where: str  # "records", "updates" or "sum": what it is added to
+    methods: tuple[str, ...]  # that do this; none: priced only
+
+    def cost(self, plan: Plan) -> Cost:
+        """Of one participation, by the method itself where there is one."""
+        if self.methods:
+            return price.cost_to(self.viewer, pricing.costs(plugin.load("methods", self.methods[0])(), plan))
+        # the server knows who sends, so a client's data are replaced: its clipped update moves by up to 2C
+        return Cost(self.unit, "replace", self.viewer, GaussianEvent(plan.z / 2))
+
+    def total(self, question: PlanQuestion, rounds: int, z: float) -> Event:
+        """The whole run; a client may be in all of its rounds."""
+        plan = question.plan(rounds, z)
+        return price.total(self.cost(plan), self.viewer, plan.sampler, plan.population, rounds, rounds)[0]
+
+    def guarantee(self, question: PlanQuestion, rounds: int, z: float) -> Guarantee:
+        plan, delta = question.plan(rounds, z), question.delta
+        found = price.guarantee(
+            (self.cost(plan),), self.viewer, plan.sampler, plan.population, rounds, rounds, delta, "secure"
+        )
+        hidden = "a curious server that sees who takes part and the sum of a round, but no single message"
+        return replace(found, viewer=hidden) if self.where == "sum" and self.viewer == "server" else found
+
+
+SETTINGS = (
+    TrustSetting("record", "server", "every client", "records", ("dp-sgd",)),
+    TrustSetting("record", "public", "every client", "records", ("dp-sgd",)),
+    TrustSetting("client", "public", "a trusted server", "sum", ("dp-fedavg",)),
+    TrustSetting("client", "server", "every client, shares under a secure sum", "sum", ()),
+    TrustSetting("client", "server", "every client, alone", "updates", ()),
+)
+
+
+def step_nsr(where: str, z: float, parameters: int, cohort: float, batch: float) -> float:
+    """Noise-to-signal ratio of one step: see the head of this file."""
+    divisor = {"sum": cohort, "updates": math.sqrt(cohort), "records": batch * math.sqrt(cohort)}[where]
+    return z * math.sqrt(parameters) / divisor
+
+
+def nsr_of(setting: TrustSetting, question: PlanQuestion, z: float) -> float:
+    cohort = max(1.0, question.client_rate * question.clients)
+    batch = max(1.0, question.batch_rate * question.records)
+    return step_nsr(setting.where, z, question.parameters, cohort, batch)
+
+
+# --- what was measured
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One run: how much of the accuracy without privacy it kept."""
+
+    model: str
+    parameters: int
+    unit: str
+    rounds: int
+    level: float  # NSR of the run
+    kept: float
+
+
+@lru_cache
+def measured() -> tuple[MeasuredRun, ...]:
+    text = (resources.files("sordino.advice") / "files" / "bands.json").read_text(encoding="utf-8")
+    table = json.loads(text)
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+    return tuple(MeasuredRun(**{k: r[k] for k in MeasuredRun.__dataclass_fields__}) for r in rows)
+
+
+def levels(unit: str) -> list[float]:
+    return sorted({m.level for m in measured() if m.unit == unit})
+
+
+def band(unit: str, run_nsr: float) -> tuple[float, float] | None:
+    """Least and most of the accuracy kept at the measured levels on both sides; None outside of what was measured."""
+    known = levels(unit)
+    if not known[0] <= run_nsr <= known[-1]:
+        return None
+    below, above = max(v for v in known if v <= run_nsr), min(v for v in known if v >= run_nsr)
+    kept = [min(1.0, m.kept) for m in measured() if m.unit == unit and m.level in (below, above)]
+    return min(kept), max(kept)
+
+
+def verdict(unit: str, run_nsr: float) -> str:
+    """More noise than was ever measured is hopeless, less works: accuracy falls with noise."""
+    found = band(unit, run_nsr)
+    if found is None:
+        return "works" if run_nsr < levels(unit)[0] else "hopeless"
+    return "works" if found[0] >= WORKS else "hopeless" if found[1] < HOPELESS else "uncertain"
+
+
+@lru_cache
+def useful(unit: str) -> float:
+    """The largest measured level up to which every run kept enough."""
+    found = 0.0
+    for level in levels(unit):
+        if min(m.kept for m in measured() if m.unit == unit and m.level == level) < WORKS:
+            break
+        found = level
+    return found
+
+
+# --- the answer
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    setting: TrustSetting
+    reason: str | None = None  # why nothing reaches the budget
+    guarantee: Guarantee | None = None
+    noise_multiplier: float | None = None
+    rounds: int | None = None
+    nsr: float | None = None  # of a round
+    run_nsr: float | None = None
+    band: tuple[float, float] | None = None
+    verdict: str = "hopeless"
+    needed: tuple[tuple[str, float], ...] = ()  # what, changed alone, would make it work
+
+    @property
+    def feasible(self) -> bool:
+        return self.reason is None
+
+
+def answer(setting: TrustSetting, question: PlanQuestion) -> Recommendation:
+    found: dict[int, float] = {}  # rounds -> noise multiplier
+    reason = None
+    for rounds in (question.rounds,) if question.rounds else ROUNDS:
+        try:
+            found[rounds] = _calibrated(setting, question, rounds)
+        except BudgetError as error:
+            reason = str(error)
+    if not found:
+        return Recommendation(setting, reason, needed=_needed(setting, question, None))
+    run = {t: nsr_of(setting, question, z) / math.sqrt(t) for t, z in found.items()}
+    rounds = min(t for t in run if run[t] <= CLOSE * min(run.values()))
+    z, run_nsr = found[rounds], run[rounds]
+    says = verdict(setting.unit, run_nsr)
+    return Recommendation(
+        setting=setting,
+        guarantee=setting.guarantee(question, rounds, z),
+        noise_multiplier=z,
+        rounds=rounds,
+        nsr=nsr_of(setting, question, z),
+        run_nsr=run_nsr,
+        band=band(setting.unit, run_nsr),
+        verdict=says,
+        needed=() if says == "works" else _needed(setting, question, run_nsr),
+    )
+
+
+def _calibrated(setting: TrustSetting, question: PlanQuestion, rounds: int) -> float:
+    """The least noise with which the whole run stays within the budget."""
+    return noise_multiplier(lambda z: setting.total(question, rounds, z), question.epsilon, question.delta)
+
+
+def _needed(setting: TrustSetting, question: PlanQuestion, run_nsr: float | None) -> tuple[tuple[str, float], ...]:
+    """The least of each thing that brings the NSR of the run down to what works, all else as asked."""
+    out: list[tuple[str, float]] = []
+    if run_nsr is not None:
+        excess = run_nsr / useful(setting.unit)
+        power = 1 if setting.where == "sum" else 2
+        clients = math.ceil(max(question.clients, 1 / question.client_rate) * excess**power)
+        if clients <= MOST_CLIENTS:
+            out.append(("clients", clients))
+        if setting.where == "records":
+            out.append(("records", math.ceil(max(question.records, 1 / question.batch_rate) * excess)))
+        if (smaller := math.floor(question.parameters / excess**2)) >= SMALLEST_MODEL:
+            out.append(("parameters", smaller))
+    most = []
+    for rounds in (question.rounds,) if question.rounds else ROUNDS:
+        z = useful(setting.unit) / CLOSE * math.sqrt(rounds) / nsr_of(setting, question, 1.0)
+        if z >= 0.02:  # less costs more than MOST_EPSILON in a single round
+            most.append(epsilon(setting.total(question, rounds, z), question.delta, pld.ROUGH))
+    if most and min(most) <= MOST_EPSILON:
+        out.append(("epsilon", _two_digits_up(min(most))))
+    return tuple(out)
+
+
+def _two_digits_up(value: float) -> float:
+    scale = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / scale - 1e-9) * scale:.6g}")
+
+
+def answers(question: PlanQuestion, method: str | None = None) -> list[Recommendation]:
+    return [answer(s, question) for s in chosen(method)]
+
+
+def chosen(method: str | None) -> tuple[TrustSetting, ...]:
+    """The settings a method offers; all of them without one."""
+    if method is None:
+        return SETTINGS
+    plugin.load("methods", method)  # an unknown name is named
+    found = tuple(s for s in SETTINGS if method in s.methods)
+    if not found:
+        known = sorted({m for s in SETTINGS for m in s.methods})
+        raise SpecError(f"there is nothing to plan for {method}. Try one of: {', '.join(known)}.")
+    return found

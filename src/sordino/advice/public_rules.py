@@ -1,0 +1,83 @@
+"""Rules of `sordino check` about what is public and what can be shown; advice/checks.py says how a rule is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sordino.advice.case import Case
+from sordino.advice.finding import Finding
+from sordino.runs.prepare import PrivateLabelError
+
+
+def partly_public(case: Case) -> Iterator[Finding]:
+    """whether people whose data are protected also have records that count as public"""
+    if case.data is None or case.public_data or not case.method.private or not len(case.data.y_test):
+        return
+    unit, data = case.cost().unit, case.data
+    natural = (case.spec.partition or "natural").startswith("natural")
+    sides = {"user": (data.user_train, data.user_test), "client": (data.client_train, data.client_test)}
+    mine, shown = sides.get(unit, (None, None))
+    if mine is None or (unit == "client" and not natural):
+        return
+    if shown is None:
+        if unit == "user":
+            yield Finding(
+                "weak",
+                f"the test records do not say which {unit} they belong to",
+                f"a protected {unit} who has some of them is public in part",
+                f"name the {unit} of test records too, or use records of people who are not in the training data",
+            )
+        return
+    both = len(set(mine.tolist()) & set(shown.tolist()))
+    if both:
+        yield Finding(
+            "broken",
+            f"{both} of {len(set(mine.tolist()))} {unit}s have test records, which count as public, and private ones",
+            f"all records of a {unit} are promised to be protected, and exact figures on some of them are published",
+            f"split by whole {unit}s, or drop the test records and use public_share, which draws whole {unit}s",
+        )
+
+
+def declared_public(case: Case) -> Iterator[Finding]:
+    """what of one's own data the run file declares public"""
+    if case.data is None or (case.spec.public_share is None and not case.spec.public_data):
+        return
+    if case.spec.public_data:
+        what, why = "public_data = true", "all records count as public: labels may deal them, figures are exact"
+    else:
+        what, why = (
+            f"{case.data.test_from} are declared public",
+            "exact figures on them are published, nobody is charged",
+        )
+    yield Finding(
+        "note", what, why, "make sure that whoever they are about has agreed, or that they are public already"
+    )
+
+
+def dealt_by_label(case: Case) -> Iterator[Finding]:
+    """whether private records are dealt to clients by their labels"""
+    if isinstance(case.problem, PrivateLabelError):
+        yield Finding(
+            "broken",
+            str(case.problem).partition(". ")[0],
+            "removing or changing one record would change what many other clients hold, which no epsilon here counts",
+            "use partition = iid, quantity or natural; public_data = true where all records are public already",
+        )
+
+
+def no_evaluation(case: Case) -> Iterator[Finding]:
+    """whether the run can show how good its model is"""
+    if case.job is not None and case.job.evaluation.on is None and case.job.evaluation.text:
+        text, _, way = case.job.evaluation.text.partition(". To have one, ")
+        yield Finding("note", text, "the model is trained, and nothing says how good it is", way)
+
+
+def no_public_part(case: Case) -> Iterator[Finding]:
+    """whether the records of an earlier run tell of the secret draw"""
+    if case.flat and case.method.private and case.spec.client_rate < 1:
+        yield Finding(
+            "weak",
+            "this run folder has no public part: its records hold cohort sizes, bytes and seconds",
+            "whoever sees them faces a draw that is no longer secret, and the epsilon printed for them is too small",
+            "hand out the model and result.json alone, or train again",
+        )

@@ -1,0 +1,184 @@
+"""Noisy local steps: records' (or users') gradients are clipped, summed and let out with noise, at every local step.
+
+What DP-SGD and all methods made of it share: how batches are drawn and what that means for the price (`releases`), the
+steps themselves (`steps`), and the clients' losses where the algorithm asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from sordino.algorithms.base import Algorithm
+from sordino.contract import local_sgd as training
+from sordino.contract.augment import augment
+from sordino.contract.plan import Plan
+from sordino.contract.site import Site, units
+from sordino.core.errors import RunError, SpecError
+from sordino.core.rng import RowStream
+from sordino.core.types import Batch, Rows, State
+from sordino.privacy.clip import Bounded
+from sordino.privacy.release import GRADIENTS, Draw, Mechanism, Release
+
+SAMPLINGS = ("poisson", "fixed")  # how a batch is drawn
+Groups = Sequence[int] | None
+Clipped = Callable[[Tensor, Batch, list[int], Groups], Bounded]  # weights, batch, seeds, runs of views -> clipped sums
+LetOut = Callable[[Bounded], Rows]  # clipped sums -> noisy ones
+
+
+# --- what is released
+
+
+def releases(
+    plan: Plan,
+    mechanism: Mechanism,
+    bound: float,
+    sampling: str = "poisson",
+    losses: Mechanism | None = None,
+    total: Mechanism | None = None,
+    terms: int | None = GRADIENTS,
+) -> tuple[Release, ...]:
+    """Declare the noisy sums of one participation: one for each local step and, where the algorithm asks for it, one of
+    the losses (with the noise of a gradient unless another is given)."""
+    unit, times = plan.unit or "record", plan.local.count(plan.sizes[0])
+    gradient = Release(
+        "gradient",
+        mechanism,
+        unit,
+        bound,
+        times=times,
+        draw=draw(plan, sampling),
+        total=total,
+        terms=terms,
+        key="train/noise #",
+    )
+    if "losses" not in plan.algorithm.needs:
+        return (gradient,)
+    most = plan.sizes[-1]
+    cap = plan.algorithm.loss_clip  # losses lie in [0, cap]: adding and replacing a record both move the sum by the cap
+    return gradient, Release(
+        "losses", losses or mechanism, unit, cap, swing=1, total=total, terms=most, key="train/loss noise"
+    )
+
+
+def draw(plan: Plan, sampling: str) -> Draw:
+    """Return the draw of records inside a client that is priced: the dearest one of all clients."""
+    local, sizes = plan.local, plan.sizes
+    if local.steps is None and local.batch_rate is None and len(sizes) > 1:
+        raise SpecError(
+            "dp-sgd with local_epochs and batch_size needs clients of one size "
+            f"(found {sizes[0]} to {sizes[-1]} records). Use local_steps, or batch_rate."
+        )
+    if sampling != "fixed":
+        return Draw(rate=max(local.rate(n) for n in sizes))
+    if all(taken(plan, n) >= n for n in sizes):
+        return Draw()
+    # the client that draws the largest share of its records pays most
+    dear = max(sizes, key=lambda n: taken(plan, n) / n)
+    return Draw(size=taken(plan, dear), population=dear)
+
+
+def taken(plan: Plan, size: int) -> int:
+    """Return the records in a fixed-size batch of a client: a whole number, at least one."""
+    return min(size, max(1, int(plan.local.rate(size) * size)))
+
+
+# --- what happens inside a client
+
+
+def steps(
+    state: State,
+    site: Site,
+    clipped: Clipped,
+    let_out: LetOut,
+    sampling: str = "poisson",
+    algorithm: Algorithm | None = None,
+    losses: LetOut | None = None,
+) -> tuple[Rows, Rows]:
+    """Train every client along noisy gradients; what the algorithm sends for each, and the rows that it keeps there.
+
+    `let_out` adds the noise to clipped sums, `losses` to the sums of losses (by its own outlet unless given)."""
+    plan, data, rng = site.plan, site.data, site.rng
+    local, dtype = plan.now(state), state.params.dtype
+    sizes = units(data, plan)
+    expected = torch.tensor([local.expected_batch(n) for n in sizes], device=state.params.device, dtype=dtype)
+    full = local.count(plan.smallest_client)
+    counts = plan.stragglers.steps([full] * len(sizes), rng.at("slow"))
+
+    def gradient(weights: Tensor, batch: Batch, number: int) -> Rows:
+        return let_out(_sums(weights, batch, number, site, clipped)) / expected[:, None]
+
+    batches = (batch_of(data, plan, sampling, rng.at("batch", number)) for number in range(full))
+    needed = None
+    if "losses" in plan.algorithm.needs:
+        needed = noisy_losses(state, site, losses or site.out["losses"])
+    return training.run(state, site, counts, batches, gradient, needed, algorithm=algorithm)
+
+
+def clipped_sums(weights: Tensor, site: Site, clipped: Clipped, sampling: str = "poisson") -> Bounded:
+    """Return the clipped sums of a first local step."""
+    return _sums(weights, batch_of(site.data, site.plan, sampling, site.rng.at("batch", 0)), 0, site, clipped)
+
+
+def _sums(weights: Tensor, batch: Batch, number: int, site: Site, clipped: Clipped) -> Bounded:
+    local, rng = site.plan.local, site.rng
+    seeds = rng.at("model", number).integers()
+    seen, groups = augment(batch, local.augment, local.views, rng.at("augment", number))
+    if batch.groups is not None:  # views of a user's records are its records
+        groups = [local.views * n for client in batch.groups for n in client]
+    return clipped(weights, seen, seeds, groups)
+
+
+def weights(site: Site, like: Rows) -> Tensor:
+    """Return how much each client counts in a sum [clients]: its records (or users), which are public."""
+    return torch.tensor(units(site.data, site.plan), device=like.device, dtype=like.dtype) / site.plan.mean_client
+
+
+def batch_of(data: Batch, plan: Plan, sampling: str, rng: RowStream) -> Batch:
+    """Draw a batch at every client."""
+    sizes = units(data, plan)
+    rates = [plan.local.rate(n) for n in sizes]
+    if all(r >= 1 for r in rates):
+        return data if plan.unit == "user" else replace(data, groups=None)
+    if sampling == "fixed":
+        picked = rng.fixed(sizes, [taken(plan, n) for n in sizes], data.x.device)
+    else:
+        picked = rng.poisson(sizes, rates, data.x.device)
+        if plan.exact is not None and max(picked[1], default=0) > plan.exact.batch:
+            raise RunError("a batch is larger than its noise was made for, which should never happen: start anew.")
+    return _users(data, *picked) if plan.unit == "user" else data.pick(*picked)
+
+
+def noisy_losses(state: State, site: Site, let_out: LetOut, cap: float | None = None) -> Tensor:
+    """Return each client's mean loss [clients, 1], every record's (or user's) held below a cap, with noise."""
+    plan, data = site.plan, site.data
+    cap = plan.algorithm.loss_clip if cap is None else cap
+    losses = torch.nan_to_num(training.record_losses(state, data, site.model), nan=cap).clamp(0, cap)
+    groups = data.groups if plan.unit == "user" else None
+    if groups is not None:
+        lengths = torch.tensor([n for client in groups for n in client], device=losses.device)
+        owner = torch.arange(len(lengths), device=losses.device).repeat_interleave(lengths)
+        losses = losses.new_zeros(len(lengths)).index_add_(0, owner, losses) / lengths
+    sizes = units(data, plan)
+    sums = training.sums(losses, sizes)
+    noisy = let_out(Bounded(sums, cap))
+    return noisy / torch.tensor(sizes, device=sums.device, dtype=sums.dtype)[:, None].clamp_min(1)
+
+
+def _users(data: Batch, chosen: Tensor, counts: tuple[int, ...]) -> Batch:
+    """All records of the users at these places (users of all clients laid end to end), counts[k] of them client k's."""
+    lengths = torch.tensor([n for client in data.groups or () for n in client], device=chosen.device)
+    starts, many = (lengths.cumsum(0) - lengths)[chosen], lengths[chosen]
+    first = many.cumsum(0) - many
+    total = int(many.sum())
+    index = torch.arange(total, device=chosen.device) + (starts - first).repeat_interleave(many, output_size=total)
+    groups = tuple(tuple(part) for part in _split(many.tolist(), counts))
+    return replace(data.pick(index, tuple(sum(g) for g in groups)), groups=groups)
+
+
+def _split(values: list[int], counts: tuple[int, ...]) -> list[list[int]]:
+    ends = list(accumulate(counts))
+    return [values[end - n : end] for n, end in zip(counts, ends, strict=True)]

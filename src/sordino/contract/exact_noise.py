@@ -1,0 +1,69 @@
+"""Exact noise: in secure mode Gaussian noise is drawn on a lattice, without floating point between bits and law.
+
+The mechanism of a release is swapped here, in one place, before it is priced and before it acts; methods know nothing
+of it. docs/exact-noise.md has the proof. What it needs beside the mechanism is a bound, known in advance, on what
+floating point does to the sum that gets the noise: `Release.terms` says how a value is added up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scipy.stats import binom
+
+from sordino.contract.plan import Plan
+from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.mechanisms.rounded_gaussian import RoundedGaussian
+from sordino.privacy.release import GRADIENTS, Release
+
+NEVER = 2.0**-140  # probability of a batch that is larger than was counted on: it ends the run
+SHARED = "clients share the noise of a sum, and send it in floating point numbers"
+SEVERAL = "the price counts on the noise of several clients in one sum"
+
+
+def swapped(release: Release, plan: Plan, split: int) -> Release:
+    """Return the release with exact noise where the plan asks for it and the noise is Gaussian.
+
+    Where clients share it, rows must be `additive`: they are sent as whole numbers, whose sum is exact."""
+    whole = release.additive and release.where == "client" and plan.everyone and not plan.multipliers
+    if plan.exact is None or type(release.mechanism) is not Gaussian or (split > 1 and not whole):
+        return release
+    error = plan.exact.gradients if release.terms == GRADIENTS else 0.0
+    terms = max(1, release.terms or 1) * (plan.population if release.where == "server" else 1)
+    rows = 1 if plan.channel.shows_rows else plan.population
+    noise = RoundedGaussian(
+        release.mechanism.noise_multiplier,
+        contributions=terms,
+        float_error=error or 0.0,
+        summed=rows * (plan.exact.batch if release.terms == GRADIENTS else terms) if whole else 0,
+        shared=split,
+    )
+    return replace(release, mechanism=noise)
+
+
+def doubt(releases: tuple[Release, ...], plan: Plan, several: bool = False) -> str | None:
+    """Return why floating point is not covered by the proof of these releases; None where it is.
+
+    `several` says that the price counts on the noise of several clients in one sum."""
+    if plan.exact is None:
+        return "the noise is drawn as floating point numbers"
+    for release in releases:
+        if type(release.mechanism) is Gaussian:
+            return SHARED
+        if type(release.mechanism) is not RoundedGaussian:
+            return f"{type(release.mechanism).__name__} noise is drawn as floating point numbers"
+        if release.terms is None:
+            return "how far floating point moves these clipped sums is not known in advance"
+        if release.terms == GRADIENTS and plan.exact.gradients is None:
+            return plan.exact.reason
+        if several and release.where == "client" and not release.mechanism.summed:
+            return SEVERAL
+    return None
+
+
+def largest_batch(plan: Plan, drawn: bool) -> int:
+    """Return the largest batch of any client, but for one in 2^140 where batches are drawn at random."""
+    sizes, rate = plan.sizes, plan.local.rate
+    if not drawn:
+        return max(sizes)
+    return max(n if rate(n) >= 1 else min(n, int(binom.isf(NEVER, n, rate(n))) + 1) for n in sizes)

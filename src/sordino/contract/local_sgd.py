@@ -1,0 +1,144 @@
+"""A client's round: batches, gradients, the algorithm's steps and message; for whole cohorts.
+
+The method says where gradients come from (exact, or clipped and noisy), the algorithm what is made of them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from sordino.algorithms.base import Algorithm, Gradient, LocalWork
+from sordino.contract.augment import augment
+from sordino.contract.plan import Plan
+from sordino.contract.site import Site
+from sordino.core.local_training import Local
+from sordino.core.optimizers import Optimizer
+from sordino.core.rng import Ints, RowStream, flat
+from sordino.core.types import Batch, Model, Rows, State
+
+NONE = np.empty(0, dtype=np.int64)
+After = Callable[[int, Tensor, Rows, Optimizer], None]  # number of the step, weights after it, direction, optimiser
+RECORDS = 2000  # whose losses are computed at once
+
+
+def sgd(state: State, site: Site, gradient: Gradient | None = None, after: After | None = None) -> tuple[Rows, Rows]:
+    """Train without privacy of its own: shuffled mini-batches, exact gradients.
+
+    Returns what the algorithm would send for each client, and the rows that it keeps there."""
+    plan, data, rng = site.plan, site.data, site.rng
+    local = plan.now(state)
+    counts = plan.stragglers.steps([local.count(n) if n else 0 for n in data.sizes], rng.at("slow"))
+    losses = mean_losses(state, data, site.model) if "losses" in plan.algorithm.needs else None
+    gradient = gradient or exact(site.model, local, rng)
+    return run(state, site, counts, batches(data, local, counts, rng), gradient, losses, after)
+
+
+def run(
+    state: State,
+    site: Site,
+    counts: Sequence[int],
+    steps: Iterable[Batch],
+    gradient: Gradient,
+    losses: Tensor | None,
+    after: After | None = None,
+    algorithm: Algorithm | None = None,
+) -> tuple[Rows, Rows]:
+    """Train every client along `gradient`; what each would send and what it keeps, [clients, ...].
+
+    `after` is told of every step; `algorithm` stands in for that of the plan."""
+    plan, data, own, rng = site.plan, site.data, site.mine, site.rng
+    algorithm, local = algorithm or plan.algorithm, plan.now(state)
+    step = Optimizer(local)
+    start = algorithm.start(state, own)
+    weights = start
+    for number, batch in enumerate(steps):
+        direction = gradient(weights, batch, number)
+        if local.weight_decay:
+            direction = direction + local.weight_decay * weights
+        direction = algorithm.correct(direction, weights, own, state, number, local)
+        moved = step(direction)
+        if number >= min(counts, default=0):  # a client that has done all its steps waits for the others
+            active = torch.tensor([number < c for c in counts], dtype=torch.bool, device=moved.device)[:, None]
+            moved = torch.where(active, moved, 0.0)
+        weights = weights - moved
+        if after is not None:
+            after(number, weights, direction, step)
+    moved = (weights - start).expand(len(data.sizes), -1)
+    taken = torch.tensor(counts, device=moved.device, dtype=moved.dtype)[:, None]
+    if algorithm.personal:
+        rng = rng.at("aside")
+        own = algorithm.aside(own, state, batches(data, local, counts, rng), exact(site.model, local, rng), local)
+    return algorithm.message(moved, own, state, LocalWork(taken, local, losses))
+
+
+def one_step(state: State, gradient: Rows, plan: Plan) -> Rows:
+    """Return what a client would send that takes one local step along this gradient, which is public.
+
+    Where every client takes one plain step, this is the mean of what they would send, for the mean of their gradients.
+    """
+    algorithm, local, own = plan.algorithm, plan.now(state), plan.algorithm.keeps(state, len(gradient))
+    start = algorithm.start(state, own)
+    direction = gradient + local.weight_decay * start if local.weight_decay else gradient
+    moved = Optimizer(local)(algorithm.correct(direction, start, own, state, 0, local))
+    return algorithm.message(-moved, own, state, LocalWork(moved.new_ones(len(moved), 1), local))[0]
+
+
+def exact(model: Model, local: Local, rng: RowStream) -> Gradient:
+    """Mean gradients over a batch, neither clipped nor noisy."""
+
+    def gradient(weights: Tensor, batch: Batch, number: int) -> Rows:
+        seeds = rng.at("model", number).integers()
+        seen, groups = augment(batch, local.augment, local.views, rng.at("augment", number))
+        sums = model.gradients.sums(weights, seen, None, seeds=seeds, groups=groups)
+        return sums / torch.tensor(batch.sizes, device=sums.device, dtype=sums.dtype)[:, None].clamp_min(1)
+
+    return gradient
+
+
+def batches(data: Batch, local: Local, counts: Sequence[int], rng: RowStream) -> Iterator[Batch]:
+    """Shuffled passes over each client's records, in batches of its batch size."""
+    if all(local.rate(n) >= 1 for n in data.sizes):
+        for _ in range(max(counts, default=0)):
+            yield data
+        return
+    widths = [max(1, round(local.expected_batch(n))) for n in data.sizes]
+    per_pass = [max(1, -(-n // w)) for n, w in zip(data.sizes, widths, strict=True)]
+    orders: dict[int, list[Ints]] = {}
+    for number in range(max(counts, default=0)):
+        chosen = []
+        for k, (width, count) in enumerate(zip(widths, counts, strict=True)):
+            turn, part = divmod(number, per_pass[k])
+            if turn not in orders:
+                orders[turn] = rng.at("shuffle", turn).permutations(data.sizes)
+            chosen.append(orders[turn][k][part * width : (part + 1) * width] if number < count else NONE)
+        yield data.pick(*flat(chosen, data.sizes, data.x.device))
+
+
+def record_losses(state: State, data: Batch, model: Model) -> Tensor:
+    """The loss of the received model on every record [records]."""
+    module = copy.deepcopy(model.module).eval()
+    weights = model.layout.views(state.params)
+    with torch.no_grad():
+        parts = [
+            model.loss(functional_call(module, weights, (x,)), y)
+            for x, y in zip(data.x.split(RECORDS), data.y.split(RECORDS), strict=True)
+        ]
+    return torch.cat([state.params.new_zeros(0), *parts])
+
+
+def mean_losses(state: State, data: Batch, model: Model) -> Tensor:
+    """Each client's mean loss [clients, 1]."""
+    losses = record_losses(state, data, model)
+    return sums(losses, data.sizes) / losses.new_tensor(data.sizes)[:, None].clamp_min(1)
+
+
+def sums(values: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Each client's sum of its sizes[k] values [clients, 1]."""
+    parts = [part.sum() for part in values.split(list(sizes))] if len(sizes) else []
+    return torch.stack(parts)[:, None] if parts else values.new_zeros(0, 1)

@@ -1,0 +1,69 @@
+"""Some clients as `train` sees them: their data, what they keep, and the outlets through which values may leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.contract.outlets import Outlets
+from sordino.contract.plan import Plan
+from sordino.core.errors import DataError
+from sordino.core.rng import Ints, RowStream
+from sordino.core.types import Batch, Model, Rows
+
+Own = dict[str, Tensor]  # what clients keep for themselves between rounds, by name [clients, ...]
+ALGORITHM = "algorithm"  # the name under which the algorithm's rows are kept
+
+
+@dataclass(frozen=True)
+class Site:
+    data: Batch
+    own: Own
+    model: Model
+    plan: Plan
+    rng: RowStream  # for batches and the like; noise comes from the outlets
+    out: Outlets
+    phase: str = ""
+
+    @property
+    def mine(self) -> Rows:
+        """What the algorithm keeps at these clients [clients, k]; k = 0: nothing."""
+        found = self.own.get(ALGORITHM)
+        return torch.zeros(len(self.data.sizes), 0, device=self.data.x.device) if found is None else found
+
+    def kept(self, algorithm: Rows | None = None, **fields: Tensor) -> Own:
+        """Return what the clients keep after this round: the algorithm's rows, and the method's own fields."""
+        rows = {} if algorithm is None or not algorithm.shape[1] else {ALGORITHM: algorithm}
+        return self.own | rows | fields
+
+    def only(self, at: Ints) -> Site:
+        """Return the clients at these places; their outlets count together with those of the others."""
+        where = torch.from_numpy(at)
+        return replace(
+            self,
+            data=clients(self.data, at),
+            own={name: value[where.to(value.device)] for name, value in self.own.items()},
+            rng=RowStream(self.rng.stream, self.rng.ids[at]),
+            out=self.out.only(at),
+        )
+
+
+def clients(data: Batch, at: Ints) -> Batch:
+    """Return the records of the clients at these places."""
+    ends = np.cumsum([0, *data.sizes])
+    index = [np.arange(ends[k], ends[k + 1]) for k in at]
+    sizes = tuple(data.sizes[k] for k in at)
+    found = data.pick(torch.from_numpy(np.concatenate([np.arange(0), *index])).to(data.x.device), sizes)
+    return found if data.groups is None else replace(found, groups=tuple(data.groups[k] for k in at))
+
+
+def units(data: Batch, plan: Plan) -> tuple[int, ...]:
+    """Return how many records, or users, each client has."""
+    if plan.unit != "user":
+        return data.sizes
+    if data.groups is None:
+        raise DataError("unit = user, but the clients' data do not say which record belongs to which user.")
+    return tuple(len(client) for client in data.groups)

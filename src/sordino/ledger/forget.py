@@ -1,0 +1,88 @@
+"""Erase a person's hashes from the units of a ledger; what was charged stays charged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sordino.core.errors import DataError, RunError
+from sordino.data import canonical, tables
+from sordino.data.canonical import Form, Raw
+from sordino.ledger import keys, macs
+from sordino.ledger.home import Key
+from sordino.ledger.ledger import Ledger
+from sordino.ledger.macs import Macs, Mask
+from sordino.ledger.units import StoredUnits, UnitStore
+
+Lines = Callable[[UnitStore, StoredUnits, Key], Mask | None]  # which lines of a part are to go
+
+
+def by_id(book: Ledger, unit: str, name: str) -> tuple[int, int]:
+    """Erase a user or client wherever the id stands; how many hashes went, and how many sets have another key."""
+    (text,) = canonical.ids([name])
+
+    def lines(store: UnitStore, part: StoredUnits, key: Key) -> Mask | None:
+        kinds = [k for k in store.kinds(part) if k == unit or k.startswith(f"{unit} in ")]
+        found = [macs.among(store.form(part, k), macs.of_ids(k, [text], key)) for k in kinds]
+        return np.logical_or.reduce(found) if found else None
+
+    return _erased(book, "ids", unit, lines)
+
+
+def by_rows(
+    book: Ledger, path: Path, label: str | None, split: str | None, user: str | None, client: str | None
+) -> tuple[int, int]:
+    """Erase the rows of a table, each as often as it stands there; its columns are named as in the run."""
+    cells = tables.read(path)
+    for name in (label, split, user, client):
+        if name is not None and name not in cells.columns:
+            raise DataError(f"{path.name} has no column {name!r}; there are {', '.join(map(str, cells.columns))}.")
+    raw = canonical.of_table(cells, label, split, user, client)
+
+    def lines(store: UnitStore, part: StoredUnits, key: Key) -> Mask | None:
+        return _rows(store, part, key, raw)
+
+    return _erased(book, "rows", "rows", lines)
+
+
+def _rows(store: UnitStore, part: StoredUnits, key: Key, raw: Raw) -> Mask | None:
+    """The stored lines of these rows, by the first form in which any is found: of equal rows the last copies."""
+    kinds = store.kinds(part)
+    for form in sorted(raw.forms, key=lambda f: not f.kind.startswith("columns")):
+        if form.kind not in kinds:
+            continue
+        stored = store.form(part, form.kind)
+        chosen = [m for row in range(form.rows) for m in _last_copies(form, row, key, stored)]
+        if chosen:
+            return macs.among(stored, np.concatenate(list({m.tobytes(): m for m in chosen}.values())))
+    return None
+
+
+def _last_copies(form: Form, row: int, key: Key, stored: Macs) -> list[Macs]:
+    """The hash of a row's last stored copy, and of as many before it as equal rows stand above it in the file."""
+    one = replace(form, rows=1, block=lambda a, b: form.block(row, row + 1))
+    words = form.block(row, row + 1)
+    above = sum(bool((form.block(r, r + 1) == words).all()) for r in range(row))
+    found: list[Macs] = []
+    while macs.among(mac := macs.of_copy(one, key, len(found)), stored).any():
+        found.append(mac)
+    return found[-1 - above : len(found) - above] if len(found) > above else []
+
+
+def _erased(book: Ledger, name: str, what: str, lines: Lines) -> tuple[int, int]:
+    store = book.store()
+    if store is None:
+        raise RunError(f"{book.path} has no units to forget anyone from.")
+    key, gone = keys.require_key(store.path), 0
+    with book.chain.writing(), store.writing():
+        for part in store.parts():
+            if part.part == name and part.key == key.id:
+                found = lines(store, part, key)
+                gone += 0 if found is None else store.erase(part, found)
+        strange = sum(p.part == name and p.key != key.id for p in store.parts())
+        if gone:
+            book.chain.append(kind="note", what={"forgotten": what})
+    return gone, strange

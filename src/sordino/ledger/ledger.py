@@ -1,0 +1,346 @@
+"""One ledger for all jobs of a user: what was promised, who has paid for which round, what is left.
+
+A job first writes its plan: the whole (epsilon_j, delta_j) is charged, before any work, to everyone in its data, and is
+refused where a budget does not pay for what one of them has spent before and this. Then every round is an entry, on
+disk before anything is computed. An interrupted round stays charged. In research mode its re-run draws the same numbers
+and is the same release, so it is not charged again; in secure mode the noise is fresh and it is. Releases outside the
+rounds (an evaluation on private data, a trial, an audit) are charged the same way as plans: `Ledger.charge`.
+
+Who is in which data is a question of hashes in a file beside the ledger (ledger/units.py, docs/decisions/0011). Without
+them, and where they cannot be compared, data are the same if they have the same name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.core import check
+from sordino.core.errors import BudgetError, RunError, SpecError
+from sordino.core.rounding import up
+from sordino.ledger import home, overlap
+from sordino.ledger.account import Account, Ints, blob
+from sordino.ledger.chain import WAIT, Chain, Entry
+from sordino.ledger.charges import Budget, Charge, ChargeView, Filter, charge_of, pay, total
+from sordino.ledger.labels import UNNAMED, apart_by_name, is_name, look_alikes
+from sordino.ledger.overlap import Overlap
+from sordino.ledger.units import Units, UnitStore
+from sordino.privacy import trust
+from sordino.privacy.written import to_json
+
+__all__ = ["CHARGED", "RELATIONS", "UNITS", "Budget", "Charge", "ChargeView", "Ledger", "charge_of"]
+
+CHARGED = ("plan", "evaluation", "trial", "audit")  # the kinds that a budget pays for
+UNITS, RELATIONS = ("record", "client", "user"), ("add/remove", "replace")
+_CHARGED = f"kind <> 'round' AND kind IN ({', '.join('?' * len(CHARGED))})"  # by an index that rounds are not in
+
+
+class Ledger:
+    def __init__(self, path: Path, mode: str = "create", wait: float = WAIT) -> None:
+        """mode: create (made if it is not there), write (must be there) or read."""
+        if mode == "create" and Path(path).absolute() == home.registry():
+            home.made(Path(path))
+        self.chain = Chain(path, mode, wait)
+        self._mode, self._units = mode, home.units_beside(Path(path))
+        self._store: UnitStore | None = None
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def path(self) -> Path:
+        return self.chain.path
+
+    def store(self, make: bool = False) -> UnitStore | None:
+        """The file of units beside this one; None where there is none and none is to be made."""
+        if self._store is None and (make or self._units.is_file()):
+            self._store = UnitStore(self._units, "read" if self._mode == "read" else "create")
+        return self._store
+
+    def close(self) -> None:
+        self.chain.close()
+        if self._store is not None:
+            self._store.close()
+
+    # --- budgets
+
+    def set_budget(self, budget: Budget, data: str = "") -> Entry:
+        """From now on this is what may be spent on these data (without `data`: on each of those that have no other).
+
+        The last one wins. It must not be less than what is spent already.
+        """
+        check.positive(epsilon=budget.epsilon)
+        budget.filter()  # refuses a delta that its theory cannot use
+        view = budget.view or ChargeView("", "", "")
+        with self.chain.writing():
+            for one in [data] if data else [d for d in self.data() if self._own_budget(d) is None]:
+                try:
+                    self._spent(budget, one)
+                except BudgetError as error:
+                    raise BudgetError(f"more than this budget is spent on data {one} already: {error}") from error
+            return self.chain.append(
+                kind="budget",
+                data=data,
+                what={"theory": budget.theory},
+                epsilon=float(budget.epsilon),
+                delta=float(budget.delta),
+                unit=view.unit,
+                relation=view.relation,
+                viewer=view.viewer,
+            )
+
+    def budget(self, data: str) -> Budget | None:
+        """The one that holds for these data."""
+        return self._own_budget(data) or self._own_budget("")
+
+    def _own_budget(self, data: str) -> Budget | None:
+        found = list(self.chain.select("data = ? AND kind = 'budget'", [data]))
+        if not found:
+            return None
+        last = found[-1]
+        view = ChargeView(last.unit, last.relation, last.viewer) if last.unit else None
+        return Budget(last.epsilon or 0.0, last.delta or 0.0, last.details()["theory"], view)
+
+    def budgets(self, data: str, units: Units | None = None) -> list[Budget]:
+        """All that hold for someone in these data: their own, and those of the data that they overlap with."""
+        labels = dict.fromkeys([data, *self.overlap(data, units).shared()])
+        return [b for b in dict.fromkeys(self.budget(label) for label in labels) if b is not None]
+
+    def data(self) -> list[str]:
+        """The names of all data that anything was charged to."""
+        return list(dict.fromkeys(e.data for e in self.chain.select(_CHARGED, CHARGED)))
+
+    def charges(self, data: str) -> list[Entry]:
+        """All charges under this name."""
+        return list(self.chain.select(f"data = ? AND {_CHARGED}", [data, *CHARGED]))
+
+    def left(self, data: str) -> dict[str, float] | None:
+        """What the budget has left for the unit that has paid most, in the terms of its theory; None without one."""
+        budget = self.budget(data)
+        return None if budget is None else self._spent(budget, data).left()
+
+    def check(
+        self, data: str, asked: Charge, owners: Iterable[int] | None = None, units: Units | None = None
+    ) -> Overlap:
+        """Refuse what a budget of the data cannot pay; nothing is written."""
+        found = self.overlap(data, units)
+        wanted = None if owners is None else list(owners)
+        known = {label: self.budget(label) for label in dict.fromkeys([data, *found.shared()])}
+        try:
+            for history in found.histories(wanted):
+                held = dict.fromkeys(known[label] for label in [data, *(e.data for e in history)])
+                for budget in held:
+                    if budget is not None:
+                        self._paid(budget, found, history, asked)
+        except BudgetError as error:
+            refusal = BudgetError(" ".join([str(error), *look_alikes(found, units)]))
+            refusal.public = "a budget in the ledger does not pay for it, its owner was told why"
+            raise refusal from error
+        return found
+
+    def _spent(self, budget: Budget, data: str) -> Filter:
+        """The filter of the unit of these data that has paid most, after all charges so far; or a refusal."""
+        after = [self._paid(budget, each, h, None) for each in self._subjects(data) for h in each.histories()]
+        return min(after, key=lambda f: math.fsum(f.left().values()), default=budget.filter())
+
+    def _paid(self, budget: Budget, found: Overlap, history: list[Entry], asked: Charge | None) -> Filter:
+        view = budget.view or (charge_of(found.entries[0]).view if found.entries else asked.view if asked else None)
+        filter = budget.filter()
+        for entry in history:
+            filter = pay(filter, charge_of(entry), view, budget, f"{self.path}: job {entry.job or entry.kind}")
+        if asked is not None:
+            on = f"on data {found.data}" if found.data else "on data without a name"
+            filter = pay(filter, asked, view, budget, f"{self.path}: a new job {on}")
+        return filter
+
+    # --- who is in which data
+
+    def overlap(self, data: str, units: Units | None = None) -> Overlap:
+        """The charges that someone in these data has paid for."""
+        count = 1 if units is None else units.count
+        everyone = np.ones(count, np.bool_)
+        apart = apart_by_name(data, self.chain.select("kind <> 'round' AND kind = 'distinct'"))
+        store = None if units is None else self.store()
+        members = {} if store is None else store.members()
+        entries, masks, seen = [], [], {}
+        for entry in self.chain.select(_CHARGED, CHARGED):
+            same, mask = bool(data) and entry.data == data, None
+            if apart(entry.data):
+                continue
+            if units is not None:
+                old, parts = entry.details().get("fingerprint"), members.get(entry.job, ())
+                if old is not None and units.fingerprint is not None:
+                    mask = everyone if units.fingerprint() == old else None
+                elif parts and store is not None:
+                    key = (*parts, entry.unit == units.unit)
+                    if key not in seen:
+                        seen[key] = overlap.known(units, parts, store, entry.unit == units.unit)
+                    mask = seen[key]
+            if mask is None and same:
+                mask = everyone
+            if mask is not None and mask.any():
+                entries.append(entry)
+                masks.append(mask)
+        return Overlap(data, count, tuple(entries), tuple(masks))
+
+    def _subjects(self, data: str) -> Iterator[Overlap]:
+        """The people of these data, a job's at a time: what they have paid for under any name."""
+        store = self.store()
+        members = {} if store is None else store.members()
+        for parts, unit in dict.fromkeys((members.get(e.job, ()), e.unit) for e in self.charges(data)):
+            units = store.units(parts, unit) if parts and store is not None else None
+            yield self.overlap(data, units)
+
+    def declare_distinct(self, one: str, other: str) -> Entry:
+        """Declare that data of these two names are different people, whose rows merely coincide."""
+        if one == other:
+            raise SpecError(f"{one} is one name; name two.")
+        if not {one, other} & set(self.data()):
+            raise SpecError(f"{self.path} knows neither data {one} nor {other}. `sordino ledger show` lists them.")
+        with self.chain.writing():
+            return self.chain.append(kind="distinct", what={"names": sorted([one, other])})
+
+    # --- charges
+
+    def charge(
+        self,
+        kind: str,
+        data: str,
+        asked: Charge,
+        what: dict[str, Any] | None = None,
+        job: str = "",
+        owners: Sequence[int] | Ints | None = None,
+        units: Units | None = None,
+    ) -> Entry:
+        """Charge a release (or a plan) to the data, durably, or refuse it; then make the release, not before."""
+        check.one_of(CHARGED, kind=kind)
+        with self.chain.writing():
+            return self._charge(kind, data, asked, what or {}, job, owners, units)[0]
+
+    def _charge(
+        self,
+        kind: str,
+        data: str,
+        asked: Charge,
+        what: dict[str, Any],
+        job: str,
+        owners: Sequence[int] | Ints | None,
+        units: Units | None,
+    ) -> tuple[Entry, tuple[str, ...]]:
+        if math.isnan(asked.epsilon) or asked.epsilon < 0 or not 0 <= asked.delta < 1:
+            raise SpecError(f"epsilon {asked.epsilon!r} at delta {asked.delta!r} cannot be charged.")
+        trust.viewer(asked.cost.viewer)
+        found = self.check(data, asked, owners, units)
+        notes: tuple[str, ...] = ()
+        if units is not None:
+            job = job or secrets.token_hex(8)
+            notes = (*units.notes, *look_alikes(found, units), *self._imported(found))
+            store = self.store(make=True)
+            if store is not None:
+                store.add(job, units)
+        entry = self.chain.append(
+            kind=kind,
+            job=job,
+            data=data or self._unnamed(found),
+            owners=None if owners is None else blob(owners),
+            what=what,
+            event=json.dumps(to_json(asked.cost.event)),
+            unit=asked.cost.unit,
+            relation=asked.cost.relation,
+            viewer=asked.cost.viewer,
+            epsilon=float(asked.epsilon),
+            delta=float(asked.delta),
+        )
+        return entry, notes
+
+    def _unnamed(self, found: Overlap) -> str:
+        """What data without a name are called here: as those without a name that they overlap with most."""
+        near = {label: n for label, (n, _) in found.shared().items() if label.startswith(UNNAMED)}
+        if near:
+            return max(near, key=lambda label: near[label])
+        return f"{UNNAMED}{1 + sum(d.startswith(UNNAMED) for d in self.data())})"
+
+    def _imported(self, found: Overlap) -> Iterator[str]:
+        """What the owner must be told of charges that only exactly the same data would meet."""
+        met = {e.id for e in found.entries}
+        other = [e for e in self.chain.select(_CHARGED, CHARGED) if "fingerprint" in e.details() and e.id not in met]
+        if other:
+            epsilon = up(total(charge_of(e).epsilon for e in other))
+            yield (
+                f"{len(other)} imported charges of an earlier version (epsilon {epsilon} in all) are on data that can "
+                "be compared by their exact content alone; these data differ, so they are not counted here."
+            )
+
+    def note(self, what: dict[str, Any], data: str = "", job: str = "") -> Entry:
+        with self.chain.writing():
+            return self.chain.append(kind="note", data=data, job=job, what=what)
+
+    def open_job(
+        self,
+        job: str,
+        data: str,
+        plan: Charge,
+        rounds: int,
+        participations: int,
+        repeatable: bool,
+        caps: Ints | None = None,
+        units: Units | None = None,
+        **what: Any,
+    ) -> Account:
+        """The pages of a job. The first time its whole plan is charged, or refused; later it goes on where it was."""
+        notes: tuple[str, ...] = ()
+        with self.chain.writing():
+            found = next(self.chain.select("job = ? AND kind = 'plan'", [job]), None)
+            if found is None:
+                more = what | {"rounds": rounds, "participations": participations}
+                found, notes = self._charge("plan", data, plan, more, job, None, units)
+        kept = found.details()
+        same = (kept.get("rounds"), kept.get("participations")) == (rounds, participations)
+        if not same or found.data != (data or found.data):
+            raise RunError(f"{self.path}: job {job} was planned with other data or rounds; it cannot go on.")
+        return Account(self.chain, job, found.data, rounds, participations, repeatable, caps, notes)
+
+    # --- sums
+
+    def totals(self, data: str) -> list[dict[str, Any]]:
+        """Plain sums over all charges, for every view in which they mean something; the unit that paid most."""
+        views = [charge_of(e).view for e in self.charges(data)]
+        kinds = dict.fromkeys((v.unit, v.relation) for v in views)
+        subjects = list(self._subjects(data))
+        out: list[dict[str, Any]] = []
+        for view in (ChargeView(*kind, viewer) for kind in kinds for viewer in dict.fromkeys(v.viewer for v in views)):
+            epsilon, delta, unknown = 0.0, 0.0, set()
+            for history in (h for each in subjects for h in each.histories()):
+                found = [(charge_of(e).at(view), e.job or e.kind) for e in history]
+                unknown |= {name for c, name in found if c is None or math.isinf(c.epsilon)}
+                epsilon = max(epsilon, total(math.inf if c is None else c.epsilon for c, _ in found))
+                delta = max(delta, total(0.0 if c is None else c.delta for c, _ in found))
+            out.append({"view": view, "epsilon": epsilon, "delta": delta, "without": sorted(unknown)})
+        finite = [t for t in out if math.isfinite(t["epsilon"])]
+        return finite or out
+
+    def together(self, job: str) -> str | None:
+        """What this job and those before it under the same name promise together; None for data without a name.
+
+        Plain sums over plans, which are public as names are: whose data really overlap is not."""
+        own = next(self.chain.select("job = ? AND kind = 'plan'", [job]), None)
+        if own is None or not is_name(own.data):
+            return None
+        view = charge_of(own).view
+        before = [e for e in self.charges(own.data) if e.id <= own.id]
+        seen = [charge_of(e).at(view) for e in before]
+        held = [c for c in seen if c is not None and math.isfinite(c.epsilon)]
+        runs = sum(e.kind == "plan" for e in before)
+        epsilon, delta = total(c.epsilon for c in held), total(c.delta for c in held)
+        text = f"run {runs} on these data ({own.data}), together epsilon {up(epsilon)}, delta {delta:.3g} for {view}"
+        beside = len(before) - len(held)
+        return text + (f", beside {beside} charges that promise nothing there" if beside else "")

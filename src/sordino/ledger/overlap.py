@@ -1,0 +1,98 @@
+"""Which of a job's units are in which earlier job, and so what each of them has paid for already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sordino.ledger import macs
+from sordino.ledger.account import ids
+from sordino.ledger.chain import Entry
+from sordino.ledger.macs import Mask
+from sordino.ledger.units import Forms, StoredUnits, Units, UnitStore
+
+
+def known(units: Units, parts: Sequence[StoredUnits], store: UnitStore, same_unit: bool) -> Mask | None:
+    """Which of the units are in an earlier job with these parts; None where the two cannot be compared.
+
+    Units of one kind are compared one by one. Where kinds differ, or ids do not meet, one common row is enough for
+    everyone to be taken to be in both.
+    """
+    by = {p.part: p for p in parts if p.key == units.key}
+    everyone, nobody = np.ones(units.count, np.bool_), np.zeros(units.count, np.bool_)
+    rows = _found(units, "rows", by.get("rows"), store)
+    whole = _found(units, "whole", by.get("whole"), store)
+    if whole is not None and whole.any():
+        return everyone
+    if units.unit == "record":
+        if rows is None:
+            return None
+        return rows if same_unit else everyone if rows.any() else nobody
+    named = _found(units, "ids", by.get("ids"), store) if same_unit else None
+    if named is not None and named.any():
+        return named
+    if rows is not None and rows.any():
+        return everyone
+    return named
+
+
+def _found(units: Units, name: str, part: StoredUnits | None, store: UnitStore) -> Mask | None:
+    """Which lines of one part are known in any of the kinds that both have."""
+    own: Forms = units.part(name)
+    if part is None or not own:
+        return None
+    if (name, part.id) not in units.cache:
+        lines = np.ones(len(next(iter(own.values()))), np.bool_)
+        if part.digest != units.digest(name):
+            both = [kind for kind in own if kind in store.kinds(part)]
+            if not both:
+                return None
+            found = [macs.among(own[kind], store.form(part, kind)) for kind in both]
+            lines = np.logical_or.reduce(found)
+        units.cache[name, part.id] = lines
+    return units.cache[name, part.id]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The earlier charges that at least one of a job's units has paid for."""
+
+    data: str
+    count: int  # of the units
+    entries: tuple[Entry, ...]
+    masks: tuple[Mask, ...]  # of each entry: which units
+
+    def histories(self, owners: Iterable[int] | None = None) -> list[list[Entry]]:
+        """What distinct units have paid for: one list for each set of charges that one of them shares."""
+        split = np.zeros(self.count, np.int64)
+        for mask in {id(m): m for m in self.masks}.values():
+            if not mask.all():
+                split = np.unique(split * 2 + mask, return_inverse=True)[1]
+        wanted = None if owners is None else list(owners)
+        found: dict[tuple[int, ...], list[Entry]] = {}
+        for unit in np.unique(split, return_index=True)[1]:
+            paid = [e for e, mask in zip(self.entries, self.masks, strict=True) if mask[unit]]
+            for each in _by_owner(paid, wanted, self.data):
+                found[tuple(e.id for e in each)] = each
+        return list(found.values())
+
+    def shared(self) -> dict[str, tuple[int, list[Entry]]]:
+        """Return, by name of the data, how many units are known from there and by which charges."""
+        out: dict[str, tuple[int, list[Entry]]] = {}
+        for data in dict.fromkeys(e.data for e in self.entries):
+            both = [(e, m) for e, m in zip(self.entries, self.masks, strict=True) if e.data == data]
+            out[data] = int(np.logical_or.reduce([m for _, m in both]).sum()), [e for e, _ in both]
+        return out
+
+
+def _by_owner(entries: list[Entry], owners: list[int] | None, data: str) -> list[list[Entry]]:
+    """The charges of distinct owners, where a charge names some of them; other data's owners have other numbers."""
+    named = {i: set(ids(e.owners).tolist()) for i, e in enumerate(entries) if e.owners is not None and e.data == data}
+    everyone = frozenset(i for i in range(len(entries)) if i not in named)
+    who = set().union(*named.values()) if owners is None else {int(o) for o in owners}
+    found = {everyone | frozenset(i for i, s in named.items() if o in s) for o in who} if named else set()
+    if owners is None or not found:
+        found.add(everyone)
+    return [[entries[i] for i in sorted(one)] for one in sorted(found, key=sorted)]

@@ -1,0 +1,347 @@
+"""The Harmonizer as printed: every client's noise by exact statistics of its private gradients.  Feng et al. (2025),
+"Harmonizing Differential Privacy Mechanisms for Federated Learning", Section 3.3, Algorithm 1, Table 2.
+
+    Score(M) = w_p Privacy(M) + w_u Utility(M) + w_e Efficiency(M),   M in Gaussian, Laplace, staircase
+
+What is read off a client's gradients at the model it received (on its first LOOKED records; "simple gradient
+statistics") is not private in any sense: the choice shows in the shape of the noise, the sensitivity in its size.
+
+The text has no formula but the sum above. Where it leaves a choice:
+- sparsity ratio: the share of the numbers of the mean gradient that are at most NEAR of their root mean square;
+- "gradient magnitude distribution": the kurtosis of the same numbers, about zero; from that of a Laplace law on
+  (HEAVY) tails are heavy. Not sparse and not heavy is Table 2's "dense", sparse and heavy its "sparse"; one
+  without the other is neither "normal-like" nor "sparse with heavy tails", and taken for its "complex distributions";
+- sensitivity, "the maximum change possible in the gradient when a single training example is modified": the norm of the
+  largest gradient of a single record. It is Algorithm 1's S_k, to which line 12 clips and the noise is calibrated, held
+  between LEAST and 1 times the clip of Section 5.2;
+- "small datasets": fewer than SMALL records; "high-dimensional data": a record has FEATURES numbers or more; "large
+  client pool": POOL clients or more. That data are heterogeneous or time series no gradient tells: that is declared;
+- Privacy and Utility are those of harmonizer.py, for noise on one number (see udp_fl_paper.py): what is left of the
+  promise far out in the tail, and the least deviation of all mechanisms over its own. Efficiency is as there;
+- Table 2, "a practical interpretation of the scoring function", is looked up as the share of a row's three criteria
+  that are met, in the best row of a mechanism, and joins the score with a weight of its own (`prior`): Utility "by
+  historical performance data" and "empirical resistance to known attacks" are what the authors put into that table;
+- weights are "continuously refined based on observed performance", by no rule that is given: they stay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sordino.core.errors import BudgetError
+from sordino.core.rng import RowStream
+from sordino.core.types import Batch, Model, Rows
+from sordino.methods._measured import of_clients, sums_and_norms
+from sordino.methods.udp_fl import harmonizer
+from sordino.methods.udp_fl.noises import laplace
+from sordino.methods.udp_fl.seen import HEAVY
+from sordino.privacy.accountants import pld
+from sordino.privacy.clip import Bounded
+from sordino.privacy.events import Event, NonPrivate
+from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.mechanisms.laplace import LaplaceL2Event
+from sordino.privacy.mechanisms.staircase import PerCoordinateStaircaseEvent, Staircase, best_gamma
+from sordino.privacy.release import Use
+from sordino.privacy.tightest import epsilon
+
+MECHANISMS = ("gaussian", "laplace", "staircase")  # Algorithm 1, line 1: of equal scores the first wins (line 6)
+STATISTICS = ("sparsity", "kurtosis", "sensitivity")
+KEPT = ("mechanism", "before", "round", "words", *STATISTICS)  # a choice as a row of numbers
+LOOKED = 100  # records of a client that are looked at
+NEAR, HALF = 0.01, 0.5  # below this part of the root mean square a number is none; sparse from this share on
+LEAST = 0.01  # of the clip: the least sensitivity, so that gradients of zero do not end all noise and all training
+SMALL, FEATURES, POOL = 100, 1000, 100  # records, numbers in a record, clients
+STEEPEST = 500.0  # lambda of a staircase beyond which there is no noise to speak of
+
+
+# --- data characteristic analysis
+
+
+def statistics(weights: Tensor, data: Batch, model: Model, seeds: Sequence[int]) -> Tensor:
+    """Return the STATISTICS of each client's gradients at the weights it received [clients, 3], exact."""
+    place = torch.cat([torch.arange(n, device=data.x.device) for n in data.sizes] or [data.x.new_zeros(0)])
+    few = data.where(place < LOOKED)
+    total = model.gradients.sums(weights, few, None, seeds=seeds).double()
+    norms = sums_and_norms(weights, few, model, seeds, None)[1].double()
+    largest = of_clients(torch.nan_to_num(norms, nan=0.0, posinf=1e30), few.sizes, lambda own: own.max(dim=0).values)
+    g = torch.where(torch.isfinite(total).all(dim=1, keepdim=True), total, 0.0)
+    g = g / g.abs().amax(dim=1, keepdim=True).clamp_min(1e-300)  # so that no power overflows
+    square = (g * g).mean(dim=1, keepdim=True)
+    sparsity = (g.abs() <= NEAR * square.sqrt()).double().mean(dim=1, keepdim=True)
+    kurtosis = (g**4).mean(dim=1, keepdim=True) / (square * square).clamp_min(1e-300)
+    return torch.cat([sparsity, kurtosis, largest], dim=1)
+
+
+def words(sparsity: float, kurtosis: float, records: int, features: int, clients: int, declared: str) -> list[str]:
+    """Return all of Table 2's descriptions of client data that fit this client; no gradient at all has kurtosis 0."""
+    sparse, heavy = sparsity >= HALF, kurtosis >= HEAVY
+    found = [] if kurtosis <= 0 else ["sparse" if sparse else "dense"] if sparse == heavy else ["complex"]
+    found += ["small"] * (records < SMALL) + ["high-dimensional"] * (features >= FEATURES)
+    found += ["large-pool"] * (clients >= POOL)
+    return found if declared == "measured" or declared in found else [*found, declared]
+
+
+def packed(found: Sequence[str]) -> int:
+    """Return words as one number, a bit each, in the order of the table."""
+    return sum(1 << harmonizer.DATA.index(word) for word in found)
+
+
+def unpacked(number: int) -> list[str]:
+    return [word for i, word in enumerate(harmonizer.DATA) if number >> i & 1]
+
+
+# --- privacy requirement assessment
+
+
+@dataclass(frozen=True)
+class NoiseRequest:
+    """What is asked of a client's noise: public, all of it."""
+
+    run: Event  # all that is released to the server, with Gaussian noise of multiplier one
+    epsilon: float  # of the client
+    delta: float
+    profile: str = "standard"
+    resources: str = "standard"
+    prior: float = 0.5
+    data: str = "measured"  # or what is declared of its data
+
+    @property
+    def requirement(self) -> str:
+        return harmonizer.HarmonizerSetting(self.run, 1, self.epsilon, self.delta).requirement
+
+
+@dataclass(frozen=True)
+class Terms:
+    scale: float  # noise scale of one number over its sensitivity
+    privacy: float
+    utility: float
+    efficiency: float
+
+
+@lru_cache(maxsize=256)
+def terms(asked: NoiseRequest) -> dict[str, Terms]:
+    """By mechanism, what the score is made of beside the client's data; without those that cannot reach epsilon."""
+    scales: dict[str, float] = {}
+    reason = BudgetError("no mechanism was tried.")
+    for name in MECHANISMS:
+        try:
+            scales[name] = harmonizer.calibrated(asked.run, leaf(name), asked.epsilon, asked.delta)
+        except BudgetError as error:
+            reason = error
+    if not scales:
+        raise reason
+    least = min(deviation(name, z) for name, z in scales.items())
+    times, power = harmonizer.SECONDS, harmonizer.RESOURCES[asked.resources]
+    out = {}
+    for name, z in scales.items():
+        far = epsilon(harmonizer.of(asked.run, leaf(name), z), asked.delta / 1000, pld.ROUGH)
+        kept = min(1.0, asked.epsilon / far) if far > 0 else 1.0
+        out[name] = Terms(z, kept, least / deviation(name, z), (times["gaussian"] / times[name]) ** power)
+    return out
+
+
+def rating(mechanism: str, data: Sequence[str], asked: NoiseRequest) -> float:
+    """Table 2: the share of the criteria met by the best row that recommends this mechanism."""
+    return max(
+        ((row in data) + (need == asked.requirement) + (compute == asked.resources)) / 3
+        for row, need, compute, name in harmonizer.TABLE
+        if name == mechanism
+    )
+
+
+def scores(asked: NoiseRequest, data: Sequence[str]) -> dict[str, float]:
+    w_p, w_u, w_e = harmonizer.PROFILES[asked.profile]
+    return {
+        name: (1 - asked.prior) * (w_p * t.privacy + w_u * t.utility + w_e * t.efficiency)
+        + asked.prior * rating(name, data, asked)
+        for name, t in terms(asked).items()
+    }
+
+
+def choose(asked: NoiseRequest, data: Sequence[str]) -> str:
+    """Algorithm 1, lines 2 to 8."""
+    found = scores(asked, data)
+    return max(found, key=lambda name: found[name])  # the first of equal ones
+
+
+def chosen(
+    kept: Rows, number: int, asked: Sequence[NoiseRequest], data: Sequence[Sequence[str]], found: Tensor
+) -> Rows:
+    """Every client's choice in this round, by its words and statistics, as rows of KEPT; `kept` are those before."""
+    rows = [
+        [MECHANISMS.index(choose(a, own)), before, number, packed(own), *one]
+        for a, own, before, one in zip(asked, data, kept[:, 0].tolist(), found.tolist(), strict=True)
+    ]
+    return kept.new_tensor(rows)
+
+
+def bounds(kept: Tensor, clip: float) -> Tensor:
+    """S_k: what every client clips at [clients, 1]."""
+    return kept[:, KEPT.index("sensitivity"), None].clamp(LEAST * clip, clip)
+
+
+# --- noise
+
+
+def leaf(mechanism: str) -> str:
+    """The mechanism on one number, as harmonizer.of knows it."""
+    return "1-d staircase" if mechanism == "staircase" else mechanism
+
+
+def deviation(mechanism: str, z: float) -> float:
+    """Return the standard deviation of the noise on one number, over its sensitivity."""
+    if mechanism == "staircase":
+        return math.sqrt(Staircase(min(STEEPEST, 1 / z)).variance(1.0))
+    return z if mechanism == "gaussian" else math.sqrt(2) * z
+
+
+@lru_cache(maxsize=256)
+def claimed(run: Event, mechanism: str, z: float, delta: float) -> float:
+    """The epsilon that the paper has for noise of this scale: as of one number. Three digits, rounded up: a scale that
+    was calibrated to a budget says that budget again."""
+    found = epsilon(harmonizer.of(run, leaf(mechanism), z), delta, pld.ROUGH)
+    if not 0 < found < math.inf:
+        return found
+    digits = 2 - math.floor(math.log10(found))
+    return round(math.ceil(found * 10.0**digits - 1e-6) / 10.0**digits, digits)
+
+
+def add(mechanism: str, z: float, sums: Bounded, rng: RowStream) -> Rows:
+    """Add noise of one number's scale to every number."""
+    if mechanism == "gaussian":
+        return Gaussian(z).add(sums, rng)
+    if mechanism == "laplace":
+        return sums.value + z * sums.bound * laplace(rng, sums.value)
+    return Staircase(min(STEEPEST, 1 / z), norm=2, per_coordinate=True).add(sums, rng)
+
+
+def add_each(value: Rows, mechanisms: Sequence[str], scales: Sequence[float], bounds: Tensor, rng: RowStream) -> Rows:
+    """Add to every client's row its own noise: mechanism, scale, and bound [clients, 1]."""
+    out, kinds = value.clone(), list(zip(mechanisms, scales, strict=True))
+    for kind in sorted(set(kinds)):
+        mine = [i for i, other in enumerate(kinds) if other == kind]
+        part = RowStream(rng.stream, rng.ids[mine])
+        out[mine] += bounds[mine] * add(*kind, Bounded(torch.zeros_like(value[mine]), 1.0), part)
+    return out
+
+
+@dataclass(frozen=True)
+class OneNumber:
+    """Adds to each of `dim` numbers the noise of a single one whose sensitivity is the whole bound, and is priced for
+    the vector that it is: see udp_fl_paper.py."""
+
+    noise_multiplier: float
+    name: str
+    dim: int
+
+    def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
+        if use.multiplier is None:
+            return add(self.name, self.noise_multiplier, x, rng)
+        scales = use.multiplier[:, 0].tolist()
+        bounds = x.value.new_full((len(scales), 1), x.bound)
+        return add_each(x.value, [self.name] * len(scales), scales, bounds, rng)
+
+    def event(self, split: int = 1) -> Event:
+        z = self.noise_multiplier
+        if self.name == "staircase" and self.dim > 1:
+            lam = min(STEEPEST, 1 / z)
+            return PerCoordinateStaircaseEvent(lam, best_gamma(lam), self.dim, 2)
+        if self.name == "laplace" and self.dim > 1:
+            return LaplaceL2Event(z)
+        return harmonizer.LEAVES[leaf(self.name)](z)
+
+    def std(self, bound: float) -> float:
+        return deviation(self.name, self.noise_multiplier) * bound
+
+
+@dataclass(frozen=True)
+class Chosen(Bounded):
+    """Sums of clients that chose by their own gradients: no bound of anything."""
+
+    names: tuple[str, ...] = ()  # of the clients' mechanisms
+    scales: tuple[float, ...] = ()  # of their noise, over
+    bounds: Tensor = field(default_factory=lambda: torch.zeros(0, 1))  # [clients, 1]: the bounds that they measured
+
+
+@dataclass(frozen=True)
+class EachItsOwn:
+    """Adds to every client's row the noise that it chose, of which nothing holds."""
+
+    reason: str
+
+    def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
+        if not isinstance(x, Chosen):
+            raise TypeError("clients that choose by their gradients say what they chose")
+        return add_each(x.value, x.names, x.scales, x.bounds, rng)
+
+    def event(self, split: int = 1) -> Event:
+        return NonPrivate(self.reason)
+
+
+# --- the record, and words for people
+
+
+def record(told: Tensor, asked: Sequence[NoiseRequest], clip: float) -> tuple[dict[str, Any], float | None]:
+    """What clients said, rows of (client, KEPT), for the record; the mean deviation of their noise over the clip."""
+    clients: dict[str, dict[str, Any]] = {}
+    deviations = []
+    for row, a, (bound,) in zip(told.tolist(), asked, bounds(told[:, 1:], clip).tolist(), strict=True):
+        own = dict(zip(("client", *KEPT), row, strict=True))
+        name, data = MECHANISMS[round(own["mechanism"])], unpacked(round(own["words"]))
+        z = terms(a)[name].scale
+        deviations.append(deviation(name, z) * bound / clip)
+        clients[str(round(own["client"]))] = {
+            "mechanism": name,
+            "before": None if own["before"] < 0 else MECHANISMS[round(own["before"])],
+            "round": round(own["round"]),
+            "data": data,
+            **{k: own[k] for k in STATISTICS},
+            "profile": a.profile,
+            "resources": a.resources,
+            "epsilon": a.epsilon,
+            "requirement": a.requirement,
+            "scores": scores(a, data),
+            "scale": z * bound,
+        }
+    counts = {name: sum(own["mechanism"] == name for own in clients.values()) for name in MECHANISMS}
+    found = {"mechanisms": counts, "clients": clients}
+    return found, sum(deviations) / len(deviations) if deviations else None
+
+
+def why(client: str, own: dict[str, Any]) -> str:
+    """A client's choice as it stands in a record -> a sentence."""
+    best, *others = sorted(own["scores"].items(), key=lambda pair: -pair[1])
+    rest = ", ".join(f"{name} {score:.3f}" for name, score in others)
+    w_p, w_u, w_e = harmonizer.PROFILES[own["profile"]]
+    return (
+        f"Client {client} ({' and '.join(own['data']) or 'no gradient'}: {100 * own['sparsity']:.0f} % of its gradient "
+        f"next to zero, kurtosis {own['kurtosis']:.3g}, largest record {own['sensitivity']:.3g}; epsilon = "
+        f"{own['epsilon']:g}, privacy requirement {own['requirement']}; compute {own['resources']}) chose "
+        f"{own['mechanism']} in round {own['round']}: score {best[1]:.3f}"
+        + (f" ({rest})" if rest else "")
+        + f", weights {w_p:g} for privacy, {w_u:g} for utility, {w_e:g} for efficiency; noise scale {own['scale']:.3g}."
+    )
+
+
+def told(number: int, found: dict[str, Any]) -> list[str]:
+    """Tell of one round as it stands in a record who chose what, one example a mechanism; nothing where all stayed."""
+    every = found["clients"]
+    if not every and any(found["mechanisms"].values()):
+        return [f"Round {number}: the client asked for was not in it."]
+    new = {client: own for client, own in every.items() if own["round"] == number}
+    if not new:
+        return []
+    if len(every) < sum(found["mechanisms"].values()):  # those asked for
+        return [why(client, own) for client, own in new.items()]
+    counts = ", ".join(f"{name} {n}" for name, n in found["mechanisms"].items() if n)
+    other = sum(own["before"] not in (None, own["mechanism"]) for own in new.values())
+    head = f"Round {number}: noise of the clients: {counts}; {len(new)} chose by their own gradients, {other} of them "
+    head += "another noise than before."
+    examples = {own["mechanism"]: client for client, own in reversed(new.items())}
+    return [head, *(why(client, every[client]) for client in sorted(examples.values(), key=int))]

@@ -1,0 +1,78 @@
+"""The noise of UDP-FL's public code (github.com/datasec-lab/UDP-FL), its defaults: see udp_fl_paper.py."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sordino.contract.method import Plan, Release
+from sordino.core.rng import RowStream
+from sordino.core.types import Rows
+from sordino.methods.udp_fl.noises import RowLaplace
+from sordino.privacy.clip import Bounded
+from sordino.privacy.events import Event, NonPrivate
+from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.mechanisms.laplace import plus
+from sordino.privacy.release import Mechanism, Unproven, Use
+
+MAX_NORM, STD, SCALE = 2.0, 0.1, 1.0  # clip of a batch, Gaussian and Laplace noise
+STEP, LAMBDA, GAMMA = 0.01, 5.0, 0.498  # of its staircase
+STEPS = (
+    f"a record moves a batch's gradient by up to {2 * MAX_NORM / STEP:g} steps of the staircase, in every coordinate"
+)
+
+
+@dataclass(frozen=True)
+class OffByOne:
+    """Adds the code's staircase noise, of which nothing is claimed here."""
+
+    def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
+        return off_by_one(x, rng)
+
+    def event(self, split: int = 1) -> Event:
+        return NonPrivate(STEPS)
+
+
+def mechanism(name: str) -> Mechanism:
+    """Return the code's noise for the mean gradient of a batch, whose norm is at most MAX_NORM."""
+    if name == "gaussian":
+        return Gaussian(STD / MAX_NORM)
+    return RowLaplace(SCALE / MAX_NORM, norm=2) if name == "laplace" else Unproven(STEPS, OffByOne())
+
+
+def releases(name: str, plan: Plan) -> tuple[Release, ...]:
+    """Declare the noisy mean gradient of every step: replacing one record moves it by up to twice the clip, whatever
+    the batch size. Where the algorithm asks for losses, the code has no noise for them."""
+    times = max(plan.local.count(n) for n in plan.sizes)
+    gradient = Release(
+        "gradient", mechanism(name), "record", MAX_NORM, times=times, relation="replace", key="train/noise #"
+    )
+    if "losses" not in plan.algorithm.needs:
+        return (gradient,)
+    return gradient, Release("losses", Unproven("the clients' losses are sent as they are"), "record")
+
+
+def deviation(mechanism: str) -> float:
+    return {"gaussian": STD, "laplace": math.sqrt(2) * SCALE, "staircase": off_by_one_std()}[mechanism]
+
+
+def off_by_one(means: Bounded, rng: RowStream) -> Rows:
+    """Add the code's staircase: step (k - 1 + part), k geometric from 0, so mostly reflected at k = 0."""
+    n = means.value.shape[1]
+    sign, start, part, spread = np.split(rng.uniform(4 * n), 4, axis=1)
+    k = np.floor(-np.log(start) / LAMBDA) - 1
+    upper = part < GAMMA / (GAMMA + math.exp(-LAMBDA) * (1 - GAMMA))
+    size = k + np.where(upper, GAMMA * spread, GAMMA + (1 - GAMMA) * spread)
+    return plus(means, STEP * np.where(sign < 0.5, -size, size))
+
+
+def off_by_one_std() -> float:
+    """Return the root of E (k - 1 + part)^2 in steps, k and part being independent."""
+    b = math.exp(-LAMBDA)
+    width, odds = GAMMA + b * (1 - GAMMA), b / (1 - b)
+    first = (GAMMA**2 + b * (1 - GAMMA**2)) / (2 * width)
+    second = (GAMMA**3 + b * (1 - GAMMA**3)) / (3 * width)
+    square = b * (1 + b) / (1 - b) ** 2 - 2 * odds + 1
+    return STEP * math.sqrt(square + 2 * (odds - 1) * first + second)

@@ -1,0 +1,166 @@
+"""What udp-fl records of a round, in words: which kind of client uses which noise and why, what the released update
+looked like, what the multipliers were and what is left, and what the server's path was worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sordino.methods.udp_fl import harmonizer, seen
+
+
+def explain(rounds: list[dict[str, Any]]) -> list[str]:
+    out: list[str] = []
+    for record in rounds:
+        found, number = record.get("decided") or {}, record["round"]
+        out += chosen(found, "choice")
+        if "choice" in found or any("choice" in kind for kind in found.get("kinds", ())):
+            out += sensitivity(found)
+            out += budgets(found)
+        for z, strength in found.get("penalty", {}).items():
+            out.append(f"Clients with noise multiplier {z} are pulled with lambda = {strength:.3f}.")
+        if "multiplier" in found:
+            out.append(managed(number, found))
+        if "seen" in found:
+            out += looked(number, found)
+    out += path(rounds)
+    last = (rounds[-1].get("decided") or {}) if rounds else {}
+    if "renyi" in last:
+        noise = "" if "kinds" in last else f"{last['mechanism']} noise of scale {_scales(last)} a step; "
+        mean = ", on average over the clients that were heard" if "multiplier" in last else ""
+        whose = " for the run's whole epsilon, the same share of less for a smaller budget" * ("multipliers" in last)
+        out.append(
+            f"After round {rounds[-1]['round']}: {noise}{100 * last['renyi'] / last['renyi_total']:.1f} % of the run's "
+            f"privacy loss was spent{mean}, measured as a Renyi divergence of order {last['order']:g}: "
+            f"{last['renyi']:.4g} of {last['renyi_total']:.4g}{whose}."
+        )
+    return out
+
+
+def path(rounds: list[dict[str, Any]]) -> list[str]:
+    """What the last of these rounds that had a path gained by it."""
+    for record in reversed(rounds):
+        found = record.get("decided") or {}
+        if "path_loss" in found:
+            along, straight = (found[k][len(found[k]) // 2] for k in ("path_loss", "straight_loss"))
+            told = ["not finite" if loss is None else f"{loss:.4g}" for loss in (along, straight)]
+            return [
+                f"Round {record['round']}: halfway between the first two models the loss on the server's data was "
+                f"{told[0]} on the path, {told[1]} on the straight line."
+            ]
+    return []
+
+
+def budgets(found: dict[str, Any]) -> list[str]:
+    """Whose scales the Harmonizer's are, where clients have budgets of their own."""
+    if "multipliers" not in found:
+        return []
+    each = ", ".join(f"{float(z):.4g} ({n} clients)" for z, n in found["multipliers"].items())
+    over = " over the whole run" if "even_multiplier" in found else ""
+    return [
+        f"These scales are for the run's whole epsilon (noise multiplier {found['noise_multiplier']:.4g}{over}); "
+        f"clients with budgets of their own have the same mechanism with noise multipliers {each}{over}."
+    ]
+
+
+def _scales(found: dict[str, Any]) -> str:
+    """Of the noise of a step, for everyone who has a scale of its own."""
+    own = {float(z): n for z, n in found.get("multipliers", {}).items()}
+    if not own:
+        return f"{found['scale']:.4g}"
+    mean = sum(z * n for z, n in own.items()) / sum(own.values())
+    unit = found["scale"] / (mean if "even_multiplier" in found else found["noise_multiplier"])
+    return ", ".join(f"{z * unit:.4g} for {n} clients" for z, n in own.items())
+
+
+def chosen(found: dict[str, Any], key: str) -> list[str]:
+    """The Harmonizer's choice and its reasons, of every kind of client where there are several."""
+    if key in found:
+        return harmonizer.why(found[key])
+    out = []
+    for kind in found.get("kinds", ()):
+        if key in kind:
+            out += [f"{kind['clients']} clients, {_of(kind)}:", *harmonizer.why(kind[key])]
+    return out
+
+
+def sensitivity(found: dict[str, Any]) -> list[str]:
+    out = []
+    for one in found.get("kinds") or [found]:
+        if "sensitivity" not in one:  # recorded by an earlier version
+            continue
+        bound, norm = one["sensitivity"], one["norm"]
+        whose = f"of clients with {_of(one)} " if "profile" in one else ""
+        out.append(
+            f"One record moves the sum of a step {whose}by at most {bound:.4g} in the L{norm} norm, the clip for "
+            f"{one['mechanism']} noise."
+        )
+    return out
+
+
+def managed(number: int, found: dict[str, Any]) -> str:
+    low, middle, high = found["multiplier"]
+    if not found["heard"] or high == 0:
+        return f"Round {number}: no client was heard that had any budget left."
+    same = high - low <= 1e-5 * high
+    text = f"{middle:.4g} for all" if same else f"from {low:.4g} to {high:.4g}, on average {middle:.4g}"
+    least, mean, most = found["left"]
+    left = (
+        f"{100 * mean:.3g} %" if most - least < 5e-4 else f"{100 * mean:.3g} % ({100 * least:.3g} to {100 * most:.3g})"
+    )
+    silent = f"; {found['silent']} of them had nothing left and sent zeros" if found["silent"] else ""
+    return (
+        f"Round {number}: noise multiplier {text} of {found['heard']} clients (were all in every round: "
+        f"{found['even_multiplier']:.4g}). That cost {100 * found['spent']:.3g} % of a client's budget, {left} is "
+        f"left{silent}.{_asked(found)}"
+    )
+
+
+def _asked(found: dict[str, Any]) -> str:
+    """Of the one client that is asked for (`explain --client`)."""
+    if not found["clients"]:
+        return " The client asked for was not in it."
+    if len(found["clients"]) > 1 or found["heard"] == 1:
+        return ""
+    ((client, own),) = found["clients"].items()
+    if own["noise_multiplier"] == 0:
+        return f" Client {client} had nothing left."
+    return f" Client {client}: {own['noise_multiplier']:.4g}, {100 * own['left']:.3g} % of its budget is left."
+
+
+def looked(number: int, found: dict[str, Any]) -> list[str]:
+    look = found["seen"]
+    text = (
+        f"Round {number}: the signal in the released mean update was {look['signal']:.3g} times its noise in variance, "
+        f"kurtosis {look['kurtosis']:.3g}"
+    )
+    if not look["visible"]:
+        text += ", too little to judge by"
+    elif "density" in look:  # else recorded by an earlier version
+        text += f"; about {100 * look['density']:.3g} % of the coordinates carry it, {_tail(look['tail'])}"
+    out = [text + "; " + "; ".join(_after(one) for one in found.get("kinds") or [found]) + "."]
+    for one in found.get("kinds") or [found]:
+        if _next(one) != one["mechanism"]:
+            out += harmonizer.why(one["next"])
+    return out
+
+
+def _after(one: dict[str, Any]) -> str:
+    whose = f" for {_of(one)}" if "profile" in one else ""
+    new = _next(one)
+    return f"{new} stays{whose}" if new == one["mechanism"] else f"{new} follows {one['mechanism']}{whose}"
+
+
+def _next(one: dict[str, Any]) -> str:
+    return str(one["next"]["candidates"][0]["mechanism"])
+
+
+def _of(kind: dict[str, Any]) -> str:
+    return f"profile {kind['profile']}, compute {kind['resources']}, data {kind['data']}"
+
+
+def _tail(value: float | None) -> str:
+    if value is None:
+        return "how heavy their tails are is lost in the noise"
+    low, high = (seen.NORMAL + 1) / 2, (seen.NORMAL + seen.LAPLACE) / 2
+    kind = "lighter than normal" if value < low else "like a normal law's" if value < high else "like a Laplace law's"
+    return f"with tails {kind if value < 1.5 * seen.LAPLACE else 'heavier than Laplace'} ({value:.2g})"

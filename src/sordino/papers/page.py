@@ -1,0 +1,192 @@
+"""The part of a results page that one experiment makes: what was run, the table, the picture."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sordino.core.errors import RunError
+from sordino.core.rounding import up
+from sordino.papers.base import FORMS, Experiment, Outcome, honest, spread
+from sordino.report.summary import Spread
+from sordino.report.tables import to_csv
+
+HEADS = {
+    "printed": "ours, as printed",
+    "sound": "ours, sound",
+    "features": "sound, fixed features",
+    "reference": "no privacy",
+}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How the runs of a page came about."""
+
+    command: str
+    scale: float = 1.0
+    changed: Sequence[str] = ()  # keys set by hand, as KEY=VALUE
+    failures: Mapping[str, str] = field(default_factory=dict)  # why, by trial
+    wanted: int = 0  # runs that it takes
+
+
+def section(
+    experiment: Experiment, found: Sequence[Outcome], how: Provenance, picture: str | None, drawn: str | None = None
+) -> str:
+    """Markdown of one figure or table; `drawn` is the file of the picture's numbers, beyond scores."""
+    lines = [f"## {experiment.title}", "", experiment.about, "", f"    {how.command}", ""]
+    if how.scale != 1:
+        lines += [f"Run at scale {how.scale:g}: fewer rounds, clients and seeds than the paper's setting.", ""]
+    if how.changed:
+        compared = ", so nothing here compares with the paper's numbers" if experiment.paper else ""
+        lines += [f"Changed by hand: {', '.join(how.changed)}{compared}.", ""]
+    if len(found) < how.wanted:
+        lines += [f"So far {len(found)} of {how.wanted} runs.", ""]
+    lines += [*table(experiment, found), ""]
+    if lost := list(dict.fromkeys(f"{o.trial.row} at {o.trial.x}" for o in found if o.diverged)):
+        lines += [f"Diverged, so that the loss is no finite number at the end: {', '.join(lost)}.", ""]
+    if how.failures:
+        lines += [*(f"- Failed: {trial}: {reason}" for trial, reason in how.failures.items()), ""]
+    if experiment.extra is not None:
+        lines += [*experiment.extra(found), ""]
+    if picture is not None:
+        lines += [f"![{experiment.title}]({picture})", ""]
+    if drawn is not None:
+        lines += [f"[What is drawn, in numbers]({drawn})", ""]
+    return "\n".join(lines)
+
+
+def table(experiment: Experiment, found: Sequence[Outcome]) -> list[str]:
+    """One line a row and x: the paper's number, ours in every form, and the honest epsilon beside each."""
+    forms = [f for f in FORMS if any(o.trial.form == f for o in found)]
+    if not forms:
+        return []
+    keys = dict.fromkeys((o.trial.row, o.trial.x) for o in found)
+    keys |= dict.fromkeys(k for k in experiment.paper if k in keys)
+    head = ["", experiment.x] + (["paper"] if experiment.paper else [])
+    for form in forms:
+        head += [HEADS[form]] + ([] if form == "reference" else ["honest epsilon"])
+    out = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for row, x in keys:
+        cells = [row, f"{x:g}" if isinstance(x, float | int) else x]
+        if experiment.paper:
+            number = experiment.paper.get((row, x))
+            cells.append("" if number is None else f"{number:g}")
+        for form in forms:
+            cells.append(_shown(spread(found, row, x, form)))
+            if form != "reference":
+                epsilon = honest(found, row, x, form)
+                cells.append("" if epsilon is None else up(epsilon))
+        out.append("| " + " | ".join(cells) + " |")
+    return out
+
+
+def _shown(value: Spread) -> str:
+    if not value.n:
+        return ""
+    text = f"{value.mean:.2f}" if abs(value.mean) >= 1 or value.mean == 0 else f"{value.mean:.4f}"
+    return text + ("" if math.isnan(value.deviation) else f" ± {value.deviation:.2f}") + f" ({value.n})"
+
+
+def files(folder: Path, experiment: Experiment) -> tuple[Path, Path, Path, Path]:
+    """The page, the picture, the scores and the curves of an experiment in a folder of pages."""
+    paper, item = experiment.name.split("/")
+    own = folder / paper
+    return folder / f"{paper}.md", own / f"{item}.png", own / f"{item}.csv", own / f"{item}-curves.csv"
+
+
+def require(folder: Path, experiment: Experiment) -> None:
+    """Refuse a folder that no page can be written into, before anything runs."""
+    path, picture, *_ = files(folder, experiment)
+    try:
+        for wanted in (folder, picture.parent):
+            there = next(p for p in (wanted, *wanted.absolute().parents) if p.exists())
+            if not there.is_dir():
+                raise RunError(f"cannot write pages into {folder}: {there} is no folder.")
+            if not os.access(there, os.W_OK | os.X_OK):
+                raise RunError(f"cannot write pages into {folder}: {there} may not be written to.")
+        if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
+            raise RunError(f"cannot write {path}: it is no file, or may not be written to.")
+    except OSError as error:
+        raise RunError(f"cannot write pages into {folder}: {error.strerror or error}.") from error
+    _part(_read(path), path, experiment)
+
+
+def kept(folder: Path, experiment: Experiment, finished: int, how: Provenance) -> str:
+    """What an experiment's part of a page has that a new one would lose, so that it stays; empty: nothing.
+
+    Of the same command, it stays while it has more finished runs, unless the new one has all that it takes; of another
+    command, where it is at full scale and the new one is not, or where the new one has no runs at all."""
+    path, _, numbers, _ = files(folder, experiment)
+    found = _part(_read(path), path, experiment)
+    if found is None:
+        return ""
+    old = found.group()
+    said = re.search(r"^    (sordino reproduce .*)$", old, re.MULTILINE)
+    command = said.group(1) if said is not None else how.command
+    if so_far := re.search(r"^So far (\d+) of \d+ runs\.$", old, re.MULTILINE):
+        runs = int(so_far.group(1))
+    else:
+        runs = max(0, len(_read(numbers).splitlines()) - 1) if numbers.is_file() else how.wanted
+    if command != how.command and command == f"sordino reproduce {experiment.name}":
+        return f"{runs} runs at full scale"
+    fewer = finished < min(runs, how.wanted) if command == how.command else runs and not finished
+    return f"{runs} finished runs" if fewer else ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+    except (OSError, UnicodeError) as error:
+        raise RunError(f"cannot read {path}: {error}. Move it away.") from error
+
+
+def _part(text: str, path: Path, experiment: Experiment) -> re.Match[str] | None:
+    """The experiment's part of a page, with its marks."""
+    begin, end = (f"<!-- {word} {experiment.name} -->" for word in ("begin", "end"))
+    found = re.search(re.escape(begin) + ".*?" + re.escape(end), text, re.DOTALL)
+    whole = int(found is not None)
+    if (text.count(begin), text.count(end)) != (whole, whole):
+        raise RunError(f"{path}: the marks of {experiment.name} are damaged; remove them.")
+    return found
+
+
+def put(path: Path, experiment: Experiment, text: str, heading: str) -> None:
+    """Replace the experiment's part of a page, or add it; everything else on the page stays as it is."""
+    part = f"<!-- begin {experiment.name} -->\n{text.strip()}\n<!-- end {experiment.name} -->"
+    old = _read(path) or f"# {heading}\n"
+    if (found := _part(old, path, experiment)) is not None:
+        new = old[: found.start()] + part + old[found.end() :]
+    else:
+        new = old.rstrip("\n") + "\n\n" + part + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(new, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def csv(experiment: Experiment, found: Sequence[Outcome]) -> str:
+    """One line a run."""
+    return to_csv(
+        [
+            {
+                "row": o.trial.row,
+                experiment.x.replace(" ", "_"): o.trial.x,
+                "form": o.trial.form,
+                "seed": o.trial.seed,
+                "method": o.trial.keys["method"],
+                "score": round(o.score, 4),
+                "honest_epsilon": o.honest,
+                "claimed_epsilon": (o.result.get("claim") or {}).get("epsilon"),
+                "rounds": o.result["rounds"],
+                "bytes_up": sum(int(r.get("bytes_up") or 0) for r in o.records),
+                "seconds": round(sum(float(r.get("seconds") or 0) for r in o.records), 2),
+            }
+            for o in found
+        ]
+    )

@@ -1,0 +1,192 @@
+"""Run an experiment's trials, those that are left; read what they left.
+
+    OUT/002-fig4d/experiment.json   scale and settings; the same command goes on, another one is refused once runs began
+    OUT/002-fig4d/cells/TRIAL       a run folder each; two figures made of the same runs share them
+
+Trials run through the same machinery as comparisons: in processes, resumable, one ledger for all.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sordino.comparisons import compare
+from sordino.comparisons.compare import Cell, News, Tell
+from sordino.core import plugin
+from sordino.core.errors import RunError, SordinoError, SpecError
+from sordino.core.parts import PRIVATE, PUBLIC, locate, runs_below
+from sordino.papers import feng, feng_times, li, xue
+from sordino.papers.base import Experiment, Outcome, Trial
+from sordino.runs import spec
+from sordino.runs.folder import RECORDS, RunFolder
+
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for m in (xue, feng, feng_times, li) for e in m.EXPERIMENTS}
+PAPERS = {
+    "002": "Xue et al.: adaptive component noise",
+    "003": "Feng et al.: UDP-FL and its Harmonizer",
+    "004": "Li et al.: FedSDP",
+}
+EXPERIMENT = "experiment.json"
+Trials = Sequence[tuple[Trial, Cell]]
+
+
+class TimeUpError(Exception):
+    """The minutes of this job are over; what is finished stays."""
+
+
+def find(name: str) -> Experiment:
+    if name in EXPERIMENTS:
+        return EXPERIMENTS[name]
+    raise SpecError(f"unknown experiment {name!r}. There are: {', '.join(EXPERIMENTS)}.")
+
+
+def cells(experiment: Experiment, scale: float, overrides: Mapping[str, Any]) -> list[tuple[Trial, Cell]]:
+    """Every trial as a run, with all the keys it is run with; overrides go to those whose method has such a key."""
+    if not 0 < scale <= 1:
+        raise SpecError(f"scale must lie in (0, 1], not {scale!r}.")
+    if fixed := [k for k in overrides if k in ("method", "seed")]:
+        raise SpecError(f"--set {fixed[0]}: an experiment has its own.")
+    out, used = [], set[str]()
+    for trial in experiment.trials(scale):
+        keys = {"mode": "research"} | dict(trial.keys) | {"seed": trial.seed}
+        for key, value in overrides.items():
+            if _has(keys, key):
+                keys[key] = value
+                used.add(key)
+        wanted = spec.from_dict(keys)
+        if not wanted.public_data and Path(wanted.data_dir or ".", wanted.dataset).exists():
+            raise SpecError(
+                f"{experiment.name} on {wanted.dataset}: its pages show bytes, seconds and exact figures, so its data "
+                "must be public. Use a shipped benchmark, or --set public_data=true if all these records are public."
+            )
+        cell = Cell(trial.name, str(keys["method"]), keys.get("epsilon"), trial.seed, wanted)
+        out.append((replace(trial, keys=wanted.to_dict()), cell))
+    if missed := [k for k in overrides if k not in used]:
+        raise SpecError(f"no method of {experiment.name} has a key {missed[0]!r}.")
+    names = [c.name for _, c in out]
+    if len(set(names)) < len(names):
+        raise RunError(f"{experiment.name}: two trials have one name.")
+    return out
+
+
+def _has(keys: Mapping[str, Any], key: str) -> bool:
+    if key in {f.name for f in spec.fields()}:
+        return True
+    method = plugin.load("methods", str(keys["method"]))
+    own = {f.name for f in spec.plugin_fields("methods", str(keys["method"]))}
+    algorithm = str(keys.get("algorithm", method.algorithm))
+    return key in own | {f.name for f in spec.plugin_fields("algorithms", algorithm)}
+
+
+def sketch(path: Path, found: Trials) -> None:
+    """Refuse what cannot run, before there is a folder: a method on a dataset at a time, until there is one that can.
+
+    The others fail alone, so that a dataset that is not at hand costs its own rows only."""
+    if not begun(path).isdisjoint(c.name for _, c in found):  # it has run before
+        return
+    kinds: dict[tuple[str, str], list[Cell]] = {}
+    for _, cell in found:
+        kinds.setdefault((cell.spec.dataset, cell.method), []).append(cell)
+    problems: list[SordinoError] = []
+    for kind in kinds.values():
+        try:
+            compare.sketch(kind)
+        except SordinoError as error:
+            problems.append(error)
+        else:
+            return
+    if problems:
+        raise problems[0]
+
+
+def place(out: Path, experiment: Experiment) -> Path:
+    """Of the experiment's runs."""
+    return out / (experiment.within or experiment.name).replace("/", "-")
+
+
+def begun(path: Path) -> set[str]:
+    """The trials that were charged anything, or are finished."""
+    return {run.name for run in runs_below(path / "cells")}
+
+
+def open_folder(out: Path, experiment: Experiment, scale: float, found: Trials) -> RunFolder:
+    """The folder of the experiment's runs, new or begun by the same command; locked until it is closed."""
+    path = place(out, experiment)
+    trials = json.loads(json.dumps({c.name: c.spec.to_dict() for _, c in found}))
+    before: dict[str, Any] = {}
+    started = begun(path)
+    if locate(path, PRIVATE, EXPERIMENT).is_file():
+        folder = RunFolder(path)
+        old_scale, before = _before(folder, started)
+        both = before.keys() & trials.keys()
+        if before and (old_scale != scale or any(before[name] != trials[name] for name in both)):
+            raise RunError(f"{path} was made with another scale or other settings. Choose another --out.")
+    elif started:
+        raise RunError(f"{path} holds runs, but no {EXPERIMENT} that says which. Choose another --out.")
+    else:
+        folder = RunFolder(path) if path.is_dir() else RunFolder.create(str(out), path.name)
+    folder.lock()
+    whole = experiment.within or experiment.name
+    folder.write_json(EXPERIMENT, {"experiment": whole, "scale": scale, "trials": before | trials})
+    return folder
+
+
+def _before(folder: RunFolder, started: set[str]) -> tuple[Any, dict[str, Any]]:
+    """Scale and settings of the trials that have begun."""
+    try:
+        old = folder.read_json(EXPERIMENT)
+        trials = {name: spec.completed(dict(keys)) for name, keys in old["trials"].items() if name in started}
+        return old["scale"], trials
+    except (RunError, KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = (
+            str(error)
+            if isinstance(error, RunError)
+            else f"{locate(folder.path, PRIVATE, EXPERIMENT)} is damaged: {error!r}"
+        )
+        raise RunError(f"{reason}. Choose another --out, or move {folder.path} away.") from error
+
+
+def execute(folder: RunFolder, found: Trials, jobs: int, tell: Tell, minutes: float | None) -> dict[str, str]:
+    """Why trials failed, by name. Raises TimeUpError when the minutes are over; the same command then goes on."""
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def heard(news: News) -> None:
+        tell(news)
+        if end is not None and time.monotonic() > end:
+            raise TimeUpError
+
+    quick = [replace(c, spec=replace(c.spec, checkpoint_seconds=min(c.spec.checkpoint_seconds, 5.0))) for _, c in found]
+    return compare.execute(folder, quick, jobs, heard)
+
+
+def outcomes(folder: Path, found: Trials) -> list[Outcome]:
+    """Of the trials that are finished."""
+    places = [(trial, folder / "cells" / cell.name) for trial, cell in found]
+    return [_outcome(trial, at) for trial, at in places if locate(at, PUBLIC, "result.json").is_file()]
+
+
+def _rounds(file: Path) -> list[dict[str, Any]]:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if v is not None} for line in lines]
+
+
+def _outcome(trial: Trial, at: Path) -> Outcome:
+    file = locate(at, PRIVATE, RECORDS)
+    try:
+        owners = _rounds(file)  # benchmarks are public, so seconds and bytes may be shown
+        _ = [(float(o["seconds"]), int(o["bytes_up"])) for o in owners]
+        file = locate(at, PUBLIC, RECORDS)
+        records = [o | r for o, r in zip(owners, _rounds(file), strict=True)]
+        _ = [int(r["round"]) for r in records]
+        file = locate(at, PUBLIC, "result.json")
+        made = Outcome(trial, json.loads(file.read_text(encoding="utf-8")), records, at)
+        _ = made.score, made.honest, made.whom, int(made.result["rounds"]), dict(made.result.get("claim") or {})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        again = f"Remove {at}, and the same command runs it anew."
+        raise RunError(f"{file} is missing or damaged ({type(error).__name__}: {error}). {again}") from error
+    return made

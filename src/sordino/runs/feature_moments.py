@@ -1,0 +1,74 @@
+"""Sums of clients' features and of their squares, released once with noise, to standardise features by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.contract.method import Method, Own, Plan, Release, Site
+from sordino.core.message import Message
+from sordino.core.types import State
+from sordino.data import moments
+from sordino.privacy.clip import Bounded
+from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.release import Unproven
+from sordino.runs.evaluation import STATISTICS
+from sordino.runs.spec import Spec
+
+
+@dataclass(frozen=True)
+class FeatureMoments(Method):
+    """Sums of bounded features and of their squares, released once with the noise where the method adds its own."""
+
+    unit: str = "record"
+    features: int = 1
+    feature_bound: float = 1.0
+    multiplier: float | None = STATISTICS  # None: exact
+    central: bool = False  # whether a trusted server adds the noise
+
+    def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        exact = Unproven("statistics and evaluations on clients' records are exact")
+        noise = exact if self.multiplier is None else Gaussian(self.multiplier)
+        where = "server" if self.central else "client"
+        return (
+            Release(
+                "moments",
+                noise,
+                self.unit,
+                moments.reach(self.features),
+                where=where,
+                terms=plan.sizes[-1],
+                key="statistics",
+            ),
+        )
+
+    def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        rows = [self._row(x, runs) for x, runs in zip(*self._clients(site), strict=True)]
+        sums = site.out["moments"](Bounded(torch.stack(rows), moments.reach(self.features)))
+        return Message({"moments": sums}), site.own
+
+    def _clients(self, site: Site) -> tuple[list[Tensor], list[tuple[int, ...]]]:
+        data = site.data
+        each = list(data.x.split(list(data.sizes)))
+        users = data.groups if self.unit == "user" and not self.central else None
+        return each, [(len(x),) for x in each] if users is None else list(users)
+
+    def _row(self, x: Tensor, runs: tuple[int, ...]) -> Tensor:
+        """Return one client's sums; a user or client counts by its mean, so with no more than a record would."""
+        if self.unit == "record":
+            first, second, _ = moments.sums(x, self.feature_bound)
+            return torch.cat([first, second])
+        row = torch.zeros(2 * self.features, dtype=torch.float64)
+        for part in x.split(runs):
+            first, second, _ = moments.sums(part, self.feature_bound)
+            row += torch.cat([first, second]) / len(part)
+        return row
+
+
+def planned(spec: Spec, method: Method, features: int) -> FeatureMoments:
+    """Return the release of the statistics that a run standardises by."""
+    noise = (spec.release_noise or STATISTICS) if method.private else None
+    unit = spec.unit or method.units[0]
+    return FeatureMoments(unit, features, spec.feature_bound, noise, central=method.viewer == "public")

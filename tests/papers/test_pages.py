@@ -1,0 +1,248 @@
+"""What is made of an experiment's runs: tables, pages, pictures and the numbers behind them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sordino.cli.reproduce import _write
+from sordino.core.errors import RunError
+from sordino.papers import curves, feng_times, page, pictures
+from sordino.papers import run as running
+from sordino.papers.base import Experiment, Outcome, Trial
+
+
+def outcome(row, x, form, seed, accuracy, epsilon=None, claim=None):
+    promised = {"epsilon": epsilon, "unit": "record", "viewer": "server", "reason": None}
+    result = {"accuracy": accuracy, "guarantee": promised, "claim": claim, "rounds": 2, "metrics": {}}
+    records = [{"round": r, "accuracy": accuracy, "seconds": 1.0, "bytes_up": 5, "noise": 0.1} for r in (1, 2)]
+    return Outcome(Trial(row, x, form, seed, {"method": "dp-sgd"}), result, records)
+
+
+def test_the_table_has_paper_printed_sound_and_honest_side_by_side():
+    found = [outcome("A", 0.5, "printed", s, 0.9 + 0.02 * s) for s in (0, 1)]
+    found += [outcome("A", 0.5, "sound", 0, 0.8, 0.49996)]
+    lines = page.table(Experiment("002/x", "T", "", lambda s: [], {("A", 0.5): 93.7}), found)
+    assert lines[0] == "|  | epsilon | paper | ours, as printed | honest epsilon | ours, sound | honest epsilon |"
+    assert lines[2] == "| A | 0.5 | 93.7 | 91.00 ± 1.41 (2) | infinite | 80.00 (1) | 0.5 |"
+
+
+def test_a_page_says_what_diverged_and_a_curve_is_of_numbers_alone():
+    fine, lost = outcome("A", 0.5, "printed", 0, 0.9), outcome("B", 0.5, "printed", 0, 0.0)
+    for one, loss in ((fine, 0.3), (lost, None)):
+        one.records[-1].update(
+            evaluated_on="public test data", loss=loss, decided={"accuracy": {"all": 0.2}, "std": 2.0}
+        )
+        one.records[0].update(accuracy=None, decided={"accuracy": {"all": 0.2}})
+        assert one.curve("accuracy")[0] == [2] and one.curve("std") == ([2], [2.0])
+    text = page.section(Experiment("002/x", "T", "", lambda s: []), [fine, lost], page.Provenance("c"), None)
+    assert "no finite number at the end: B at 0.5.\n" in text and "| B | 0.5 | 0.00 (1) |" in text
+
+
+def test_curves_without_privacy_are_in_every_panel():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    private = [outcome("A", x, "sound", 0, 0.8, x) for x in (0.5, 2.0)]
+    plain = outcome("FedAvg", "none", "reference", 0, 0.9)
+    made = Experiment("002/x", "T", "", lambda s: [], kind="by-round")
+    for found, panels in ((private, 2), ([*private, plain], 2), ([plain], 1)):
+        figure = pictures._by_round(pyplot, made, found)
+        seen = [axis for axis in figure.axes if axis.get_visible()]
+        assert len(seen) == panels
+        for axis in seen:
+            heights = sorted(line.get_ydata()[0] for line in axis.lines)
+            assert heights == ([80.0] if private[0] in found else []) + ([90.0] if plain in found else [])
+        pyplot.close(figure)
+
+
+def test_a_page_keeps_what_others_wrote(tmp_path):
+    one, two = (Experiment(f"002/{n}", n, "", lambda s: []) for n in ("a", "b"))
+    file = tmp_path / "002.md"
+    page.put(file, one, "first", "Heading")
+    page.put(file, two, "second", "Heading")
+    file.write_text(file.read_text().replace("# Heading", "# Heading\n\nBy hand."))
+    page.put(file, one, "changed \\1", "Heading")
+    text = file.read_text()
+    assert text.count("# Heading") == 1 and "By hand." in text and "second" in text
+    assert "first" not in text and "changed \\1" in text
+    file.write_text(text.replace("<!-- end 002/a -->", ""))
+    with pytest.raises(RunError, match="damaged"):
+        page.put(file, one, "again", "Heading")
+
+
+@pytest.mark.parametrize(
+    ("old", "says", "rows", "finished", "new", "kept"),
+    [
+        ("", "So far 3 of 7 runs.", 3, 2, "", "3 finished runs"),
+        ("", "So far 3 of 7 runs.", 3, 3, "", ""),
+        ("", "", 7, 6, "", "7 finished runs"),
+        ("", "", 5, 6, "", ""),  # it took five then
+        ("", "", 9, 7, "", ""),  # it took nine then, and takes seven now
+        ("", "", None, 6, "", "7 finished runs"),
+        ("", "So far 0 of 7 runs.", None, 0, "", ""),
+        (" --scale 0.1", "", 5, 0, "", "5 finished runs"),
+        (" --scale 0.1", "", 5, 1, "", ""),
+        (" --scale 0.1", "", 5, 1, " --scale 0.2", ""),
+        ("", "", 5, 7, " --scale 0.1", "5 runs at full scale"),
+    ],
+)
+def test_what_a_page_keeps(tmp_path, old, says, rows, finished, new, kept):
+    """Flags of the old command, what the page says, the rows beside it; runs of seven that are finished, flags."""
+    experiment, other = (Experiment(f"002/{n}", "T", "", lambda s: []) for n in ("x", "other"))
+    path, _, numbers, _ = page.files(tmp_path, experiment)
+    page.put(path, experiment, f"## T\n\n    sordino reproduce 002/x{old}\n\n{says}\n", "Heading")
+    if rows is not None:
+        numbers.parent.mkdir()
+        numbers.write_text("row\n" + "1\n" * rows)
+    assert page.kept(tmp_path, experiment, finished, page.Provenance(f"sordino reproduce 002/x{new}", wanted=7)) == kept
+    assert page.kept(tmp_path, other, 0, page.Provenance("sordino reproduce 002/other", wanted=7)) == ""
+
+
+def test_a_page_says_what_was_changed_what_failed_and_what_is_missing():
+    experiment = running.find("002/fig4d")
+    how = page.Provenance("sordino reproduce", 0.5, ("rounds=3",), {"GeoDP-0.3": "RunError: no"}, wanted=108)
+    text = page.section(experiment, [], how, None)
+    assert "Changed by hand: rounds=3, so nothing here compares" in text and "scale 0.5" in text
+    assert "Failed: GeoDP-0.3: RunError: no" in text and "So far 0 of 108 runs." in text
+    assert "Changed" not in page.section(experiment, [], page.Provenance("sordino reproduce"), None)
+
+
+def test_contribution_rates_are_on_the_page_in_numbers():
+    experiment = running.find("004/fig1")
+    rates = [{"0": 0.2, "1": 0.0, "2": 0.5}, {"0": 0.4}]
+    told = [{"ratio": sum(r.values()) / len(r), "clients": {c: {"ratio": v} for c, v in r.items()}} for r in rates]
+    records = [{"round": n + 1, "decided": d} for n, d in enumerate(told)]
+    result = outcome("A", 1.0, "printed", 0, 0.9).result
+    text = page.section(
+        experiment, [Outcome(experiment.trials(1.0)[0], result, records)], page.Provenance("c", wanted=1), None
+    )
+    assert "|  | round | ours, as printed |" in text and "| accuracy without noise | 100 | 90.00 (1) |" in text
+    assert "| mean of a round's clients | 2 | 0.317 | 0.233 | 0.400 |" in text
+    assert "| client 0 | 2 | 0.300 | 0.200 | 0.400 |" in text and "| client 2 | 1 | 0.500 |" in text
+    assert "client 1" not in text  # which has no private records
+    assert experiment.extra([]) == []
+
+
+@pytest.mark.parametrize(
+    "own", [{}, {"learning_rate": 0.05, "clients": 40, "client_rate": 0.5, "local_epochs": 3.0, "gradient_clip": 5.0}]
+)
+def test_the_bound_of_theorem_2_is_that_of_the_run(own):
+    """Eq. (7) once more, its sum over l written out."""
+    experiment = running.find("004/theorem2")
+    trial = running.cells(experiment, 1.0, own)[0][0]
+    eta, n, phi, epochs, g = own.values() if own else (0.1, 100, 0.1, 2.0, 20.0)
+    k, dim, std, smooth = int(n * phi), 50, 0.3, 0.24 / eta
+    records = [{"round": t, "clients": k, "bytes_down": 4 * dim * k, "decided": {"std": std}} for t in (1, 2)]
+    found = experiment.bounds(Outcome(trial, {}, records))
+    for t in (1, 2):
+        v, w = 2 * smooth * eta**2 * epochs**2 * g**2, 6 * smooth * g**2 + 8 * (epochs - 1) ** 2 * g**2
+        quiet = smooth * (1 - eta) ** t / 2 * 10**2 + (1 - phi) * v + eta * w
+        noise = sum(i * smooth * dim * std**2 for i in range(1, k + 1))
+        assert found["Theorem 2 without noise"][t - 1] == pytest.approx(quiet)
+        assert found["Theorem 2"][t - 1] == pytest.approx(quiet + noise)
+
+
+def test_rounds_to_ninety_percent_stand_beside_the_papers_words():
+    found = [outcome("UDP-FL, staircase", "mnist", form, 0, a) for form, a in (("printed", 0.9), ("sound", 0.89))]
+    found[0].records[0]["accuracy"] = 0.5
+    found += [outcome("NbAFL", "medical-mnist", "printed", s, 0.95) for s in (0, 1)]
+    lines = running.find("003/fig1").extra(found)
+    assert '| UDP-FL, staircase | mnist | printed | 2 | "90% accuracy in about 25 epochs" |' in lines
+    assert "| UDP-FL, staircase | mnist | sound | not within 2 |  |" in lines
+    assert '| NbAFL | medical-mnist | printed | 1, 1 | "fail to converge even after 100 epochs" |' in lines
+    apart = running.find("003/fig1c").extra(found)
+    assert '| NbAFL | medical-mnist | printed | 1, 1 | "did not converge even with 100 epochs" |' in apart
+
+
+def test_best_and_final_five_stand_beside_the_papers():
+    found = [outcome("FedSDP", 0.2, "printed", 0, 0.4), outcome("FedAvg", "none", "reference", 0, 0.75)]
+    found[0].records[0]["accuracy"] = 0.5
+    lines = running.find("004/table1").extra(found)
+    assert "| FedSDP | 0.2 | 74.79 | 50.00 | 73.26 | 45.00 |" in lines
+    assert "| FedAvg | none | 84.34 | 75.00 | 84.22 | 75.00 |" in lines
+
+
+def test_levels_without_privacy_are_in_the_legend_in_the_colour_of_their_row():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = ("SGD", "Adam")
+    found = [outcome(r, 0.5, "printed", 0, 0.5) for r in rows]
+    found += [outcome(r, "none", "reference", 0, a) for r, a in zip(rows, (0.6, 0.7), strict=True)]
+    figure = pictures._against_x(pyplot, Experiment("002/x", "T", "", lambda s: []), found)
+    levels = {line.get_label(): line for line in figure.axes[0].lines if line.get_linestyle() == ":"}
+    assert {name: line.get_ydata()[0] for name, line in levels.items()} == pytest.approx(
+        {"SGD, no privacy": 60, "Adam, no privacy": 70}
+    )
+    assert len({line.get_color() for line in levels.values()}) == 2
+    assert {text.get_text() for text in figure.legends[0].get_texts()} >= set(levels)
+    pyplot.close(figure)
+
+
+def test_what_a_picture_draws_is_in_a_file():
+    one = outcome("A", 0.5, "printed", 0, 0.8)
+    for r in one.records:
+        r["decided"] = {
+            "delta_algorithm_4": 1e-6 * r["round"],
+            "path_loss": [3.0, 1.0, 2.0],
+            "straight_loss": [3.0] * 3,
+        }
+        r["decided"] |= {"weights_quantiles": [-2.0, 2.0], "truncated_quantiles": [-1.0, 1.0]}
+    sound = outcome("B", 0.5, "sound", 0, 0.7, 0.5)
+    made = Experiment("002/x", "T", "", lambda s: [], kind="by-round", beside=("delta_algorithm_4",))
+    made = replace(made, bounds=lambda o: {"Theorem 9": [5.0]})
+    assert curves.csv(made, [one, sound]).splitlines() == [
+        "row,at,form,seed,round,what,value",
+        "A,0.5,printed,0,1,accuracy,80.0",
+        "A,0.5,printed,0,2,accuracy,80.0",
+        "A,0.5,printed,0,1,delta_algorithm_4,1e-06",
+        "A,0.5,printed,0,2,delta_algorithm_4,2e-06",
+        "A,0.5,printed,0,1,Theorem 9,5.0",
+        "B,0.5,sound,0,1,accuracy,70.0",
+        "B,0.5,sound,0,2,accuracy,70.0",
+        "B,0.5,sound,0,1,Theorem 9,5.0",
+    ]
+    points = replace(made, kind="points", x="round", points=lambda found: {"mean": [(1, 0.25)]})
+    assert curves.csv(points, [one]).splitlines() == ["what,round,value", "mean,1,0.25"]
+    assert "A,0.5,printed,0,2,path_loss,0.5,1.0" in curves.csv(replace(made, kind="path"), [one]).splitlines()
+    assert "A,0.5,printed,0,1,truncated_quantiles 2,1.0" in curves.csv(replace(made, kind="boxes"), [one]).splitlines()
+    assert curves.csv(replace(made, kind="against-x"), [one]) == ""
+    one.records[0]["decided"] |= {"weights_quantiles": [None, 2.0], "path_loss": [None, 1.0]}  # of a run that diverged
+    del one.records[0]["decided"]["truncated_quantiles"], one.records[0]["decided"]["straight_loss"]  # of an old one
+    assert "A,0.5,printed,0,1,weights_quantiles 1," in curves.csv(replace(made, kind="boxes"), [one]).splitlines()
+    assert "A,0.5,printed,0,1,path_loss,0.0," in curves.csv(replace(made, kind="path"), [one]).splitlines()
+
+
+def test_the_file_of_curves_comes_and_goes_with_what_is_drawn(tmp_path):
+    made = Experiment("002/x", "T", "", lambda s: [], kind="by-round")
+    path, *_, drawn = page.files(tmp_path, made)
+    for kind, there in (("by-round", True), ("against-x", False)):
+        _write(
+            tmp_path, tmp_path, replace(made, kind=kind), [outcome("A", 0.5, "printed", 0, 0.8)], page.Provenance("c")
+        )
+        assert drawn.exists() == there == ("(002/x-curves.csv)" in path.read_text())
+
+
+def test_the_search_is_timed_with_nothing_known(monkeypatch):
+    asked = []
+    monkeypatch.setattr(feng_times.harmonizer, "choose", Counted(feng_times.harmonizer.choose, asked))
+    for _ in range(2):
+        assert feng_times._search(50) > 0
+    assert asked == [0] * 2
+
+
+class Counted:
+    """How much is known when a function is called."""
+
+    def __init__(self, inner, asked):
+        self.inner, self.asked = inner, asked
+
+    def __call__(self, *args):
+        self.asked.append(sum(known.cache_info().currsize for known in feng_times.CACHES))
+        return self.inner(*args)
