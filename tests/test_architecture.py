@@ -251,6 +251,26 @@ def test_every_package_is_drawn():
         assert modules == set(drawn)
 
 
+def test_no_function_of_a_run_is_long():
+    """Fifty lines at most, without the docstring: a run is read from top to bottom."""
+    for path in (SRC / "runs").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+                length = (node.end_lineno or 0) - first.lineno + 1
+                assert length <= 50, f"{path}:{node.lineno} {node.name} has {length} lines"
+
+
+def test_public_class_names_are_distinct():
+    """Two classes of one name are told apart by their module alone, which nobody reads at the place of use."""
+    seen: dict[str, Path] = {}
+    for path in sorted(SRC.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                assert node.name not in seen, f"{node.name} is a class of {seen[node.name]} and of {path}"
+                seen[node.name] = path
+
+
 def test_nothing_is_asserted_in_the_source():
     """python -O removes an assert; a privacy check must not vanish with it."""
     for path in SRC.rglob("*.py"):

@@ -1,4 +1,4 @@
-"""All that can be known of a configuration before it runs, for the rules of advice/checks.py to look at."""
+"""Everything that can be known about a configuration before it runs: the input of the rules in advice/checks.py."""
 
 from __future__ import annotations
 
@@ -31,40 +31,43 @@ from sordino.runs.mode import settled
 from sordino.runs.prepare import PrivateLabelError, prepare
 from sordino.runs.spec import Spec
 
-FITTED = 1e-5  # means nearer to 0 than this, and deviations within ten times this of 1, do not come about by chance
+FITTED = 1e-5  # means this close to 0, or standard deviations within ten times this of 1, are no coincidence
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is None could not be looked at."""
+    """A configuration to check; a field that is None could not be examined."""
 
     spec: Spec
-    job: Job | None = None  # as it would run, noise calibrated
-    module: nn.Module | None = None  # as it was brought, before fix_model
-    sample: Tensor | None = None  # a few records, as the model gets them
+    job: Job | None = None  # the job as it would run, with calibrated noise
+    module: nn.Module | None = None  # the model as given, before fix_model
+    sample: Tensor | None = None  # a few records, as inputs of the model
     data: Dataset | None = None
     clients: int | None = None
-    records: int | None = None  # of all clients
-    users: int | None = None  # of all clients, where they are what is protected
+    records: int | None = None  # total over all clients
+    users: int | None = None  # total over all clients, if the unit of privacy is the user
     ledger: Path = field(default_factory=home.registry)
-    problem: SordinoError | None = None  # why there is no job
-    flat: bool = False  # whether it is the folder of a run that an earlier version made, without a public part
+    problem: SordinoError | None = None  # the error that prevented the job from being built
+    flat: bool = False  # whether this is a run folder of an earlier version, without a public part
 
     @property
     def method(self) -> Method:
+        """The method object that the spec names."""
         method: Method = self.spec.method_object()
         return method
 
     @property
     def viewer(self) -> str:
+        """The viewer that the budget names; by default that of the method."""
         return self.spec.viewer or self.method.viewer
 
     @property
     def public_data(self) -> bool:
+        """Whether the data are known and public."""
         return self.data is not None and self.data.public
 
     def plan(self) -> Plan:
-        """That of the job; where there is none, an outline that has the same relation."""
+        """Return the plan of the job or, without a job, an outline with the same neighbouring relation."""
         if self.job is not None and self.job.plan.noise_multiplier is not None:
             return self.job.plan
         fixed = self.spec.client_sampling == "fixed" and self.spec.client_rate < 1
@@ -79,16 +82,16 @@ class Case:
         )
 
     def cost(self, viewer: str | None = None) -> Cost:
-        """Of one participation."""
+        """Return the privacy cost of one participation, against `viewer` or the viewer of the budget."""
         return price.cost_to(viewer or self.viewer, pricing.planned(self.method, self.plan()))
 
     def units(self) -> int | None:
-        """How many are protected."""
+        """Return the number of protected clients, users or records, or None if it is unknown."""
         unit = self.cost().unit
         return self.clients if unit == "client" else self.users if unit == "user" else self.records
 
     def nsr(self) -> float | None:
-        """Noise-to-signal ratio of the whole run: see advice/planner.py."""
+        """Return the noise-to-signal ratio of the whole run (see advice/planner.py), or None if there is none."""
         if self.job is None or not self.method.private:
             return None
         plan = self.job.plan
@@ -101,10 +104,13 @@ class Case:
 
 
 def of_spec(wanted: Spec) -> Case:
-    """A named dataset and model. Features are made of a few records only; the others stand in by number."""
+    """Build the case of a spec that names its dataset and model.
+
+    Features are computed for a few records only; placeholders stand in for the other records.
+    """
     try:
         found = prepare(wanted, sketch=True)
-    except PrivateLabelError as error:  # all else can still be looked at
+    except PrivateLabelError as error:  # everything else can still be checked
         found = prepare(replace(wanted, partition="iid"), sketch=True)
         job, problem = None, error  # type: tuple[Job | None, SordinoError | None]
     else:
@@ -119,7 +125,7 @@ def of_parts(
     loss: str | SampleLoss | None = None,
     test: tuple[Any, Any] | None = None,
 ) -> Case:
-    """One's own module and clients, as `sordino.train` takes them."""
+    """Build the case of the user's own module and clients, given as to `sordino.train`."""
     held = adopt(clients)
     first = held.fetch([0], torch.device("cpu"))
     data = None
@@ -133,7 +139,7 @@ def of_parts(
 
 
 def _tried(make: Callable[[], Job]) -> tuple[Job | None, SordinoError | None]:
-    """The job, or why there is none."""
+    """Return the job, or the error that prevented it from being built."""
     try:
         return make(), None
     except SordinoError as error:
@@ -155,7 +161,7 @@ def _case(
 
 
 def of_run(folder: Path) -> Case:
-    """A run folder: its spec, and its data where they are still found."""
+    """Build the case of a run folder from its spec, with its data if they can still be found."""
     if not folder.is_dir():
         raise RunError(f"there is no run folder {folder}.")
     kept = RunFolder(folder)
@@ -167,19 +173,23 @@ def of_run(folder: Path) -> Case:
         own = bool((plan if kept.flat else kept.read_json("job.json")).get("own"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{folder} is damaged: {error!r} in plan.json or ledger.json.") from error
-    if own:  # its model and clients came from Python
+    if own:  # the model and the clients were passed from Python
         return bare
     try:
         return replace(of_spec(wanted), ledger=path, flat=kept.flat)
-    except DataError:  # moved, or looked for from another folder
+    except DataError:  # the data were moved, or the path is relative to another folder
         return bare
 
 
-# --- what data show
+# --- inspecting data
 
 
 def looks_fitted(x: Tensor) -> bool:
-    """Whether most features (or all numbers together) have mean 0 and deviation 1, or range 0 to 1, to many digits."""
+    """Return whether the records look scaled by their own statistics.
+
+    This is the case if at least half of the features have mean 0 and standard deviation 1, or range 0 to 1, to many
+    digits, or if all values together have mean 0 and standard deviation 1.
+    """
     if not x.is_floating_point() or len(x) < 20:
         return False
     rows = x.double().flatten(1)
@@ -190,5 +200,5 @@ def looks_fitted(x: Tensor) -> bool:
     standard = (rows.mean(0).abs() < FITTED) & (either < 10 * FITTED)
     whole = abs(float(rows.mean())) < FITTED and abs(float(rows.std(correction=0)) - 1) < 10 * FITTED
     ranged = (rows.amin(0).abs() < FITTED) & ((rows.amax(0) - 1).abs() < FITTED)
-    by_range = float(ranged.double().mean()) >= 0.5 and len(rows[:1000].unique()) > 256  # fewer: pictures, flags
+    by_range = float(ranged.double().mean()) >= 0.5 and len(rows[:1000].unique()) > 256  # fewer: images or flags
     return whole or by_range or float(standard.double().mean()) >= 0.5

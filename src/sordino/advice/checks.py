@@ -1,7 +1,11 @@
-"""Is this configuration private at all? One small function a rule; adding a rule is adding a function to RULES.
+"""The rules of `sordino check`, which tests whether a configuration is private at all.
 
-A rule reads a Case and yields findings: how bad (broken: no guarantee worth the name; weak: less than it seems; note:
-good to know), what was found, why it matters, what to do. Its docstring says what it looks at.
+Each rule is a small function that reads a Case and yields findings. To add a rule, write a function and list it in
+RULES. A finding has a severity (broken: no meaningful guarantee; weak: less private than it seems; note: good to know)
+and says what was found, why it matters and how to fix it.
+
+The docstring of a rule says what it examines. `sordino check` prints these docstrings as a list, so each is a short
+lower-case phrase without a full stop.
 """
 
 from __future__ import annotations
@@ -21,15 +25,15 @@ from sordino.data.repeats import repeated
 from sordino.privacy.algebra import non_private
 from sordino.tasks.validate import fix, validate
 
-GUESSED = 2**40  # seeds below it can all be tried
-LARGE = 10.0  # an epsilon above which little is promised
+GUESSED = 2**40  # seeds below this can be found by trying them all
+LARGE = 10.0  # above this epsilon the guarantee means little
 
 
-# --- what is protected, from whom
+# --- the unit of privacy and the viewer
 
 
 def no_noise(case: Case) -> Iterator[Finding]:
-    """whether the method adds noise at all, and for a claim that holds"""
+    """whether the method adds noise, and whether its privacy claim holds"""
     name = case.spec.method
     if (sound := name.removesuffix("-paper")) != name:
         way = sound if sound in plugin.available("methods") else "dp-sgd"
@@ -42,7 +46,7 @@ def no_noise(case: Case) -> Iterator[Finding]:
 
 
 def unprotected_viewer(case: Case) -> Iterator[Finding]:
-    """whether the method protects from the viewer that the budget names, and from the server"""
+    """whether the method protects against the viewer that the budget names, and against the server"""
     if not case.method.private:
         return
     reason = non_private(case.cost().event)
@@ -63,7 +67,7 @@ def unprotected_viewer(case: Case) -> Iterator[Finding]:
 
 
 def one_record_not_a_person(case: Case) -> Iterator[Finding]:
-    """whose data the guarantee is about"""
+    """whether the guarantee covers a single record or a person"""
     if case.method.private and case.cost().unit == "record":
         yield Finding(
             "note",
@@ -74,7 +78,7 @@ def one_record_not_a_person(case: Case) -> Iterator[Finding]:
 
 
 def made_up_clients(case: Case) -> Iterator[Finding]:
-    """whether clients are those of the data or dealt at random"""
+    """whether the clients come from the data or from an artificial partition"""
     if (
         case.method.private
         and case.data is not None
@@ -93,7 +97,7 @@ def made_up_clients(case: Case) -> Iterator[Finding]:
 
 
 def seeds(case: Case) -> Iterator[Finding]:
-    """where the noise comes from: a seed, its length, or the operating system"""
+    """whether the noise comes from a seed, and whether that seed can be guessed"""
     if case.spec.mode != "research" or not case.method.private:
         return
     seed = case.spec.seed
@@ -117,7 +121,7 @@ def seeds(case: Case) -> Iterator[Finding]:
 
 
 def delta_too_large(case: Case) -> Iterator[Finding]:
-    """whether delta is below one over the number of protected records, clients or users"""
+    """whether delta is smaller than one over the number of protected records, clients or users"""
     units = case.units() if case.method.private else None
     if units is not None and case.spec.delta * units >= 1:
         yield Finding(
@@ -129,7 +133,7 @@ def delta_too_large(case: Case) -> Iterator[Finding]:
 
 
 def epsilon_large(case: Case) -> Iterator[Finding]:
-    """whether epsilon is so large that little is promised"""
+    """whether epsilon is too large to be meaningful"""
     if case.method.private and case.spec.epsilon > LARGE:
         yield Finding(
             "weak",
@@ -140,7 +144,7 @@ def epsilon_large(case: Case) -> Iterator[Finding]:
 
 
 def float_noise(case: Case) -> Iterator[Finding]:
-    """what secure mode does not promise"""
+    """the limits of secure mode"""
     if case.spec.mode != "secure" or not case.method.private:
         return
     why = "the noise is drawn as floating point numbers" if case.job is None else case.job.doubt(case.job.viewer)
@@ -157,7 +161,7 @@ def float_noise(case: Case) -> Iterator[Finding]:
 
 
 def layers(case: Case) -> Iterator[Finding]:
-    """layers that mix records, running statistics, buffers that change, in-place activations"""
+    """layers that mix records, running statistics, changing buffers and in-place activations"""
     if case.module is None or case.sample is None:
         return
     module = fix(case.module)[0] if case.spec.fix_model else case.module
@@ -171,7 +175,7 @@ def layers(case: Case) -> Iterator[Finding]:
 
 
 def kept_tensors(case: Case) -> Iterator[Finding]:
-    """buffers, frozen and scalar parameters"""
+    """buffers, frozen parameters and scalar parameters"""
     if case.module is None:
         return
     frozen = [n for n, p in case.module.named_parameters() if not p.requires_grad]
@@ -195,7 +199,7 @@ def kept_tensors(case: Case) -> Iterator[Finding]:
 
 
 def fitted_statistics(case: Case) -> Iterator[Finding]:
-    """whether the training records look scaled by their own statistics (the embedded data use public constants)"""
+    """whether the training records look scaled by their own statistics (the built-in data use public constants)"""
     if case.data is not None and not case.public_data and case.method.private and looks_fitted(case.data.x_train):
         yield Finding(
             "weak",
@@ -207,7 +211,7 @@ def fitted_statistics(case: Case) -> Iterator[Finding]:
 
 
 def metrics_in_clear(case: Case) -> Iterator[Finding]:
-    """whether test records are also training records, since metrics are published without noise"""
+    """whether test records, whose metrics are published without noise, are also training records"""
     if case.data is None or not len(case.data.y_test):
         return
     both, often = repeated(case.data)
@@ -231,7 +235,7 @@ def metrics_in_clear(case: Case) -> Iterator[Finding]:
 
 
 def baseline(case: Case) -> Iterator[Finding]:
-    """whether the same data are also used without privacy"""
+    """whether a baseline without privacy is trained on the same data"""
     if case.spec.baseline and case.method.private:
         yield Finding(
             "note" if case.public_data else "broken",
@@ -243,7 +247,7 @@ def baseline(case: Case) -> Iterator[Finding]:
 
 
 def public_sizes(case: Case) -> Iterator[Finding]:
-    """what is taken as public: client sizes, their weights, the number of classes"""
+    """what is assumed to be public: client sizes, client weights and the number of classes"""
     cap = float(getattr(case.method, "weight_cap", 0.0))
     if cap:
         yield Finding(
@@ -272,11 +276,11 @@ def single_records(case: Case) -> Iterator[Finding]:
         )
 
 
-# --- rounds, draws, budgets
+# --- rounds, sampling, budgets
 
 
 def draws(case: Case) -> Iterator[Finding]:
-    """whether clients and batches are drawn as the accountant assumes, and the relation that follows"""
+    """how clients and batches are sampled, and the neighbouring relation that follows"""
     if not case.method.private or case.cost().relation != "replace":
         return
     which = "client_sampling" if case.cost().unit == "client" else "batch_sampling"
@@ -289,7 +293,7 @@ def draws(case: Case) -> Iterator[Finding]:
 
 
 def every_round_paid(case: Case) -> Iterator[Finding]:
-    """whether a client pays for more rounds than it takes part in"""
+    """whether clients are charged for more rounds than they take part in"""
     rate, rounds = case.spec.client_rate, case.spec.rounds
     if case.method.private and case.viewer.startswith("server") and rate < 1 and case.spec.max_participations is None:
         expected = rate * rounds
@@ -305,9 +309,9 @@ def every_round_paid(case: Case) -> Iterator[Finding]:
 
 
 def usefulness(case: Case) -> Iterator[Finding]:
-    """whether anything is learnt under the noise: asks the planner"""
+    """whether the model can learn under this much noise, according to the planner"""
     run_nsr, plan = case.nsr(), case.plan()
-    unit = "record" if case.method.noisy_steps else "client"  # where the noise goes; users are one or the other
+    unit = "record" if case.method.noisy_steps else "client"  # by where the noise is added, for users too
     if run_nsr is None or (says := planner.verdict(unit, run_nsr)) == "works":
         return
     yield Finding(
@@ -321,7 +325,7 @@ def usefulness(case: Case) -> Iterator[Finding]:
 
 
 def unseen_choices(case: Case) -> Iterator[Finding]:
-    """what cannot be seen from here"""
+    """how hyperparameters and model were chosen, which cannot be checked"""
     if case.method.private and not case.public_data:
         yield Finding(
             "note",
@@ -332,7 +336,7 @@ def unseen_choices(case: Case) -> Iterator[Finding]:
 
 
 def cannot_start(case: Case) -> Iterator[Finding]:
-    """whether the run would start"""
+    """whether the run would start at all"""
     told = [f for rule in (unprotected_viewer, layers, dealt_by_label) for f in rule(case) if f.severity == "broken"]
     if case.problem is not None and not told:
         yield Finding(
@@ -350,12 +354,13 @@ RULES: tuple[Rule, ...] = (
 
 
 def check(case: Case) -> list[Finding]:
-    """What all rules find, the worst first."""
+    """Apply all rules and return their findings, the worst first."""
     found = [replace(f, rule=rule.__name__) for rule in RULES for f in rule(case)]
     return sorted(found, key=lambda f: SEVERITIES.index(f.severity))
 
 
 def looked_at() -> dict[str, str]:
+    """Return what each rule examines, by the name of the rule."""
     return {rule.__name__: (rule.__doc__ or "").strip() for rule in RULES}
 
 

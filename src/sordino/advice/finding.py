@@ -1,4 +1,4 @@
-"""What a rule of `sordino check` found."""
+"""The result type of the rules of `sordino check`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ SEVERITIES = ("broken", "weak", "note")
 
 @dataclass(frozen=True)
 class Finding:
-    severity: str
-    found: str
-    why: str
-    fix: str
-    rule: str = ""
+    """One result of a rule of `sordino check`."""
+
+    severity: str  # one of SEVERITIES
+    found: str  # what was found
+    why: str  # why it matters
+    fix: str  # what to do about it
+    rule: str = ""  # name of the rule

@@ -1,4 +1,4 @@
-"""Rules of `sordino check` about the ledger: see advice/checks.py for how a rule is written."""
+"""Rules of `sordino check` about the ledger; advice/checks.py explains how to write a rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sordino.runs.paying import plan_charge
 
 
 def ledger(case: Case) -> Iterator[Finding]:
-    """where spending is written down and whether a total over all runs is set"""
+    """where charges are recorded, and whether a budget over all runs is set"""
     path = case.ledger.absolute()
     if case.method.private and any(path.is_relative_to(t) for t in _temporary()):
         yield Finding(
@@ -37,7 +37,7 @@ def ledger(case: Case) -> Iterator[Finding]:
 
 
 def unnamed_data(case: Case) -> Iterator[Finding]:
-    """whether one's own data have a name in the ledger"""
+    """whether your own data have a name in the ledger"""
     if case.method.private and not case.public_data and case.spec.data_name is None:
         yield Finding(
             "note",
@@ -49,11 +49,11 @@ def unnamed_data(case: Case) -> Iterator[Finding]:
 
 
 def spent_already(case: Case) -> Iterator[Finding]:
-    """whether these people were in earlier runs, and whether a budget pays for this one"""
+    """whether earlier runs were charged to the same people, and whether the budget covers this run"""
     if case.job is None or case.flat or not case.method.private or case.public_data or not case.ledger.is_file():
         return
     try:
-        if home.read_key() is None:  # so that looking makes none
+        if home.read_key() is None:  # a check must not create one
             return
         whose = identity.of_job(case.job, home.units_beside(case.ledger), "")
         book = Ledger(case.ledger, "read")

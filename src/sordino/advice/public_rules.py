@@ -1,4 +1,4 @@
-"""Rules of `sordino check` about what is public and what can be shown; advice/checks.py says how a rule is written."""
+"""Rules of `sordino check` about public data and published results; advice/checks.py explains how to write a rule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sordino.runs.prepare import PrivateLabelError
 
 
 def partly_public(case: Case) -> Iterator[Finding]:
-    """whether people whose data are protected also have records that count as public"""
+    """whether protected users or clients also have records that count as public"""
     if case.data is None or case.public_data or not case.method.private or not len(case.data.y_test):
         return
     unit, data = case.cost().unit, case.data
@@ -39,7 +39,7 @@ def partly_public(case: Case) -> Iterator[Finding]:
 
 
 def declared_public(case: Case) -> Iterator[Finding]:
-    """what of one's own data the run file declares public"""
+    """which of your own data the run file declares public"""
     if case.data is None or (case.spec.public_share is None and not case.spec.public_data):
         return
     if case.spec.public_data:
@@ -55,7 +55,7 @@ def declared_public(case: Case) -> Iterator[Finding]:
 
 
 def dealt_by_label(case: Case) -> Iterator[Finding]:
-    """whether private records are dealt to clients by their labels"""
+    """whether private records are distributed to clients by label"""
     if isinstance(case.problem, PrivateLabelError):
         yield Finding(
             "broken",
@@ -66,14 +66,14 @@ def dealt_by_label(case: Case) -> Iterator[Finding]:
 
 
 def no_evaluation(case: Case) -> Iterator[Finding]:
-    """whether the run can show how good its model is"""
+    """whether the run can evaluate its model"""
     if case.job is not None and case.job.evaluation.on is None and case.job.evaluation.text:
         text, _, way = case.job.evaluation.text.partition(". To have one, ")
         yield Finding("note", text, "the model is trained, and nothing says how good it is", way)
 
 
 def no_public_part(case: Case) -> Iterator[Finding]:
-    """whether the records of an earlier run tell of the secret draw"""
+    """whether the files of an earlier run leak information about the secret sampling of clients"""
     if case.flat and case.method.private and case.spec.client_rate < 1:
         yield Finding(
             "weak",

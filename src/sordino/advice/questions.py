@@ -50,7 +50,7 @@ def plan(
 def check(
     run: str | Path | None = None,
     *,
-    model: nn.Module | None = None,
+    model: nn.Module | str | None = None,
     clients: Any = None,
     loss: str | SampleLoss | None = None,
     test: tuple[Any, Any] | None = None,
@@ -60,8 +60,8 @@ def check(
 
     Args:
         run: A run file (TOML) or the folder of a run. Leave it out to describe the run by `keys`.
-        model: Your own model, as `sordino.train` takes it; goes with `clients`.
-        clients: Your own clients, as `sordino.train` takes them.
+        model: Your own model, as `sordino.train` takes it, with your own `clients`; or the name of a model.
+        clients: Your own clients, as `sordino.train` takes them; or the number of clients of a named dataset.
         loss: The loss, as `sordino.train` takes it.
         test: Public test records, as `sordino.train` takes them.
         **keys: Any key of a run file, such as `method`, `epsilon`, `rounds`.
@@ -70,6 +70,10 @@ def check(
         Findings, the worst first. Each has a `severity` ("broken", "weak" or "note"), what was `found`, `why` it
         matters and a `fix`.
     """
+    if isinstance(model, str):
+        keys, model = keys | {"model": model}, None
+    if isinstance(clients, int):
+        keys, clients = keys | {"clients": clients}, None
     if run is not None:
         if keys or model is not None or clients is not None:
             raise SpecError("sordino.check takes a run file, a run folder, or keys: one of them at a time.")
@@ -77,7 +81,7 @@ def check(
         return checks.check(case.of_run(path) if path.is_dir() else case.of_spec(spec.from_dict(spec.read(path))))
     if (model is None) != (clients is None):
         raise SpecError("sordino.check needs your model and your clients together; one of them is missing.")
-    wanted = spec.from_dict(keys)
+    wanted = spec.from_dict(spec.by_name(keys))
     if model is None:
         return checks.check(case.of_spec(wanted))
     return checks.check(case.of_parts(wanted, model, clients, loss, test))

@@ -1,8 +1,8 @@
-"""Federated algorithms, and what is needed to write one.
+"""Federated algorithms, and the names needed to write one.
 
-An algorithm says what clients make of a gradient and what the server makes of the mean message; it never sees data, and
-goes with any method whose releases it needs. Every algorithm is an attribute by its class name, such as
-`sordino.algorithms.Scaffold`. One of your own derives from `Algorithm`: see CONTRIBUTING.
+An algorithm says how clients use a gradient and how the server uses the mean message; it never sees data, and works
+with any method that releases what it needs. Every algorithm is an attribute under its class name, such as
+`sordino.algorithms.Scaffold`. Your own algorithms derive from `Algorithm`: see CONTRIBUTING.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""What clients make of a gradient and the server of the mean message: one file an algorithm, FedAvg unless overridden.
+"""The base class of algorithms: how clients use gradients and how the server uses the mean message.
 
-An algorithm never sees data. In order, in a round:
+Each algorithm is one file and overrides parts of FedAvg, which this class implements. An algorithm never sees data. Its
+hooks, in the order in which a round calls them:
 
-    start     what a client's training begins with
-    correct   a gradient (noisy where the method is private) -> the direction of a local step
-    aside     a personal model that stays with the client, trained beside the shared one
-    message   what a client sends, and what it keeps for itself
+    start     the weights from which a client's training starts
+    correct   a gradient (noisy if the method is private) -> the direction of a local step
+    aside     trains a personal model, which stays with the client, beside the shared one
+    message   what a client sends, and what it keeps
     update    the mean message -> the server's new state
 
-Whatever `correct`, `message` and `update` compute from noisy gradients or noisy means is post-processing. What they are
-given beyond that is named by `needs`, so that a private method can release and charge it, or refuse.
+Whatever `correct`, `message` and `update` compute from noisy gradients or noisy means is post-processing. Any other
+input they are given is named in `needs`, so that a private method can release and charge it, or refuse.
 """
 
 from __future__ import annotations
@@ -25,81 +26,88 @@ from sordino.core.local_training import Local
 from sordino.core.types import Batch, Rows, State, Vector
 from sordino.core.vector import Layout
 
-Gradient = Callable[[Tensor, Batch, int], Rows]  # weights, batch, number of the step -> mean gradients [clients, dim]
+Gradient = Callable[[Tensor, Batch, int], Rows]  # weights, batch, step number -> mean gradients [clients, dim]
 
 
 @dataclass(frozen=True)
 class LocalWork:
-    """What a client did in a round, beside moving its weights."""
+    """The local work of clients in a round, apart from the change of their weights."""
 
-    steps: Tensor  # [clients, 1]: local steps it took
+    steps: Tensor  # [clients, 1]: number of local steps taken
     local: Local
-    losses: Tensor | None = None  # [clients, 1]: mean loss of the received model on its records, where needed
+    losses: Tensor | None = None  # [clients, 1]: mean loss of the received model on the client's records, if needed
 
 
 @dataclass(frozen=True)
 class Server:
-    """What the server's step may read of the public plan."""
+    """The part of the public plan that the server's step may read."""
 
     lr: float = 1.0
-    share: float = 1.0  # of all clients, that was heard (or is expected to be) in this round
-    noisy: bool = True  # whether the mean message has noise in it
+    share: float = 1.0  # fraction of all clients that answered (or are expected to answer) in this round
+    noisy: bool = True  # whether the mean message is noisy
     local: Local = field(default_factory=Local)
-    steps: float = 1.0  # local steps of a client, on average over the records
+    steps: float = 1.0  # local steps of a client, averaged over records
 
 
 class Algorithm:
-    server_lr: ClassVar[float] = 1.0  # unless the user says otherwise
-    needs: ClassVar[tuple[str, ...]] = ()  # "losses": of the received model on the client's records
-    mirrored: ClassVar[bool] = False  # whether the server's state must stay the mean of what the clients keep
-    plain_sgd: ClassVar[bool] = False  # whether its formula holds for plain local SGD steps only
-    needs_steps: ClassVar[bool] = False  # whether it is FedAvg where clients take one local step
-    personal: ClassVar[bool] = False  # whether clients end up with models of their own
-    condition: ClassVar[str] = ""  # what it asks of a run, in words
-    with_noisy_gradients: ClassVar[str] = ""  # what holds it together with a method that noises gradients,
-    with_clipped_message: ClassVar[str] = ""  # and with one that clips the message
-    note: ClassVar[str] = ""  # what whoever uses it should know
-    loss_clip: float = 0.0  # where it needs losses that are released with noise: a record's counts up to this much
+    """Base class of algorithms, which implements FedAvg; subclasses are frozen dataclasses of their options."""
+
+    server_lr: ClassVar[float] = 1.0  # default learning rate of the server
+    needs: ClassVar[tuple[str, ...]] = ()  # "losses": the loss of the received model on the client's records
+    mirrored: ClassVar[bool] = False  # whether the server's state must equal the mean of the clients' state
+    plain_sgd: ClassVar[bool] = False  # whether it requires plain local SGD steps
+    needs_steps: ClassVar[bool] = False  # whether it equals FedAvg if clients take one local step
+    personal: ClassVar[bool] = False  # whether clients end up with personal models
+    condition: ClassVar[str] = ""  # requirements on a run, in words
+    with_noisy_gradients: ClassVar[str] = ""  # remark for methods that add noise to gradients
+    with_clipped_message: ClassVar[str] = ""  # remark for methods that clip the message
+    note: ClassVar[str] = ""  # remark for users
+    loss_clip: float = 0.0  # cap on the loss of one record, if losses are released with noise
 
     def local(self, local: Local) -> Local:
-        """How clients train, given what the user asked for."""
+        """Return how clients train, given the user's settings; raise an error if they are not supported."""
         return local
 
     def check_steps(self, least: int) -> None:
-        """Refuse a number of local steps (the least that a client takes) with which nothing would be learnt."""
+        """Raise an error if nothing would be learnt with `least` local steps, the fewest that a client takes."""
 
     def variables(self, state: State, layout: Layout) -> Any:
         """Return the server's public variables before the first round: a frozen dataclass of tensors, or None."""
         return None
 
     def keeps(self, state: State, clients: int) -> Rows:
-        """Return what clients keep before their first round [clients, k]; k = 0: nothing, ever."""
+        """Return the clients' rows before their first round [clients, k]; k = 0 if nothing is ever kept."""
         return state.params.new_zeros(clients, 0)
 
     def numbers_down(self, state: State) -> int:
-        """How many numbers the server sends to a client that takes part."""
+        """Return how many numbers the server sends to a client that takes part."""
         return state.params.numel()
 
     def start(self, state: State, own: Rows) -> Tensor:
-        """[dim], the same for all, or [clients, dim]."""
+        """Return the initial weights of local training: [dim] if the same for all clients, or [clients, dim]."""
         return state.params
 
     def correct(self, gradient: Rows, weights: Tensor, own: Rows, state: State, number: int, local: Local) -> Rows:
+        """Return the direction [clients, dim] of local step `number`, given the gradient at `weights`."""
         return gradient
 
     def aside(self, own: Rows, state: State, batches: Iterable[Batch], gradient: Gradient, local: Local) -> Rows:
-        """Train what stays with the client; `gradient` is exact here, so nothing of this may reach `message`."""
+        """Train the personal part that stays with the client and return the clients' new rows.
+
+        `gradient` is exact here, so nothing computed from it may reach `message`.
+        """
         return own
 
     def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
-        """What each client would send, given what its weights moved by; and what it keeps."""
+        """Return what each client would send, given the change of its weights, and the rows that it keeps."""
         return moved, own
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
+        """Return the server's new state, given the mean message."""
         return replace(state, params=state.params + server.lr * mean)
 
     def own_models(self, state: State, own: Rows) -> Tensor:
-        """The models that clients use themselves: [dim] or [clients, dim]."""
+        """Return the models that the clients themselves use: [dim] or [clients, dim]."""
         return state.params
 
 

@@ -1,6 +1,9 @@
-"""FedAvg: the server adds the mean of what clients' weights moved by.  McMahan et al. (2017), arXiv:1602.05629, Alg. 1.
+"""FedAvg: the server adds the mean of the clients' weight changes.
 
-Differs from the paper: the server may scale the mean by its own learning rate (Reddi et al. 2021)."""
+McMahan et al. (2017), arXiv:1602.05629, Algorithm 1.
+
+Differs from the paper: the server may scale the mean by its own learning rate (Reddi et al. 2021).
+"""
 
 from dataclasses import dataclass
 
@@ -11,4 +14,6 @@ __all__ = ["FedAvg"]
 
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
+    """The base algorithm, without changes."""
+
     pass

@@ -1,9 +1,12 @@
-"""FedRep: a shared body and a personal head.  Collins et al. (2021), arXiv:2102.07078, Algorithm 1.
+"""FedRep: a shared body and a personal head.
 
-A client first trains its own head on the received body, then the body under that head; it sends the body alone, and the
-head never leaves it. Which parameters are personal is a matter of their names. Differs from the paper: both phases use
-the plan's batches and learning rate. Under a method that noises gradients, the head is trained with noisy gradients
-too: an exact head would carry one record into the gradients of all others."""
+Collins et al. (2021), arXiv:2102.07078, Algorithm 1.
+
+A client first trains its own head on the received body, then the body under that head; it sends only the body, and the
+head never leaves it. Which parameters are personal is decided by their names. Differs from the paper: both phases use
+the plan's batches and learning rate. Under a method that adds noise to gradients, the head is trained with noisy
+gradients too: an exact head would carry the influence of one record into the gradients of all others.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,13 +26,17 @@ __all__ = ["FedRep"]
 
 @dataclass(frozen=True)
 class Head:
-    head: Tensor  # [dim]: which parameters stay with the client
+    """The partition of the parameters into head and body."""
+
+    head: Tensor  # [dim]: mask of the parameters that stay with the client
 
 
 @dataclass(frozen=True)
 class FedRep(Algorithm):
-    personal_layers: str = ""  # names of parameters (or their beginnings, with commas) that stay; "": the last layer's
-    head_steps: int = 1  # local steps, of those a round has, that train the head; the others train the body
+    """FedAvg on the body of the model, with a personal head at every client."""
+
+    personal_layers: str = ""  # comma-separated names or prefixes of personal parameters; "": the last layer
+    head_steps: int = 1  # number of local steps of a round that train the head; the others train the body
 
     personal: ClassVar[bool] = True
     condition: ClassVar[str] = "local optimizer sgd, local_steps above head_steps"
@@ -39,12 +46,13 @@ class FedRep(Algorithm):
     note: ClassVar[str] = (
         "loss and accuracy are of the shared layers under the initial head; each client has a head of its own"
     )
-    plain_sgd: ClassVar[bool] = True  # a velocity would move the head on while the body is trained
+    plain_sgd: ClassVar[bool] = True  # momentum would keep moving the head while the body is trained
 
     def __post_init__(self) -> None:
         check.count(head_steps=self.head_steps)
 
     def check_steps(self, least: int) -> None:
+        """Refuse runs in which a client has no local step left to train the body."""
         if least <= self.head_steps:
             raise SpecError(
                 f"fedrep trains the head for head_steps = {self.head_steps} of the local steps, and some client takes "
@@ -52,6 +60,7 @@ class FedRep(Algorithm):
             )
 
     def variables(self, state: State, layout: Layout) -> Head:
+        """Return which parameters form the head, by `personal_layers`."""
         names = [s.name for s in layout.slots]
         if not self.personal_layers and "." not in names[-1]:
             raise SpecError(
@@ -69,32 +78,40 @@ class FedRep(Algorithm):
         return Head(head)
 
     def keeps(self, state: State, clients: int) -> Rows:
+        """Return the initial heads: those of the shared model."""
         return state.params[state.algorithm.head].expand(clients, -1).clone()
 
     def numbers_down(self, state: State) -> int:
+        """Return the size of the body."""
         return int((~state.algorithm.head).sum())
 
     def start(self, state: State, own: Rows) -> Tensor:
+        """Return the shared body with each client's own head."""
         return self.own_models(state, own)
 
     def correct(self, gradient: Rows, weights: Tensor, own: Rows, state: State, number: int, local: Local) -> Rows:
+        """Restrict the first `head_steps` steps to the head and the others to the body."""
         moves = state.algorithm.head if number < self.head_steps else ~state.algorithm.head
         return torch.where(moves, gradient, 0.0)
 
     def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
+        """Return the change of the body, and the new heads."""
         head = state.algorithm.head
         return moved[:, ~head], own + moved[:, head]
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
+        """Move the body by the mean message; the head of the shared model does not change."""
         whole = torch.zeros_like(state.params)
         whole[~state.algorithm.head] = mean
         return super().update(state, whole, server)
 
     def own_models(self, state: State, own: Rows) -> Tensor:
+        """Return the shared body with each client's own head."""
         models = state.params.expand(len(own), -1).clone()
         models[:, state.algorithm.head] = own
         return models
 
 
 def under(name: str, start: str) -> bool:
+    """Return whether a parameter name equals `start` or lies below it."""
     return name == start or name.startswith(start + ".")

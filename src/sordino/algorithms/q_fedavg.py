@@ -1,9 +1,12 @@
-"""q-FedAvg: clients with a larger loss weigh more.  Li et al. (2020), arXiv:1905.10497, Algorithm 2.
+"""q-FedAvg: clients with a larger loss get a larger weight.
 
-With L = 1 / learning rate and what the weights moved by, client k sends F_k^q moved and h_k = q F_k^(q-1) L |moved|^2 +
-F_k^q (numerator and denominator both divided by L); the server moves by their ratio. q = 0 is FedAvg. F_k, the loss of
-the received model on the client's records, depends on private data: a private method releases it with noise and
-charges it, or clips the whole message."""
+Li et al. (2020), arXiv:1905.10497, Algorithm 2.
+
+With L = 1 / learning rate and `moved` the change of its weights, client k sends F_k^q moved and h_k = q F_k^(q-1) L
+|moved|^2 + F_k^q (numerator and denominator both divided by L); the server moves by their ratio. q = 0 is FedAvg. F_k,
+the loss of the received model on the client's records, depends on private data: a private method releases it with noise
+and charges it, or clips the whole message.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,13 +19,15 @@ from sordino.core.types import Rows, State, Vector
 
 __all__ = ["QFedAvg"]
 
-LEAST_LOSS, LEAST_SHARE = 1e-6, 1e-3  # noise may push a loss or the denominator below zero
+LEAST_LOSS, LEAST_SHARE = 1e-6, 1e-3  # lower limits, since noise may make a loss or the denominator negative
 
 
 @dataclass(frozen=True)
 class QFedAvg(Algorithm):
-    q: float = 1.0  # how much a large loss counts; 0: not at all
-    loss_clip: float = 5.0  # where losses are released with noise: a record's counts up to this much
+    """FedAvg with clients weighted by a power of their loss."""
+
+    q: float = 1.0  # exponent of the loss in the weight; 0: all clients have the same weight
+    loss_clip: float = 5.0  # cap on the loss of one record, if losses are released with noise
 
     needs: ClassVar[tuple[str, ...]] = ("losses",)
     plain_sgd: ClassVar[bool] = True
@@ -35,6 +40,7 @@ class QFedAvg(Algorithm):
         check.positive(loss_clip=self.loss_clip)
 
     def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
+        """Return numerator and denominator [clients, dim + 1] of each client's contribution."""
         if work.losses is None:
             raise ValueError("q-FedAvg needs the clients' losses")
         loss = work.losses.clamp_min(LEAST_LOSS)
@@ -43,5 +49,6 @@ class QFedAvg(Algorithm):
         return torch.cat([loss**self.q * moved, weight], dim=1), own
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
+        """Move by the ratio of the mean numerator to the mean denominator."""
         least = LEAST_SHARE if server.noisy else 1e-30  # an exact denominator is positive
         return super().update(state, mean[:-1] / mean[-1].clamp_min(least), server)

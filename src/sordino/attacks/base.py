@@ -1,4 +1,7 @@
-"""What an attack is: it reads the Views of one viewer, and scores candidates. Nothing else of a run is in its reach."""
+"""The interface of an attack: it reads the Views of one viewer and scores candidates.
+
+An attack has access to nothing else of a run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from sordino.core.view import View
 
 @dataclass(frozen=True)
 class Targets:
-    """Records of which an attack says how likely they were trained on, each by one client."""
+    """Records, each of one client, for which an attack scores how likely they were used in training."""
 
     batch: Batch  # sizes[k] records belong to the k-th of these clients
     clients: tuple[int, ...]
@@ -25,8 +28,10 @@ class Targets:
 
 
 class Attack(Protocol):
+    """An attack that scores records from the views of one viewer."""
+
     name: ClassVar[str]
-    sees: ClassVar[str]  # the viewer whose views it reads: server, public
+    sees: ClassVar[str]  # viewer whose views it reads: server or public
 
     def score(self, views: Sequence[View], targets: Targets) -> Floats:
-        """Return one number a record; higher is more like one that was trained on."""
+        """Return one number per record; higher means more likely to have been used in training."""

@@ -1,7 +1,7 @@
-"""Lower bounds on epsilon from what an attack got right.  An audit refutes a claim; it never proves one.
+"""Lower bounds on epsilon from the successes of an attack.  An audit can refute a claim; it never proves one.
 
-Guesses, thresholds and the number of guesses are fixed before the counting, on other runs; or the level is divided by
-the number of choices tried (Bonferroni).
+Guesses, thresholds and the number of guesses must be fixed before counting, on other runs; otherwise the significance
+level must be divided by the number of choices tried (Bonferroni).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Lower:
-    """A lower bound on epsilon, and the most that so few trials could ever have shown."""
+    """A lower bound on epsilon, and the largest one that so few trials could ever have shown."""
 
     epsilon: float
     ceiling: float
@@ -33,7 +33,7 @@ class Lower:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a membership test got: hits among members, false alarms among the others."""
+    """The results of a membership test: true positives among members, false positives among non-members."""
 
     true_positives: int
     positives: int
@@ -46,19 +46,24 @@ class Counts:
         _at_most(self.negatives, false_positives=self.false_positives)
 
     def perfect(self) -> Counts:
-        """The best outcome these trials could have."""
+        """Return the best outcome that these trials could have had."""
         return Counts(self.positives, self.positives, 0, self.negatives)
 
     def rates(self, confidence: float) -> tuple[float, float]:
-        """A lower bound on the true positive rate and an upper one on the false positive rate, together true with
-        probability `confidence`: each misses with half of what is left."""
+        """Return a lower bound on the true positive rate and an upper bound on the false positive rate.
+
+        Both hold together with probability `confidence`: each fails with probability (1 - confidence) / 2.
+        """
         low, _ = clopper_pearson(self.true_positives, self.positives, confidence)
         _, high = clopper_pearson(self.false_positives, self.negatives, confidence)
         return float(low), float(high)
 
 
 def clopper_pearson(hits: ArrayLike, trials: ArrayLike, confidence: float = 0.95) -> tuple[Floats, Floats]:
-    """The exact two-sided interval of a binomial proportion: Clopper and Pearson (1934).  Arrays are taken whole."""
+    """Return the exact two-sided confidence interval of a binomial proportion: Clopper and Pearson (1934).
+
+    Works elementwise on arrays.
+    """
     check.below_one(confidence=confidence)
     k, n = np.asarray(hits), np.asarray(trials)
     whole = np.issubdtype(k.dtype, np.integer) and np.issubdtype(n.dtype, np.integer)
@@ -71,7 +76,8 @@ def clopper_pearson(hits: ArrayLike, trials: ArrayLike, confidence: float = 0.95
 
 
 def from_rates(counts: Counts, delta: float, confidence: float = 0.95) -> Lower:
-    """Model-free: (eps, delta)-DP forces TPR <= e^eps FPR + delta, and the same of the complements.
+    """Return a model-free lower bound: (eps, delta)-DP forces TPR <= e^eps FPR + delta, and the same of the
+    complements.
 
     Kairouz, Oh, Viswanath (2017), Section 2; at a low false positive rate as in Carlini et al. (2022),
     arXiv:2112.03570.
@@ -87,16 +93,16 @@ def _separation(tpr: float, fpr: float, delta: float) -> float:
 
 
 def gaussian_mu(counts: Counts, confidence: float = 0.95) -> float:
-    """A lower bound on mu of a mechanism that claims to be mu-GDP: Phi^-1(TPR) - Phi^-1(FPR) (Dong, Roth, Su 2022).
+    """Return a lower bound on mu of a mechanism that claims to be mu-GDP: Phi^-1(TPR) - Phi^-1(FPR).
 
-    Nasr et al. (2023), arXiv:2302.07956.
+    Dong, Roth, Su (2022); Nasr et al. (2023), arXiv:2302.07956.
     """
     tpr, fpr = counts.rates(confidence)
     return max(0.0, float(ndtri(tpr)) - float(ndtri(fpr))) if tpr > 0 and fpr < 1 else 0.0
 
 
 def gaussian(counts: Counts, delta: float, confidence: float = 0.95) -> Lower:
-    """The epsilon of `gaussian_mu`: a bound on epsilon only where the mechanism is (near) Gaussian."""
+    """Return the epsilon of `gaussian_mu`: a bound on epsilon only if the mechanism is (nearly) Gaussian."""
     check.below_one(delta=delta)
     mus = [gaussian_mu(c, confidence) for c in (counts, counts.perfect())]
     found, most = (gdp.epsilon_of_mu(mu, delta) for mu in mus)
@@ -104,10 +110,16 @@ def gaussian(counts: Counts, delta: float, confidence: float = 0.95) -> Lower:
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """How likely so many correct guesses are at best, if the run were (epsilon, delta)-DP.
+    """Return the largest probability of so many correct guesses if the run were (epsilon, delta)-DP.
 
-    Steinke, Nasr, Jagielski (2023), arXiv:2305.08846, Theorem 5.2: `canaries` records, each put in by a fair coin; the
-    auditor guesses the coins of `guesses` of them and abstains on the others.
+    Steinke, Nasr, Jagielski (2023), arXiv:2305.08846, Theorem 5.2.
+
+    Args:
+        canaries: number of records, each of which is included by a fair coin.
+        guesses: number of coins that the auditor guesses; it abstains on the others.
+        correct: number of correct guesses.
+        epsilon: claimed epsilon.
+        delta: claimed delta.
     """
     _check_run(canaries, guesses, correct, delta)
     check.non_negative(epsilon=epsilon)
@@ -115,7 +127,10 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 
 
 def one_run(canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95) -> Lower:
-    """The largest epsilon that a single training run refutes; a larger one refuted refutes every smaller one."""
+    """Return the largest epsilon that a single training run refutes.
+
+    Refuting an epsilon refutes every smaller one. For the arguments see `one_run_p_value`.
+    """
     _check_run(canaries, guesses, correct, delta)
     check.below_one(confidence=confidence)
     found, most = (_invert(canaries, guesses, v, delta, 1 - confidence) for v in (correct, guesses))
@@ -143,7 +158,7 @@ def _invert(canaries: int, guesses: int, correct: int, delta: float, level: floa
     while excess(high) < 0:
         high *= 2
     root = float(brentq(excess, 0.0, high, xtol=1e-13, rtol=1e-13))
-    return max(0.0, root * (1 - 1e-11))  # to the side of refuting less
+    return max(0.0, root * (1 - 1e-11))  # rounded down, so that less is refuted
 
 
 def _check_run(canaries: int, guesses: int, correct: int, delta: float) -> None:

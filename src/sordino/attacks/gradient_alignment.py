@@ -1,8 +1,9 @@
-"""Whether a record's gradient points where its client's update went: was it in that client?
+"""Membership inference by gradient alignment: does a record's gradient point in the direction of its client's update?
 
-The attack of a server that reads single clients' rows: the inner product of each row with the direction in which the
-record alone would have moved the model, summed over the rounds. Like the matching of gradients by white-box membership
-attacks (Nasr et al. 2019, arXiv:1812.00910) without a trained attack model. Behind a secure sum there are no rows.
+This is the attack of a server that sees the rows of single clients. The score is the inner product of each row with the
+direction in which the record alone would have moved the model, summed over the rounds. It resembles the gradient
+matching of white-box membership attacks (Nasr et al. 2019, arXiv:1812.00910) without a trained attack model. Behind a
+secure sum there are no rows to read.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ __all__ = ["GradientAlignment"]
 
 @dataclass(frozen=True)
 class GradientAlignment:
-    model: Model  # the network that is trained: public
-    field: str = "update"  # of the message, which holds what was added to the weights
+    """Score records by the inner product of their gradients with the updates of their clients."""
+
+    model: Model  # the trained network, which is public
+    field: str = "update"  # field of the message that holds the change of the weights
 
     name: ClassVar[str] = "gradient-alignment"
     sees: ClassVar[str] = "server"
 
     def score(self, views: Sequence[View], targets: Targets) -> Floats:
+        """Return one score per record, summed over the views that hold a row of its client."""
         owners, batch = targets.owners, targets.batch
-        alone = replace(batch, sizes=(1,) * len(owners), groups=None)  # every record as a client of its own
+        alone = replace(batch, sizes=(1,) * len(owners), groups=None)  # treat every record as a client
         scores, heard = np.zeros(len(owners)), set()
         for view in views:
             ids, rows = self._rows(view)

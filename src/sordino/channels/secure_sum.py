@@ -1,14 +1,15 @@
 """The secure sum: the server receives the sum of all rows and nothing else.
 
-Stands for a protocol of pairwise masks (Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving
-machine learning") between honest-but-curious parties; here the sum is simply taken. Fields of whole numbers (and truth
-values) leave a client modulo 2^32, or 2^62 if they are of 64 bits, as in the protocol, and their sum is read as signed
-numbers; they have no weights. A sum that exceeds the modulus wraps around: that costs accuracy, never privacy. Noise
-has no largest value, so the channel refuses none; whoever makes the numbers sees to it that wrapping is rare.
+It stands for a protocol of pairwise masks (Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving
+machine learning") between honest-but-curious parties; here the sum is simply computed. Integer (and boolean) fields
+leave a client modulo 2^32, or 2^62 if they have 64 bits, as in the protocol, and their sum is read as signed numbers;
+they have no weights. A sum that exceeds the modulus wraps around: that costs accuracy, never privacy. Noise has no
+largest value, so the channel refuses none; whoever produces the numbers must make sure that wrapping is rare.
 
-Where every client is in every sum and what is sent is what the outlets gave (`linear`), the honest ones add the noise
-together (`split`), so that the sum holds the whole of it even if the viewer knows the shares of its colluders. Another
-client knows its own share. Where anyone may be missing, each client adds all of the noise."""
+If every client is in every sum and the messages are the unchanged output of the outlets (`linear`), the honest clients
+add the noise together (`split`), so that the sum contains all of it even if the viewer knows the shares of its
+colluders. Another client knows its own share. If any client may be missing, each client adds all of the noise.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +32,14 @@ from sordino.privacy.trust import Viewer
 __all__ = ["SecureSum"]
 
 WIDTHS = ((8, torch.int8), (16, torch.int16), (32, torch.int32), (64, torch.int64))
-NARROW, WIDE = 32, 62  # bits of the modulus, unless it is said: of numbers up to 32 bits, and of longer ones
+NARROW, WIDE = 32, 62  # default bits of the modulus for numbers of up to 32 bits, and for longer ones
 
 
 @dataclass(frozen=True)
 class SecureSum:
-    bits: int | None = None  # whole numbers are added modulo 2^bits; None: as many as their type asks for
+    """Deliver only the weighted sum of the rows."""
+
+    bits: int | None = None  # integers are added modulo 2^bits; None: depends on their type
 
     name: ClassVar[str] = "secure-sum"
     shows_rows: ClassVar[bool] = False
@@ -49,10 +52,12 @@ class SecureSum:
             raise SpecError(f"a secure sum of whole numbers has at most {WIDE} bits, not {self.bits}.")
 
     def seal(self, message: Message, cohort: Sequence[int]) -> Message:
+        """Return the weighted rows, with integers reduced modulo 2^bits."""
         heavy = message.weighed()
         return replace(heavy, fields={k: self._sealed(v) for k, v in heavy.fields.items()})
 
     def carry(self, message: Message, rng: Stream) -> Message:
+        """Return the sum of the rows, with integers modulo 2^bits as signed numbers."""
         total, sent = message.total(), message.fields
         fields = {k: v if v.is_floating_point() else signed(v, self._bits(sent[k])) for k, v in total.fields.items()}
         return Message(fields, total.weight, None, heavy=True, summed=True)
@@ -65,13 +70,18 @@ class SecureSum:
         return signed(value, bits).to(narrowest)
 
     def _bits(self, value: Tensor) -> int:
-        """Return the binary digits of the modulus for a field; those of a sealed field are those before."""
+        """Return the number of bits of the modulus for a field; it is the same before and after sealing."""
         return self.bits or (WIDE if value.dtype == torch.int64 else NARROW)
 
     def split(self, crowd: Crowd) -> int:
+        """Return the number of honest clients if every client answers in every round, otherwise 1."""
         return crowd.honest if crowd.everyone else 1
 
     def cost(self, event: Event, viewer: Viewer, crowd: Crowd, linear: bool = False, more: float = 0.0) -> Event:
+        """Return the cost with only the noise that the viewer does not know.
+
+        The result is not private if the event has no noise of which the viewer could know a share.
+        """
         if not linear or self.split(crowd) == 1 or (left := self._left(viewer, crowd)) >= 1:
             return event
         try:
@@ -80,12 +90,13 @@ class SecureSum:
             return NonPrivate(f"the viewer knows a part of the noise in the sum: {error}".rstrip("."))
 
     def _left(self, viewer: Viewer, crowd: Crowd) -> float:
-        """Return the variance in the sum that a viewer does not know, over that of the noise that is priced, in units
-        of what one client moves.
+        """Return the variance in the sum that a viewer does not know, relative to that of the priced noise.
 
-        Weights have mean one, so their squares add up to the number of clients at least. A client knows its own share;
-        of colluders it is not known how much of the weight is theirs. What the client that is protected adds is left
-        in any case. Where units are a part of what a client holds, rows weigh so that each of them counts alike."""
+        It is in units of what one client changes. Weights have mean one, so their squares add up to at least the number
+        of clients. A client knows its own share; it is not known how much of the weight belongs to colluders. The noise
+        that the protected client adds remains in any case. If a unit is only a part of what a client holds, rows are
+        weighted so that every unit counts equally.
+        """
         weight = crowd.heaviest if crowd.single else 1.0
         squares = crowd.population - weight**2 * (viewer.kind == "client")
         if viewer.colluders:
@@ -94,7 +105,7 @@ class SecureSum:
 
 
 def signed(value: Tensor, bits: int) -> Tensor:
-    """Return whole numbers modulo 2^bits, as signed ones."""
+    """Return whole numbers modulo 2^bits, as signed numbers."""
     half = 1 << (bits - 1)
     found: Tensor = (value.long() + half).remainder(2 * half) - half
     return found

@@ -1,19 +1,19 @@
-"""The shuffler: the server receives every client's row, in a random order that nobody knows, and not whose it is.
+"""The shuffler: the server receives every client's row in a secret random order, without the senders.
 
-Stands for a party between clients and server that mixes their reports (Bittau et al. 2017, "Prochlo") and does not side
-with the server; here the rows are simply permuted, by a stream that the server does not have.
+It stands for a party between clients and server that mixes their reports (Bittau et al. 2017, "Prochlo") and does not
+collude with the server; here the rows are simply permuted, by a stream that the server does not have.
 
-What hides a client is that the others' rows might be its own: so all rows must come from one randomizer. The rule:
-every field of a message is, as it stands, what an outlet returned, with the same mechanism for everyone, and rows have
-no weights. Whatever else a client would add is refused even if it is public: a size, a weight, a remark, a place in a
-public order. A random choice of one's own (which coordinate to report) is let out by an outlet as well.
+A client is hidden because any of the others' rows might be its own, so all rows must come from one randomizer. The
+rule: every field of a message is the unchanged output of an outlet, with the same mechanism for everyone, and rows have
+no weights. Anything else a client would add is refused even if it is public: a size, a weight, a remark, a place in a
+public order. A client's own random choice (which coordinate to report) must also be released by an outlet.
 
-Price: where the message of a phase as a whole is pure epsilon_0-DP for a replaced client, hiding among clones
-(privacy/shuffle.py) over all honest clients who are sure to report. Another client knows its own report and colluders
-tell theirs, so those hide nobody. Nothing is amplified where the event has a delta, where the unit is only a part of
-what a client holds (another client's report need not look like that of a client whose one record changed), where the
-run is priced as a whole, or where nobody else is sure to report: with Poisson draws, drop-outs, late answers. A report
-that arrives a round late is as private as any other, by itself, which is what it is charged for then.
+Privacy cost: if the message of a phase as a whole is pure epsilon_0-DP for a replaced client, the cost is that of
+hiding among clones (privacy/shuffle.py), over all honest clients who are sure to report. Another client knows its own
+report and colluders reveal theirs, so those hide nobody. Nothing is amplified if the event has a delta, if the unit is
+only a part of what a client holds (another client's report need not look like that of a client of which one record
+changed), if the run is priced as a whole, or if nobody else is sure to report: with Poisson sampling, dropouts, late
+answers. A report that arrives a round late is by itself as private as any other, and is then charged at that cost.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ from sordino.privacy.trust import Viewer
 
 __all__ = ["Shuffler"]
 
-DELTA = 1e-6  # at which two prices are compared, both of which hold
+DELTA = 1e-6  # delta at which two costs are compared, both of which are valid
 
 
 @dataclass(frozen=True)
 class Shuffler:
+    """Deliver every row, in a secret random order and without its sender."""
+
     name: ClassVar[str] = "shuffler"
     shows_rows: ClassVar[bool] = True
 
     def seal(self, message: Message, cohort: Sequence[int]) -> Message:
-        """Return the rows without their senders; refuse whatever could tell them apart."""
+        """Return the rows without their senders; refuse anything that could tell them apart."""
         if message.weight is not None and bool((message.weight != 1).any()):
             raise RunError(
                 "weights tell clients apart behind a shuffler: send rows that count once, and use one dropout for all."
@@ -58,16 +60,19 @@ class Shuffler:
         return replace(message, weight=None, ids=None)
 
     def carry(self, message: Message, rng: Stream) -> Message:
+        """Return the rows in a random order."""
         return message.pick(torch.from_numpy(rng.permutation(len(message))))
 
     def split(self, crowd: Crowd) -> int:
+        """Return 1: each client adds all of the noise."""
         return 1
 
     def cost(self, event: Event, viewer: Viewer, crowd: Crowd, linear: bool = False, more: float = 0.0) -> Event:
+        """Return the event amplified by shuffling, or `event` itself if amplification does not apply or is worse."""
         honest = crowd.sure - viewer.colluders - (viewer.kind == "client")
         level = pure(event)
         if not level or honest < 2 or not crowd.single or not of_replaced_units(event):
             return event
         hidden = shuffled(Pure(level), honest)
-        several = sum(parts(event).values()) > 1  # whose levels add up to more than they cost together, perhaps
+        several = sum(parts(event).values()) > 1  # their epsilons may add up to more than they cost together
         return event if several and epsilon(event, DELTA) <= epsilon(hidden, DELTA) else hidden

@@ -1,4 +1,4 @@
-"""`sordino calibrate`: a total epsilon -> the noise, or the number of steps, never less private than asked."""
+"""`sordino calibrate`: find the noise or the number of steps for a total epsilon, never less private than asked."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ PURE = next(k for k in KNOBS if k.name == "epsilon")
 
 
 def knob_of(block: ReleaseBlock) -> Knob:
+    """Return the knob of a block's mechanism; shuffled reports of any kind have their pure level."""
     return PURE if block.mechanism is None else block.mechanism.knob
 
 
 def flag_of(block: ReleaseBlock) -> str:
+    """Return the name of the flag that sets a block's knob."""
     found = None if block.mechanism is None else block.mechanism.param(knob_of(block).name)
     return "local-epsilon" if found is None else found.flag
 
 
 def size_of(block: ReleaseBlock) -> float:
-    """The noise a block asks for relative to the others, 1 where it says nothing."""
+    """Return the noise of a block relative to the other blocks; 1 if the block does not set it."""
     knob = knob_of(block)
     if block.mechanism is not None:
         missing = [p.flag for p in block.mechanism.params if p.required and p.name not in {*block.values, knob.name}]
@@ -40,12 +42,12 @@ def size_of(block: ReleaseBlock) -> float:
             raise SpecError(f"{block.mechanism.name} needs {', '.join('--' + flag for flag in missing)}.")
     if knob.name not in block.values:
         return 1.0
-    block.one()  # refuses what makes no sense
+    block.one()  # raises SpecError for invalid values
     return knob.size(block.values[knob.name], block.values)
 
 
 def sized(asked: EventQuestion, z: float, sizes: list[float]) -> EventQuestion:
-    """All blocks at z times their own size."""
+    """Return the question with the knob of every block set to `z` times its relative noise."""
     blocks = []
     for block, size in zip(asked.blocks, sizes, strict=True):
         knob = knob_of(block)
@@ -54,7 +56,7 @@ def sized(asked: EventQuestion, z: float, sizes: list[float]) -> EventQuestion:
 
 
 def safe(knob: Knob, value: Any) -> Any:
-    """A few figures, rounded to the side that is more private."""
+    """Round a value of a knob to its number of significant figures, towards more privacy."""
     if knob.step or value <= 0 or not math.isfinite(value):
         return value
     places = knob.figures - 1 - math.floor(math.log10(value))
@@ -62,6 +64,10 @@ def safe(knob: Knob, value: Any) -> Any:
 
 
 def find_noise(asked: EventQuestion, target: float) -> EventQuestion:
+    """Return the question with the least noise whose total epsilon is at most `target`.
+
+    The ratios between the noise of several blocks are kept.
+    """
     sizes = [size_of(block) for block in asked.blocks]
     only = asked.blocks[0]
     if len(asked.blocks) == 1 and knob_of(only).name in only.values:
@@ -79,7 +85,10 @@ def find_noise(asked: EventQuestion, target: float) -> EventQuestion:
 
 
 def find_steps(asked: EventQuestion, target: float) -> EventQuestion:
-    """One block: its steps. Several: how often the whole schedule fits."""
+    """Return the question with the largest number of steps whose total epsilon is at most `target`.
+
+    If there are several blocks, the whole schedule is repeated.
+    """
 
     def times(n: int) -> EventQuestion:
         return replace(asked, blocks=tuple(replace(b, steps=n * b.steps) for b in asked.blocks))
@@ -101,7 +110,7 @@ def find_steps(asked: EventQuestion, target: float) -> EventQuestion:
 @click.option("--explain", is_flag=True, help="Show what every accountant says, or why it says nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def calibrate(target: str | None, find: str, explain: bool, as_json: bool, **flags: Any) -> None:
-    """Find the noise (or the mechanism's own knob), or the number of steps, for a total epsilon."""
+    """Find the noise (or the mechanism's own parameter), or the number of steps, for a total epsilon."""
     if target is None:
         raise SpecError("give --epsilon, the total that must not be exceeded.")
     wanted = parsed("epsilon", target, float)
@@ -146,7 +155,7 @@ def _settings(asked: EventQuestion, chosen: EventQuestion, find: str) -> list[di
 
 
 def _first(settings: list[dict[str, Any]]) -> dict[str, Any]:
-    """The one setting, or those of all blocks."""
+    """Return the fields of the only setting, or the list of the settings of all blocks."""
     if len(settings) == 1:
         return {key: value for key, value in settings[0].items() if key != "block"}
     return {"parameters": settings}

@@ -1,4 +1,4 @@
-"""The mechanisms as the command line meets them: their parameters as flags, how a cost is made of them, their knob."""
+"""The mechanisms for the command line: their parameters as flags, their events, and the knob that sets the noise."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sordino.privacy.events import Event
 
 Values = Mapping[str, Any]
 KIND = "privacy.mechanisms"
-FLAGS = {"noise_multiplier": "noise", "epsilon": "local-epsilon", "delta": "each-delta"}  # epsilon, delta: the total's
-TEXTS = {  # of fields without a comment
+FLAGS = {"noise_multiplier": "noise", "epsilon": "local-epsilon", "delta": "each-delta"}  # epsilon, delta: the totals
+TEXTS = {  # help texts of fields without a comment
     "noise_multiplier": "noise / clip bound",
     "epsilon": "pure level of one use",
     "delta": "the one delta at which one use is priced (default: half the total, shared by all steps)",
@@ -33,7 +33,7 @@ TEXTS = {  # of fields without a comment
     "clients": "how many clients are summed; if fewer answer, price those who did",
     "reports": "reports of a value that stays the same",
 }
-EXAMPLES = {  # of parameters without a default
+EXAMPLES = {  # values of parameters without a default
     "noise_multiplier": 1.0, "epsilon": 1.0, "fragment_epsilon": 1.0, "mu": 100.0, "trials": 4000, "dim": 4,
     "l1": 8, "l2": 4.0, "linf": 4, "delta": 1e-8, "rounds": 16, "bands": 4, "categories": 8, "bits": 4,
     "low": -1.0, "high": 1.0, "clients": 100,
@@ -42,30 +42,37 @@ EXAMPLES = {  # of parameters without a default
 
 @dataclass(frozen=True)
 class Param:
+    """A parameter of a mechanism."""
+
     name: str
     kind: type  # float, int, bool or str
-    default: Any  # MISSING where it must be given
-    text: str
+    default: Any  # MISSING if it is required
+    text: str  # for --help
 
     @property
     def flag(self) -> str:
+        """The name of its flag, without dashes at the start."""
         return FLAGS.get(self.name, self.name.replace("_", "-"))
 
     @property
     def required(self) -> bool:
+        """Whether it has no default."""
         return self.default is MISSING
 
 
 @dataclass(frozen=True)
 class Knob:
-    """The parameter that sets the noise, by a size of noise: more is more private, and 1 is ordinary."""
+    """The parameter that sets the noise of a mechanism, in terms of a noise size.
+
+    A larger size is more private, and 1 is an ordinary amount of noise.
+    """
 
     name: str
-    of: Callable[[float, Values], Any]
-    size: Callable[[Any, Values], float]
-    down: bool = False  # whether a smaller value is the safer one
-    step: int = 0  # of a whole number
-    figures: int = 6  # that are printed, and meant
+    of: Callable[[float, Values], Any]  # noise size -> value of the parameter
+    size: Callable[[Any, Values], float]  # value of the parameter -> noise size
+    down: bool = False  # whether a smaller value is more private
+    step: int = 0  # step between the values of an integer parameter; 0: not an integer
+    figures: int = 6  # significant figures
 
 
 KNOBS = (
@@ -80,29 +87,39 @@ KNOBS = (
 
 @dataclass(frozen=True)
 class MechanismEntry:
+    """A mechanism in the catalogue."""
+
     name: str
     cls: Any
     params: tuple[Param, ...]
-    leaf: type[Event] | None  # the event itself, where the mechanism would need integer rows to make it
-    summed: type[Event] | None = None  # the event of a sum over clients, each with noise of its own
+    leaf: type[Event] | None  # the event class, if the mechanism would need integer rows to create the event
+    summed: type[Event] | None = None  # the event class of a sum over clients that each add noise
 
     def param(self, name: str) -> Param | None:
+        """Return the parameter of this name, or None."""
         return next((p for p in self.params if p.name == name), None)
 
     @property
     def module(self) -> Any:
+        """The module that defines the mechanism."""
         return sys.modules[self.cls.__module__]
 
     @property
     def summary(self) -> str:
+        """The first line of the docstring of the mechanism."""
         return (inspect.getdoc(self.cls) or "").split("\n", 1)[0]
 
     @property
     def knob(self) -> Knob:
+        """The knob that sets the noise of the mechanism."""
         return next(k for k in KNOBS if self.param(k.name) is not None)
 
     def event(self, given: Values) -> Event:
-        """The cost of one use; a parameter that is missing, or makes no sense, is an error in terms of flags."""
+        """Return the event of one use.
+
+        Raises:
+            SpecError: if a parameter is missing or invalid; the message names the flag.
+        """
         missing = [f"--{p.flag}" for p in self.params if p.required and p.name not in given]
         if missing:
             raise SpecError(f"{self.name} needs {', '.join(missing)}.")
@@ -127,16 +144,16 @@ class MechanismEntry:
         return typing.cast(Event, one.event(**asked))
 
     def example(self) -> dict[str, Any]:
-        """Some value for each parameter that has no default."""
+        """Return example values for the parameters that have no default."""
         return {p.name: EXAMPLES.get(p.name, p.kind(2)) for p in self.params if p.required or p.name == "delta"}
 
     @cached_property
     def local(self) -> bool:
-        """Whether one use is about one value replaced by another already, as a report is."""
+        """Whether the cost of one use is already that of replacing a value, as for a local report."""
         return hasattr(self.cls, "randomize") or of_replaced_units(self.event(self.example()))
 
     def std(self, given: Values) -> float | None:
-        """The standard deviation of the noise in units of the clip bound; None where no noise is added."""
+        """Return the standard deviation of the noise in units of the clip bound; None if no noise is added."""
         if self.leaf is not None:
             if "l2" in given and self.knob.name in ("mu", "trials"):
                 return float(self.knob.size(given[self.knob.name], given))
@@ -161,10 +178,12 @@ def _in_flags(text: str) -> str:
 
 @cache
 def mechanisms() -> dict[str, MechanismEntry]:
+    """Return all mechanisms by name."""
     return {name: _described(name) for name in plugin.available(KIND)}
 
 
 def mechanism(name: str) -> MechanismEntry:
+    """Return the mechanism of this name; raise SpecError if there is none."""
     found = mechanisms().get(name)
     if found is None:
         near = get_close_matches(name, mechanisms(), n=1)
@@ -174,17 +193,18 @@ def mechanism(name: str) -> MechanismEntry:
 
 
 def owners(name: str) -> list[str]:
+    """Return the names of the mechanisms that have a parameter."""
     return [m.name for m in mechanisms().values() if m.param(name) is not None]
 
 
 def meaning(name: str) -> str:
-    """Of a flag, for all mechanisms that have it."""
+    """Return the help text of a parameter that covers all mechanisms that have it."""
     texts = dict.fromkeys(m.param(name).text for m in mechanisms().values() if m.param(name) is not None)  # type: ignore[union-attr]
     return next(iter(texts)) if len(texts) == 1 else TEXTS.get(name, "; ".join(texts))
 
 
 def all_params() -> dict[str, Param]:
-    """Every parameter of every mechanism, by name."""
+    """Return the parameters of all mechanisms by name."""
     found: dict[str, Param] = {}
     for one in mechanisms().values():
         for p in one.params:
@@ -194,7 +214,7 @@ def all_params() -> dict[str, Param]:
 
 def _described(name: str) -> MechanismEntry:
     cls = plugin.load(KIND, name)
-    # how many clients share the noise is the channel's business, not an option
+    # the number of clients that share the noise is set by the channel, not by an option
     asked = [p for p in inspect.signature(cls.event).parameters.values() if p.name not in ("self", "split")]
     module = sys.modules[cls.__module__]
     if any(p.name == "bounds" for p in asked):
@@ -227,7 +247,7 @@ def _kind(hint: Any) -> type:
 
 
 def parsed(name: str, text: Any, kind: type) -> Any:
-    """A flag's text -> a value: finite, and whole where it must be (1e6 is)."""
+    """Return the text of a flag as a finite value of its type; for integers, 1e6 is accepted too."""
     if kind is str or not isinstance(text, str):
         return text
     try:

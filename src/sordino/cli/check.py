@@ -1,4 +1,4 @@
-"""`sordino check`: is this configuration private at all?"""
+"""`sordino check`: check whether a configuration is private at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sordino.runs import spec
 @click.option("--run", "folder", default=None, type=click.Path(path_type=Path), help="Check the spec of a run folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(file: Path | None, folder: Path | None, as_json: bool) -> None:
-    """Look for what makes a run less private than it seems. Exit code 1 if anything is broken."""
+    """Look for anything that makes a run less private than it seems. The exit code is 1 if anything is broken."""
     if (file is None) == (folder is None):
         raise SpecError("give a run file (TOML) or --run with a run folder, one of the two.")
     one = case.of_run(folder) if folder is not None else case.of_spec(spec.from_dict(spec.read(file or Path())))

@@ -1,4 +1,4 @@
-"""`sordino compare`."""
+"""`sordino compare`: run several methods at the same budgets and write tables and figures."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from sordino.runs.boundary import check_file, public_reason
 from sordino.runs.folder import RunFolder
 from sordino.runs.values import parse
 
-OURS = (*comparing.CHOSEN, "baseline")  # flags of `sordino run` that mean something else here, or nothing
+OURS = (*comparing.CHOSEN, "baseline")  # flags of `sordino run` that have another meaning here, or none
 
 FLAGS = all_flags()
-WIDTH = 200  # of tables in a file
-FOLDED, LEAST = ("reason", "remark"), 20  # the columns that may be folded, and their least width
+WIDTH = 200  # width of tables that are not printed to a terminal
+FOLDED, LEAST = ("reason", "remark"), 20  # columns that may be folded, and their smallest width
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,9 +62,10 @@ def compare(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Compare methods at one honest budget: every method, epsilon and seed a run, all else the same.
+    """Compare methods at the same total budget: one run per method, epsilon and seed, with all else equal.
 
-    Every flag of `sordino run` goes to the methods that have it. The same command with the same --name goes on."""
+    Each flag of `sordino run` is passed to the methods that have it. After an interruption, the same command with the
+    same --name continues."""
     board = Board(quiet=as_json)
     with board.console.status("Checking all runs ..."):
         chosen = _names("methods", methods)
@@ -74,7 +75,7 @@ def compare(
         sketched = comparing.sketch(found)
         folder = comparing.open_folder(out, name, found)
         charged = bill(folder, found, sketched)
-    if charged is not None:  # always, also with --json: it cannot be undone
+    if charged is not None:  # also with --json, since it cannot be undone
         click.echo(charged.sentence(), err=True)
         board.private = True
     board.say(f"Comparison: {folder.path} (after an interruption: the same command with --name {folder.path.name})")
@@ -132,7 +133,7 @@ def _common(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """METHOD.KEY=VALUE, several times -> keys by method."""
+    """Parse texts of the form METHOD.KEY=VALUE into values by method and key."""
     out: dict[str, dict[str, Any]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -149,7 +150,7 @@ def _own(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, An
 
 
 def _hint(method: str, key: str) -> Any:
-    """The type of a key; of the method's own before all others."""
+    """Return the type of a key; the method's own keys come before all others."""
     own = typing.get_type_hints(plugin.load("methods", method))
     if key in {f.name for f in spec.plugin_fields("methods", method)}:
         return own[key]
@@ -158,7 +159,7 @@ def _hint(method: str, key: str) -> Any:
     return FLAGS[key][0]
 
 
-# --- what is written
+# --- files
 
 
 def _write(
@@ -191,35 +192,37 @@ def _about(found: Sequence[Cell], charged: Bill | None) -> str:
     )
 
 
-# --- what a person sees
+# --- terminal output
 
 
 class Board:
-    """The table that lives while cells run; plain lines where there is no terminal."""
+    """The live table that is shown while cells run; plain lines if there is no terminal."""
 
     def __init__(
         self, quiet: bool = False, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ):
         self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True)
         self.owner = console or Console(quiet=quiet, stderr=True, highlight=False, soft_wrap=True)
-        self.private = False  # whether records are private: then plain lines, which may be handed on, tell no times
+        self.private = False  # whether records are private: then plain lines, which may be passed on, show no times
         if not self.console.is_terminal:
             self.console.width = max(self.console.width, WIDTH)
         self.clock = clock
         self.cells: dict[str, Cell] = {}
-        self.rounds: dict[str, tuple[int, int]] = {}  # of running cells
+        self.rounds: dict[str, tuple[int, int]] = {}  # running cells: current round, all rounds
         self.started: dict[str, float] = {}
-        self.took: dict[str, float] = {}  # of cells that were run now, not of those found finished
-        self.accuracy: dict[str, float | None] = {}  # of finished cells
-        self.rmse: dict[str, float] = {}  # of those of a regression
+        self.took: dict[str, float] = {}  # seconds; only of cells that this command ran
+        self.accuracy: dict[str, float | None] = {}  # finished cells
+        self.rmse: dict[str, float] = {}  # finished cells of a regression
         self.failed: dict[str, str] = {}
         self.jobs = 1
 
     def say(self, text: str) -> None:
+        """Print a line to standard output."""
         self.console.print(text, markup=False)
 
     @contextmanager
     def watching(self, cells: Sequence[Cell], jobs: int) -> Iterator[None]:
+        """Show the live table while the block runs, on standard error if that is a terminal."""
         self.cells, self.jobs = {c.name: c for c in cells}, jobs
         if not self.owner.is_terminal or self.owner.quiet:
             yield
@@ -228,6 +231,7 @@ class Board:
             yield
 
     def hear(self, news: News) -> None:
+        """Take in what happened to a cell: it began, finished a round, finished or failed."""
         name = news.cell
         if news.kind == "began" and not self.started and (before := len(self.accuracy)):
             self.say(f"{before} of {len(self.cells)} cells were finished before")
@@ -256,14 +260,17 @@ class Board:
         return ", ".join(told)
 
     def progress(self, timed: bool = True) -> str:
-        """Say how many cells are done; `timed`, also how long the others will take."""
+        """Return how many cells are done and, if `timed`, an estimate of the time left."""
         done = len(self.accuracy) + len(self.failed)
         text = f"{done}/{len(self.cells)} cells"
         left = self.time_left() if timed else None
         return text if left is None or done == len(self.cells) else f"{text}, about {_duration(left)} left"
 
     def time_left(self) -> float | None:
-        """From the cells that were run: those of the same method where there are any."""
+        """Return the estimated seconds left, or None before the first cell has finished.
+
+        The estimate uses the cells that were run, those of the same method if there are any.
+        """
         good = {n: t for n, t in self.took.items() if n not in self.failed}
         if not good:
             return None
@@ -281,6 +288,7 @@ class Board:
         return total / self.jobs
 
     def table(self) -> RichTable:
+        """Return the live table."""
         out = RichTable(title=self.progress(), title_justify="left")
         for column in ("method", "epsilon", "done", "running", "mean rmse" if self.rmse else "mean accuracy, %"):
             out.add_column(column, overflow="fold", justify="left" if column in ("method", "running") else "right")
@@ -307,12 +315,13 @@ class Board:
         return out
 
     def results(self, found: Sequence[Line]) -> None:
+        """Print the tables of results."""
         for table in tables.tables(found):
             self.say("")
             self.say(table.title)
             if table.note:
                 self.say(table.note)
-            if _breadth(table) > self.console.width:  # a cut number would be a wrong one
+            if _breadth(table) > self.console.width:  # a truncated number would be wrong
                 for row in table.rows:
                     self.say("  " + "; ".join(f"{h} {v}" for h, v in zip(table.header, row, strict=True)))
                 continue
@@ -330,7 +339,7 @@ class Board:
 
 
 def _breadth(table: tables.Table) -> int:
-    """Columns of a terminal that a table needs at least: all but reasons and remarks stand on one line."""
+    """Return the terminal width that a table needs at least; only reasons and remarks may be folded."""
     columns = [(h, h, *(row[i] for row in table.rows)) for i, h in enumerate(table.header)]
     return sum(2 + (LEAST if name in FOLDED else max(map(len, texts))) for name, *texts in columns)
 

@@ -1,4 +1,4 @@
-"""`sordino completion`."""
+"""`sordino completion`: print the line that enables shell completion."""
 
 import click
 
@@ -12,5 +12,5 @@ LINES = {
 @click.command()
 @click.argument("shell", type=click.Choice(list(LINES)))
 def completion(shell: str) -> None:
-    """Print the line that switches completion on; put it into your shell's start-up file."""
+    """Print the line that enables completion; add it to your shell's start-up file."""
     click.echo(LINES[shell])

@@ -1,4 +1,4 @@
-"""`sordino datasets`."""
+"""`sordino datasets`: list the benchmark datasets."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sordino.data.sets.base import DatasetSource
 
 
 def described(source: DatasetSource, data_dir: str | None) -> dict[str, Any]:
+    """Return the description of a dataset, with its files or how to get them."""
     found = find.locate(source, data_dir)
     downloads = any(layout.downloads for layout in source.layouts)
     return {
@@ -35,7 +36,7 @@ def described(source: DatasetSource, data_dir: str | None) -> dict[str, Any]:
 @click.option("--data-dir", metavar="FOLDER", help="Where to look first (default: $SORDINO_DATA).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def datasets(data_dir: str | None, as_json: bool) -> None:
-    """List the benchmark datasets: what they are, where they lie or how to get them."""
+    """List the benchmark datasets: what they are, and where they are or how to get them."""
     rows = [described(plugin.load("data.sets", name), data_dir) for name in plugin.available("data.sets")]
     if as_json:
         click.echo(jsonlib.dumps(rows, indent=2))
@@ -61,6 +62,6 @@ def _table(rows: list[dict[str, Any]]) -> None:
     widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
     notes = ["", *(r["note"] for r in rows)]
     for row, note in zip(cells, notes, strict=True):
-        right = range(2, 6)  # numbers
+        right = range(2, 6)  # columns of numbers
         out = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
         click.echo("  ".join(out).rstrip() + (f"  [{note}]" if note else ""))

@@ -1,4 +1,4 @@
-"""`sordino epsilon`: what a mechanism costs in total, by every theory that has an answer."""
+"""`sordino epsilon`: the total epsilon of a mechanism, by every accountant that can compute one."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ CLONES = {
 
 
 def digits(epsilon: float) -> str:
-    """Rounded up to at least four figures, never down; a hair above a round number is that number."""
+    """Return epsilon rounded up to at least four figures; an excess below 1e-6 of the last place is dropped."""
     if math.isinf(epsilon):
         return "infinite"
     places = 3 if epsilon >= 1 or epsilon <= 0 else min(3 - math.floor(math.log10(epsilon)), 300)
     if epsilon >= 1e12 or places > 15:
-        return f"{epsilon * (1 + 1e-3):.3g}"
+        unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+        return f"{math.ceil(epsilon / unit - 1e-9) * unit:.3g}"
     found = f"{math.ceil(epsilon * 10**places - 1e-6) / 10**places:.{places}f}"
     return found.rstrip("0").rstrip(".")
 
 
 def priced(asked: EventQuestion) -> dict[str, Any]:
-    """Everything there is to say, as JSON holds it."""
+    """Return the answer to a question as a JSON object: epsilon by accountant, notes and the sentence."""
     event = asked.event()
     with np.errstate(all="ignore"):
         answers = _explained(event, asked.delta)
@@ -78,7 +79,7 @@ def priced(asked: EventQuestion) -> dict[str, Any]:
 def _explained(event: Event, delta: float) -> list[AccountantBound]:
     try:
         return tightest.explain(event, delta)
-    except (ArithmeticError, ValueError, MemoryError) as error:  # losses that float64 has no room for
+    except (ArithmeticError, ValueError, MemoryError) as error:  # losses beyond the range of float64
         raise UnsupportedEvent(f"no accountant can put a number to so extreme a release ({error}).") from error
 
 
@@ -91,7 +92,7 @@ def _finite(epsilon: float) -> float | None:
 
 
 def _shuffled(asked: EventQuestion, composed: float) -> dict[str, Any]:
-    """What the shuffler did, for one block of shuffled reports."""
+    """Return the amplification by shuffling if the question is one block of shuffled reports, else {}."""
     block = asked.blocks[0]
     if len(asked.blocks) > 1 or block.shuffle is None:
         return {}
@@ -120,7 +121,7 @@ def _shuffled(asked: EventQuestion, composed: float) -> dict[str, Any]:
 def _level(block: ReleaseBlock) -> float:
     leaf = block.one()
     found = (leaf if block.local else algebra.replaced(leaf)).pure()
-    return math.inf if found is None else found  # no pure level is refused before
+    return math.inf if found is None else found  # a mechanism without a pure level was refused before
 
 
 def _of_shuffler(found: dict[str, Any], asked: EventQuestion) -> str:
@@ -134,6 +135,7 @@ def _of_shuffler(found: dict[str, Any], asked: EventQuestion) -> str:
 
 
 def sentence(asked: EventQuestion, epsilon: float) -> str:
+    """Return the guarantee in words: whom it protects, in which relation and against which viewer."""
     whom = UNITS[asked.unit] if asked.group == 1 else f"any {asked.group} {asked.unit}s together"
     against = f"against {who(asked.viewer)}"
     if any(b.shuffle is not None for b in asked.blocks):
@@ -148,6 +150,7 @@ def sentence(asked: EventQuestion, epsilon: float) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows with aligned columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
@@ -155,6 +158,7 @@ def table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def tell(asked: EventQuestion, found: dict[str, Any], explain: bool) -> None:
+    """Print the answer that `priced` returned; with `explain`, the result of every accountant as well."""
     rows = []
     for i, block in enumerate(asked.blocks, 1):
         mark = f" {i}" if len(asked.blocks) > 1 else ""
@@ -189,7 +193,7 @@ def _line(name: str, found: dict[str, Any]) -> tuple[str, str, str]:
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw delta(epsilon) and the trade-off.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def epsilon(explain: bool, plot: Path | None, as_json: bool, **flags: Any) -> None:
-    """The total epsilon of a mechanism, sampled, repeated, shuffled or in a schedule of blocks."""
+    """Compute the total epsilon of a mechanism that is sampled, repeated, shuffled or in a schedule of blocks."""
     asked = question(flags)
     if plot is not None:
         picture.ready(plot)

@@ -1,7 +1,7 @@
-"""Flags -> event: what `sordino epsilon` and `sordino calibrate` are asked about.
+"""Conversion of flags to an event, for `sordino epsilon` and `sordino calibrate`.
 
-A block is one mechanism under one sampler, some steps long; a question is one or more blocks in order, for one unit,
-relation and viewer. Flags stay text until the mechanism is known, whose parameters they are.
+A block is one mechanism with one sampler and a number of steps. A question is one or more blocks in order, for one
+unit, neighbouring relation and viewer. Flags stay text until the mechanism is known, since they are its parameters.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sordino.privacy.algebra import grouped, replaced
 from sordino.privacy.events import Composed, Event, FixedSize, Pure, Repeated, Sampled, Visible
 from sordino.privacy.guarantee import RELATIONS, UNITS
 
-CLIENTS = ("client", "user", "report")  # units that are drawn as a whole
+CLIENTS = ("client", "user", "report")  # units that are sampled as a whole
 MOST_STEPS = 10**9
-RESPONSES = ("randomized-response", "generalized-rr")  # whose reports hide among more clones: see privacy/shuffle.py
+RESPONSES = ("randomized-response", "generalized-rr")  # their reports hide among more clones: see privacy/shuffle.py
 SAMPLERS: dict[str, tuple[type, str]] = {
     "rate": (float, "Poisson sampling: a unit takes part in a step with this probability, secretly."),
     "fixed_size": (int, "So many units a step, drawn without replacement from --population; relation replace."),
@@ -45,7 +45,7 @@ WHOLE = {
 
 
 def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Every flag that says what is asked, the mechanisms' own parameters last."""
+    """Add the flags of a question to a command, the parameters of the mechanisms last."""
     for name, p in reversed(catalogue.all_params().items()):
         text = f"{catalogue.meaning(name)} ({', '.join(catalogue.owners(name))})"
         if p.kind is bool:
@@ -62,8 +62,10 @@ def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class ReleaseBlock:
+    """One mechanism with one sampler and a number of steps."""
+
     mechanism: MechanismEntry | None  # None: any pure randomizer, shuffled
-    values: Values  # of the mechanism, those that were given
+    values: Values  # the parameters of the mechanism that were given
     rate: float | None = None
     fixed_size: int | None = None
     population: int | None = None
@@ -74,14 +76,16 @@ class ReleaseBlock:
 
     @property
     def local(self) -> bool:
-        """Whether one use is a report, which is about a replaced value already."""
+        """Whether one use is a local report, whose cost is already that of replacing its value."""
         return self.mechanism is None or self.mechanism.local
 
     @property
     def randomizer(self) -> str:
+        """The kind of randomizer for amplification by shuffling: "response" (randomized response) or "any"."""
         return "response" if self.mechanism is not None and self.mechanism.name in RESPONSES else "any"
 
     def one(self) -> Event:
+        """Return the event of one use of the mechanism."""
         if self.mechanism is not None:
             return self.mechanism.event(self.values)
         if "epsilon" not in self.values:
@@ -89,11 +93,12 @@ class ReleaseBlock:
         return Pure(self.values["epsilon"])
 
     def draws_clients(self, unit: str) -> bool:
+        """Return whether clients are sampled, not only records inside them."""
         chosen = self.rate is not None or self.fixed_size is not None
         return self.client_rate is not None or (chosen and (self.local or unit in CLIENTS))
 
     def event(self, unit: str, relation: str, looks: trust.Viewer) -> Event:
-        """All its steps, against a viewer who may or may not see which clients take part."""
+        """Return the event of all steps against a viewer, who may or may not see which clients take part."""
         leaf, hidden = self.one(), not looks.sees_draw
         if self.shuffle is not None:
             level = leaf if self.local else replaced(leaf)
@@ -101,7 +106,7 @@ class ReleaseBlock:
         chosen = replace(self, client_rate=None).draws_clients(unit)
         own = hidden or not chosen
         late = relation == "replace" and self.client_rate is not None and hidden and unit in CLIENTS
-        early = "add/remove" if late and not self.local else relation  # a client's draw makes the replacing itself
+        early = "add/remove" if late and not self.local else relation  # the sampling of clients accounts for it
         step = self._step(leaf, early, own, looks if chosen else trust.Viewer("public"))
         a_round = step if self.local_steps == 1 else Repeated(step, self.local_steps)
         if self.client_rate is not None and hidden:
@@ -121,13 +126,13 @@ class ReleaseBlock:
         return Visible(leaf, self.rate) if self.local else Sampled(leaf, self.rate, relation)
 
     def priced_at(self, spare: float) -> ReleaseBlock:
-        """A mechanism that is priced at one delta a use is at this one, unless another was given."""
+        """Return the block with `spare` as the delta of each use, if the mechanism needs one and none was given."""
         if self.mechanism is None or self.mechanism.param("delta") is None or "delta" in self.values:
             return self
         return replace(self, values={**self.values, "delta": spare})
 
     def words(self) -> dict[str, str]:
-        """For people: what happens, how it is sampled, how often."""
+        """Return a description for people: the mechanism, its sampling and the number of steps."""
         given = [f"{_flag(k)} {v:g}" if isinstance(v, float) else f"{_flag(k)} {v}" for k, v in self.values.items()]
         name = self.mechanism.name if self.mechanism is not None else "any pure randomizer"
         out = {"mechanism": name + (f" ({', '.join(given)})" if given else "")}
@@ -148,6 +153,8 @@ class ReleaseBlock:
 
 @dataclass(frozen=True)
 class EventQuestion:
+    """One or more blocks in order, with the unit, neighbouring relation and viewer of the guarantee."""
+
     blocks: tuple[ReleaseBlock, ...]
     delta: float
     unit: str
@@ -156,6 +163,7 @@ class EventQuestion:
     group: int = 1
 
     def event(self, viewer: str | None = None) -> Event:
+        """Return the event of all blocks, against the viewer of the question or another one."""
         looks = trust.viewer(viewer or self.viewer)
         spare = self.delta / (2 * sum(block.steps * block.local_steps for block in self.blocks))
         events = [block.priced_at(spare).event(self.unit, self.relation, looks) for block in self.blocks]
@@ -164,26 +172,29 @@ class EventQuestion:
 
     @property
     def draws_clients(self) -> bool:
+        """Whether any block samples clients."""
         return any(block.draws_clients(self.unit) for block in self.blocks)
 
     @property
     def steps(self) -> int:
+        """The number of steps (or rounds) of all blocks."""
         return sum(block.steps for block in self.blocks)
 
     @property
     def length(self) -> str:
-        """ "1000 steps", "1 round": in rounds where one is more than a step."""
+        """The number of steps in words, such as "1000 steps"; "rounds" if any block has rounds."""
         rounds = any(b.client_rate is not None or b.local_steps > 1 or b.shuffle is not None for b in self.blocks)
         return f"{self.steps} {'round' if rounds else 'step'}{'s' * (self.steps != 1)}"
 
     @property
     def sensitivity(self) -> int | None:
-        """By how many clip bounds the sum may move; None for reports, whose level says it all."""
+        """The number of clip bounds by which the sum may change; None for reports, whose level accounts for it."""
         if all(block.local for block in self.blocks):
             return None
         return self.group * (2 if self.relation == "replace" else 1)
 
     def notes(self) -> list[str]:
+        """Return remarks on the sensitivity and on what the viewer sees of the sampling."""
         out = []
         many = f"{self.group} {self.unit}s" if self.group > 1 else f"one {self.unit}"
         if self.sensitivity is None:
@@ -200,7 +211,7 @@ class EventQuestion:
 
 
 def question(flags: dict[str, Any]) -> EventQuestion:
-    """From all flags of a command, as click collected them."""
+    """Return the question that the flags of a command ask, as click collected them."""
     given = {k: v for k, v in flags.items() if v is not None}
     texts = given.pop("blocks", ())
     whole = {name: given.pop("total_delta" if name == "delta" else name, None) for name in WHOLE}
@@ -233,7 +244,7 @@ def _relation(text: str | None, blocks: tuple[ReleaseBlock, ...]) -> str:
 
 
 def _read(text: str) -> dict[str, str]:
-    """ "noise=1 rate=0.01" -> by the flags' own names."""
+    """Parse the text of a block, such as "noise=1 rate=0.01", into texts by parameter name."""
     try:
         pieces = shlex.split(text)
     except ValueError as error:
@@ -257,7 +268,7 @@ def _read(text: str) -> dict[str, str]:
 
 
 def _block(given: dict[str, Any], own: set[str], unit: str) -> ReleaseBlock:
-    """`own`: what the block itself says, and the flags do not."""
+    """Return the block with these settings; `own` names those that the block itself sets, unlike the flags."""
     if "rate" in own and "fixed_size" not in own:
         given = {k: v for k, v in given.items() if k not in ("fixed_size", "population")}
     if "fixed_size" in own and "rate" not in own:

@@ -1,4 +1,4 @@
-"""`sordino explain`: what a run's method decided on the way, and why, in words and numbers."""
+"""`sordino explain`: what the method of a run decided during training, and why, in words and numbers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sordino.runs.loop import FAILED
 from sordino.runs.returned import Checked
 from sordino.runs.run import stored_spec
 
-NAMED = 8  # runs that a message lists
+NAMED = 8  # largest number of runs that a message lists
 RECORDS, RESULT, PLAN = "records.jsonl", "result.json", "plan.json"
 R = TypeVar("R", RoundRecord, OwnerRecord)
-LACKING = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # what damaged files lead to
+LACKING = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # raised by damaged files
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -77,9 +77,9 @@ def explain(folder: Path, client: int | None, rounds: str | None, owner: bool, a
 
 
 def _check_folder(folder: Path) -> None:
-    """Whoever names the folder above is told what lies in it."""
+    """Raise RunError if a folder is not a run folder; the message lists the runs inside it."""
     if not folder.is_dir() or locate(folder, PUBLIC, PLAN).is_file():
-        return  # what is missing or damaged is told by whoever reads it
+        return  # missing or damaged files are reported where they are read
     runs = [str(run) for at in (folder, folder / "cells") for run in runs_below(at)]
     if not runs:
         raise RunError(f"{folder} is no run folder: it has no {PLAN}.")
@@ -96,7 +96,7 @@ def _failure(folder: Path) -> str:
 
 
 def _read(path: Path, make: Callable[[], list[str]]) -> list[str]:
-    """Words made of what a file holds, or one line that says that it is damaged."""
+    """Return the lines that `make` computes from a file; raise RunError if the file is damaged."""
     try:
         return make()
     except LACKING as error:
@@ -104,7 +104,10 @@ def _read(path: Path, make: Callable[[], list[str]]) -> list[str]:
 
 
 def _result(folder: Path, seen: bool) -> dict[str, Any] | None:
-    """Return what a finished run ended with, for its owner by the draws that happened; None: it is not finished."""
+    """Return the final guarantee and the rounds of a finished run; None if the run is not finished.
+
+    If `seen`, the guarantee is the owner's, for the draws that happened.
+    """
     path = locate(folder, PUBLIC, RESULT)
     if not path.is_file():
         return None
@@ -120,7 +123,10 @@ def _result(folder: Path, seen: bool) -> dict[str, Any] | None:
 
 
 def _records(folder: Path, result: dict[str, Any] | None) -> list[RoundRecord]:
-    """Return all rounds on file. A crash may have torn the last line, the start of a record; all else is damage."""
+    """Return all rounds on file.
+
+    An incomplete last line, the start of a record, may come from a crash; anything else is damage.
+    """
     path = locate(folder, PUBLIC, RECORDS)
     good = _lines(path, _record)
     if result is not None and len(good) < result["rounds"]:
@@ -129,7 +135,7 @@ def _records(folder: Path, result: dict[str, Any] | None) -> list[RoundRecord]:
 
 
 def _owners(folder: Path) -> dict[int, OwnerRecord]:
-    """Return, by round, what only the owner may know; nothing where the folder is a public part alone."""
+    """Return the owner's records by round; empty if the folder is only the public part."""
     return {r.round: r for r in _lines(locate(folder, PRIVATE, RECORDS), _owner)}
 
 
@@ -149,7 +155,7 @@ def _lines(path: Path, read: Callable[[str], R | None]) -> list[R]:
 
 
 def _merged(records: list[RoundRecord], owners: dict[int, OwnerRecord]) -> list[dict[str, Any]]:
-    """Return one mapping a round, as methods explain it; without the owner's part nothing was decided."""
+    """Return one mapping per round, as `Method.explain` expects; `decided` is None without the owner's record."""
     out = []
     for record in records:
         merged = asdict(record) | {"decided": None}
@@ -160,7 +166,7 @@ def _merged(records: list[RoundRecord], owners: dict[int, OwnerRecord]) -> list[
 
 
 def _record(line: str) -> RoundRecord | None:
-    """None: the line is no round."""
+    """Return the record on a line, or None if the line is not a record."""
     try:
         found = RoundRecord.from_line(line)
     except LACKING:
@@ -178,7 +184,7 @@ def _owner(line: str) -> OwnerRecord | None:
 
 
 def _whole(line: str) -> bool:
-    """Whether it is JSON from its start to its end."""
+    """Return whether a line is complete JSON."""
     try:
         jsonlib.loads(line)
     except ValueError:
@@ -187,7 +193,7 @@ def _whole(line: str) -> bool:
 
 
 def _promise(name: str, plan: dict[str, Any], result: dict[str, Any] | None) -> list[str]:
-    """What was promised before the first round, and what was spent in the end, where that is known and another."""
+    """Return what was promised before the first round and, if known and different, what was spent in the end."""
     out = [f"Method {name} with {plan['algorithm']}, {plan['clients']:d} clients."]
     if plan.get("claim"):
         out.append(plan["claim"]["sentence"])
@@ -220,8 +226,9 @@ def _noise(records: list[dict[str, Any]], where: str, budgets: list[dict[str, An
     if not found:
         return []
     told = [r["decided"] or {} for r in records]
-    own = [k for k in budgets if k.get("noise_multiplier")]  # the record has the mean over clients
-    if any("std" in d or (own and d.get("mechanism") == "staircase") for d in told):  # each its own; not in proportion
+    own = [k for k in budgets if k.get("noise_multiplier")]  # the record holds the mean over clients
+    # clients have different noise, which is not proportional to their multipliers
+    if any("std" in d or (own and d.get("mechanism") == "staircase") for d in told):
         return [_level(found, f"{where}, on average over clients")]
     if not own:
         return [_level(found, where)]
@@ -242,7 +249,7 @@ def _level(found: list[tuple[int, float]], where: str) -> str:
 
 
 def _range(rounds: str | None, last: int) -> tuple[int, int]:
-    """The first and the last round to show."""
+    """Return the first and the last round to show."""
     if rounds is None:
         return 1, last
     low, dash, high = rounds.partition("-")
@@ -256,7 +263,7 @@ def _range(rounds: str | None, last: int) -> tuple[int, int]:
 
 
 def _for_client(record: dict[str, Any], client: int | None) -> dict[str, Any]:
-    """Entries that are there for every client (`{"clients": {...}}`) cut down to one of them."""
+    """Return a record whose entries per client (`{"clients": {...}}`) are reduced to those of one client."""
     decided = record["decided"]
     if client is None or not isinstance(decided.get("clients"), dict):
         return record

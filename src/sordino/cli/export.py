@@ -1,4 +1,4 @@
-"""`sordino export`: the public part of a run, alone."""
+"""`sordino export`: copy the public part of a run, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ from sordino.runs.export import export as export_run
 def export(folder: Path, target: Path, anyway: bool) -> None:
     """Copy the public part of RUN (a run or a comparison) to TARGET: a new folder, or a .zip or .tar.gz archive.
 
-    Every field is held against the list of what may leave once more. Times of files are left out."""
+    Every field is checked again against the list of what may be public. File times are not copied."""
     names = export_run(folder, target, anyway)
     click.echo(f"{target}: {len(names)} files, {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}")

@@ -1,4 +1,4 @@
-"""`sordino init`."""
+"""`sordino init`: write a run file with every key."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`sordino ledger`: budgets, what was spent, and whether the file still says what it said."""
+"""`sordino ledger`: set budgets, show what was spent, and verify that the ledger was not changed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group(context_settings=HELP)
 def ledger() -> None:
-    """Budgets over all runs on the same people's data, and what was spent.
+    """Manage budgets over all runs on the same people's data, and show what was spent.
 
     All runs are charged to one registry: SORDINO_HOME, else $XDG_DATA_HOME/sordino, else ~/.local/share/sordino. It
-    recognises data that were used before by keyed hashes of the people in them, whatever their file, order or name.
-    That guards an honest owner against forgetting; it does not guard against an owner who lies.
+    recognises data that were used before by keyed hashes of the people in them, whatever the file, the order or the
+    name of the data. This protects an honest owner from forgetting; it does not protect against an owner who lies.
     """
 
 
@@ -68,9 +68,9 @@ def budget(
     file: Path | None,
     as_json: bool,
 ) -> None:
-    """Set what may be spent on the people in these data, or (without a name or run) on each data set without another.
+    """Set the budget of the people in a data set or (without a name or run) in each data set without its own budget.
 
-    It holds for whoever is in them, under whatever name."""
+    The budget applies to everyone in the data, under whatever name."""
     if data is not None and run is not None:
         raise SpecError("give --data-name or --run, not both.")
     given = (unit, relation, viewer)
@@ -98,7 +98,7 @@ def budget(
 @_file
 @_json
 def show(file: Path | None, as_json: bool) -> None:
-    """What was spent on which data by which job, in total, and what is left."""
+    """Show what each job spent on which data, the totals, and what is left."""
     book = Ledger(chosen(file), "read")
     try:
         found = _summary(book)
@@ -126,7 +126,7 @@ def show(file: Path | None, as_json: bool) -> None:
 @click.option("--against", multiple=True, type=PATH, help="A run folder, or its ledger.json.")
 @_json
 def verify(file: Path | None, against: tuple[Path, ...], as_json: bool) -> None:
-    """Recompute the chain; with --against, see whether it still holds what a run saw. Exit code 1 if not."""
+    """Verify the hash chain and, with --against, that it still has the entries a run saw. The exit code is 1 if not."""
     heads, homes = [], []
     for path in against:
         kept = _kept(path)
@@ -205,7 +205,7 @@ def _home(path: Path, kept: dict[str, Any]) -> Path:
 
 
 def _label(book: Ledger, data: str | None, kept: dict[str, Any] | None) -> str:
-    """What the data are called in the ledger; a name may be one that is still to come."""
+    """Return the name of the data in the ledger; it may be the name of data that are not used yet."""
     if kept is not None:
         found = next(book.chain.select("job = ? AND kind = 'plan'", [kept["job"]]), None)
         if found is None:
@@ -221,7 +221,7 @@ def _summary(book: Ledger) -> dict[str, Any]:
         budget, jobs = book.budget(data), []
         for entry in book.charges(data):
             what = entry.details()
-            here = entry.kind == "plan" and "origin" not in what  # rounds of other ledgers stay there
+            here = entry.kind == "plan" and "origin" not in what  # rounds of imported jobs stay in their ledgers
             done = book.chain.count("job = ? AND kind = 'round'", [entry.job]) if here else None
             jobs.append(
                 {
@@ -279,7 +279,7 @@ def _number(value: float | None) -> float | None:
 
 
 def _plain(entry: Entry) -> dict[str, Any]:
-    """JSON has no infinity: null stands for an infinite epsilon of a charge."""
+    """Return an entry as a JSON object; null stands for an infinite epsilon, which JSON does not have."""
     row = {c: getattr(entry, c) for c in SHOWN}
     row |= {"what": entry.details(), "event": jsonlib.loads(entry.event) if entry.event else None}
     return row | {

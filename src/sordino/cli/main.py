@@ -1,4 +1,4 @@
-"""The `sordino` command. Commands are imported when called, so that --help is instant."""
+"""The `sordino` command. Subcommands are imported when they are called, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ COMMANDS = {  # name -> (module, one line for --help)
 
 
 class Lazy(click.Group):
+    """A group that imports a subcommand when it is called."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -69,7 +71,10 @@ def _short(name: str) -> str:
 
 
 def main() -> None:
-    """Errors of ours are one line on stderr and exit code 2; nobody sees a stack trace for a typing mistake."""
+    """Run the command line.
+
+    Errors of Sordino are printed to stderr as one line, with exit code 2, so a typing mistake shows no traceback.
+    """
     from sordino.core import plugin
     from sordino.core.errors import SordinoError
 

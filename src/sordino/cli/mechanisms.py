@@ -1,4 +1,4 @@
-"""`sordino mechanisms`."""
+"""`sordino mechanisms`: list the mechanisms and their parameters."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ WIDTH = 100
 
 
 def described(one: MechanismEntry) -> dict[str, Any]:
+    """Return the description of a mechanism as a JSON object."""
     knob = one.param(one.knob.name)
     return {
         "mechanism": one.name,
@@ -44,7 +45,7 @@ def _param(p: Param) -> dict[str, Any]:
 
 
 def geometry(one: MechanismEntry) -> str:
-    """What its input is bounded in."""
+    """Return the norm in which the input of a mechanism is bounded."""
     names = {p.name for p in one.params}
     if one.leaf is not None:
         norms = [n for n, field in (("L1", "l1"), ("L2", "l2"), ("L-infinity", "linf")) if field in names]
@@ -59,14 +60,14 @@ def geometry(one: MechanismEntry) -> str:
 
 
 def exact(one: MechanismEntry) -> bool:
-    """Whether no floating point lies between the random words and what is released: integers and categories."""
+    """Return whether there is no floating point between the random bits and the release: integers and categories."""
     report = hasattr(one.cls, "randomize") and not hasattr(one.cls, "density")
     integers = "int64" in inspect.getsource(one.cls) and "require" in inspect.getsource(one.cls)
     return one.leaf is not None or report or integers or getattr(one.cls, "exact", False)
 
 
 def known(event: Event) -> list[str]:
-    """Which theories have something to hold on to."""
+    """Return what is known of an event, which decides the accountants that apply."""
     leaf = next(iter(parts(event)))
     facts = {
         "gdp": leaf.gdp(),
@@ -79,6 +80,7 @@ def known(event: Event) -> list[str]:
 
 
 def example(one: MechanismEntry) -> str:
+    """Return an example command that prices the mechanism."""
     given = " ".join(f"--{p.flag} {one.example()[p.name]:g}" for p in one.params if p.required and p.name != "delta")
     return " ".join(f"sordino epsilon --mechanism {one.name} {given} --delta 1e-5".split())
 
@@ -87,7 +89,7 @@ def example(one: MechanismEntry) -> str:
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def mechanisms(name: str | None, as_json: bool) -> None:
-    """List the mechanisms; with NAME, show all of one."""
+    """List the mechanisms; with NAME, describe one in full."""
     if name is not None:
         row = described(catalogue.mechanism(name))
         if as_json:

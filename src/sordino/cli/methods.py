@@ -1,4 +1,4 @@
-"""`sordino methods`."""
+"""`sordino methods`: list methods and algorithms, and which of them go together."""
 
 import inspect
 import json as jsonlib
@@ -22,7 +22,7 @@ OTHERS = "The other methods, and the algorithms that each goes with:"
 
 
 def _summary(kind: str, name: str) -> str:
-    """The first sentence of its file: two spaces, or a line of its own, end it."""
+    """Return the first sentence of the module docstring, which ends at two spaces or at an empty line."""
     text = (inspect.getdoc(inspect.getmodule(plugin.load(kind, name))) or "").split("\n\n")[0].replace("\n", " ")
     return text.split(".  ")[0].rstrip(".") + "."
 
@@ -32,7 +32,7 @@ def _options(kind: str, name: str) -> dict[str, Any]:
 
 
 def _methods() -> list[dict[str, Any]]:
-    """One row a method; someone else's that cannot say what it costs is warned of, not fatal to the others."""
+    """Return one row per method; a third-party method that cannot state its cost is left out with a warning."""
     rows = []
     for name in plugin.loadable("methods"):
         if plugin.ours("methods", name):
@@ -51,7 +51,7 @@ def _method(name: str) -> dict[str, Any]:
     cls = plugin.load("methods", name)
     method = cast(Method, returned.Checked(cls(), name, "server", SpecError))
     costs = pricing.planned(method, plan)
-    price.cost_to("server", costs)  # someone else's may not say what the server is charged
+    price.cost_to("server", costs)  # a third-party method may have no cost against the server
     finite = [
         v for v in price.VIEWERS
         if math.isfinite(price.guarantee(costs, v, plan.sampler, 10, 1, 1, 1e-5, "research").epsilon)
@@ -74,7 +74,7 @@ def _algorithms() -> list[dict[str, Any]]:
 
 
 def markdown() -> str:
-    """The table of what goes with what, as the docs have it."""
+    """Return the tables of allowed combinations in Markdown, as in the docs."""
     return "\n".join([*_lines(legal.table()), "", OTHERS, "", *_lines(legal.others())]) + "\n"
 
 
@@ -89,7 +89,7 @@ def _lines(rows: list[dict[str, str]]) -> list[str]:
 @click.option("--markdown", "as_markdown", is_flag=True, help="With --table: as the docs have it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def methods(table: bool, as_markdown: bool, as_json: bool) -> None:
-    """List methods (who clips and adds noise) and algorithms (what is made of gradients), and what goes with what."""
+    """List methods (who clips and adds noise) and algorithms (how gradients are used), and which go together."""
     if table:
         _show_table(as_markdown, as_json)
         return

@@ -1,4 +1,4 @@
-"""`sordino partition show`."""
+"""`sordino partition show`: show how a partition distributes records over clients."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from sordino.report.axes import save
 
 NOTICE = "Label counts of private data are private: draw them only if you may see the data."
 SHADES = " ·░▒▓█"
-MOST_ROWS, MOST_COLUMNS = 60, 40  # clients and labels that fit a terminal
+MOST_ROWS, MOST_COLUMNS = 60, 40  # largest numbers of clients and labels printed to a terminal
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def partition() -> None:
-    """See how records are dealt to clients."""
+    """Show how records are distributed over clients."""
 
 
 @partition.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -50,7 +50,7 @@ def show(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Draw labels by clients: who has how many of what."""
+    """Show how many records of each label every client has."""
     asked = parse(law)
     check.count(clients=clients)
     stream = Stream.research(seed).at("partition")
@@ -76,9 +76,11 @@ def show(
 
 
 def table(data: Dataset, parts: list[Ints]) -> tuple[list[str], Ints]:
-    """Names of the labels and how many each client has of each [clients, labels].
+    """Return the names of the labels and the number of records of each client and label [clients, labels].
 
-    Decimal targets are counted in ten equal bins between their extremes, sequences by their records."""
+    Targets of a regression are counted in ten equal bins between their extremes. For next-token data, only the records
+    of each client are counted.
+    """
     y = data.y_train.numpy()
     if data.task == "next-token":
         return ["records"], np.array([[len(p)] for p in parts])
@@ -122,7 +124,7 @@ def _head(label: int) -> str:
 
 
 def _shade(share: float) -> str:
-    """0 is blank, anything else visible: a dot below a tenth of the largest share."""
+    """Return the shading of a share relative to the largest: blank for 0, a dot below a tenth, then blocks."""
     step = 0 if share == 0 else 1 if share < 0.1 else 2 + min(3, int(4 * share))
     return SHADES[step] * 2 + " "
 
@@ -132,7 +134,7 @@ def _bar(size: int, most: int) -> str:
 
 
 def draw(path: Path, title: str, names: list[str], counts: NDArray[np.int64]) -> None:
-    """Labels by clients as a heat map, the clients' sizes above."""
+    """Draw the labels of the clients as a heat map [labels, clients], with the clients' sizes above it."""
     import matplotlib
 
     matplotlib.use("Agg")

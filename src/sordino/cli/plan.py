@@ -1,4 +1,4 @@
-"""`sordino plan`: which unit, against whom, with how much noise, and what it would cost in accuracy."""
+"""`sordino plan`: compare units, viewers and noise before training, with the accuracy that each would keep."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORDS = {
 @click.option("--method", default=None, help="Only what this method offers.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(method: str | None, as_json: bool, **asked: Any) -> None:
-    """Say before training what would work: unit, trust model, noise, rounds, accuracy."""
+    """Estimate before training what would work: unit, trust model, noise, rounds, accuracy."""
     question = PlanQuestion(**asked)
     found = planner.answers(question, method)
     if as_json:
@@ -111,7 +111,7 @@ def _cells(a: Recommendation) -> tuple[str, ...]:
 
 
 def _verdicts(question: PlanQuestion, found: list[Recommendation]) -> list[str]:
-    """One sentence a setting: what it promises, whether it works, and what would."""
+    """Return one sentence per setting: what it promises, whether it works and, if not, what would work."""
     works = [a for a in found if a.verdict == "works"]
     out = [_verdict(question, a, works) for a in found]
     feasible = [a for a in found if a.run_nsr is not None]

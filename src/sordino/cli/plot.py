@@ -1,4 +1,4 @@
-"""The picture of `sordino epsilon --plot`: delta at every epsilon, and what a test can tell at best."""
+"""The figure of `sordino epsilon --plot`: the privacy curve delta(epsilon) and the trade-off curve."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from sordino.privacy.pairs import Floats
 from sordino.report.axes import save
 
 BLUE, ORANGE, GREY = "#1f5f99", "#c4501b", "#777777"
-ENDS: Floats = 1 - np.geomspace(1e-6, 0.05, 12)  # losses that end fall steeply there
+ENDS: Floats = 1 - np.geomspace(1e-6, 0.05, 12)  # fractions of epsilon; bounded losses fall steeply there
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def ready(path: Path) -> None:
-    """One clear error before anything is computed."""
+    """Raise an error if a figure cannot be written to `path`; called before anything is computed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise SpecError('--plot needs matplotlib, which is not installed; try: pip install "sordino[plot]".')
     if path.suffix.lower() not in SUFFIXES:
@@ -33,6 +33,14 @@ def ready(path: Path) -> None:
 
 
 def draw(path: Path, asked: EventQuestion, epsilon: float | None, shown: str) -> None:
+    """Draw the privacy curve and the trade-off curve of a question.
+
+    Args:
+        path: the file to write.
+        asked: the question.
+        epsilon: its answer; None: infinite, which raises SpecError.
+        shown: the answer as text.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -72,7 +80,10 @@ def draw(path: Path, asked: EventQuestion, epsilon: float | None, shown: str) ->
 
 
 def _curve(event: Event, epsilon: float) -> tuple[Floats, Floats]:
-    """delta from 0 to well past the answer: evenly for the one picture, densely near 0 for the other."""
+    """Return a grid of epsilons from 0 to well past the answer, and delta at each of them.
+
+    The grid is even for the privacy curve, and dense near 0 for the trade-off curve.
+    """
     top = max(1.6 * epsilon, 1e-6)
     grid = np.unique(
         np.concatenate(
@@ -83,7 +94,7 @@ def _curve(event: Event, epsilon: float) -> tuple[Floats, Floats]:
 
 
 def _delta(event: Event, epsilon: float) -> float:
-    """As account.delta, on a rougher grid: an upper bound that the eye cannot tell from the best."""
+    """Return an upper bound on delta as `tightest.delta` does, on a coarser grid; the difference is not visible."""
     if gdp_mu_squared(event) is not None:
         return tightest.delta(event, epsilon)
     found = [1.0]
@@ -95,7 +106,7 @@ def _delta(event: Event, epsilon: float) -> float:
 
 
 def _trade_off(grid: Floats, deltas: Floats, alphas: Floats) -> Floats:
-    """The upper envelope of the lines of all (epsilon, delta): Dong, Roth, Su (2022), Proposition 2.12."""
+    """Return the upper envelope of the lines of all (epsilon, delta): Dong, Roth, Su (2022), Proposition 2.12."""
     left, power = 1 - deltas[:, None], np.exp(np.minimum(grid[:, None], 700.0))
     lines = np.maximum(left - power * alphas, (left - alphas) / power)
     return np.asarray(np.maximum(lines.max(axis=0), 0.0))

@@ -1,7 +1,8 @@
-"""What a person sees while a run goes on.
+"""Terminal output during a run.
 
-Standard output, which may be redirected and handed on, gets what the public part of the run folder holds. The bar with
-its time left goes to standard error, and only if that is a terminal: how long a round takes tells of who was drawn."""
+Standard output, which may be redirected and passed on, shows what the public part of the run folder holds. The progress
+bar with the time left goes to standard error, and only if that is a terminal: how long a round takes tells who was
+drawn."""
 
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ from sordino.runs.job import Job
 
 
 class RunProgress:
+    """The output of one run, or of several runs in turn."""
+
     def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
         self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True)
         self.owner = console or Console(quiet=quiet, stderr=True, highlight=False, soft_wrap=True)
@@ -29,15 +32,17 @@ class RunProgress:
         self._plain_rounds = 0
 
     def say(self, text: str) -> None:
+        """Print a line to standard output."""
         self.console.print(text, markup=False)
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
+        """Show a status line while the job is prepared."""
         with self.owner.status("Preparing data, model and noise ..."):
             yield
 
     def start(self, job: Job) -> None:
-        """The plan in a few lines, before the first round."""
+        """Print the plan in a few lines, before the first round."""
         plan, spec = job.plan, job.spec
         how = spec.method if spec.algorithm == "fedavg" else f"{spec.method} with {spec.algorithm}"
         dataset = spec.dataset if job.public_data else spec.data_name or "your own data"
@@ -68,10 +73,12 @@ class RunProgress:
             self.say(f"Of this budget, {' and '.join(what)} alone would take epsilon = {up(alone)}")
 
     def began(self, folder: Path) -> None:
+        """Print the run folder and how to resume the run."""
         self.say(f"Run folder: {folder} (after an interruption: sordino resume {folder})")
 
     @contextmanager
     def rounds(self, job: Job) -> Iterator[None]:
+        """Show the progress bar while the rounds run."""
         if not self.owner.is_terminal:  # a log file gets ten lines, not a bar
             yield
             return
@@ -89,6 +96,7 @@ class RunProgress:
         self._bar = None
 
     def after_round(self, job: Job, record: RoundRecord) -> None:
+        """Show the public record of a round: in the bar or, without one, as a line every tenth of the rounds."""
         spent = record.epsilon[job.viewer]
         parts = []
         if record.accuracy is not None:

@@ -1,4 +1,4 @@
-"""`sordino ledger`, what concerns the registry as a whole: backups, keys, other registries, erasure."""
+"""`sordino ledger`: the commands for the registry as a whole: backups, keys, other registries, erasure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ledger_option = click.option(
 
 
 def chosen(file: Path | None) -> Path:
-    """The ledger that a command is about."""
+    """Return the ledger that a command uses: the given file, or the registry of this user."""
     return home.registry() if file is None else file
 
 
@@ -28,7 +28,7 @@ def chosen(file: Path | None) -> Path:
 @click.argument("target", metavar="FILE", type=PATH)
 @ledger_option
 def backup(target: Path, file: Path | None) -> None:
-    """Copy ledger and units into FILE, one archive; the key is not in it."""
+    """Copy the ledger and its units into FILE, one archive; the key is not included."""
     book = Ledger(chosen(file), "write")
     try:
         transfer.backup(book, target)
@@ -42,7 +42,7 @@ def backup(target: Path, file: Path | None) -> None:
 @click.command(context_settings=HELP)
 @click.argument("source", metavar="FILE", type=PATH)
 def restore(source: Path) -> None:
-    """Put a backup in place, on another machine or after a loss; a registry that is there stays as it is."""
+    """Restore a backup, on another machine or after a loss; an existing registry is never overwritten."""
     target = transfer.restore(source)
     click.echo(f"{target} is as it was in {source}.")
     if home.read_key() is None:
@@ -53,7 +53,7 @@ def restore(source: Path) -> None:
 @click.argument("source", metavar="FILE", type=PATH)
 @ledger_option
 def merge(source: Path, file: Path | None) -> None:
-    """Take over what another registry (its ledger, its folder or a backup) has charged; jobs of both count once."""
+    """Import the charges of another registry (its ledger, its folder or a backup); jobs in both count once."""
     number, notes = transfer.merge(chosen(file), source)
     click.echo(f"{chosen(file)}: {number} charges are new.")
     for note in notes:
@@ -65,7 +65,7 @@ def merge(source: Path, file: Path | None) -> None:
 @click.option("--data-name", default=None, metavar="NAME", help="The name of the data in it, where all are the same.")
 @ledger_option
 def import_(source: Path, data_name: str | None, file: Path | None) -> None:
-    """Take over the charges of a ledger.sqlite of an earlier version, once."""
+    """Import the charges of a ledger.sqlite of an earlier version, each once."""
     if data_name is not None:
         name(data_name)
     number, notes = transfer.import_old(chosen(file), source, data_name)
@@ -79,7 +79,7 @@ def import_(source: Path, data_name: str | None, file: Path | None) -> None:
 @click.argument("other", metavar="OTHER")
 @ledger_option
 def distinct(one: str, other: str, file: Path | None) -> None:
-    """Declare that data of two names are different people, whose rows merely coincide: they no longer add up."""
+    """Declare that data of two names are of different people whose rows merely coincide: they no longer add up."""
     book = Ledger(chosen(file), "write")
     try:
         known = book.data()
@@ -108,7 +108,7 @@ def forget(
     client_column: str | None,
     file: Path | None,
 ) -> None:
-    """Erase a person's hashes everywhere; what was charged stays charged, and the ledger notes it without the id."""
+    """Erase a person's hashes everywhere; charges remain, and the ledger notes the erasure without the id."""
     if sum(given is not None for given in (user, client, rows)) != 1:
         raise SpecError("give one of --user, --client and --rows.")
     columns = (label_column, split_column, user_column, client_column)
@@ -155,7 +155,7 @@ def export(target: Path) -> None:
 @key.command("import", context_settings=HELP)
 @click.argument("source", metavar="FILE", type=PATH)
 def import_key(source: Path) -> None:
-    """Put the key from FILE in place; another key that is there stays as it is."""
+    """Install the key from FILE; another key that exists already is never overwritten."""
     found = home.read_key(source)
     if found is None:
         raise RunError(f"there is no key {source}.")
@@ -173,7 +173,7 @@ def new() -> None:
 
 
 def name(text: str) -> str:
-    """A name that an owner may give data."""
+    """Return the text if it is a valid name for data; raise SpecError otherwise."""
     if not spec.NAME.match(text):
         raise SpecError(
             f"a data name must be 1 to 64 letters, digits, '.', '_' or '-' and start with a letter or digit, "

@@ -1,4 +1,4 @@
-"""`sordino reproduce`: a figure or table of a paper, as printed and sound, with the honest epsilon beside each."""
+"""`sordino reproduce`: rerun a figure or table of a paper, as printed and made sound, with the accounted epsilon."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RESULTS = Path("docs/results")
 def reproduce(
     name: str | None, scale: float, own: tuple[str, ...], jobs: int, minutes: float, out: str, pages: str | None
 ) -> None:
-    """Reproduce a figure or table: without a name, or with a paper's alone, list them."""
+    """Reproduce a figure or table of a paper; without a name, or with only a paper's name, list what there is."""
     if name is None or name.strip("/") in running.PAPERS:
         _list("" if name is None else f"{name.strip('/')}/", bool(own or pages or scale != 1))
         return
@@ -69,7 +69,7 @@ def reproduce(
     beside = running.place(Path(out), experiment)
     where = Path(pages) if pages is not None else RESULTS if scale == 1 and not own else beside
     page.require(where, experiment)
-    running.outcomes(beside, trials)  # what is damaged is said before anything changes
+    running.outcomes(beside, trials)  # reports damaged runs before anything changes
     failures: dict[str, str] = {}
     stopped = False
     if trials:
@@ -95,7 +95,7 @@ def reproduce(
 
 
 def _list(start: str, asked: bool) -> None:
-    """What there is, of one paper or of all; nobody who asks for a run gets a list in its place."""
+    """Print the experiments of one paper or of all; raise SpecError if options show that a run was asked for."""
     names = [n for n in running.EXPERIMENTS if n.startswith(start)]
     if asked:
         raise SpecError(f"name the one to reproduce: {', '.join(names)}.")
@@ -106,7 +106,7 @@ def _list(start: str, asked: bool) -> None:
 def _execute(
     folder: RunFolder, trials: running.Trials, jobs: int, minutes: float, board: Board
 ) -> tuple[dict[str, str], bool]:
-    """Why runs failed, by name, and whether the rest was left for another time."""
+    """Run the trials; return the reasons of failed runs by name, and whether the rest was postponed."""
     try:
         with board.watching([c for _, c in trials], jobs):
             return running.execute(folder, trials, jobs, board.hear, minutes), False
@@ -137,7 +137,10 @@ def _overrides(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _write(where: Path, beside: Path, experiment: Experiment, results: Sequence[Outcome], how: page.Provenance) -> str:
-    """Where the page is; beside the runs, where something better would be lost."""
+    """Write the page, figure and data; return where the page is.
+
+    They go beside the runs if the page at `where` has better results that would be lost.
+    """
     more = "" if where.resolve() == beside.resolve() else page.kept(where, experiment, len(results), how)
     told = f"Kept {page.files(where, experiment)[0]}, which has {more}. " if more else ""
     where = beside if more else where

@@ -1,4 +1,4 @@
-"""`sordino run` and `sordino resume`."""
+"""`sordino run` and `sordino resume`: train, or continue an interrupted run."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from sordino.runs.values import parse
 
 
 def all_flags() -> dict[str, tuple[Any, str]]:
-    """Every flag: the fields of a Spec, then of all methods and algorithms."""
+    """Return the type and help text of every flag: the fields of a Spec, then those of all methods and algorithms."""
     hints = typing.get_type_hints(spec.Spec)
     found = {f.name: (hints[f.name], f.metadata["help"]) for f in spec.fields()}
-    texts: dict[str, dict[str, list[str]]] = {}  # by key and by meaning: who has it so
+    texts: dict[str, dict[str, list[str]]] = {}  # key -> meaning -> plug-ins that use the key in this meaning
     for kind in spec.PLUGINS:
         names = plugin.loadable(kind)
         for name in [n for n in names if plugin.ours(kind, n)] + [n for n in names if not plugin.ours(kind, n)]:
@@ -39,13 +39,13 @@ def all_flags() -> dict[str, tuple[Any, str]]:
                 texts.setdefault(f.name, {}).setdefault(text.get(f.name, ""), []).append(name)
     said = {
         k: sorted(meanings.items(), key=lambda m: -len(m[1])) for k, meanings in texts.items()
-    }  # the usual one first
+    }  # the most frequent meaning first
     told = {k: "; ".join(f"{t} ({', '.join(who)})" for t, who in meanings) for k, meanings in said.items()}
     return {k: (hint, told.get(k, help)) for k, (hint, help) in found.items()}
 
 
 def _hints(values: dict[str, Any]) -> dict[str, Any]:
-    """The type of every key: the chosen method's and algorithm's own before those of others."""
+    """Return the type of every key; the chosen method and algorithm come before others with the same key."""
     out = {name: hint for name, (hint, _) in all_flags().items()}
     method = str(values.get("method", spec.Spec.method))
     algorithm = str(values.get("algorithm", plugin.load("methods", method).algorithm))
@@ -56,7 +56,7 @@ def _hints(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_flags(flags: dict[str, tuple[Any, str]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """These keys as options of a command."""
+    """Return a decorator that adds these keys as options to a command."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, (hint, text) in reversed(flags.items()):
@@ -75,7 +75,7 @@ def with_flags(flags: dict[str, tuple[Any, str]]) -> Callable[[Callable[..., Any
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a progress bar.")
 @with_flags(all_flags())
 def run(file: Path | None, as_json: bool, **flags: Any) -> None:
-    """Train privately: on the embedded dataset, or as FILE (TOML) says. Flags win over the file."""
+    """Train privately, on the embedded dataset or as described in FILE (TOML). Flags override the file."""
     values: dict[str, Any] = spec.read(file) if file is not None else {}
     given = {name: value for name, value in flags.items() if value is not None}
     hints = _hints(values | given)
@@ -88,7 +88,7 @@ def run(file: Path | None, as_json: bool, **flags: Any) -> None:
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a progress bar.")
 def resume(folder: Path, as_json: bool) -> None:
-    """Go on with an interrupted run, given its folder."""
+    """Continue an interrupted run, given its folder."""
     _go(lambda: resume_spec(folder), folder, as_json)
 
 
@@ -148,12 +148,18 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
 
 
 def accounted(sentence: str, reason: str | None, claimed: bool) -> str:
-    """Why there is no guarantee has been said where a claim was said not to hold: not once more."""
+    """Return the sentence of a guarantee, without its reason if that was already given with a claim.
+
+    Args:
+        sentence: the sentence.
+        reason: why there is no guarantee, if there is none.
+        claimed: whether a claim was printed before, with the reason why it does not hold.
+    """
     known = f": {reason}."
     return sentence.removesuffix(known) + ", as was said." if claimed and sentence.endswith(known) else sentence
 
 
 def _where(result: Result) -> str:
-    """On whose records, unless they are public."""
+    """Return the records that the figures are computed on, in parentheses; "" if they are public."""
     where = result.history[-1].evaluated_on if result.history else None
     return f" ({where})" if where and not where.startswith("public") else ""

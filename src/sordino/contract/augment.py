@@ -1,8 +1,9 @@
-"""Random views of pictures: mirrored, and shifted by up to four pixels.
+"""Random augmentation of images: horizontal flips and shifts by up to four pixels.
 
-Several views of one record, their mean gradient clipped as one, cost no more privacy than the record: augmentation
-multiplicity, De et al. (2022), arXiv:2204.13650, section 3.3. A shift is a crop at a random place of the picture
-padded by its own reflection, as there. What is drawn for a client's records depends on its own stream alone.
+Averaging the gradients of several views of one record and clipping the mean once costs no more privacy than the record
+itself: this is augmentation multiplicity, De et al. (2022), arXiv:2204.13650, section 3.3. As in that paper, a shift is
+a crop at a random position of the image after reflection padding. The random numbers for a client's records depend only
+on that client's stream.
 """
 
 from __future__ import annotations
@@ -17,11 +18,22 @@ from sordino.core.local_training import AUGMENTATIONS
 from sordino.core.rng import Ints, RowStream
 from sordino.core.types import Batch
 
-SHIFT = 4  # pixels, at most, in each direction
+SHIFT = 4  # largest shift in pixels, in each direction
 
 
 def augment(batch: Batch, kind: str, views: int, rng: RowStream) -> tuple[Batch, list[int] | None]:
-    """Each record `views` times, changed anew each time; and the lengths of the runs of views, None if single."""
+    """Return a batch with `views` random views of each record.
+
+    Args:
+        batch: Records of all clients; images [channels, height, width] of floats unless `kind` is "none".
+        kind: One of `AUGMENTATIONS`.
+        views: Number of views per record.
+        rng: One stream per client.
+
+    Returns:
+        The augmented batch, and the number of consecutive views that belong to each record (None if there is only one
+        view per record).
+    """
     check.one_of(AUGMENTATIONS, kind=kind)
     check.count(views=views)
     if kind == "none" and views == 1:
@@ -44,16 +56,16 @@ def augment(batch: Batch, kind: str, views: int, rng: RowStream) -> tuple[Batch,
 
 
 def _draw(sizes: tuple[int, ...], rng: RowStream) -> tuple[Ints, Ints, Ints]:
-    """For every view, client after client: mirrored or not (1 or 0), pixels down, pixels to the right."""
-    uniform = rng.uniform(max(sizes, default=0))  # [clients, most views]; a row begins the same however long it is
+    """Draw for every view, client by client: flip (1 or 0), shift downwards, shift to the right (in pixels)."""
+    uniform = rng.uniform(max(sizes, default=0))  # [clients, max views]; a row's prefix does not depend on its length
     mine = np.arange(uniform.shape[1]) < np.asarray(sizes, dtype=np.int64)[:, None]
     wide = 2 * SHIFT + 1
-    cell = (uniform[mine] * (2 * wide * wide)).astype(np.int64)  # one of all equally likely changes
+    cell = (uniform[mine] * (2 * wide * wide)).astype(np.int64)  # uniform over all combinations of flip and shift
     return cell // (wide * wide), cell // wide % wide - SHIFT, cell % wide - SHIFT
 
 
 def _view(x: Tensor, which: Tensor, flips: Tensor, down: Tensor, right: Tensor) -> Tensor:
-    """Picture which[i] moved down[i] and right[i], mirrored where flips[i] is 1: one gather [views, c, h, w]."""
+    """Return image which[i] shifted by down[i] and right[i], flipped if flips[i] is 1: one gather [views, c, h, w]."""
     channels, height, width = x.shape[1:]
     rows = _reflect(torch.arange(height, device=x.device) - down[:, None], height)  # [views, h]
     columns = torch.arange(width, device=x.device).expand(len(which), -1)
@@ -64,7 +76,7 @@ def _view(x: Tensor, which: Tensor, flips: Tensor, down: Tensor, right: Tensor) 
 
 
 def _reflect(place: Tensor, size: int) -> Tensor:
-    """Places outside of 0 .. size - 1 thrown back at the border, which is not repeated."""
+    """Reflect positions outside 0 .. size - 1 at the border, without repeating the border pixel."""
     period = max(1, 2 * (size - 1))
     place = place.remainder(period)
     return torch.minimum(place, period - place) if size > 1 else torch.zeros_like(place)

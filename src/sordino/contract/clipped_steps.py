@@ -1,7 +1,8 @@
-"""Noisy local steps: records' (or users') gradients are clipped, summed and let out with noise, at every local step.
+"""Noisy local steps: gradients of records (or users) are clipped, summed and released with noise at every local step.
 
-What DP-SGD and all methods made of it share: how batches are drawn and what that means for the price (`releases`), the
-steps themselves (`steps`), and the clients' losses where the algorithm asks for them."""
+This module holds what DP-SGD and the methods derived from it share: how batches are drawn and what that means for the
+privacy cost (`releases`), the local steps themselves (`steps`), and the clients' losses for algorithms that need them.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +24,13 @@ from sordino.core.types import Batch, Rows, State
 from sordino.privacy.clip import Bounded
 from sordino.privacy.release import GRADIENTS, Draw, Mechanism, Release
 
-SAMPLINGS = ("poisson", "fixed")  # how a batch is drawn
+SAMPLINGS = ("poisson", "fixed")  # ways to draw a batch
 Groups = Sequence[int] | None
-Clipped = Callable[[Tensor, Batch, list[int], Groups], Bounded]  # weights, batch, seeds, runs of views -> clipped sums
-LetOut = Callable[[Bounded], Rows]  # clipped sums -> noisy ones
+Clipped = Callable[[Tensor, Batch, list[int], Groups], Bounded]  # weights, batch, seeds, views per unit -> clipped sums
+LetOut = Callable[[Bounded], Rows]  # clipped sums -> noisy sums
 
 
-# --- what is released
+# --- releases
 
 
 def releases(
@@ -41,8 +42,19 @@ def releases(
     total: Mechanism | None = None,
     terms: int | None = GRADIENTS,
 ) -> tuple[Release, ...]:
-    """Declare the noisy sums of one participation: one for each local step and, where the algorithm asks for it, one of
-    the losses (with the noise of a gradient unless another is given)."""
+    """Declare the noisy sums of one participation.
+
+    There is one noisy gradient sum per local step and, if the algorithm needs losses, one noisy sum of losses.
+
+    Args:
+        plan: The public plan of the run.
+        mechanism: Mechanism applied to every gradient sum.
+        bound: Clip bound of one unit's gradient.
+        sampling: How batches are drawn, one of `SAMPLINGS`.
+        losses: Mechanism for the losses; `mechanism` if None.
+        total: Mechanism whose single use covers all uses of the whole run, if there is one.
+        terms: `Release.terms` of the gradient sums.
+    """
     unit, times = plan.unit or "record", plan.local.count(plan.sizes[0])
     gradient = Release(
         "gradient",
@@ -58,14 +70,14 @@ def releases(
     if "losses" not in plan.algorithm.needs:
         return (gradient,)
     most = plan.sizes[-1]
-    cap = plan.algorithm.loss_clip  # losses lie in [0, cap]: adding and replacing a record both move the sum by the cap
+    cap = plan.algorithm.loss_clip  # losses lie in [0, cap]: adding or replacing a record moves the sum by at most cap
     return gradient, Release(
         "losses", losses or mechanism, unit, cap, swing=1, total=total, terms=most, key="train/loss noise"
     )
 
 
 def draw(plan: Plan, sampling: str) -> Draw:
-    """Return the draw of records inside a client that is priced: the dearest one of all clients."""
+    """Return the draw of records within a client that is used for accounting: the most expensive over all clients."""
     local, sizes = plan.local, plan.sizes
     if local.steps is None and local.batch_rate is None and len(sizes) > 1:
         raise SpecError(
@@ -76,17 +88,17 @@ def draw(plan: Plan, sampling: str) -> Draw:
         return Draw(rate=max(local.rate(n) for n in sizes))
     if all(taken(plan, n) >= n for n in sizes):
         return Draw()
-    # the client that draws the largest share of its records pays most
+    # the client that draws the largest fraction of its records has the highest cost
     dear = max(sizes, key=lambda n: taken(plan, n) / n)
     return Draw(size=taken(plan, dear), population=dear)
 
 
 def taken(plan: Plan, size: int) -> int:
-    """Return the records in a fixed-size batch of a client: a whole number, at least one."""
+    """Return the size of a fixed-size batch of a client with `size` records: an integer, at least one."""
     return min(size, max(1, int(plan.local.rate(size) * size)))
 
 
-# --- what happens inside a client
+# --- local training
 
 
 def steps(
@@ -98,9 +110,20 @@ def steps(
     algorithm: Algorithm | None = None,
     losses: LetOut | None = None,
 ) -> tuple[Rows, Rows]:
-    """Train every client along noisy gradients; what the algorithm sends for each, and the rows that it keeps there.
+    """Train every client along noisy gradients.
 
-    `let_out` adds the noise to clipped sums, `losses` to the sums of losses (by its own outlet unless given)."""
+    Args:
+        state: Public state at the start of the round.
+        site: The clients.
+        clipped: Computes the clipped gradient sums of a batch.
+        let_out: Adds noise to clipped gradient sums.
+        sampling: How batches are drawn, one of `SAMPLINGS`.
+        algorithm: Replaces the plan's algorithm if given.
+        losses: Adds noise to the sums of losses; the outlet "losses" if None.
+
+    Returns:
+        What the algorithm sends for each client, and the rows that it keeps at each client.
+    """
     plan, data, rng = site.plan, site.data, site.rng
     local, dtype = plan.now(state), state.params.dtype
     sizes = units(data, plan)
@@ -119,7 +142,7 @@ def steps(
 
 
 def clipped_sums(weights: Tensor, site: Site, clipped: Clipped, sampling: str = "poisson") -> Bounded:
-    """Return the clipped sums of a first local step."""
+    """Return the clipped gradient sums of the first local step."""
     return _sums(weights, batch_of(site.data, site.plan, sampling, site.rng.at("batch", 0)), 0, site, clipped)
 
 
@@ -127,13 +150,13 @@ def _sums(weights: Tensor, batch: Batch, number: int, site: Site, clipped: Clipp
     local, rng = site.plan.local, site.rng
     seeds = rng.at("model", number).integers()
     seen, groups = augment(batch, local.augment, local.views, rng.at("augment", number))
-    if batch.groups is not None:  # views of a user's records are its records
+    if batch.groups is not None:  # all views of a user's records belong to that user
         groups = [local.views * n for client in batch.groups for n in client]
     return clipped(weights, seen, seeds, groups)
 
 
 def weights(site: Site, like: Rows) -> Tensor:
-    """Return how much each client counts in a sum [clients]: its records (or users), which are public."""
+    """Return the weight of each client in a sum [clients]: its number of records (or users), which is public."""
     return torch.tensor(units(site.data, site.plan), device=like.device, dtype=like.dtype) / site.plan.mean_client
 
 
@@ -153,7 +176,11 @@ def batch_of(data: Batch, plan: Plan, sampling: str, rng: RowStream) -> Batch:
 
 
 def noisy_losses(state: State, site: Site, let_out: LetOut, cap: float | None = None) -> Tensor:
-    """Return each client's mean loss [clients, 1], every record's (or user's) held below a cap, with noise."""
+    """Return each client's noisy mean loss [clients, 1].
+
+    The loss of every record (or user) is clamped to [0, cap] before averaging; `cap` defaults to the algorithm's
+    `loss_clip`.
+    """
     plan, data = site.plan, site.data
     cap = plan.algorithm.loss_clip if cap is None else cap
     losses = torch.nan_to_num(training.record_losses(state, data, site.model), nan=cap).clamp(0, cap)
@@ -169,7 +196,10 @@ def noisy_losses(state: State, site: Site, let_out: LetOut, cap: float | None = 
 
 
 def _users(data: Batch, chosen: Tensor, counts: tuple[int, ...]) -> Batch:
-    """All records of the users at these places (users of all clients laid end to end), counts[k] of them client k's."""
+    """Return all records of the chosen users.
+
+    `chosen` indexes the users of all clients in client order; counts[k] of the chosen users belong to client k.
+    """
     lengths = torch.tensor([n for client in data.groups or () for n in client], device=chosen.device)
     starts, many = (lengths.cumsum(0) - lengths)[chosen], lengths[chosen]
     first = many.cumsum(0) - many

@@ -1,8 +1,9 @@
-"""Exact noise: in secure mode Gaussian noise is drawn on a lattice, without floating point between bits and law.
+"""Exact noise: in secure mode, Gaussian noise is sampled on a lattice from random bits, without floating point.
 
-The mechanism of a release is swapped here, in one place, before it is priced and before it acts; methods know nothing
-of it. docs/exact-noise.md has the proof. What it needs beside the mechanism is a bound, known in advance, on what
-floating point does to the sum that gets the noise: `Release.terms` says how a value is added up.
+The mechanism of a release is replaced in this one place, before the release is accounted and before it is applied;
+methods need not know about it. The proof is in docs/exact-noise.md. Besides the mechanism, the proof needs a bound,
+known in advance, on the floating-point error of the sum to which the noise is added: `Release.terms` says how a value
+is summed.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from sordino.privacy.release import GRADIENTS, Release
 
-NEVER = 2.0**-140  # probability of a batch that is larger than was counted on: it ends the run
+NEVER = 2.0**-140  # probability that a batch exceeds the assumed maximum, which aborts the run
 SHARED = "clients share the noise of a sum, and send it in floating point numbers"
 SEVERAL = "the price counts on the noise of several clients in one sum"
 
 
 def swapped(release: Release, plan: Plan, split: int) -> Release:
-    """Return the release with exact noise where the plan asks for it and the noise is Gaussian.
+    """Return the release with exact noise if the plan asks for it and the noise is Gaussian.
 
-    Where clients share it, rows must be `additive`: they are sent as whole numbers, whose sum is exact."""
+    If clients share the noise (`split` > 1), the release must be `additive`: rows are then sent as integers, whose sum
+    is exact.
+    """
     whole = release.additive and release.where == "client" and plan.everyone and not plan.multipliers
     if plan.exact is None or type(release.mechanism) is not Gaussian or (split > 1 and not whole):
         return release
@@ -42,9 +45,13 @@ def swapped(release: Release, plan: Plan, split: int) -> Release:
 
 
 def doubt(releases: tuple[Release, ...], plan: Plan, several: bool = False) -> str | None:
-    """Return why floating point is not covered by the proof of these releases; None where it is.
+    """Return why the proof of these releases does not cover floating point, or None if it does.
 
-    `several` says that the price counts on the noise of several clients in one sum."""
+    Args:
+        releases: The releases as they are applied.
+        plan: The public plan of the run.
+        several: Whether the privacy cost relies on the noise of several clients in one sum.
+    """
     if plan.exact is None:
         return "the noise is drawn as floating point numbers"
     for release in releases:
@@ -62,7 +69,7 @@ def doubt(releases: tuple[Release, ...], plan: Plan, several: bool = False) -> s
 
 
 def largest_batch(plan: Plan, drawn: bool) -> int:
-    """Return the largest batch of any client, but for one in 2^140 where batches are drawn at random."""
+    """Return the largest batch size of any client, exceeded with probability at most 2^-140 if batches are `drawn`."""
     sizes, rate = plan.sizes, plan.local.rate
     if not drawn:
         return max(sizes)

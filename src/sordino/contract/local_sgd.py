@@ -1,6 +1,6 @@
-"""A client's round: batches, gradients, the algorithm's steps and message; for whole cohorts.
+"""Local training of a cohort in one round: batches, gradients, the algorithm's steps and its message.
 
-The method says where gradients come from (exact, or clipped and noisy), the algorithm what is made of them.
+The method decides where gradients come from (exact, or clipped and noisy); the algorithm decides how they are used.
 """
 
 from __future__ import annotations
@@ -23,14 +23,22 @@ from sordino.core.rng import Ints, RowStream, flat
 from sordino.core.types import Batch, Model, Rows, State
 
 NONE = np.empty(0, dtype=np.int64)
-After = Callable[[int, Tensor, Rows, Optimizer], None]  # number of the step, weights after it, direction, optimiser
-RECORDS = 2000  # whose losses are computed at once
+After = Callable[[int, Tensor, Rows, Optimizer], None]  # step number, weights after the step, direction, optimiser
+RECORDS = 2000  # number of records whose losses are computed at once
 
 
 def sgd(state: State, site: Site, gradient: Gradient | None = None, after: After | None = None) -> tuple[Rows, Rows]:
-    """Train without privacy of its own: shuffled mini-batches, exact gradients.
+    """Train every client with shuffled mini-batches and exact gradients, without clipping or noise.
 
-    Returns what the algorithm would send for each client, and the rows that it keeps there."""
+    Args:
+        state: Public state at the start of the round.
+        site: The clients.
+        gradient: Replaces the exact gradients if given.
+        after: Called after every local step.
+
+    Returns:
+        What the algorithm would send for each client, and the rows that it keeps at each client.
+    """
     plan, data, rng = site.plan, site.data, site.rng
     local = plan.now(state)
     counts = plan.stragglers.steps([local.count(n) if n else 0 for n in data.sizes], rng.at("slow"))
@@ -49,9 +57,21 @@ def run(
     after: After | None = None,
     algorithm: Algorithm | None = None,
 ) -> tuple[Rows, Rows]:
-    """Train every client along `gradient`; what each would send and what it keeps, [clients, ...].
+    """Train every client along `gradient`.
 
-    `after` is told of every step; `algorithm` stands in for that of the plan."""
+    Args:
+        state: Public state at the start of the round.
+        site: The clients.
+        counts: Number of local steps of each client.
+        steps: Batches, one per local step.
+        gradient: Computes the gradient [clients, dim] of a batch.
+        losses: Each client's loss [clients, 1], for algorithms that need it.
+        after: Called after every local step.
+        algorithm: Replaces the plan's algorithm if given.
+
+    Returns:
+        What each client would send and what it keeps, [clients, ...] each.
+    """
     plan, data, own, rng = site.plan, site.data, site.mine, site.rng
     algorithm, local = algorithm or plan.algorithm, plan.now(state)
     step = Optimizer(local)
@@ -63,7 +83,7 @@ def run(
             direction = direction + local.weight_decay * weights
         direction = algorithm.correct(direction, weights, own, state, number, local)
         moved = step(direction)
-        if number >= min(counts, default=0):  # a client that has done all its steps waits for the others
+        if number >= min(counts, default=0):  # clients that have done all their steps stand still
             active = torch.tensor([number < c for c in counts], dtype=torch.bool, device=moved.device)[:, None]
             moved = torch.where(active, moved, 0.0)
         weights = weights - moved
@@ -78,9 +98,9 @@ def run(
 
 
 def one_step(state: State, gradient: Rows, plan: Plan) -> Rows:
-    """Return what a client would send that takes one local step along this gradient, which is public.
+    """Return the message of a client that takes one local step along `gradient`, which is public.
 
-    Where every client takes one plain step, this is the mean of what they would send, for the mean of their gradients.
+    If every client takes one plain step, the message for the mean of their gradients is the mean of their messages.
     """
     algorithm, local, own = plan.algorithm, plan.now(state), plan.algorithm.keeps(state, len(gradient))
     start = algorithm.start(state, own)
@@ -90,7 +110,7 @@ def one_step(state: State, gradient: Rows, plan: Plan) -> Rows:
 
 
 def exact(model: Model, local: Local, rng: RowStream) -> Gradient:
-    """Mean gradients over a batch, neither clipped nor noisy."""
+    """Return a function that computes mean gradients of batches, without clipping or noise."""
 
     def gradient(weights: Tensor, batch: Batch, number: int) -> Rows:
         seeds = rng.at("model", number).integers()
@@ -102,7 +122,7 @@ def exact(model: Model, local: Local, rng: RowStream) -> Gradient:
 
 
 def batches(data: Batch, local: Local, counts: Sequence[int], rng: RowStream) -> Iterator[Batch]:
-    """Shuffled passes over each client's records, in batches of its batch size."""
+    """Yield batches from shuffled passes over each client's records."""
     if all(local.rate(n) >= 1 for n in data.sizes):
         for _ in range(max(counts, default=0)):
             yield data
@@ -121,7 +141,7 @@ def batches(data: Batch, local: Local, counts: Sequence[int], rng: RowStream) ->
 
 
 def record_losses(state: State, data: Batch, model: Model) -> Tensor:
-    """The loss of the received model on every record [records]."""
+    """Return the loss of the received model on every record [records]."""
     module = copy.deepcopy(model.module).eval()
     weights = model.layout.views(state.params)
     with torch.no_grad():
@@ -133,12 +153,12 @@ def record_losses(state: State, data: Batch, model: Model) -> Tensor:
 
 
 def mean_losses(state: State, data: Batch, model: Model) -> Tensor:
-    """Each client's mean loss [clients, 1]."""
+    """Return each client's mean loss [clients, 1]."""
     losses = record_losses(state, data, model)
     return sums(losses, data.sizes) / losses.new_tensor(data.sizes)[:, None].clamp_min(1)
 
 
 def sums(values: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Each client's sum of its sizes[k] values [clients, 1]."""
+    """Return each client's sum [clients, 1]; sizes[k] consecutive values belong to client k."""
     parts = [part.sum() for part in values.split(list(sizes))] if len(sizes) else []
     return torch.stack(parts)[:, None] if parts else values.new_zeros(0, 1)

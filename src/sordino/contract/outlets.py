@@ -1,7 +1,7 @@
-"""The only way out of the clients: an outlet clips, applies the mechanism that was declared, counts and meters.
+"""Outlets, the only way for values to leave the clients: they clip, apply the declared mechanism, count and meter.
 
-`site.out["gradient"](x)` returns the noisy value. An outlet refuses more uses than were declared, a larger bound, less
-noise than declared and, where a `total` covers the run, whatever would exceed it for any client.
+`site.out["gradient"](x)` returns the noisy value. An outlet refuses more uses than declared, a larger bound or less
+noise than declared and, if a `total` covers the run, any use that would exceed the total for any client.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from sordino.core.rng import Ints, RowStream, Stream
 from sordino.privacy.clip import Bounded, clip_rows
 from sordino.privacy.release import Release, Unproven, Use
 
-ROUNDED = 2.0**-22  # of a multiplier: what rounding to 32 bits may take from it
-SLACK = 1e-9  # of a bound or a budget: what rounding may add to it
+ROUNDED = 2.0**-22  # relative loss of a noise multiplier by rounding to 32 bits, at most
+SLACK = 1e-9  # relative excess over a bound or a budget that rounding may cause
 NUMBERED = re.compile(r"(.*) (#|\d+)$")
 
 
 class Witness(Protocol):
-    """Sees what goes into an outlet and what comes out of it, and may know the latter beforehand (rehearsals)."""
+    """Observer of the inputs and outputs of outlets, which may also supply the outputs (used in rehearsals)."""
 
     def known(self, release: Release, ids: Ints) -> Tensor | None:
-        """Return what the outlet gives these clients, in place of what its mechanism would; None: let it act."""
+        """Return the output to give these clients instead of applying the mechanism; None to apply it."""
 
     def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor, multiplier: Tensor | None) -> None:
-        """Take note of one use."""
+        """Record one use of an outlet."""
 
 
 @dataclass(frozen=True)
 class Outlets(Mapping[str, "Outlet"]):
-    """The outlets of some clients in one phase of a round."""
+    """The outlets of a group of clients in one phase of a round."""
 
     releases: tuple[Release, ...]
-    rng: RowStream  # the clients' streams of the round
+    rng: RowStream  # streams of the clients in this round
     round: int = 0
-    split: int = 1  # clients that share the noise
-    own: Tensor | None = None  # [clients, 1]: the multipliers of clients with budgets of their own,
-    base: float = 1.0  # where this is that of the run
-    spent: Tensor | None = None  # [clients]: of the total, before this round
+    split: int = 1  # number of clients that share the noise
+    own: Tensor | None = None  # [clients, 1]: noise multipliers of clients with personal budgets
+    base: float = 1.0  # noise multiplier of the run
+    spent: Tensor | None = None  # [clients]: fraction of the total spent so far
     witness: Witness | None = None
-    at: Ints | None = None  # the places of these clients among those below
-    used: dict[str, Ints] = field(default_factory=dict)  # by outlet: uses of every client
-    drawn: dict[str, Ints] = field(default_factory=dict)  # by path of a stream: its next number at every client
-    outputs: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # by outlet: what it gave last, its version
-    uneven: set[str] = field(default_factory=set)  # outlets at which clients had multipliers of their own
-    apart: dict[str, Tensor] = field(default_factory=dict)  # by part of the data: of the total, in this round [clients]
+    at: Ints | None = None  # indices of these clients in the counters below; None: all clients
+    used: dict[str, Ints] = field(default_factory=dict)  # by outlet: number of uses by each client
+    drawn: dict[str, Ints] = field(default_factory=dict)  # by stream path: next number at each client
+    outputs: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # by outlet: last output and its version
+    uneven: set[str] = field(default_factory=set)  # outlets at which clients had their own multipliers
+    apart: dict[str, Tensor] = field(default_factory=dict)  # by part of the data: fraction spent this round
 
     def __getitem__(self, name: str) -> Outlet:
         for release in self.releases:
@@ -71,10 +71,11 @@ class Outlets(Mapping[str, "Outlet"]):
 
     @property
     def places(self) -> Ints:
+        """Return the indices of these clients in the shared counters."""
         return np.arange(len(self.rng.ids)) if self.at is None else self.at
 
     def only(self, at: Ints) -> Outlets:
-        """Return the outlets of the clients at these places; uses are counted together."""
+        """Return the outlets of the clients at these indices; uses are still counted together."""
         rng = RowStream(self.rng.stream, self.rng.ids[at])
         return replace(
             self,
@@ -84,7 +85,7 @@ class Outlets(Mapping[str, "Outlet"]):
         )
 
     def check(self, message: Message) -> None:
-        """Refuse a message before it leaves: an outlet that nobody used, or rows that exceed a server's bound."""
+        """Raise an error before a message leaves if an outlet was never used or rows exceed a server's bound."""
         for release in self.releases:
             if release.onto or isinstance(release.mechanism, Unproven):
                 continue
@@ -99,19 +100,23 @@ class Outlets(Mapping[str, "Outlet"]):
                 self._as_it_stands(release, message)
 
     def released(self, message: Message) -> frozenset[str]:
-        """Return the fields that are, as they stand, what an outlet gave: by one mechanism, the same for everyone.
+        """Return the fields that are unmodified outputs of an outlet whose mechanism was the same for all clients.
 
-        Whatever else a row holds may tell its client apart, even if it is public: a size, a place, a remark."""
+        Anything else in a row could identify its client, even if it is public: a size, an index, a remark.
+        """
         alike = [name for name in self.outputs if name not in self.uneven]
         return frozenset(k for k, value in message.fields.items() if any(self._gave(name, value) for name in alike))
 
     def _gave(self, name: str, value: Tensor) -> bool:
-        """Return whether a value is what an outlet gave last, and nobody has written into it since."""
+        """Return whether a value is the last output of an outlet and has not been written to since."""
         output, version = self.outputs.get(name, (None, 0))
         return value is output and _version(value) == version
 
     def _as_it_stands(self, release: Release, message: Message) -> None:
-        """Check that what is read as a sum is what the outlet gave: it may be whole numbers, in another unit."""
+        """Check that a field that is read only as a sum is the unmodified output of its outlet.
+
+        The output may consist of integers in another unit.
+        """
         if not self._gave(release.name, message.fields.get(release.name, torch.empty(0))) or message.weight is not None:
             raise RunError(
                 f"the release {release.name} is declared as additive: send what its outlet returned as the field "
@@ -119,7 +124,7 @@ class Outlets(Mapping[str, "Outlet"]):
             )
 
     def _within(self, release: Release, message: Message) -> None:
-        """Check that the noise a server will add covers the rows as they are sent."""
+        """Check that the rows, as they are sent, are covered by the noise that the server will add."""
         if release.name not in message.fields:
             raise RunError(f"the server adds noise to the field {release.name}, which the message lacks.")
         if message.weight is not None and len(message) and not float(message.weight.abs().max()) <= 1 + SLACK:
@@ -128,7 +133,7 @@ class Outlets(Mapping[str, "Outlet"]):
         if not release.rows or not len(value):
             return
         longest = float(value.double().flatten(1).norm(p=release.norm, dim=1).max())
-        if release.bound is None or not longest <= release.bound * (1 + 1e-6):  # also where it is no number
+        if release.bound is None or not longest <= release.bound * (1 + 1e-6):  # also if it is NaN
             raise RunError(
                 f"rows of {release.name} have norm {longest:.4g}, and the server's noise is for {release.bound:.4g}: "
                 f'send what site.out["{release.name}"] returns.'
@@ -137,13 +142,19 @@ class Outlets(Mapping[str, "Outlet"]):
 
 @dataclass(frozen=True)
 class Outlet:
+    """The outlet of one release for a group of clients."""
+
     release: Release
     outlets: Outlets
 
     def __call__(self, x: Tensor | Bounded, multiplier: Tensor | None = None) -> Tensor:
-        """Return the value [clients, ...] with the declared noise; a tensor is clipped row by row first.
+        """Return the value [clients, ...] with the declared noise.
 
-        `multiplier` [clients, 1] is each client's own, never below the declared one; infinite: the row becomes zero."""
+        Args:
+            x: One row per client. A plain tensor is clipped row by row first.
+            multiplier: Each client's own noise multiplier [clients, 1], never below the declared one. If it is
+                infinite, the row becomes zero.
+        """
         release, all_of_them = self.release, self.outlets
         value = x.value if isinstance(x, Bounded) else x
         if value.ndim > 2 and not isinstance(release.mechanism, Unproven):
@@ -210,7 +221,7 @@ class Outlet:
         return replace(x, bound=bound)
 
     def _count(self) -> int:
-        """Count a use of these clients and return its number, which no client's stream has had before."""
+        """Count a use by these clients and return its number, which is new in the stream of every client."""
         release, outlets, at = self.release, self.outlets, self.outlets.places
         used, drawn = _counts(outlets.used, release.name, at), _counts(outlets.drawn, path_of(release), at)
         if len(at) and int(used[at].max()) >= release.times:
@@ -221,7 +232,7 @@ class Outlet:
             )
         number = int(drawn[at].max()) if len(at) else 0
         used[at] += 1
-        drawn[at] = number + 1  # clients that were used less often skip to it
+        drawn[at] = number + 1  # clients with fewer uses skip numbers
         return number
 
     def _enough(self, multiplier: Tensor) -> None:
@@ -236,14 +247,14 @@ class Outlet:
         own, base = self.outlets.own, self.outlets.base
         paid = declared if own is None else (declared / base * own.double().cpu()).clamp_min(declared)
         share = multiplier.double().cpu().flatten(1).amin(dim=1, keepdim=True) / paid
-        if not float(share.min()) >= 1 - ROUNDED:  # also where it is no number
+        if not float(share.min()) >= 1 - ROUNDED:  # also if it is NaN
             raise RunError(
                 f"the release {self.release.name} declares a noise multiplier of {declared:.6g}; its outlet was asked "
                 f"for {float(share.min()):.6g} times a client's, which is less noise than was paid for."
             )
 
     def _meter(self, multiplier: Tensor | None) -> None:
-        """Add this use to what each client has spent of the total, in squares of noise levels."""
+        """Add this use to what each client has spent of the total, measured in squared noise levels."""
         release, outlets = self.release, self.outlets
         whole, declared = getattr(release.total, "noise_multiplier", None), release.multiplier
         if outlets.spent is None:
@@ -258,7 +269,7 @@ class Outlet:
         own = 1.0 if outlets.own is None else outlets.own.double().cpu() / outlets.base
         at = torch.from_numpy(outlets.places)
         used = ((whole * own / each) ** 2)[:, 0]
-        if release.part:  # a record lies in one part: the dearest one counts
+        if release.part:  # a record lies in one part only: the most expensive part counts
             spent = outlets.apart.setdefault(release.part, torch.zeros_like(outlets.spent))
             before = torch.stack([*outlets.apart.values()]).amax(dim=0)[at]
             spent[at] += used
@@ -272,7 +283,7 @@ class Outlet:
 
 
 def _counts(counts: dict[str, Ints], name: str, at: Ints) -> Ints:
-    """Return the counts of an outlet, long enough for the clients at these places."""
+    """Return the counters of an outlet, extended to cover the clients at these indices."""
     held, most = counts.get(name, np.zeros(0, dtype=np.int64)), int(at.max()) + 1 if len(at) else 0
     if len(held) < most or name not in counts:
         held = counts[name] = np.concatenate([held, np.zeros(max(0, most - len(held)), dtype=np.int64)])
@@ -280,26 +291,27 @@ def _counts(counts: dict[str, Ints], name: str, at: Ints) -> Ints:
 
 
 def _version(value: Tensor) -> int:
-    """Return how often a tensor was written into; torch counts it, but for tensors of inference mode."""
+    """Return how often a tensor was written to in place; inference tensors are not counted by torch."""
     return 0 if value.is_inference() else value._version
 
 
 def along(rng: RowStream, path: str, number: int) -> RowStream:
-    """Return the stream at a path such as "train/noise #"; # is the number of the use.
+    """Return the stream at a path such as "train/noise #", where # stands for the number of the use.
 
-    A path without # has one of its own for every use but the first: no noise is drawn twice."""
+    A path without # gets a separate stream for every use after the first, so that no noise is drawn twice.
+    """
     for step in path.split("/"):
         rng = rng.at(*_step(step, number))
     return rng if "#" in path or not number else rng.at("use", number)
 
 
 def path_of(release: Release) -> str:
-    """Return the path of a release's noise; no stream that a method may draw from has the usual one."""
+    """Return the path of a release's noise; the default path is not available to methods for other draws."""
     return release.key or f"outlet/{release.name}"
 
 
 def stream_along(rng: Stream, path: str, number: int = 0) -> Stream:
-    """Return the stream at a path, of one party."""
+    """Return the stream of a single party at a path."""
     for step in path.split("/"):
         rng = rng.at(*_step(step, number))
     return rng
@@ -323,9 +335,19 @@ def received(
 ) -> Message:
     """Return what the server may use: the sum of what arrived, with the noise that a trusted server adds.
 
-    Whole numbers on a lattice are added up as such and then become floats of the model's type. The bound of a server's
-    noise comes from the release and not from the rows, so that an empty cohort gets noise all the same. Rows that
-    arrive a round late were clipped to an older bound; those that exceed the present one are clipped again."""
+    Lattice integers are summed as integers, then converted to floats of the model's type. The bound of the server's
+    noise comes from the release, not from the rows, so that an empty cohort gets noise as well. Rows that arrive a
+    round late were clipped to an older bound; those that exceed the current bound are clipped again.
+
+    Args:
+        arrived: What the channel delivered.
+        releases: The releases of this phase.
+        round: Number of the round.
+        rng: Stream of the round, for the server's noise.
+        run: Stream of the run, for noise correlated over the rounds.
+        late: Whether the message may contain rows from the previous round.
+        dtype: Floating-point type of the model.
+    """
     arrived = _off_the_lattice(arrived, releases, dtype)
     at_server = [r for r in releases if r.where == "server"]
     if not at_server:

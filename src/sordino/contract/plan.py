@@ -1,4 +1,4 @@
-"""The public plan of a run, which clients, server and pricing may read. Nothing in it depends on private data."""
+"""The public plan of a run, readable by clients, server and accounting. Nothing in it depends on private data."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from sordino.privacy.samplers import FixedSizeSampler, Sampler
 
 @dataclass(frozen=True)
 class Public:
-    """Records that are public, held by the server, and the model to try on them."""
+    """Public records held by the server, and the model to evaluate on them."""
 
     model: Model
-    batch: Batch  # of one client, the server
+    batch: Batch  # with the server as its only client
 
 
-ROOM = 1e-9  # of delta: more than 2^-140 (1 + e^epsilon) a step, for all the steps that a run can have
+ROOM = 1e-9  # fraction of delta: exceeds 2^-140 (1 + e^epsilon) per step over all steps that a run can have
 
 
 @dataclass(frozen=True)
 class Exact:
-    """What noise without floating point needs to know of the sums that it covers."""
+    """Facts about the sums to which exact noise is added."""
 
-    gradients: float | None  # error of a float sum of clipped gradients, relative to the clip; None: no bound is known
-    batch: int  # records in a batch, at most
-    reason: str = ""  # why there is no bound, or what it is
+    gradients: float | None  # error of a float sum of clipped gradients over the clip bound; None: no known bound
+    batch: int  # maximum number of records in a batch
+    reason: str = ""  # why there is no bound, or what the bound is
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything public about a run. Nothing in here depends on private data."""
+    """Everything that is public about a run. Nothing in here depends on private data."""
 
     rounds: int
     population: int
@@ -51,54 +51,56 @@ class Plan:
     algorithm: Algorithm = field(default_factory=FedAvg)
     local: Local = field(default_factory=Local)
     noise_multiplier: float | None = None  # set by calibration
-    multipliers: tuple[float, ...] = ()  # each client's own, where clients have budgets that mean noise
+    multipliers: tuple[float, ...] = ()  # of each client, if personal budgets determine noise
     max_participations: int | None = None
-    sizes: tuple[int, ...] = (
-        1,
-    )  # how many records (or users) clients have: every number that occurs, ascending; public
-    mean_client: float = 1.0
-    mean_steps: float = 1.0  # local steps of a client, on average over the records
+    sizes: tuple[int, ...] = (1,)  # distinct numbers of records (or users) per client, ascending; public
+    mean_client: float = 1.0  # mean number of records (or users) per client
+    mean_steps: float = 1.0  # local steps of a client, averaged over records
     server_lr: float = 1.0
     stragglers: Stragglers = field(default_factory=Stragglers)
-    unit: str | None = None  # whose data are protected; None: as the method says
-    clients_per_user: int = 1  # in how many clients one user's records lie at most
-    epsilon: float = 1.0  # what the user asked for,
-    delta: float = 1e-5  # in total
+    unit: str | None = None  # protected unit; None: the method's default
+    clients_per_user: int = 1  # maximum number of clients that hold records of one user
+    epsilon: float = 1.0  # total budget requested by the user
+    delta: float = 1e-5  # total
     channel: Channel = field(default_factory=Direct)  # how messages travel
-    colluders: int = 0  # clients that the viewer is assumed to be in league with
-    dim: int = 1  # parameters of the model
-    layers: int = 1  # that they lie in
-    public: Public | None = None  # data that the server may use; clients get a plan without it,
-    server_data: bool = False  # which says whether there are any
-    exact: Exact | None = None  # in secure mode: what exact noise may count on
-    capped: bool = False  # whether clients' own budgets may keep them out of rounds
-    dice: Stream | None = None  # public randomness of the server in a merge; clients get none, and no noise is from it
+    colluders: int = 0  # number of clients assumed to collude with the viewer
+    dim: int = 1  # number of model parameters
+    layers: int = 1  # number of model layers
+    public: Public | None = None  # data held by the server; removed from the clients' plan
+    server_data: bool = False  # whether the server holds such data; also in the clients' plan
+    exact: Exact | None = None  # in secure mode: facts that exact noise relies on
+    capped: bool = False  # whether personal budgets may exclude clients from rounds
+    dice: Stream | None = None  # public randomness for the server's merges; not for clients, not for noise
 
     @property
     def z(self) -> float:
+        """Return the calibrated noise multiplier."""
         if self.noise_multiplier is None:
             raise ValueError("the plan has not been calibrated")
         return self.noise_multiplier
 
     def z_of(self, ids: Ints, like: Tensor) -> Tensor:
-        """These clients' own noise multipliers [clients, 1]."""
+        """Return the noise multipliers of these clients [clients, 1]."""
         own = [self.multipliers[int(i)] for i in ids]
         return torch.tensor(own, dtype=like.dtype, device=like.device)[:, None]
 
     @property
     def everyone(self) -> bool:
-        """Whether every client answers in every round, so that the noise of all of them is always there."""
+        """Return whether every client answers in every round, so that the noise of all clients is always present."""
         return self.share >= 1 and self._nobody_missing
 
     @property
     def _nobody_missing(self) -> bool:
-        """Whether every client that is drawn takes part and answers in time, whatever was drawn before."""
+        """Return whether every drawn client takes part and answers in time, whatever was drawn before."""
         there = self.participations >= self.rounds and not self.stragglers.joining[0]
         return there and self.stragglers.none and not self.capped
 
     @property
     def _sure(self) -> int:
-        """How many clients are sure to answer in a round in which a given one does: a Poisson draw makes none sure."""
+        """Return how many clients are certain to answer in a round in which a given client does.
+
+        Poisson sampling guarantees only that client itself.
+        """
         if self.everyone:
             return self.population
         if isinstance(self.sampler, FixedSizeSampler) and self._nobody_missing:
@@ -106,54 +108,57 @@ class Plan:
         return 1
 
     def spendable(self, delta: float) -> float:
-        """Return the part of delta that releases may use; exact noise leaves a little of it for batches too large."""
+        """Return the part of delta that releases may use; exact noise reserves a little for oversized batches."""
         drawn = self.exact is not None and self.exact.batch < self.sizes[-1]
         return delta * (1 - ROOM) if drawn else delta
 
     @property
     def split(self) -> int:
-        """How many clients add noise together where it adds up in a sum."""
+        """Return how many clients share the noise of a sum, if noise adds up in sums."""
         return self.channel.split(self.crowd)
 
     @property
     def crowd(self) -> Crowd:
-        """Among whom the channel hides a client's message."""
+        """Return the crowd among which the channel hides a client's message."""
         single = self.sizes == (1,) and self.clients_per_user == 1
         heaviest = self.sizes[-1] / self.mean_client
         return Crowd(self.population, self.everyone, self.colluders, heaviest, self._sure, single)
 
     @property
     def smallest_client(self) -> int:
+        """Return the smallest number of records (or users) of any client."""
         return self.sizes[0]
 
     @property
     def participations(self) -> int:
-        """Return the number of rounds that one client can take part in at most."""
+        """Return the maximum number of rounds in which one client can take part."""
         return min(self.rounds, self.max_participations or self.rounds)
 
     @property
     def share(self) -> float:
-        """Return the share of the clients that a round is expected to draw."""
+        """Return the expected fraction of clients drawn in a round."""
         return self.sampler.probability(self.population)
 
     @property
     def expected_cohort(self) -> float:
+        """Return the expected number of clients drawn in a round."""
         return self.share * self.population
 
     def expected_answers(self, round: int) -> float:
-        """Public divisor of a sum of messages: what is expected to arrive, by the law of the stragglers."""
+        """Return the public divisor of a sum of messages: the expected weight of the answers, given the stragglers."""
         return self.stragglers.answers(self.share, self.population, round)
 
     def server(self, heard: float, noisy: bool = True) -> Server:
-        """What the server's step may read; `heard` is the share of the clients whose messages are in the mean."""
+        """Return what the server's step may read; `heard` is the fraction of clients whose messages are in the mean."""
         return Server(self.server_lr, heard, noisy, self.local, self.mean_steps)
 
     def merging(self, round: Stream) -> Plan:
-        """Return the plan as the server has it while it merges, given the stream of the round.
+        """Return the plan for the server's merge, given the stream of the round.
 
-        The dice have a stream of their own, which no release of the server may name as its key."""
+        The dice have their own stream, which no release of the server may use as its key.
+        """
         return replace(self, dice=stream_along(round, DICE))
 
     def now(self, state: State) -> Local:
-        """How clients train in the round that begins with this state: the schedule sets the learning rate."""
+        """Return how clients train in the round that begins with this state, at its scheduled learning rate."""
         return replace(self.local, learning_rate=self.local.rate_in(state.round, self.rounds))

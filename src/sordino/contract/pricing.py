@@ -1,4 +1,4 @@
-"""What a method costs under a plan, derived from what it declares."""
+"""The privacy cost of a method under a plan, derived from the releases that the method declares."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from sordino.privacy.release import Release
 
 
 def declared(method: Method, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-    """Return the releases of a round as they act: with their phases, and exact noise where the plan asks for it."""
+    """Return the releases of a round as they are applied: with phases, and with exact noise if the plan asks for it."""
     first, split = method.phases[0], setting(method, plan).split
     phased = (r if r.phase else replace(r, phase=first) for r in method.releases(plan, round, state))
     return tuple(swapped(r, plan, split if r.where == "client" else 1) for r in phased)
 
 
 def setting(method: Method, plan: Plan) -> derive.Setting:
-    """Return the public circumstances under which a method's releases are priced."""
+    """Return the public circumstances under which a method's releases are accounted."""
     crowd = plan.crowd if method.by_records else replace(plan.crowd, heaviest=1.0)
-    # in a sum a user with records in several clients moves several rows at once; who reads rows sees no sum
+    # a user with records in several clients moves several rows of a sum; a server that sees rows sees no sum
     one_row = (plan.unit or method.units[0]) != "user" or plan.clients_per_user == 1
     linear = one_row and method.linear(plan) and (method.reads == "sums" or not plan.channel.shows_rows)
     return derive.Setting(plan.channel, crowd, plan.sampler, plan.clients_per_user, linear)
 
 
 def check_weights(method: Method, plan: Plan, message: Message, data: Batch) -> None:
-    """Refuse weights other than those for which the noise that adds up in a sum was priced."""
+    """Raise an error if the weights differ from those for which noise that adds up in a sum was accounted."""
     if message.weight is None or not len(message) or not method.linear(plan):
         return
     priced = torch.tensor(units(data, plan)) / plan.mean_client if method.by_records else torch.ones(1)
@@ -47,31 +47,36 @@ def check_weights(method: Method, plan: Plan, message: Message, data: Batch) -> 
 
 
 def costs(method: Method, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Cost, ...]:
-    """Return what one participation in a round costs, by viewer; by the public plan where no state is given."""
+    """Return the privacy cost of one participation in a round, by viewer.
+
+    If `state` is None, the costs follow from the public plan alone.
+    """
     return derive.costs(declared(method, plan, round, state), setting(method, plan))
 
 
 def whole(method: Method, plan: Plan) -> tuple[Cost, ...] | None:
-    """Return what the run costs where noise is chosen on the way or correlated over the rounds; else None.
+    """Return the cost of the whole run if noise is chosen adaptively or correlated over the rounds, else None.
 
-    The calibrated noise multiplier is then that of the whole run, and the outlets keep every client to it."""
+    The calibrated noise multiplier is then that of the whole run, and the outlets hold every client to it.
+    """
     return derive.whole(declared(method, plan), setting(method, plan))
 
 
 def planned(method: Method, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
-    """Return what is priced beforehand: the whole run where that is one price, else the round."""
+    """Return the cost accounted in advance: that of the whole run if it has a single cost, else that of the round."""
     return whole(method, plan) or costs(method, plan, round)
 
 
 def correlated(method: Method, plan: Plan) -> bool:
-    """Return whether the noise of later rounds depends on that of earlier ones."""
+    """Return whether the noise of later rounds depends on that of earlier rounds."""
     return any(getattr(r.mechanism, "correlated", False) for r in method.releases(plan))
 
 
 def step_noise(method: Method, plan: Plan) -> float:
-    """Return the deviation of one release's noise, a coordinate, over the L2 length of one clipped contribution.
+    """Return the per-coordinate noise deviation of one release over the L2 length of one clipped contribution.
 
-    Where the multiplier is that of the whole run: as if all uses had the same part of it."""
+    If the noise multiplier is that of the whole run, all uses are assumed to have equal shares of it.
+    """
     release = method.releases(plan)[0]
     if release.bound is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""Some clients as `train` sees them: their data, what they keep, and the outlets through which values may leave."""
+"""A group of clients as seen by `train`: their data, their state, and the outlets through which values may leave."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ from sordino.core.errors import DataError
 from sordino.core.rng import Ints, RowStream
 from sordino.core.types import Batch, Model, Rows
 
-Own = dict[str, Tensor]  # what clients keep for themselves between rounds, by name [clients, ...]
-ALGORITHM = "algorithm"  # the name under which the algorithm's rows are kept
+Own = dict[str, Tensor]  # state that clients keep between rounds, by name [clients, ...]
+ALGORITHM = "algorithm"  # name of the algorithm's rows in `Own`
 
 
 @dataclass(frozen=True)
 class Site:
+    """A group of clients during one phase of a round."""
+
     data: Batch
     own: Own
     model: Model
     plan: Plan
-    rng: RowStream  # for batches and the like; noise comes from the outlets
+    rng: RowStream  # for batches and other draws; the outlets draw the noise
     out: Outlets
     phase: str = ""
 
     @property
     def mine(self) -> Rows:
-        """What the algorithm keeps at these clients [clients, k]; k = 0: nothing."""
+        """Return the algorithm's rows at these clients [clients, k]; k = 0 if it keeps none."""
         found = self.own.get(ALGORITHM)
         return torch.zeros(len(self.data.sizes), 0, device=self.data.x.device) if found is None else found
 
     def kept(self, algorithm: Rows | None = None, **fields: Tensor) -> Own:
-        """Return what the clients keep after this round: the algorithm's rows, and the method's own fields."""
+        """Return the clients' state after this round: the algorithm's rows and the method's fields."""
         rows = {} if algorithm is None or not algorithm.shape[1] else {ALGORITHM: algorithm}
         return self.own | rows | fields
 
     def only(self, at: Ints) -> Site:
-        """Return the clients at these places; their outlets count together with those of the others."""
+        """Return the site of the clients at these indices; outlets still count uses together with the others."""
         where = torch.from_numpy(at)
         return replace(
             self,
@@ -52,7 +54,7 @@ class Site:
 
 
 def clients(data: Batch, at: Ints) -> Batch:
-    """Return the records of the clients at these places."""
+    """Return the records of the clients at these indices."""
     ends = np.cumsum([0, *data.sizes])
     index = [np.arange(ends[k], ends[k + 1]) for k in at]
     sizes = tuple(data.sizes[k] for k in at)
@@ -61,7 +63,7 @@ def clients(data: Batch, at: Ints) -> Batch:
 
 
 def units(data: Batch, plan: Plan) -> tuple[int, ...]:
-    """Return how many records, or users, each client has."""
+    """Return the number of records, or of users if they are the unit, of each client."""
     if plan.unit != "user":
         return data.sizes
     if data.groups is None:

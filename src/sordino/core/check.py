@@ -1,6 +1,6 @@
-"""One-line validators with one wording: `check.positive(clip=clip)`.
+"""Validators for keyword arguments that all raise the same wording: `check.positive(clip=clip)`.
 
-Booleans are not numbers here, and neither are nan and infinity.
+Booleans, nan and infinity are not accepted as numbers.
 """
 
 import math
@@ -22,40 +22,42 @@ def _number(name: str, value: object) -> float:
 
 
 def positive(**values: object) -> None:
+    """Require numbers above 0."""
     for name, value in values.items():
         if _number(name, value) <= 0:
             raise SpecError(f"{name} must be positive, not {value!r}.")
 
 
 def non_negative(**values: object) -> None:
+    """Require numbers of at least 0."""
     for name, value in values.items():
         if _number(name, value) < 0:
             raise SpecError(f"{name} must not be negative, not {value!r}.")
 
 
 def probability(**values: object) -> None:
-    """In (0, 1]: a rate of zero would never draw anyone."""
+    """Require numbers in (0, 1]; a sampling rate of zero would never draw anyone."""
     for name, value in values.items():
         if not 0 < _number(name, value) <= 1:
             raise SpecError(f"{name} must lie in (0, 1], not {value!r}.")
 
 
 def below_one(**values: object) -> None:
-    """In (0, 1): a delta, a quantile."""
+    """Require numbers in (0, 1), such as a delta or a quantile."""
     for name, value in values.items():
         if not 0 < _number(name, value) < 1:
             raise SpecError(f"{name} must lie strictly between 0 and 1, not {value!r}.")
 
 
 def fraction(**values: object) -> None:
-    """In [0, 1): a momentum, a decay."""
+    """Require numbers in [0, 1), such as a momentum or a decay."""
     for name, value in values.items():
         if not 0 <= _number(name, value) < 1:
             raise SpecError(f"{name} must lie in [0, 1), not {value!r}.")
 
 
 def count(**values: object) -> None:
-    """A whole number of at least one."""
+    """Require whole numbers of at least 1."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise SpecError(f"{name} must be a whole number, not {value!r}.")
@@ -64,7 +66,7 @@ def count(**values: object) -> None:
 
 
 def one_of(options: tuple[str | None, ...], **values: object) -> None:
-    """One of these words; None among them means that it may be left out."""
+    """Require each value to be one of the options; include None among them if the value is optional."""
     for name, value in values.items():
         if value not in options:
             raise SpecError(f"{name} must be one of {', '.join(o for o in options if o is not None)}, not {value!r}.")

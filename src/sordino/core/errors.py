@@ -1,47 +1,47 @@
-"""Everything Sordino raises on purpose.
+"""The exceptions that Sordino raises deliberately.
 
     SordinoError
-      SpecError       a configuration that cannot be read or does not make sense
-      DataError       client data that cannot be trained on
-      ModelError      a model that cannot be trained privately
-      BudgetError     a release the privacy budget cannot pay for
-      UnsupportedEvent  an accountant was handed an event it has no theory for
-      RunError        a run folder that cannot be written, read or resumed
-      BoundaryError   something that nobody has listed as public was about to leave a run
+      SpecError         a configuration that cannot be read or does not make sense
+      DataError         client data that cannot be trained on
+      ModelError        a model that cannot be trained privately
+      BudgetError       a release that the privacy budget cannot pay for
+      UnsupportedEvent  an event for which an accountant has no theory
+      RunError          a run folder that cannot be written, read or resumed
+      BoundaryError     something not listed as public was about to leave a run
 
-A message says what was asked, what was found and what to try, in one line.
+Every message is one line that says what was requested, what was found and what to try.
 """
 
 
 class SordinoError(Exception):
-    """The root: `except SordinoError` catches every deliberate error."""
+    """Base class of all errors that Sordino raises deliberately."""
 
 
 class SpecError(SordinoError):
-    """A configuration that cannot be read or does not make sense."""
+    """A configuration cannot be read or does not make sense."""
 
 
 class DataError(SordinoError):
-    """Client data that cannot be trained on."""
+    """Client data cannot be trained on."""
 
 
 class ModelError(SordinoError):
-    """A model that cannot be trained privately."""
+    """A model cannot be trained privately."""
 
 
 class BudgetError(SordinoError):
-    """A release the privacy budget cannot pay for."""
+    """The privacy budget cannot pay for a release."""
 
-    public: str | None = None  # what others may be told, where the message is for the owner of the data alone
+    public: str | None = None  # message for others, where the message itself is only for the owner of the data
 
 
 class UnsupportedEvent(SordinoError):  # noqa: N818 (the name reads better without a suffix)
-    """An accountant was handed an event it has no theory for."""
+    """An accountant has no theory for an event that it was given."""
 
 
 class RunError(SordinoError):
-    """A run folder that cannot be written, read or resumed."""
+    """A run folder cannot be written, read or resumed."""
 
 
 class BoundaryError(SordinoError):
-    """Something that nobody has listed as public was about to leave a run."""
+    """Something that is not listed as public was about to leave a run."""

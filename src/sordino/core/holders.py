@@ -1,4 +1,4 @@
-"""Things whose contents can be remembered and put back: dictionaries, lists, cells, tensors, caches (see `state`)."""
+"""Holders that save the contents of dictionaries, lists, cells, tensors and caches, and restore them (see `state`)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from sordino.core.errors import ModelError
 
 
 class Holder:
-    """Something whose contents can be put back. `restore` says whether they had changed."""
+    """Base class: saves the contents of an object so that they can be restored."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def restore(self) -> bool:
+        """Restore the saved contents and return whether they had changed."""
         raise NotImplementedError
 
 
 class Dict(Holder):
-    """A dictionary, or some of its names."""
+    """Holder of a dictionary, or of some of its keys."""
 
     def __init__(self, name: str, held: dict[Any, Any], names: set[str] | None = None) -> None:
         super().__init__(name)
@@ -53,6 +54,8 @@ NONE = object()
 
 
 class Class(Holder):
+    """Holder of the attributes of a class."""
+
     def __init__(self, held: type) -> None:
         super().__init__(held.__qualname__)
         self._held, self._saved = held, self._now(held)
@@ -73,7 +76,7 @@ class Class(Holder):
 
 
 class Values(Holder):
-    """A list, a deque, a set or a bytearray."""
+    """Holder of a list, a deque, a set or a bytearray."""
 
     def __init__(self, name: str, held: Any) -> None:
         super().__init__(name)
@@ -89,7 +92,7 @@ class Values(Holder):
 
 
 class Cells(Holder):
-    """An array of numbers of the standard library."""
+    """Holder of an `array.array`."""
 
     def __init__(self, name: str, held: array[Any]) -> None:
         super().__init__(name)
@@ -103,7 +106,7 @@ class Cells(Holder):
 
 
 class Cache(Holder):
-    """A function that remembers its results: it forgets them."""
+    """Holder of a function with an `lru_cache`; restoring it clears the cache."""
 
     def __init__(self, name: str, held: Any) -> None:
         super().__init__(name)
@@ -118,7 +121,7 @@ class Cache(Holder):
 
 
 class Value(Holder):
-    """A cell of a closure, or a slot of an object."""
+    """Holder of a closure cell or of a slot of an object."""
 
     def __init__(self, name: str, held: object, key: str) -> None:
         super().__init__(name)
@@ -135,6 +138,7 @@ class Value(Holder):
 
 
 def get(held: object, key: str) -> Any:
+    """Return an attribute, or NONE for an empty slot or closure cell."""
     try:
         return getattr(held, key)
     except (AttributeError, ValueError):  # an empty slot, an empty cell
@@ -142,16 +146,21 @@ def get(held: object, key: str) -> Any:
 
 
 class Parameter(Holder):
-    """Weights may be large and are not copied: a model must not write into them."""
+    """Watches a parameter without copying it.
+
+    Parameters may be large, so they are not saved; a model must not write to them.
+    """
 
     def __init__(self, name: str, held: Tensor) -> None:
         super().__init__(name)
         self._held, self._version = held, _version(held)
 
     def begin(self) -> None:
+        """Accept the parameter as it is now."""
         self._version = _version(self._held)
 
     def restore(self) -> bool:
+        """Return False, or raise a ModelError if the parameter was written to."""
         if _version(self._held) == self._version:
             return False
         raise ModelError(
@@ -161,7 +170,10 @@ class Parameter(Holder):
 
 
 class Numbers(Holder):
-    """A tensor or an array; copied back always, since not every way to write into one leaves a trace."""
+    """Holder of a tensor.
+
+    The contents are always copied back, because not every way to write to a tensor can be detected.
+    """
 
     def __init__(self, name: str, held: Tensor) -> None:
         super().__init__(name)
@@ -181,6 +193,8 @@ def _version(value: Tensor) -> int:
 
 
 class Array(Holder):
+    """Holder of a NumPy array."""
+
     def __init__(self, name: str, held: np.ndarray[Any, Any]) -> None:
         super().__init__(name)
         self._held, self._saved = held, held.copy()

@@ -1,4 +1,4 @@
-"""How a client trains in one round: steps, batches, optimiser, learning rate and its schedule; all of it public."""
+"""Public settings of a client's training in one round: steps, batches, optimiser, learning rate and its schedule."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ AUGMENTATIONS = ("none", "flip", "flip-crop")
 
 @dataclass(frozen=True)
 class Local:
-    steps: int | None = 1  # K local steps; or
-    epochs: float | None = None  # E passes over the client's data
-    batch_size: int | None = None  # expected records a step; or
-    batch_rate: float | None = 1.0  # expected share of the client's records a step
+    """Settings of the local training of a client; all of them are public."""
+
+    steps: int | None = 1  # K local steps; None: use epochs
+    epochs: float | None = None  # E passes over the client's data, where steps is None
+    batch_size: int | None = None  # expected number of records per step, where batch_rate is None
+    batch_rate: float | None = 1.0  # expected fraction of the client's records per step
     optimizer: str = "sgd"
     learning_rate: float = 0.1
-    momentum: float = 0.9  # of the momentum, Adam (beta1) and RMSprop (decay) optimisers
-    weight_decay: float = 0.0  # pulls the weights to zero: weight_decay times the weights joins the gradient
-    schedule: str = "constant"  # of the learning rate over the rounds
-    warmup: int = 0  # first rounds over which the learning rate rises
-    augment: str = "none"  # random changes of pictures, made anew for every step
-    views: int = 1  # augmented views of a record whose mean gradient is clipped as one
+    momentum: float = 0.9  # momentum, Adam's beta1 or RMSprop's decay, depending on the optimiser
+    weight_decay: float = 0.0  # weight_decay times the weights is added to the gradient
+    schedule: str = "constant"  # schedule of the learning rate over the rounds
+    warmup: int = 0  # number of first rounds over which the learning rate rises
+    augment: str = "none"  # random augmentation of images, drawn again for every step
+    views: int = 1  # augmented views per record; the mean gradient of its views is clipped
 
     def __post_init__(self) -> None:
         check.positive(learning_rate=self.learning_rate)
@@ -35,23 +37,23 @@ class Local:
         check.count(views=self.views)
 
     def rate(self, size: float) -> float:
-        """The share of a client's records that one step is expected to use."""
+        """Return the expected fraction of a client's records that one step uses."""
         if self.batch_rate is not None:
             return self.batch_rate
         return min(1.0, (self.batch_size or size) / max(size, 1))
 
     def expected_batch(self, size: float) -> float:
-        """Public divisor of a gradient sum; at least one record, so that a step never explodes."""
+        """Return the public divisor of a gradient sum; at least 1, so that a step never explodes."""
         return max(1.0, self.rate(size) * size)
 
     def count(self, size: int) -> int:
-        """Local steps of a client with that many records."""
+        """Return the number of local steps of a client with `size` records."""
         if self.steps is not None:
             return self.steps
         return max(1, round((self.epochs or 1.0) / self.rate(size)))
 
     def rate_in(self, round: int, rounds: int) -> float:
-        """The learning rate in a round (from 0): warm-up, then the schedule; never zero."""
+        """Return the learning rate in a round (from 0): warm-up, then the schedule; never zero."""
         if round < self.warmup:
             return self.learning_rate * (round + 1) / (self.warmup + 1)
         through = (round - self.warmup) / max(1, rounds - self.warmup)  # in [0, 1)

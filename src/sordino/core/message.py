@@ -1,4 +1,4 @@
-"""What clients send: named fields of any type, with weights and senders beside them and not among them."""
+"""The messages that clients send: named fields of any type, with weights and sender ids kept separately."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from sordino.core.rng import Ints
 
 @dataclass(frozen=True)
 class Message:
-    """One row a client in every field. The weight of a row is public: it is how much the row counts in a sum."""
+    """The messages of a cohort, with one row per client in every field.
+
+    The weight of a row is public: it is the factor with which the row enters a sum.
+    """
 
     fields: Mapping[str, Tensor]  # [rows, ...] each
-    weight: Tensor | None = None  # [rows]; None: every row counts once
-    ids: Ints | None = None  # [rows]: who sent a row; None: the channel does not say
-    heavy: bool = False  # whether rows are multiplied by their weights already
-    summed: bool = False  # whether the rows are added up already, into one
-    released: frozenset[str] = frozenset()  # fields that are, as they stand, what one mechanism gave for every client
+    weight: Tensor | None = None  # [rows]; None: every weight is 1
+    ids: Ints | None = None  # [rows]: sender of each row; None: hidden by the channel
+    heavy: bool = False  # whether the rows are already multiplied by their weights
+    summed: bool = False  # whether the rows are already summed into one
+    released: frozenset[str] = frozenset()  # fields that hold one mechanism's unchanged output for every client
 
     def __getitem__(self, name: str) -> Tensor:
         return self.fields[name]
@@ -32,14 +35,15 @@ class Message:
 
     @property
     def bits(self) -> int:
-        """The size of the fields on the wire. A truth value is one bit.
+        """Return the size of the fields on the wire, in bits; a boolean is one bit.
 
-        Weights and senders do not count: weights follow from public facts (records, the law of the stragglers), which
-        the server has, and who is asked is its own choice."""
+        Weights and sender ids do not count: weights follow from public facts (numbers of records, the distribution of
+        stragglers) that the server has, and the server itself chooses whom to ask.
+        """
         return sum(v.numel() * (1 if v.dtype == torch.bool else 8 * v.element_size()) for v in self.fields.values())
 
     def pick(self, at: Tensor) -> Message:
-        """Return the rows at these places, or where `at` is True."""
+        """Return the rows at the indices `at`, or those where a boolean `at` is True."""
         where = at.cpu().numpy()
         return replace(
             self,
@@ -49,24 +53,28 @@ class Message:
         )
 
     def weighted(self, factor: Tensor) -> Message:
-        """Multiply the weights by a factor [rows]; rows that were multiplied by their weights follow at once."""
+        """Multiply the weights by a factor [rows]; rows that already include their weights are multiplied as well."""
         if self.heavy:
             fields = {name: _scaled(name, value, factor) for name, value in self.fields.items()}
             return replace(self, fields=fields, weight=None if self.weight is None else self.weight * factor)
         return replace(self, weight=factor if self.weight is None else self.weight * factor)
 
     def weighed(self) -> Message:
-        """Multiply every row by its weight, once: calling it again changes nothing."""
+        """Multiply every row by its weight; idempotent."""
         if self.heavy or self.weight is None:
             return replace(self, heavy=True)
         fields = {name: _scaled(name, value, self.weight) for name, value in self.fields.items()}
         return replace(self, fields=fields, heavy=True)
 
     def total(self, *names: str, wide: bool = False) -> Message:
-        """Add up the rows, each by its weight, into one row; calling it again changes nothing.
+        """Return the weighted sum of the rows as one row; idempotent.
 
-        Of the named fields alone, if any are named. The weight of the result is the sum of all weights. `wide` adds
-        floats up in 64 bits."""
+        The weight of the result is the sum of all weights.
+
+        Args:
+            names: fields to sum; all fields if none are given.
+            wide: whether to sum floats in 64 bits.
+        """
         if self.summed:
             return self
         kept = self if not names else replace(self, fields={name: self.fields[name] for name in names})
@@ -80,12 +88,12 @@ class Message:
         return Message(fields, weight if self.weight is None else weight.sum(dim=0), None, heavy=True, summed=True)
 
     def __add__(self, other: Message) -> Message:
-        """Put the rows of another message behind these."""
+        """Append the rows of another message."""
         return together([self, other])
 
 
 def together(messages: Sequence[Message]) -> Message:
-    """Return all rows as one message; the messages must have the same fields."""
+    """Concatenate the rows of messages that have the same fields."""
     first = messages[0]
     if len(messages) == 1:
         return first
@@ -103,7 +111,7 @@ def together(messages: Sequence[Message]) -> Message:
 
 def _ones(message: Message) -> Tensor:
     some = next(iter(message.fields.values()))
-    return some.new_ones(len(message), dtype=torch.float32)  # whatever the type of the field
+    return some.new_ones(len(message), dtype=torch.float32)  # regardless of the dtype of the field
 
 
 def _scaled(name: str, value: Tensor, factor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Optimisers over rows: every client steps with its own state, all at once."""
+"""Optimisers over rows: all clients step at once, each with its own state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OPTIMIZERS = ("sgd", "momentum", "adam", "rmsprop")
 
 
 class Optimizer:
-    """Gradients [clients, dim] go in, the step (learning rate included) to subtract from the weights comes out."""
+    """Maps gradients [clients, dim] to the steps, learning rate included, to subtract from the weights."""
 
     def __init__(self, local: Local) -> None:
         self.name, self.lr, self.beta = local.optimizer, local.learning_rate, local.momentum
@@ -32,7 +32,7 @@ class Optimizer:
         return self.lr * mean / (torch.sqrt(square) + 1e-8)
 
     def would(self, g: Rows) -> Rows:
-        """The step that this gradient would make next; nothing is kept of it."""
+        """Return the step that this gradient would cause next, without changing the state."""
         count, kept = self.count, dict(self.kept)
         step = self(g)
         self.count, self.kept = count, kept

@@ -1,10 +1,10 @@
-"""Plug-ins by file name: `load("methods", "dp-fedavg")` is the one class in methods/dp_fedavg.py.
+"""Plug-ins found by file name: `load("methods", "dp-fedavg")` returns the one class in methods/dp_fedavg.py.
 
-A plug-in is a file, or a folder, whose name does not begin with an underscore; `base.py` holds the interface.
+A plug-in is a file or a folder whose name does not begin with an underscore; `base.py` holds the interface.
 
-Whoever brings plug-ins of their own has two ways: a folder named by the environment variable SORDINO_PLUGINS (several,
+There are two ways to add plug-ins of your own: a folder named by the environment variable SORDINO_PLUGINS (several,
 separated as in PATH) with files such as FOLDER/methods/my_method.py; or a package with entry points in the group
-`sordino.methods` (`sordino.algorithms`, ...), each naming a class. Neither may take the name of one of ours.
+`sordino.methods` (`sordino.algorithms`, ...), each naming a class. Neither may use the name of a built-in plug-in.
 """
 
 import dataclasses
@@ -27,30 +27,35 @@ from typing import Any
 from sordino.core.errors import SpecError
 
 VARIABLE = "SORDINO_PLUGINS"
-PREFIX = "sordino_plugins."  # of the modules that are made of files in these folders
-UNITS = ("record", "client", "user")  # whose data a method can protect
-READS = ("sums", "rows")  # what a method may need of the clients' rows
-VERBS = ("seal", "carry", "split", "cost")  # of a channel
-_BASES: dict[str, type] = {}  # by kind: what plug-ins of someone else's derive from; its own module says so
-_RESERVED: set[str] = set()  # names that no option may have: the keys of every run
+PREFIX = "sordino_plugins."  # prefix of the modules made from files in these folders
+UNITS = ("record", "client", "user")  # units of privacy that a method can protect
+READS = ("sums", "rows")  # how a method may read the clients' rows
+VERBS = ("seal", "carry", "split", "cost")  # methods that a channel must have
+_BASES: dict[str, type] = {}  # by kind: base class of external plug-ins, set by its module
+_RESERVED: set[str] = set()  # names that no option may have: keys that every run has
 
 
 def derive_from(kind: str, base: type) -> None:
-    """Say what class plug-ins of a kind must derive from."""
+    """Register the class that plug-ins of a kind must derive from."""
     _BASES[kind] = base
 
 
 def reserve(names: Iterable[str]) -> None:
-    """Say which names no option of a plug-in may have."""
+    """Reserve names, which options of plug-ins may then not use."""
     _RESERVED.update(names)
 
 
 def available(kind: str) -> list[str]:
+    """Return the names of all plug-ins of a kind, sorted."""
     return sorted({*_ours(kind), *_files(kind), *_entries(kind)})
 
 
 def loadable(kind: str) -> list[str]:
-    """Those that can be used. Someone else's that cannot is warned of, not fatal to those who do not ask for it."""
+    """Return the names of the plug-ins of a kind that can be loaded.
+
+    An external plug-in that cannot be loaded causes a warning instead of an error, so that it does not affect users who
+    do not ask for it.
+    """
     found = []
     for name in available(kind):
         try:
@@ -72,7 +77,7 @@ def _ours(kind: str) -> frozenset[str]:
 
 
 def _files(kind: str) -> dict[str, Path]:
-    """Plug-ins in the folders that the environment names."""
+    """Return the plug-ins of a kind in the folders that the environment variable names."""
     found: dict[str, Path] = {}
     for folder in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         if not Path(folder).is_dir():
@@ -90,13 +95,19 @@ def _entries(kind: str) -> dict[str, Any]:
 
 
 def import_all(kind: str, *modules: str) -> None:
-    """Import every plug-in of a kind, and other modules, so that whatever they register is known."""
+    """Import all built-in plug-ins of a kind, and other modules, so that everything they register is known."""
     for name in [f"{kind}.{n.replace('-', '_')}" for n in sorted(_ours(kind))] + list(modules):
         importlib.import_module(f"sordino.{name}")
 
 
 def load(kind: str, name: str) -> Any:
-    """The class or function that a plug-in file exports as its one `__all__` name."""
+    """Return the class or function that a plug-in exports.
+
+    A plug-in file exports the one name in its `__all__`, an entry point the class that it names.
+
+    Raises:
+        SpecError: if there is no such plug-in, it has the name of a built-in one, or it cannot be used.
+    """
     ours, files, entries = _ours(kind), _files(kind), _entries(kind)
     if name in ours:
         if name in files or name in entries:
@@ -115,7 +126,7 @@ def load(kind: str, name: str) -> Any:
 
 
 def _misplaced(kind: str) -> str:
-    """A word on folders of plug-ins in which nothing of this kind is looked for."""
+    """Return a hint if a folder of plug-ins has no subfolder of this kind, else an empty string."""
     folders = [f for f in os.environ.get(VARIABLE, "").split(os.pathsep) if f]
     empty = [f for f in folders if not Path(f, kind.replace(".", "/")).is_dir()]
     if not empty:
@@ -125,13 +136,13 @@ def _misplaced(kind: str) -> str:
 
 
 def _usable(kind: str, name: str, found: Any) -> Any:
-    """A method, algorithm or channel of someone else's; one clear error where it cannot be used."""
+    """Return an external plug-in, or raise one clear error if it cannot be used."""
     if kind == "channels":
         return _channel(name, found)
     if kind not in ("methods", "algorithms"):
         return found
-    # a dataclass whose fields are options with defaults
-    base = _BASES.get(kind, ())  # none: nobody has imported it, the plug-in neither
+    # must be a dataclass whose fields are options with defaults
+    base = _BASES.get(kind, ())  # empty if the base class has not been imported, not even by the plug-in
     if not isinstance(found, type) or not issubclass(found, base) or not dataclasses.is_dataclass(found):
         what = kind.removesuffix("s").title()
         raise SpecError(f"the plug-in {name} must be a frozen dataclass that derives from {what}.")
@@ -159,7 +170,7 @@ def _usable(kind: str, name: str, found: Any) -> Any:
 
 
 def _channel(name: str, found: Any) -> Any:
-    """Return a channel of someone else's: a class with the verbs of channels/base.py, made without arguments."""
+    """Return an external channel: a class with the methods of channels/base.py and no required arguments."""
     if not isinstance(found, type):
         raise SpecError(f"the plug-in {name} must be a class.")
     if lacks := [verb for verb in VERBS if not callable(getattr(found, verb, None))]:
@@ -174,17 +185,23 @@ def _channel(name: str, found: Any) -> Any:
 
 
 def classes(kind: str) -> dict[str, Any]:
-    """Return all plug-ins of a kind by the names of their classes."""
+    """Return all loadable plug-ins of a kind by class name."""
     return {found.__name__: found for found in (load(kind, name) for name in loadable(kind))}
 
 
 def name_of(kind: str, cls: type) -> str | None:
-    """Return the name of the plug-in whose class this is."""
+    """Return the name of the plug-in that a class belongs to, or None."""
     return next((name for name in loadable(kind) if load(kind, name) is cls), None)
 
 
 def attribute(kind: str, name: str, homes: Mapping[str, str]) -> Any:
-    """Return a public name of a package of plug-ins: one that `homes` places, or the class of a plug-in."""
+    """Return a public attribute of a package of plug-ins: a name listed in `homes`, or the class of a plug-in.
+
+    Args:
+        kind: the kind of plug-in, such as "methods".
+        name: the attribute.
+        homes: the dotted path of every public name that is not a plug-in.
+    """
     if name in homes:
         module, _, found = homes[name].rpartition(".")
         return getattr(importlib.import_module(module), found)
@@ -194,11 +211,12 @@ def attribute(kind: str, name: str, homes: Mapping[str, str]) -> Any:
 
 
 def ours(kind: str, name: str) -> bool:
+    """Return whether a plug-in is built in."""
     return name in _ours(kind)
 
 
 def place(error: BaseException) -> str:
-    """Where in a plug-in's file an error came from; empty where none of them was involved."""
+    """Return the file and line of a plug-in in which an error arose; empty if no plug-in was involved."""
     theirs = {e.module for kind in ("methods", "algorithms", "channels") for e in _entries(kind).values()}
     files = {m.__file__: n for n, m in list(sys.modules.items()) if n.startswith(PREFIX) or n in theirs}
     found = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]

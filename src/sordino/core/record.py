@@ -1,4 +1,4 @@
-"""One round of a run as one line of JSON: what anyone may see, and what the owner alone may see."""
+"""Records of single rounds, one line of JSON each: a public record, and one that only the owner may see."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What a round published; nothing in it depends on who was drawn.
+    """The public record of a round; nothing in it depends on which clients were drawn.
 
-    Epsilon is the bound that was planned for so many rounds: one computed from who really took part would itself tell
-    of the draw."""
+    Epsilon is the bound that was planned for this number of rounds: a bound computed from the actual participants would
+    itself reveal the draw.
+    """
 
     round: int  # from 1
     epsilon: dict[str, float]  # spent so far, by viewer
-    loss: float | None = None  # on public test data
-    accuracy: float | None = None  # likewise, or noisy and charged on held-out records: see evaluated_on
-    metrics: dict[str, float] | None = None  # further figures: worst class, gaps between clients, rmse, perplexity
-    clip: float | None = None  # the bound in use, where it adapts
-    evaluated_on: str | None = None  # whose data loss and accuracy are of; public data cost nothing
-    noise: float | None = None  # standard deviation of the noise in one client's message, a coordinate, as planned
+    loss: float | None = None  # loss on public test data
+    accuracy: float | None = None  # on public test data, or noisy and charged on held-out records: see evaluated_on
+    metrics: dict[str, float] | None = None  # further metrics: worst class, gaps between clients, RMSE, perplexity
+    clip: float | None = None  # current clip bound, where it is adaptive
+    evaluated_on: str | None = None  # the data that loss and accuracy refer to; public data cost nothing
+    noise: float | None = None  # planned standard deviation of the noise per coordinate of one client's message
 
     def to_line(self) -> str:
+        """Return the record as one line of JSON."""
         return json.dumps(plain(asdict(self)), allow_nan=False)
 
     @staticmethod
     def from_line(line: str) -> RoundRecord:
+        """Parse a line that `to_line` wrote, also one of an earlier version."""
         data = json.loads(line)
         data["epsilon"] = {k: math.inf if v is None else v for k, v in data["epsilon"].items()}
         if data.get("metrics"):
@@ -38,31 +41,33 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class OwnerRecord:
-    """What the owner of a run may know of a round beside its record: the draw and all that follows from it."""
+    """The private part of a round's record, for the owner of the run: the draw and everything that depends on it."""
 
     round: int
-    clients: int  # who was drawn, and pays
-    bytes_up: int  # all clients together
+    clients: int  # number of clients that were drawn, and so are charged
+    bytes_up: int  # of all clients together
     bytes_down: int
     seconds: float
-    answers: int | None = None  # messages that arrived, where clients may fail or be late
-    noise: float | None = None  # as it was injected: the mean over the clients of the round where each has its own
-    decided: dict[str, Any] | None = None  # what the method chose in this round, and why: see its file
+    answers: int | None = None  # number of messages that arrived, where clients may fail or be late
+    noise: float | None = None  # as injected; the mean over the clients of the round if each has its own
+    decided: dict[str, Any] | None = None  # choices of the method in this round, with reasons: see its module
 
     def to_line(self) -> str:
+        """Return the record as one line of JSON."""
         return json.dumps(plain(asdict(self)), allow_nan=False)
 
     @staticmethod
     def from_line(line: str) -> OwnerRecord:
+        """Parse a line that `to_line` wrote."""
         data = json.loads(line)
         return OwnerRecord(**{k: data[k] for k in OwnerRecord.__dataclass_fields__ if k in data})
 
 
-OWNERS = {"clients", "bytes_up", "bytes_down", "seconds", "answers", "decided"}  # stood in the records once
+OWNERS = {"clients", "bytes_up", "bytes_down", "seconds", "answers", "decided"}  # once in RoundRecord
 
 
 def plain(value: Any) -> Any:
-    """Return the value as JSON has it: null stands for an infinite epsilon and for a diverged loss."""
+    """Return the value in a form that JSON can hold; an infinite epsilon or a diverged loss becomes null."""
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

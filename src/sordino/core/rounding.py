@@ -1,4 +1,4 @@
-"""Numbers for people."""
+"""Formatting of numbers for people."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import math
 
 
 def up(epsilon: float, digits: int = 3) -> str:
-    """An epsilon for people: rounded up, never down; a hair above a round number is that number. One of millions, which
-    promises nothing, has three digits."""
+    """Format an epsilon for people, rounded up and never down.
+
+    An epsilon that exceeds a round number by no more than a floating-point error is shown as that number. An epsilon of
+    at least 10^6, which promises nothing, has three digits.
+    """
     if math.isinf(epsilon):
         return "infinite"
     if epsilon >= 1e6:

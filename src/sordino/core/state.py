@@ -1,13 +1,14 @@
-"""What a piece of Python code keeps from one call to the next, put back after every call.
+"""Snapshots of the state that Python code keeps between calls, restored after every call.
 
-A model or a loss that someone wrote may keep things: a running mean in an attribute, a counter in a global, a list in
-a closure, a buffer that it overwrites. What it keeps from one record would reach the gradients of the next, past any
-clipping. A `Snapshot` finds what the code can reach and remembers it; used as a context it leaves all of that as it
-was, so that every call starts from the same state and nothing is carried over. Nothing is refused and no data decides
-what is done.
+A user's model or loss may keep state: a running mean in an attribute, a counter in a global, a list in a closure, a
+buffer that it overwrites. State kept from one record would reach the gradients of the next, bypassing any clipping. A
+`Snapshot` finds and saves the state that the code can reach; used as a context manager, it restores all of it, so that
+every call starts from the same state and nothing is carried over. Nothing is refused, and what is done does not depend
+on the data.
 
-Found are attributes of objects and classes, closures, defaults, the globals that the code names, lists, dictionaries,
-sets, tensors and arrays. Not found is what Python does not show: the inside of iterators and extension modules, files.
+A snapshot covers attributes of objects and classes, closures, defaults, the globals that the code names, lists,
+dictionaries, sets, tensors and arrays. It does not cover what Python does not expose: the inside of iterators and
+extension modules, and files.
 """
 
 from __future__ import annotations
@@ -41,16 +42,21 @@ from sordino.core.holders import (
     get,
 )  # fmt: skip
 
-OTHERS = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy", "sordino"}  # keep nothing for the user
+OTHERS = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy", "sordino"}  # keep no user state
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), torch.dtype, torch.device, torch.Size)
-HOLDERS = (nn.Module, types.SimpleNamespace, UserDict, UserList, ChainMap)  # of others, which hold the user's things
-UNCALLED = {"__init__", "__new__", "__init_subclass__", "__class_getitem__"}  # when a model runs
+HOLDERS = (nn.Module, types.SimpleNamespace, UserDict, UserList, ChainMap)  # library classes that hold user objects
+UNCALLED = {"__init__", "__new__", "__init_subclass__", "__class_getitem__"}  # methods not called when a model runs
 
-_turn = threading.RLock()  # globals are one for all threads
+_turn = threading.RLock()  # all threads share the globals
 
 
 class Snapshot:
-    """The state that roots can reach at this moment. beside: what is held there already is left out."""
+    """The state that can be reached from some roots at this moment.
+
+    Args:
+        roots: the objects whose code may keep state.
+        beside: another snapshot; what it already holds is left out of this one.
+    """
 
     def __init__(self, *roots: object, beside: Snapshot | None = None) -> None:
         known: dict[int, object] = {} if beside is None else beside._seen
@@ -59,19 +65,20 @@ class Snapshot:
         self._holders: list[Holder] = [
             holder for holder in walk.holders if not (isinstance(holder, Dict) and holder.empty)
         ]
-        self._empty, self._dicts = empty, [holder.held for holder in empty]  # hooks of modules, most of them
+        self._empty, self._dicts = empty, [holder.held for holder in empty]  # mostly hooks of modules
         self._seen: dict[int, object] = walk.seen
         self.classes: list[type] = walk.classes
-        self.changed: set[str] = set()  # what was ever put back
+        self.changed: set[str] = set()  # names of everything that ever had to be restored
 
     def restore(self) -> None:
+        """Restore the saved state."""
         filled = [holder for holder in self._empty if holder.held] if any(self._dicts) else []
         for holder in (*self._holders, *filled):
             if holder.restore():
                 self.changed.add(holder.name)
 
     def begin(self) -> None:
-        """Take parameters as they are now: whoever trains them moves them between calls."""
+        """Accept the current values of parameters, which an optimiser changes between calls."""
         for holder in self._holders:
             if isinstance(holder, Parameter):
                 holder.begin()
@@ -94,10 +101,10 @@ class Snapshot:
 
 
 class _Walk:
-    """Everything that can be reached from some objects by the code that belongs to them."""
+    """A search for everything that the code of some objects can reach."""
 
     def __init__(self, roots: tuple[object, ...], known: dict[int, object]) -> None:
-        self.seen: dict[int, object] = {}  # kept, so that no number is used again
+        self.seen: dict[int, object] = {}  # keeps the objects alive, so that no id is reused
         self.holders: list[Holder] = []
         self.classes: list[type] = []
         self._known, self._names = known, {"forward", "__call__"}
@@ -139,12 +146,12 @@ class _Walk:
             self.holders.append(Class(value))
 
     def _methods(self) -> None:
-        """Follow methods whose names occur in the code, and the globals and modules that it names."""
+        """Follow the methods whose names occur in the code, and the globals and modules that the code names."""
         for kind in self.classes:
             for key, value in list(vars(kind).items()):
                 plain = not isinstance(value, types.FunctionType | property | staticmethod | classmethod)
                 special = key.startswith("__") and key not in UNCALLED
-                named = key in self._names or "getattr" in self._names  # which may be asked for any of them
+                named = key in self._names or "getattr" in self._names  # getattr may reach any of them
                 if (plain and not special) or (not plain and (special or (named and key not in UNCALLED))):
                     new = [part for part in _parts(value) if id(part) not in self.seen]
                     self._push(f"{kind.__qualname__}.{key}", new)
@@ -169,7 +176,7 @@ class _Walk:
         self._push(name, [value.__defaults__, value.__kwdefaults__, value.__dict__])
 
     def _module(self, module: types.ModuleType, names: set[str]) -> None:
-        """Hold what code with these names can reach of a module, and of the modules inside it."""
+        """Hold the attributes of a module, and of modules inside it, that code with these names can reach."""
         if module.__name__.partition(".")[0] in OTHERS:
             return
         inside = names & vars(module).keys()
@@ -227,7 +234,7 @@ _KINDS: tuple[tuple[Any, _Visit], ...] = (
 
 
 def _other(value: Any) -> bool:
-    """Whether this class or function belongs to Python, PyTorch, NumPy or to us."""
+    """Return whether a class or function belongs to Python, PyTorch, NumPy or Sordino."""
     return str(getattr(value, "__module__", "") or "builtins").partition(".")[0] in OTHERS
 
 
@@ -245,13 +252,13 @@ def _parts(value: object) -> list[object]:
 
 
 def _named(code: types.CodeType) -> set[str]:
-    """Names of globals and attributes in a function and in those that it defines."""
+    """Return the names of globals and attributes in a function and in the functions that it defines."""
     inside = [const for const in code.co_consts if isinstance(const, types.CodeType)]
     return set(code.co_names).union(*map(_named, inside))
 
 
-@functools.lru_cache(maxsize=4096)  # the same code is met again for every model
+@functools.lru_cache(maxsize=4096)  # every model contains the same code again
 def _stored(code: types.CodeType) -> frozenset[str]:
-    """Names that a function may bind among its globals, whether or not they exist yet."""
+    """Return the names that a function may bind as globals, whether or not they exist yet."""
     own = frozenset(str(i.argval) for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL")
     return own.union(*(_stored(const) for const in code.co_consts if isinstance(const, types.CodeType)))

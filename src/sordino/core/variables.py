@@ -1,7 +1,7 @@
-"""Typed state of a method or an algorithm, as tensors on file and back.
+"""Conversion of the typed state of a method or an algorithm to tensors and back, for checkpoints.
 
-A state is a frozen dataclass whose fields are tensors, numbers, truth values or None; `flat` writes it down as named
-tensors and `restored` puts these into the object that a fresh start gives.
+A state is a frozen dataclass whose fields are tensors, numbers, booleans or None. `flat` converts it to named tensors;
+`restored` puts these into a freshly initialised state.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from torch import Tensor
 
 from sordino.core.errors import RunError
 
-NONE = "?"  # behind the name of a field that is None
+NONE = "?"  # suffix of the name of a field that is None
 
 
 def flat(name: str, state: Any) -> dict[str, Tensor]:
-    """Return the fields of a state as tensors under `name.field`; under `name.field?`, empty, where a field is None."""
+    """Return the fields of a state as tensors named `name.field`.
+
+    A field that is None becomes an empty tensor named `name.field?`.
+    """
     if state is None:
         return {}
     fields = {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
@@ -27,7 +30,17 @@ def flat(name: str, state: Any) -> dict[str, Tensor]:
 
 
 def restored(name: str, fresh: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
-    """Return `fresh` with the values that `flat` wrote down under that name."""
+    """Return `fresh` with the values that `flat` saved under that name.
+
+    Args:
+        name: the prefix that was given to `flat`.
+        fresh: the state at the start of a run, or None for a method without state.
+        tensors: all tensors of the checkpoint.
+        device: the device for fields that are None in `fresh`.
+
+    Raises:
+        RunError: if the checkpoint has other fields than `fresh`.
+    """
     prefix = f"{name}."
     found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
     saved = {key.removesuffix(NONE): None if key.endswith(NONE) else value for key, value in found.items()}
@@ -59,9 +72,10 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _value(like: Any, saved: Tensor, device: torch.device) -> Any:
-    """Return a saved tensor as what stands in its place in a fresh state: a tensor where that one is, or a number.
+    """Return a saved tensor in the form that the field has in a fresh state: a tensor or a number.
 
-    Tensors that lie on the host in a fresh state lie there again, whatever device the model is on."""
+    A tensor that a fresh state keeps on the host is restored to the host, whatever the device of the model.
+    """
     if isinstance(like, Tensor):
         return saved.to(like.device)
     return saved.to(device) if like is None else saved.item()

@@ -1,8 +1,8 @@
-"""A model's trainable parameters as one vector, and back.
+"""Conversion between a model's trainable parameters and one vector.
 
-`Layout` is made once from a module. It names the slice of every trainable parameter, in the order of
-`named_parameters()`: a tied parameter has one slice, a frozen parameter and a buffer have none, so they can
-neither move nor leave the client.
+A `Layout` is made once from a module. It gives the slice of every trainable parameter, in the order of
+`named_parameters()`: a tied parameter has one slice; frozen parameters and buffers have none, so they can neither
+change nor leave the client.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Slot:
+    """The slice of the vector that holds one parameter."""
+
     name: str
     shape: tuple[int, ...]
     start: int
@@ -25,10 +27,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
+    """The positions of all trainable parameters of a module in one vector."""
+
     slots: tuple[Slot, ...]
 
     @staticmethod
     def of(module: nn.Module) -> Layout:
+        """Return the layout of a module."""
         slots, start = [], 0
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
@@ -39,13 +44,14 @@ class Layout:
 
     @property
     def dim(self) -> int:
+        """Return the length of the vector."""
         return self.slots[-1].stop if self.slots else 0
 
     def layers(self) -> dict[str, slice]:
-        """{name of a layer: its slice of the vector}, in order.
+        """Return the slice of the vector of every layer, by name and in order.
 
-        A layer is all trainable parameters of one module (`0.weight` and `0.bias` of `0`), and `named_parameters()`
-        gives them one after the other; the model's own parameters, if any, are the layer named "".
+        A layer consists of all trainable parameters of one module (`0.weight` and `0.bias` of `0`), which
+        `named_parameters()` returns consecutively. Parameters of the model itself, if any, form the layer named "".
         """
         found = {}
         for name, group in groupby(self.slots, lambda slot: slot.name.rpartition(".")[0]):
@@ -54,17 +60,17 @@ class Layout:
         return found
 
     def layer_of(self) -> dict[str, int]:
-        """{name of a parameter: number of its layer}."""
+        """Return the index of the layer of every parameter, by the parameter's name."""
         place = {name: i for i, name in enumerate(self.layers())}
         return {slot.name: place[slot.name.rpartition(".")[0]] for slot in self.slots}
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Named views of a vector [dim] or of rows [clients, dim]; writing to a view writes to the vector."""
+        """Return named views of a vector [dim] or of rows [clients, dim]; writing to a view writes to the vector."""
         lead = vector.shape[:-1]
         return {s.name: vector[..., s.start : s.stop].view((*lead, *s.shape)) for s in self.slots}
 
     def read(self, module: nn.Module) -> Tensor:
-        """The module's trainable parameters as a fresh vector [dim]."""
+        """Return the module's trainable parameters as a new vector [dim]."""
         parameters = dict(module.named_parameters())
         if not self.slots:
             return torch.zeros(0)

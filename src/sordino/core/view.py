@@ -1,4 +1,4 @@
-"""What one viewer saw of a round, and nothing else: what observers and attacks are given."""
+"""The view that one viewer has of a round: the only input of observers and attacks."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from torch import Tensor
 from sordino.core.message import Message
 from sordino.core.types import State
 
-BLIND = ("public", "client")  # viewers from whom draws and messages are hidden
+BLIND = ("public", "client")  # viewers who see neither draws nor messages
 
 
 @dataclass(frozen=True)
 class View:
-    """One look at a round.
+    """One view of a round.
 
-    The server sees, in every phase, the state that it sent, whom it asked and the message as the channel delivered it:
-    behind a secure sum one row without senders, behind a shuffler rows without senders. Its own noise, where it is
-    trusted to add any, is not yet in the message. The public sees the state after the round."""
+    In every phase the server sees the state that it sent, the clients that it asked, and the message as the channel
+    delivered it: a single row without senders behind a secure sum, rows without senders behind a shuffler. Noise that a
+    trusted server adds itself is not yet in the message. The public sees the state after the round.
+    """
 
     viewer: str
     round: int  # counted from 1, as in the records
-    phase: str  # of the round; empty: after it
+    phase: str  # phase of the round; empty: after the round
     state: State
-    cohort: tuple[int, ...] | None = None  # who was asked, where the viewer sees the draw
-    seen: Message | None = None  # what arrived, where the viewer sees messages
+    cohort: tuple[int, ...] | None = None  # clients that were asked, if the viewer sees the draw
+    seen: Message | None = None  # delivered message, if the viewer sees messages
 
     def __post_init__(self) -> None:
         if self.viewer in BLIND and (self.cohort is not None or self.seen is not None):
             raise ValueError(f"the {self.viewer} sees neither cohorts nor messages")
 
     def copied(self) -> View:
-        """Return the same look with memory of its own, so that whoever is given it cannot change the run."""
+        """Return a copy with its own memory, so that whoever receives it cannot change the run."""
         view: View = _copied(self)
         return view
 

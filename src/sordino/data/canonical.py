@@ -1,11 +1,17 @@
-"""Rows as their owner wrote them, in forms that no encoding, order or last digit changes.
+"""Canonical forms of raw rows, which do not depend on the encoding, the order of columns or the last digits.
 
-A row is written as 64-bit words, one a cell: a number to six significant digits (in rows of more than 32 cells to
-four, since among many numbers one is always about to be rounded the other way), anything else as a hash of its stripped
-text, so that 1, "1" and "1.0" are one word. A table's rows have up to three forms: their cells by column name
-without the label (labels may be renamed), the same with it (another column may be the label next time), and, where
-all of a model's columns are numbers, their values in order of size, which is all that arrays and pictures have (columns
-may be flipped, and a table may come back as arrays). Forms are compared with forms of one kind; see ledger/units.py.
+A row is written as 64-bit words, one per cell. A number is rounded to six significant digits, or to four in rows of
+more than 32 cells, since among many numbers one is likely to lie close to a rounding boundary. Anything else is hashed
+after stripping its text. So 1, "1" and "1.0" give the same word.
+
+The rows of a table have up to three forms:
+
+- the cells by column name without the label, since labels may be renamed;
+- the same with the label, since another column may be the label next time;
+- if all input columns of the model are numbers, their values in ascending order, since columns may be flipped and a
+  table may come back as arrays. This is the only form of arrays and images.
+
+Only forms of the same kind are compared; see ledger/units.py.
 """
 
 from __future__ import annotations
@@ -22,39 +28,40 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
 DIGITS = 6
-SAMPLE = 4096  # rows from which it is judged whether rows can be told apart
-MARGIN = 10.0  # bits beyond those that two tables of this size need for not a single pair to agree by chance
-WIDE = 32  # cells of a row beyond which four digits are kept
-NETWORK = 64  # rows up to this wide are sorted by comparing whole columns
-TEXT = np.uint64(1) << np.uint64(63)
-ZERO = 1 << 62
-_LOW = [math.floor((e - 1023) * math.log10(2)) for e in range(2048)]  # 2^(e - 1023) is 10^_LOW[e] or more, below 2^1024
+SAMPLE = 4096  # number of rows used to estimate whether rows can be told apart
+MARGIN = 10.0  # bits required beyond 2 log2(rows), so that no pair of rows of two such tables agrees by chance
+WIDE = 32  # rows with more cells than this are rounded to four digits
+NETWORK = 64  # rows up to this width are sorted by comparing whole columns
+TEXT = np.uint64(1) << np.uint64(63)  # the top bit marks the hash of a text
+ZERO = 1 << 62  # the word of the number 0
+# Indexed by the biased exponent e of a double: 10^_LOW[e] <= 2^(e - 1023). Finite numbers are below 2^1024.
+_LOW = [math.floor((e - 1023) * math.log10(2)) for e in range(2048)]
 _SCALE = np.array([10.0 ** (DIGITS - 1 - low) if low > -300 else 0.0 for low in _LOW])
 _PLACE = np.array([(low + 400) << 20 if low > -300 else 0 for low in _LOW], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Form:
-    """One way to write all rows; rows a to b are `block(a, b)`, uint64 [rows, width]."""
+    """One canonical way to write all rows."""
 
-    kind: str  # forms of one kind can be compared
+    kind: str  # forms of the same kind can be compared
     rows: int
-    block: Callable[[int, int], Words]
-    bits: float  # how much the columns say about a row, at most
+    block: Callable[[int, int], Words]  # block(a, b) returns rows a to b as uint64 [rows, width]
+    bits: float  # upper estimate of the information in a row
 
     def tells_apart(self) -> bool:
-        """Whether rows that agree are, by the columns' variety, rows of the same person.
+        """Return whether the columns vary enough that rows that agree belong to the same person.
 
-        Two rows of a table agree in a column with some probability, which is estimated from pairs of at most 4096 of
-        its rows; the logarithms add up over the columns. They must exceed what a table of n rows and another like it
-        need for no pair to agree by chance, 2 log2(n), by ten bits.
+        The probability that two rows agree in a column is estimated from pairs of at most 4096 rows, and its negative
+        logarithms (base 2) are added over the columns. The sum must exceed 2 log2(n), the logarithm of the number of
+        pairs between two tables of n rows, by ten bits, so that no pair agrees by chance.
         """
         return self.bits >= 2 * math.log2(max(2, self.rows)) + MARGIN
 
 
 @dataclass(frozen=True)
 class Raw:
-    """All private rows in all their forms, and whose they are: ids as written, one a row."""
+    """All private rows in all their forms, and for each row the id of its user and its client as text."""
 
     forms: tuple[Form, ...]
     users: NDArray[Any] | None = None
@@ -65,11 +72,14 @@ class Raw:
 
 
 def numbers(values: NDArray[Any]) -> Words:
-    """Finite numbers to six significant digits, in the order of size; below about 1e-299 is zero."""
+    """Encode finite numbers as words with six significant digits.
+
+    The order of the words is that of the numbers. Magnitudes below about 1e-299 count as zero.
+    """
     if values.dtype == np.bool_ or values.dtype == np.uint8:
         return numbers(np.arange(256, dtype=np.float64))[values.astype(np.uint8)]
     flat, out = values.reshape(-1), np.empty(values.size, np.int64)
-    for start in range(0, len(flat), 1 << 14):  # stays in the cache
+    for start in range(0, len(flat), 1 << 14):  # blocks that fit into the cache
         part = flat[start : start + (1 << 14)].astype(np.float64)
         sign = part.view(np.int64) >> 63  # 0 or -1
         np.abs(part, out=part)
@@ -77,7 +87,7 @@ def numbers(values: NDArray[Any]) -> Words:
         part *= _SCALE.take(exponent, mode="clip")  # 10^5 to 10^7
         over = part >= 10**DIGITS - 0.5
         part = np.where(over, part * 0.1, part)
-        part += 2.0**52  # rounds, and puts the whole number into the last bits
+        part += 2.0**52  # rounds, and puts the integer into the last bits
         word = part.view(np.int64) & (2**52 - 1)
         word |= _PLACE.take(exponent, mode="clip")
         word += over.astype(np.int64) << 20
@@ -89,7 +99,7 @@ def numbers(values: NDArray[Any]) -> Words:
 
 
 def coarse(words: Words) -> Words:
-    """The same words with four significant digits of a number; texts as they are."""
+    """Round the words of numbers to four significant digits; words of texts are unchanged."""
     value = words.view(np.int64) - ZERO
     size = np.abs(value)
     digits, place = ((size & (2**20 - 1)) + 50) // 100, size >> 20
@@ -100,13 +110,13 @@ def coarse(words: Words) -> Words:
 
 
 def texts(values: Sequence[str]) -> Words:
-    """Anything else: a hash of the text."""
+    """Encode texts as words by hashing them, after stripping white space."""
     found = [int.from_bytes(hashlib.blake2b(v.strip().encode(), digest_size=8).digest(), "little") for v in values]
     return np.array(found, dtype=np.uint64) | TEXT
 
 
 def column(cells: Any) -> tuple[Words, bool]:
-    """A column of a table (pandas) as words, and whether all of them are numbers."""
+    """Encode a pandas column as words, and return them with whether all cells are numbers."""
     import pandas as pd
 
     if cells.dtype.kind in "iufb":
@@ -124,16 +134,17 @@ def column(cells: Any) -> tuple[Words, bool]:
 
 
 def ids(values: Any) -> NDArray[Any]:
-    """Names of users or clients as text, one a row: 1 and 1.0 are both "1"."""
+    """Return the ids of users or clients as text, one per row; 1 and 1.0 both become "1"."""
     found = [str(v).strip() for v in np.asarray(values).tolist()]
     return np.array([v[:-2] if v.endswith(".0") and v[:-2].lstrip("-").isdigit() else v for v in found], dtype=object)
 
 
 def telling(names: Sequence[str]) -> bool:
-    """Whether ids name people anywhere, not only within one table: "1", "2", "P03" or "site-b" do not.
+    """Return whether ids identify people beyond one table, unlike "1", "2", "P03" or "site-b".
 
-    What varies between them must hold as many bits as rows must (see Form.tells_apart): a digit counts log2(10), any
-    other letter 2, as in words and names, over the median length of what remains without a common beginning.
+    The varying part of the ids, without their common prefix, must hold as many bits as Form.tells_apart requires of
+    rows. A digit counts log2(10) bits and any other character 2, as in words and names; the median over the distinct
+    ids is used.
     """
     distinct = sorted(set(names))
     if len(distinct) < 2:
@@ -156,9 +167,18 @@ def of_table(
     client: str | None,
     inputs: Sequence[str] = (),
 ) -> Raw:
-    """The forms of a table's rows; `label` to `client` are its columns of that role, `inputs` those of the model."""
+    """Return the forms of the rows of a table.
+
+    Args:
+        cells: A pandas table.
+        label: Name of the label column.
+        split: Name of the column that marks test rows; it is left out of every form.
+        user: Name of the user column.
+        client: Name of the client column.
+        inputs: Names of the input columns of the model; by default all columns without a role.
+    """
     found = {str(c): column(cells[c]) for c in cells.columns if c != split}
-    bare = [c for c in found if c not in (label, user, client)]  # so that new pseudonyms change nothing
+    bare = [c for c in found if c not in (label, user, client)]  # so that new pseudonyms do not change the form
     made = [_by_name(bare, found, len(cells)), _by_name(list(found), found, len(cells))]
     inputs = list(inputs) or bare
     if inputs and all(found[c][1] for c in inputs):
@@ -168,7 +188,7 @@ def of_table(
 
 
 def of_arrays(*parts: Any, users: Any = None, clients: Any = None) -> Raw:
-    """The form of arrays, tensors or pictures [rows, ...], one part after the other: no column has a name."""
+    """Return the form of arrays, tensors or images [rows, ...], concatenated; their columns have no names."""
     arrays = [np.asarray(p.detach().cpu().numpy() if hasattr(p, "detach") else p) for p in parts]
     flat = [a.reshape(len(a), -1) for a in arrays if len(a)]
     rows, width = sum(map(len, flat)), flat[0].shape[1] if flat else 0
@@ -202,7 +222,8 @@ def _by_size(block: Callable[[int, int], Words], rows: int, width: int) -> Form 
     words = block if width <= WIDE else lambda a, b: coarse(block(a, b))
     sample = np.concatenate([words(a, a + 1) for a in range(0, rows, step)]) if step > 1 else words(0, rows)
     bits = math.fsum(_bits(c) for c in sample.T)
-    values = max(len(np.unique(sample)), 2 ** _bits(sample.reshape(-1)))  # which, without an order, make so many rows:
+    values = max(len(np.unique(sample)), 2 ** _bits(sample.reshape(-1)))
+    # log of the number of multisets of `width` values: sorting leaves no more information than that
     most = math.lgamma(width + values) - math.lgamma(width + 1) - math.lgamma(values)
     return Form(f"values {width}", rows, lambda a, b: _sorted(words(a, b)), min(bits, most / math.log(2)))
 
@@ -212,14 +233,14 @@ def _some(rows: int) -> NDArray[np.int64]:
 
 
 def _bits(words: Words) -> float:
-    """How improbable it is that two rows agree in this column, from all pairs; none agreeing counts as one."""
+    """Return -log2 of the probability that two rows agree in this column, with one added to both counts of pairs."""
     times = np.unique(words, return_counts=True)[1].astype(np.float64)
     pairs = len(words) * (len(words) - 1) / 2
     return max(0.0, math.log2((pairs + 1) / (float((times * (times - 1)).sum()) / 2 + 1)))
 
 
 def _sorted(words: Words) -> Words:
-    """Every row in ascending order."""
+    """Sort the words of every row in ascending order."""
     width = words.shape[1]
     if width > NETWORK:
         return np.sort(words, axis=1)

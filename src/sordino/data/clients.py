@@ -1,4 +1,4 @@
-"""Clients' data in memory, or made when asked for; and what users bring, checked at the door."""
+"""Data of the clients, held in memory or made on demand, and checks of the data that users pass in."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ from sordino.core.types import Batch, Clients
 
 
 class ArrayClients:
-    """All records in two tensors, one client after the other; and, where known, whose they are (a number a record).
+    """The records of all clients in two tensors, one client after the other.
 
-    A user's records within a client stand next to each other: `users.bound` puts them so."""
+    Within a client the records of a user must be contiguous; `users.bound` puts them in that order.
+
+    Args:
+        x: Inputs [records, ...].
+        y: Targets [records, ...].
+        sizes: Number of records of each client.
+        users: User of each record, as a number, if known.
+        tags: Group of private attributes of each record; 0 means none.
+    """
 
     def __init__(
         self,
@@ -26,7 +34,7 @@ class ArrayClients:
         y: Tensor,
         sizes: Sequence[int],
         users: NDArray[np.int64] | None = None,
-        tags: Tensor | None = None,  # the group of private attributes a record belongs to; 0 is none
+        tags: Tensor | None = None,
     ) -> None:
         self.x, self.y, self.users, self.tags = x, y, users, tags
         self.starts = np.concatenate([[0], np.cumsum(sizes)])
@@ -40,7 +48,7 @@ class ArrayClients:
         users: NDArray[np.int64] | None = None,
         tags: Tensor | None = None,
     ) -> ArrayClients:
-        """Client k gets the records at parts[k]; `users` and `tags` have a number for every record of x."""
+        """Give client k the records at parts[k]; `users` and `tags` have one number for every record of x."""
         whole = np.concatenate(parts)
         order = torch.from_numpy(whole)
         who = None if users is None else users[whole]
@@ -48,23 +56,27 @@ class ArrayClients:
 
     @property
     def count(self) -> int:
+        """Number of clients."""
         return len(self.starts) - 1
 
     def size(self, client: int) -> int:
+        """Return the number of records of one client."""
         return int(self.starts[client + 1] - self.starts[client])
 
     def all_sizes(self) -> NDArray[np.int64]:
-        """Records of every client."""
+        """Return the number of records of every client."""
         return np.diff(self.starts)
 
     def sizes(self) -> tuple[int, ...]:
+        """Return the client sizes that occur, in ascending order."""
         return tuple(np.unique(self.all_sizes()).tolist())
 
     def mean_size(self) -> float:
+        """Return the mean number of records per client."""
         return float(self.starts[-1]) / self.count
 
     def users_per_client(self) -> tuple[int, ...]:
-        """How many users clients have: every number that occurs, ascending."""
+        """Return the numbers of users per client that occur, in ascending order."""
         return tuple(sorted({len(g) for g in self._known()}))
 
     def user_runs(self) -> list[tuple[int, ...]]:
@@ -72,12 +84,12 @@ class ArrayClients:
         return self._known()
 
     def most_records_per_user(self) -> int:
-        """Over all clients; measured, for checks only."""
+        """Return the largest number of records of one user over all clients, measured on the data, for checks only."""
         self._known()
         return int(np.unique(np.asarray(self.users), return_counts=True)[1].max(initial=0))
 
     def most_clients_per_user(self) -> int:
-        """Measured, for checks only."""
+        """Return the largest number of clients of one user, measured on the data, for checks only."""
         self._known()
         client = np.repeat(np.arange(self.count), self.all_sizes())
         pairs = np.unique(np.stack([np.asarray(self.users), client]), axis=1)
@@ -89,9 +101,10 @@ class ArrayClients:
         return self._groups
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
+        """Return the records of these clients on the device, one client after the other."""
         sizes = tuple(self.size(i) for i in ids)
         groups = None if self._groups is None else tuple(self._groups[i] for i in ids)
-        if len(ids) and all(b == a + 1 for a, b in itertools.pairwise(ids)):  # neighbours: no copy
+        if len(ids) and all(b == a + 1 for a, b in itertools.pairwise(ids)):  # contiguous: no copy
             rows = slice(int(self.starts[ids[0]]), int(self.starts[ids[-1] + 1]))
             tags = None if self.tags is None else self.tags[rows].to(device)
             return Batch(self.x[rows].to(device), self.y[rows].to(device), sizes, groups, tags)
@@ -109,13 +122,13 @@ class ArrayClients:
         return ArrayClients(batch.x.clone(), batch.y.clone(), batch.sizes, users, tags)
 
     def to(self, device: torch.device) -> ArrayClients:
-        """The same clients with their data already on the device."""
+        """Return the same clients with their data on the device."""
         tags = None if self.tags is None else self.tags.to(device)
         return ArrayClients(self.x.to(device), self.y.to(device), self.all_sizes().tolist(), self.users, tags)
 
 
 def _runs(users: NDArray[np.int64], starts: NDArray[np.int64]) -> list[tuple[int, ...]]:
-    """For each client the lengths of its users' runs of records."""
+    """Return, for each client, the lengths of its users' runs of records."""
     if users.shape != (starts[-1],) or users.dtype.kind not in "iu":
         raise DataError(
             f"users must hold one whole number a record: {int(starts[-1])} of them, not {list(users.shape)}."
@@ -134,25 +147,32 @@ def _runs(users: NDArray[np.int64], starts: NDArray[np.int64]) -> list[tuple[int
 
 
 class LazyClients:
-    """`count` clients of `records` records each, made by `make(client)` when they are drawn.
+    """Clients whose records are made when they are sampled, so that memory grows with the cohort, not the population.
 
-    Memory is for the cohort, not for the population.
+    Args:
+        count: Number of clients.
+        records: Number of records of each client.
+        make: Function that returns (x, y) of a client, given its number.
+        classes: Number of classes, if known; labels are checked against it.
     """
 
     def __init__(
         self, count: int, records: int, make: Callable[[int], tuple[Any, Any]], classes: int | None = None
     ) -> None:
         self.count, self.records, self.make = count, records, make
-        self.classes = classes  # labels are checked against it where it is known
-        self._numbers: Sequence[int] = range(count)  # by which `make` knows the clients
+        self.classes = classes
+        self._numbers: Sequence[int] = range(count)  # the numbers that `make` takes
 
     def sizes(self) -> tuple[int, ...]:
+        """Return the only client size."""
         return (self.records,)
 
     def mean_size(self) -> float:
+        """Return the number of records per client."""
         return float(self.records)
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
+        """Make the records of these clients, check them and return them on the device."""
         numbers = [self._numbers[int(i)] for i in ids]
         parts = [checked(f"client {i}", *self.make(i)) for i in numbers] or [_none_like(self.make(self._numbers[0]))]
         for i, (x, y) in zip(numbers, parts, strict=False):
@@ -171,7 +191,7 @@ class LazyClients:
 
 
 def units(clients: Clients, unit: str) -> int:
-    """Return how many there are of what a guarantee protects: clients, users or single records."""
+    """Return the number of protected units: clients, users or single records."""
     if unit in ("client", "report"):
         return clients.count
     if unit == "user" and isinstance(clients, ArrayClients) and clients.users is not None:
@@ -185,9 +205,11 @@ def _none_like(pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
 
 
 def adopt(clients: Any) -> ArrayClients | LazyClients:
-    """What a user hands over -> clients: a list (or dict) of (x, y) pairs or map-style Datasets.
+    """Convert what a user passes in to clients, after checking it.
 
-    x and y may be tensors, numpy arrays or pandas objects.
+    Args:
+        clients: A list or dict with one (x, y) pair or map-style Dataset per client, or clients already. x and y may
+            be tensors, numpy arrays or pandas objects.
     """
     if isinstance(clients, ArrayClients | LazyClients):
         return clients
@@ -220,7 +242,10 @@ def _pair(i: int, item: Any) -> tuple[Any, Any]:
 
 
 def checked(who: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """Tensors without surprises: same length, at least one record, finite, numeric."""
+    """Return x and y as tensors, after checking that they are numeric, finite, non-empty and equally long.
+
+    `who` names them in error messages.
+    """
     xt, yt = _tensor(who, "x", x), _tensor(who, "y", y)
     if xt.ndim == 0 or yt.ndim == 0 or len(xt) != len(yt):
         raise DataError(f"{who}: x has shape {tuple(xt.shape)}, y {tuple(yt.shape)}; they need one row a record.")
@@ -249,7 +274,7 @@ def _tensor(who: str, name: str, value: Any) -> Tensor:
 
 
 def check_labels(y: Tensor, classes: int, what: str) -> None:
-    """Class labels must be whole numbers in [0, classes)."""
+    """Raise an error unless all class labels are whole numbers in [0, classes)."""
     if y.is_floating_point():
         raise DataError(f"{what}: class labels must be whole numbers, not {y.dtype}.")
     if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):

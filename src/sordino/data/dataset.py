@@ -1,4 +1,4 @@
-"""What every loader returns, and how raw records become a model's input."""
+"""The type that every loader returns, and the conversion of raw records to model inputs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from sordino.data import canonical
 
 Ids = NDArray[np.int64]
 TASKS = ("classification", "regression", "next-token")
-MOST_CLASSES = 100_000  # more than that is a column of something else
+MOST_CLASSES = 100_000  # a column with larger labels does not hold classes
 
 
 def as_is(x: Tensor) -> Tensor:
+    """Return x unchanged."""
     return x
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """uint8 pictures [n, h, w] or [n, c, h, w] -> float32 [n, c, h, w]: (x / 255 - mean) / std, a colour at a time.
+    """Conversion of uint8 images [n, h, w] or [n, c, h, w] to float32 [n, c, h, w]: (x / 255 - mean) / std per channel.
 
-    The constants are public and declared in the code; every record is scaled alone."""
+    The constants are public and declared in the code; every record is scaled independently.
+    """
 
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
@@ -40,34 +42,44 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Dataset:
+    """Training and test records, as every loader returns them."""
+
     name: str
-    x_train: Tensor  # raw: pictures stay uint8 [n, h, w] or [n, 3, h, w], text is int64 [n, positions]
+    x_train: Tensor  # raw: images are uint8 [n, h, w] or [n, 3, h, w], text is int64 [n, positions]
     y_train: Tensor
     x_test: Tensor
     y_test: Tensor
     client_train: Ids | None = None  # natural client of every record
     client_test: Ids | None = None
-    user_train: Ids | None = None
+    user_train: Ids | None = None  # user of every record
     user_test: Ids | None = None
-    task: str = "classification"
-    classes: int | None = None  # declared: classes, or vocabulary of next-token; None for regression
-    names: tuple[str, ...] = ()  # of the classes
-    public: bool = False  # a benchmark that is public already, not one's own file
-    prepare: Callable[[Tensor], Tensor] = as_is  # raw -> model input, with public constants, a record at a time
-    notes: tuple[str, ...] = ()  # what a user should know of how it was read
-    test_from: str = ""  # the test records in words: how many, and who says that they are public
-    assumed: tuple[str, ...] = ()  # what else of one's own data was taken as public, in words
-    raw: canonical.Raw | None = None  # a table's rows before they were encoded, without those that are public
+    task: str = "classification"  # one of TASKS
+    classes: int | None = None  # declared number of classes, or vocabulary size of next-token; None for regression
+    names: tuple[str, ...] = ()  # names of the classes
+    public: bool = False  # whether all records are public, as those of a benchmark are
+    prepare: Callable[[Tensor], Tensor] = as_is  # raw to model input, each record alone, with public constants
+    notes: tuple[str, ...] = ()  # remarks for the user on how the data were read
+    test_from: str = ""  # description of the test records: how many, and what declares them public
+    assumed: tuple[str, ...] = ()  # description of what else in the user's own data was assumed to be public
+    raw: canonical.Raw | None = None  # private rows of a table, before encoding
 
     def private_rows(self) -> canonical.Raw:
-        """All rows that count in a ledger, as they were before any encoding; test records are public."""
+        """Return all rows that count in a ledger, as they were before encoding; test records are public."""
         if self.raw is not None:
             return self.raw
         return canonical.of_arrays(self.x_train, users=self.user_train, clients=self.client_train)
 
 
 def class_count(what: str, labels: NDArray[np.int64], classes: int | None) -> tuple[int, tuple[str, ...]]:
-    """The declared number of classes, after a look that all labels are below it; and a note where none is declared."""
+    """Return the number of classes, and a note if it was not declared.
+
+    If it is declared, check that all labels are below it; otherwise it is read from the labels.
+
+    Args:
+        what: Name of the data in error messages.
+        labels: Labels [n, ...].
+        classes: Declared number of classes, or None.
+    """
     rows = labels.reshape(len(labels), -1)
     bad = np.flatnonzero(rows.min(axis=1) < 0)
     if len(bad):

@@ -1,4 +1,4 @@
-"""What every way of dealing records to clients asks for first."""
+"""Checks that all partitions of records into clients share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sordino.core.errors import DataError
 
 
 def enough(records: int, clients: int, minimum: int) -> None:
+    """Raise an error unless there are `minimum` records for every client."""
     check.count(clients=clients, minimum=minimum)
     if clients * minimum > records:
         each = "a record" if minimum == 1 else f"{minimum} records"
@@ -19,7 +20,10 @@ def enough(records: int, clients: int, minimum: int) -> None:
 
 
 def classes_of(labels: Any, law: str) -> NDArray[np.int64]:
-    """Labels as whole numbers [n], or why a law by label does not apply."""
+    """Return labels as whole numbers [n], or raise an error if a partition by label does not apply to them.
+
+    `law` names the partition in the error message.
+    """
     found = np.asarray(labels)
     if found.dtype.kind == "f":
         raise DataError(f"{law} splits by label, and the targets are decimal numbers: use iid, quantity or natural.")

@@ -1,9 +1,11 @@
-"""Label skew by a Dirichlet draw.  Hsu, Qi and Brown (2019), arXiv:1909.06335, Section 2.
+"""Label skew by a Dirichlet draw: Hsu, Qi and Brown (2019), arXiv:1909.06335, Section 2.
 
-Each client draws its own shares of the labels, q ~ Dir(alpha p), and fills up with records from them until all clients
-have equally many.  p is the labels' frequency times the number of labels: with balanced labels that is `alpha` for
-every label, the convention of the code in use (in the paper's text p sums to one).  Clients take turns, so that nobody
-is left with what the others did not want; where a label has run out, the others keep their proportions."""
+Each client draws its own label proportions q ~ Dir(alpha p) and then records with these proportions, until all clients
+have equally many. p is the frequency of each label times the number of labels, so that with balanced labels every
+label has the concentration `alpha`. This is the convention of the code in use; in the text of the paper p sums to one.
+Clients take turns, so that none is left with only what the others did not want. When a label has run out, the
+remaining labels keep their proportions.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 def dirichlet(labels: Any, clients: int, alpha: float, rng: Stream, minimum: int = 1) -> list[Ints]:
-    """Labels [n] -> indices of each client's records; sizes differ by at most one."""
+    """Return the indices of each client's records, given the labels [n]; sizes differ by at most one."""
     check.positive(alpha=alpha)
     labels = classes_of(labels, "dirichlet")
     enough(len(labels), clients, minimum)
@@ -45,7 +47,10 @@ def dirichlet(labels: Any, clients: int, alpha: float, rng: Stream, minimum: int
 
 
 def _cumulative(q: Floats, left: Ints) -> list[list[float]]:
-    """Of the labels that are left; where a client wants none of them, whatever there is."""
+    """Return each client's cumulative proportions over the labels that are left.
+
+    A client whose proportions of these labels are all zero gets them by their remaining counts.
+    """
     some = left > 0
     if not some.any():
         return [[] for _ in q]
@@ -55,15 +60,17 @@ def _cumulative(q: Floats, left: Ints) -> list[list[float]]:
     open_q /= open_q.sum(axis=1, keepdims=True)
     ends = np.cumsum(open_q, axis=1)
     last = int(np.flatnonzero(some)[-1])
-    ends[:, last:] = np.nextafter(ends[:, last:], np.inf)  # u times the end stays below it
+    ends[:, last:] = np.nextafter(ends[:, last:], np.inf)  # keeps u * end below end
     rows: list[list[float]] = ends[:, : last + 1].tolist()
     return rows
 
 
 def proportions(concentration: Floats, rng: Stream) -> Floats:
-    """One Dirichlet draw a row [rows, k], by gamma variates in logarithms, so that small alphas do not underflow.
+    """Return one Dirichlet draw for each row of concentrations [rows, k].
 
-    G(a) = G(a + 1) U^(1/a): Marsaglia and Tsang (2000), Section 6."""
+    Gamma variates are computed as logarithms, so that small concentrations do not underflow, by
+    G(a) = G(a + 1) U^(1/a): Marsaglia and Tsang (2000), Section 6.
+    """
     shape = concentration.shape
     u, v = (rng.at(name).uniform(concentration.size).reshape(shape) + 2.0**-54 for name in ("gamma", "power"))
     log = np.log(gammaincinv(concentration + 1, u)) + np.log(v) / concentration

@@ -1,7 +1,8 @@
-"""One public file -> disk: whole and checked, or not there at all.
+"""Atomic download of a public file: the target is complete and verified, or absent.
 
-The bytes go to a temporary file of this process beside the target, which is renamed when its length (and its sha256,
-where known) is right. A transfer that breaks off goes on where it stopped, a few times."""
+The bytes are written to a temporary file of this process beside the target, which is renamed once its length (and its
+sha256, if known) is right. An interrupted transfer is resumed a few times.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ from sordino.core.errors import DataError
 
 TRIES = 3
 TIMEOUT = 30.0  # seconds without a byte
-CHUNK = 1 << 16
+CHUNK = 1 << 16  # bytes
 
 
 def fetch(url: str, target: Path, sha256: str | None = None) -> None:
+    """Download `url` to `target` and check its length and its sha256, if given."""
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
@@ -41,7 +43,7 @@ def fetch(url: str, target: Path, sha256: str | None = None) -> None:
                 f"{url} has sha256 {found[:16]}..., not {sha256[:16]}...: it has changed or was tampered with."
             )
         part.replace(target)
-    except OSError as error:  # the disk's errors; those of the network are told by _transfer
+    except OSError as error:  # errors of the disk; _transfer reports those of the network
         raise DataError(f"cannot write {target}: {error.strerror or error}.") from error
     finally:
         with suppress(OSError):
@@ -49,7 +51,7 @@ def fetch(url: str, target: Path, sha256: str | None = None) -> None:
 
 
 def _transfer(url: str, part: Path, bar: Progress, task: TaskID) -> None:
-    """All bytes of the address into the file."""
+    """Download all bytes of `url` to `part`, resuming after an interruption."""
     version, reason = "", "the transfer broke off"
     for _ in range(TRIES):
         have = part.stat().st_size if part.exists() else 0
@@ -58,7 +60,7 @@ def _transfer(url: str, part: Path, bar: Progress, task: TaskID) -> None:
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
                 if reply.status != http.client.PARTIAL_CONTENT:
-                    have = 0  # the whole file, from its beginning
+                    have = 0  # the server sends the whole file again
                 version = reply.headers.get("ETag") or ""
                 length = reply.headers.get("Content-Length")
                 total = have + int(length) if length is not None and length.isdigit() else None
@@ -79,7 +81,7 @@ def _transfer(url: str, part: Path, bar: Progress, task: TaskID) -> None:
 
 
 def _chunks(reply: Any) -> Iterator[bytes]:
-    """What arrives, until it ends or breaks off."""
+    """Yield the bytes of a reply until it ends or is interrupted."""
     with suppress(OSError, http.client.HTTPException):
         while chunk := reply.read(CHUNK):
             yield chunk

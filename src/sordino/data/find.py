@@ -1,4 +1,4 @@
-"""Where a benchmark's files are: a data folder, the package, the cache; or fetched from their public source."""
+"""Location of the files of a benchmark: a data folder, the package, the cache, or a download from a public source."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ from sordino.data.sets.base import DatasetSource, FileLayout
 
 @dataclass(frozen=True)
 class FoundFiles:
+    """All files of one layout of a dataset, and where they were found."""
+
     where: str  # "data folder", "package" or "cache"
     layout: FileLayout
     paths: list[Path]
 
     @property
     def size(self) -> int:
+        """Total size of the files in bytes."""
         return sum(p.stat().st_size for p in self.paths)
 
 
 def cache() -> Path:
+    """Return the folder of downloaded datasets."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sordino"
 
 
 def folders(data_dir: str | None) -> list[tuple[str, Path]]:
-    """In the order in which they are searched."""
+    """Return the folders that are searched, with what each of them is, in order."""
     given = [Path(d) for d in (data_dir, os.environ.get("SORDINO_DATA")) if d]
     return [
         *(("data folder", folder) for folder in given),
@@ -39,7 +43,10 @@ def folders(data_dir: str | None) -> list[tuple[str, Path]]:
 
 
 def locate(source: DatasetSource, data_dir: str | None = None) -> FoundFiles | None:
-    """The first folder that has all files of one layout, in their own sub-folder or flat."""
+    """Return the files of the first folder that has all files of one layout, or None.
+
+    Files may lie in their sub-folder or, if they allow it, in the folder itself.
+    """
     for where, folder in folders(data_dir):
         for layout in source.layouts:
             paths = [_lies(folder, f.path, f.flat) for f in layout.files]
@@ -53,11 +60,12 @@ def _lies(folder: Path, name: str, flat: bool) -> Path | None:
     tries = [folder / name, folder / Path(name).name] if flat else [folder / name]
     try:
         return next((p for p in tries if p.is_file()), None)
-    except OSError:  # a folder that may not be looked into
+    except OSError:  # no permission to read the folder
         return None
 
 
 def obtain(source: DatasetSource, data_dir: str | None = None) -> Dataset:
+    """Read a dataset from its files after verifying them, and download them first if they are not there."""
     found = locate(source, data_dir)
     if found is not None:
         check_files(found)
@@ -65,7 +73,7 @@ def obtain(source: DatasetSource, data_dir: str | None = None) -> Dataset:
     found = download(source, data_dir)
     try:
         return _read(source.name, found)
-    except DataError:  # what came is not the dataset: do not keep it
+    except DataError:  # the download is not the dataset: delete it
         for path in found.paths:
             path.unlink(missing_ok=True)
         raise
@@ -76,12 +84,13 @@ def _read(name: str, found: FoundFiles) -> Dataset:
         return found.layout.read(found.paths)
     except DataError:
         raise
-    except Exception as error:  # files whose content is not checked before it is read can fail in many ways
+    except Exception as error:  # files that are not verified before reading can fail in many ways
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(f"cannot read {name} from {found.paths[0]}: {reason}. Fetch it again.") from error
 
 
 def check_files(found: FoundFiles) -> None:
+    """Raise an error unless every file with a known sha256 matches it."""
     for file, path in zip(found.layout.files, found.paths, strict=True):
         if file.sha256 is None:
             continue
@@ -98,6 +107,7 @@ def check_files(found: FoundFiles) -> None:
 
 
 def download(source: DatasetSource, data_dir: str | None) -> FoundFiles:
+    """Download the files of a dataset to the cache; those already there are not downloaded again."""
     layout = next((one for one in source.layouts if one.downloads), None)
     if layout is None:
         raise DataError(f"{source.name} is not here and cannot be downloaded. {how(source, data_dir)}")
@@ -114,7 +124,7 @@ def download(source: DatasetSource, data_dir: str | None) -> FoundFiles:
 
 
 def how(source: DatasetSource, data_dir: str | None = None) -> str:
-    """Which file to put into which folder."""
+    """Return, for an error message, which files to put into which folder."""
     layout = next((one for one in source.layouts if one.downloads), source.layouts[0])
     names = [Path(f.path).name for f in layout.files]
     folder = Path(data_dir or os.environ.get("SORDINO_DATA") or cache()) / Path(layout.files[0].path).parent

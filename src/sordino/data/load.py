@@ -1,8 +1,9 @@
-"""Files -> arrays: a benchmark by its name, or one's own file by its path.
+"""Loading of datasets: a benchmark by its name, or the user's own file by its path.
 
-A name is a file of data/sets (`sordino datasets` lists them); a path is an .npz file, a table (.csv, .csv.gz, .parquet)
-or a folder of pictures, looked for below `data_dir`.  Nothing is fitted on the data: scales, classes and vocabularies
-are declared in the code, in a schema file or by the names of folders."""
+A name is that of a file in data/sets (`sordino datasets` lists them). A path, relative to `data_dir`, is that of an
+.npz file, a table (.csv, .csv.gz, .parquet) or a folder of images. Nothing is fitted on the data: scales, classes and
+vocabularies are declared in the code, in a schema file or by the names of folders.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ __all__ = ["Columns", "Dataset", "Declared", "load"]
 def load(
     name: str, data_dir: str | None = None, *, columns: Columns | None = None, declared: Declared | None = None
 ) -> Dataset:
-    """`declared` says which records of one's own data are public; those of a benchmark all are."""
+    """Load a dataset.
+
+    Args:
+        name: Name of a benchmark, or path of the user's own data.
+        data_dir: Folder of the data; by default the current folder for the user's own data.
+        columns: Roles of the columns of a table.
+        declared: Which records of the user's own data are public; those of a benchmark all are.
+    """
     says = declared or Declared()
     if name in plugin.available("data.sets"):
         if columns is not None and columns != Columns():
@@ -49,7 +57,7 @@ def load(
 
 
 def _own(path: Path, columns: Columns, test: Path | None) -> Dataset | None:
-    """One's own data, if there are any there."""
+    """Load the user's own data at `path`, or return None if there are none."""
     if _is(path, Path.is_dir) and _is(path / "train", Path.is_dir):
         from sordino.data.pictures import pictures
 
@@ -67,7 +75,7 @@ def _own(path: Path, columns: Columns, test: Path | None) -> Dataset | None:
 def _there(
     test: Path | None, kind: Callable[[Path], bool], what: str, suffixes: tuple[str, ...] = ("",)
 ) -> Path | None:
-    """The second file, if it is of the kind that goes with the first."""
+    """Return the path of the test records, or raise an error unless it is of the same kind as the data."""
     if test is not None and not (_is(test, kind) and test.name.lower().endswith(suffixes)):
         raise DataError(f"test must be {what}; found no such thing at {test}.")
     return test
@@ -76,5 +84,5 @@ def _there(
 def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
     try:
         return kind(path)
-    except (OSError, ValueError):  # a name that no file can have, a folder that may not be looked into
+    except (OSError, ValueError):  # an impossible file name, or no permission to read the folder
         return False

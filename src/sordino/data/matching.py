@@ -1,4 +1,4 @@
-"""A test part for every client, with its own mixture of labels."""
+"""Test records for every client, with the label proportions of its training records."""
 
 from __future__ import annotations
 
@@ -19,12 +19,26 @@ def like(
     client_train: Any = None,
     client_test: Any = None,
 ) -> list[Ints]:
-    """Test records for the clients of a training partition, each to one client.
+    """Distribute the test records to the clients of a training partition, each record to one client.
 
-    Of each label a client gets the share of the test records that it has of the training records, rounded up or down;
-    where there are test records for all, no client is left without. Decimal targets and sequences count as one label.
-    With the natural client of every record (both given), client k's test part is the test records of its own number,
-    which may be none."""
+    Of each label, a client gets the same fraction of the test records as it has of the training records, rounded up or
+    down. If there are enough test records, every client gets at least one. Decimal targets and sequences count as one
+    label.
+
+    If the natural clients of the training and of the test records are given, each client gets the test records of its
+    own number, possibly none.
+
+    Args:
+        parts: Indices of each client's training records.
+        labels_train: Labels of the training records.
+        labels_test: Labels of the test records.
+        rng: Source of randomness.
+        client_train: Natural client of every training record.
+        client_test: Natural client of every test record.
+
+    Returns:
+        Indices of each client's test records.
+    """
     if client_train is not None and client_test is not None:
         own = np.asarray(client_train)
         return [np.flatnonzero(np.asarray(client_test) == own[p[0]]) if len(p) else p for p in parts]
@@ -41,7 +55,7 @@ def like(
         stream = rng.at("label", int(label))
         have = np.bincount(of[(train == label) & (of >= 0)], minlength=clients)[order]
         if not have.sum():
-            have = np.array([len(p) for p in parts])[order]  # nobody trained on it: by size
+            have = np.array([len(p) for p in parts])[order]  # a label without training records: by client size
         records = np.flatnonzero(test == label)
         records = records[stream.permutation(len(records))]
         ends = np.cumsum(have) / have.sum() * len(records)
@@ -55,7 +69,7 @@ def like(
 
 
 def _none_left_out(found: list[Ints], parts: Sequence[Ints], train: Ints, test: Ints) -> None:
-    """An empty client gets a record of its most frequent label (or any) from the client that has most of those."""
+    """Give each empty client a record of its most frequent label (or any) from the client that has most of those."""
     for k in [k for k, part in enumerate(found) if not len(part) and len(parts[k])]:
         wanted = int(np.bincount(train[parts[k]] - train.min()).argmax() + train.min())
         having = [int((test[p] == wanted).sum()) if len(p) > 1 else 0 for p in found]

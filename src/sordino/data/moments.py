@@ -1,6 +1,8 @@
-"""What a client would send so that features can be standardised privately: bounded sums, without noise.
+"""Bounded sums that a client sends so that features can be standardised privately.
 
-The caller adds noise for the stated sensitivity and charges for it; what follows is post-processing."""
+The sums have no noise: the caller adds noise for the stated sensitivity and charges for it. Everything after that is
+post-processing.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from sordino.core.errors import DataError
 
 
 def sums(x: Tensor, bound: float) -> tuple[Tensor, Tensor, float]:
-    """x [n, d] -> (sum of x / B, sum of (x / B)^2, L2 sensitivity of both together to adding or removing a record).
+    """Return the sum of x / B, the sum of (x / B)^2 and the L2 sensitivity of both together, for x [n, d] and bound B.
 
-    Values are clamped to [-B, B]; a nan counts as 0. A record moves each of the 2 d sums by at most 1."""
+    The neighbouring relation is adding or removing a record. Values are clamped to [-B, B], and a nan counts as 0. One
+    record moves each of the 2 d sums by at most 1.
+    """
     check.positive(bound=bound)
     if x.ndim != 2:
         raise DataError(f"moments need features [records, features], not {list(x.shape)}.")
@@ -25,16 +29,25 @@ def sums(x: Tensor, bound: float) -> tuple[Tensor, Tensor, float]:
 
 
 def reach(features: int) -> float:
-    """Return how far one record moves both sums together, in the L2 norm."""
+    """Return the L2 sensitivity of both sums together to adding or removing one record."""
     return math.sqrt(2 * features)
 
 
 def standardise(
     total: Tensor, square: Tensor, records: float, bound: float, floor: float = 1e-2
 ) -> tuple[Tensor, Tensor]:
-    """Noisy totals over (a noisy or public number of) records -> shift and scale [d]: use (x - shift) / scale.
+    """Return the shift and the scale [d] to standardise features by (x - shift) / scale.
 
-    Noise can make means leave [-B, B] and variances negative: both are clamped, deviations to at least floor * B."""
+    Noise can push means out of [-B, B] and make variances negative. Both are clamped, standard deviations to at least
+    floor * B.
+
+    Args:
+        total: Noisy sum of x / B, over all records.
+        square: Noisy sum of (x / B)^2, over all records.
+        records: Number of records, noisy or public.
+        bound: The bound B.
+        floor: Smallest standard deviation, as a fraction of B.
+    """
     check.positive(records=records, bound=bound, floor=floor)
     mean = (total / records).clamp(-1, 1)
     variance = (square / records - mean.square()).clamp(floor**2, 1)

@@ -1,8 +1,10 @@
-"""One's own .npz file -> Dataset.
+"""Loading of the user's own .npz file.
 
-It holds x_train and y_train (plain arrays; pickled objects are never opened), and may hold x_test and y_test (which are
-then public), client_train, client_test, user_train, user_test (one whole number a record), `classes` (how many there
-are) and `class_names`. A second file with x_test and y_test, or x and y, may bring the test records instead."""
+It holds x_train and y_train as plain arrays; pickled objects are never opened. It may also hold x_test and y_test
+(which are then public), client_train, client_test, user_train and user_test (one whole number per record), `classes`
+(the number of classes) and `class_names`. Alternatively a second file holds the test records, as x_test and y_test or
+as x and y.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ IDS = {"client_train": "y_train", "client_test": "y_test", "user_train": "y_trai
 
 
 def arrays(path: Path, wanted: Iterable[str] | None = None) -> dict[str, Any]:
-    """The arrays of an archive, or those of them that are wanted."""
+    """Return the arrays of an archive, or only those that are wanted."""
     found = {}
     try:
-        with path.open("rb") as handle:  # ours to close: numpy leaves it open when the archive is damaged
+        with path.open("rb") as handle:  # closed here: numpy leaves the file open if the archive is damaged
             file = np.load(handle, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
@@ -42,7 +44,7 @@ def arrays(path: Path, wanted: Iterable[str] | None = None) -> dict[str, Any]:
 
 
 def read(path: Path, test: Path | None = None) -> Dataset:
-    """`test` is a second file, whose records are public."""
+    """Read a dataset; `test` is a second file, whose records are public."""
     found = arrays(path, (*PARTS, *IDS, "classes", "class_names"))
     name, notes, assumed, words = path.name, [], tuple[str, ...](), ""
     shown = f"{name}, test part" if test is None else test.name
@@ -90,7 +92,7 @@ def read(path: Path, test: Path | None = None) -> Dataset:
 
 
 def _second(path: Path) -> dict[str, Any]:
-    """The test records of a file of their own, under the names that they have in a whole dataset."""
+    """Read the test records from a separate file, under the names that they have in a dataset."""
     found = arrays(path, ("x", "y", "x_test", "y_test", "client_test", "user_test"))
     out = {{"x": "x_test", "y": "y_test"}.get(k, k): v for k, v in found.items()}
     if missing := [k for k in ("x_test", "y_test") if k not in out]:

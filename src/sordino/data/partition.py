@@ -1,7 +1,9 @@
-"""Arrays -> clients: which records go to whom.  Every record to exactly one client, and to each at least `minimum`.
+"""Partitions of records into clients: each record goes to exactly one client, and each client gets at least `minimum`.
 
-`parse("dirichlet:0.3")` is the law of that name; `like` splits a test set in the same proportions.  A partition is a
-simulation of how data could lie: it may look at labels, which a real federation would not have in one place."""
+`parse("dirichlet:0.3")` returns the partition of that name; `like` splits a test set in the same proportions. A
+partition simulates how data could be distributed: it may use the labels, which no real federation has in one place.
+All partitions return the indices of each client's records.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,17 @@ __all__ = ["KINDS", "Partition", "columns", "dirichlet", "iid", "like", "natural
 
 
 def iid(records: int, clients: int, rng: Stream, minimum: int = 1) -> list[Ints]:
-    """A random split into parts whose sizes differ by at most one."""
+    """Split records at random into parts whose sizes differ by at most one."""
     enough(records, clients, minimum)
     return [np.sort(part) for part in np.array_split(rng.permutation(records), clients)]
 
 
 def shards(labels: Any, clients: int, k: int, rng: Stream, minimum: int = 1) -> list[Ints]:
-    """Records sorted by label and cut into clients * k equal pieces; each client gets k of them.
+    """Sort records by label, cut them into clients * k equal pieces and give each client k of them.
 
-    McMahan et al. (2017), arXiv:1602.05629, Section 3: 200 pieces of 300 and two a client, so that most clients have
-    two labels."""
+    McMahan et al. (2017), arXiv:1602.05629, Section 3: 200 pieces of 300 records and two pieces per client, so that
+    most clients have two labels.
+    """
     check.count(k=k)
     found = classes_of(labels, "shards")
     enough(len(found), clients, max(k, minimum))
@@ -45,9 +48,11 @@ def shards(labels: Any, clients: int, k: int, rng: Stream, minimum: int = 1) -> 
 
 
 def quantity(records: int, clients: int, alpha: float, rng: Stream, minimum: int = 1) -> list[Ints]:
-    """Sizes in the proportions of a symmetric Dirichlet draw; who gets which record is random.
+    """Split records at random into parts whose sizes follow a symmetric Dirichlet draw.
 
-    Li et al. (2022), arXiv:2102.02079, Section 4.3 (quantity skew).  Beyond `minimum`, which everyone gets."""
+    Li et al. (2022), arXiv:2102.02079, Section 4.3 (quantity skew). Every client first gets `minimum` records; the
+    draw distributes the rest.
+    """
     check.positive(alpha=alpha)
     enough(records, clients, minimum)
     free = records - clients * minimum
@@ -58,7 +63,7 @@ def quantity(records: int, clients: int, alpha: float, rng: Stream, minimum: int
 
 
 def natural(ids: Any, minimum: int = 1) -> list[Ints]:
-    """One client a number, in the order of the numbers."""
+    """Make one client for each id, in the order of the ids (whole numbers, one per record)."""
     found = np.asarray(ids)
     if found.ndim != 1 or found.dtype.kind not in "iu" or not len(found):
         raise DataError("natural clients need one whole number a record.")
@@ -72,14 +77,14 @@ def natural(ids: Any, minimum: int = 1) -> list[Ints]:
 
 
 def first(parts: list[Ints], count: float | None) -> list[Ints]:
-    """So many of the clients; the records of the others are nobody's."""
+    """Return the first `count` clients, or all if it is None; the records of the others are not used."""
     if count is not None and count > len(parts):
         raise DataError(f"partition natural:{count:g}: the data come with {len(parts)} clients.")
     return parts if count is None else parts[: int(count)]
 
 
 def columns(features: int, parts: int, rng: Stream | None = None) -> list[Ints]:
-    """Which columns each party holds of the same records: neighbours, or with a stream a random choice."""
+    """Split the columns of the same records among parties, in contiguous blocks or, with `rng`, at random."""
     check.count(features=features, parts=parts)
     if parts > features:
         raise DataError(f"cannot give each of {parts} parties a column: there are {features} columns.")
@@ -87,26 +92,36 @@ def columns(features: int, parts: int, rng: Stream | None = None) -> list[Ints]:
     return [np.sort(part) for part in np.array_split(order, parts)]
 
 
-KINDS = {  # name -> what its number is
+KINDS = {  # name -> meaning of its number
     "iid": None,
     "dirichlet": "alpha",
     "shards": "labels a client",
     "natural": "how many of the clients, the first ones; without it, all",
     "quantity": "alpha",
 }
-SHOWN = {"shards": ":K", "natural": "[:K]"}  # whose number is whole
+SHOWN = {"shards": ":K", "natural": "[:K]"}  # usage of the kinds whose number is whole
 
 
 @dataclass(frozen=True)
 class Partition:
-    kind: str
-    value: float | None = None
+    """A kind of partition and its number, as `parse` reads them."""
+
+    kind: str  # one of KINDS
+    value: float | None = None  # see KINDS
 
     def __str__(self) -> str:
         return self.kind if self.value is None else f"{self.kind}:{self.value:g}"
 
     def split(self, labels: Any, ids: Any, clients: int, rng: Stream, minimum: int = 1) -> list[Ints]:
-        """Labels of all records, their natural clients (or None), and how many clients (natural has its own)."""
+        """Return the indices of each client's records.
+
+        Args:
+            labels: Labels of all records.
+            ids: Natural client of every record, or None.
+            clients: Number of clients; ignored by natural, which has its own.
+            rng: Source of randomness.
+            minimum: Smallest number of records of a client.
+        """
         if self.kind == "natural":
             if ids is None:
                 raise DataError(
@@ -124,7 +139,7 @@ class Partition:
 
 
 def parse(text: str) -> Partition:
-    """ "iid", "natural", "natural:7", "dirichlet:0.3", "shards:2", "quantity:0.5"."""
+    """Parse a partition: "iid", "natural", "natural:7", "dirichlet:0.3", "shards:2" or "quantity:0.5", for example."""
     kind, _, number = str(text).partition(":")
     usage = ", ".join(k if v is None else f"{k}{SHOWN.get(k, ':ALPHA')}" for k, v in KINDS.items())
     if text == "natural":

@@ -1,7 +1,9 @@
-"""A folder of pictures -> Dataset: train/<class>/*.png and test/<class>/*.png (or .jpg, .jpeg).
+"""Loading of a folder of images: train/<class>/*.png and test/<class>/*.png (or .jpg, .jpeg).
 
-The classes are the folders' names, in alphabetical order; a class may have no picture. Pictures in test/ are public;
-another folder, with one folder a class in it, may bring them instead. Without either no picture is public."""
+The classes are the names of the folders, in alphabetical order; a class may have no images. Images in test/ are public;
+alternatively another folder, with one sub-folder per class, holds the public images. Without either, no image is
+public.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ COLOUR = ("RGB", "RGBA", "P", "CMYK", "YCbCr")
 
 
 def pictures(root: Path, columns: Columns, test: Path | None = None) -> Dataset:
-    """`test` is a folder of public pictures, one folder a class."""
+    """Load a folder of images; `test` is a folder of public images with one sub-folder per class."""
     if importlib.util.find_spec("PIL") is None:
         raise DataError(f'{root} needs pillow, which is not installed; try: pip install "sordino[files]".')
     if any((columns.label, columns.client, columns.user, columns.split, columns.schema)):
@@ -63,7 +65,7 @@ def _read(paths: list[Path], side: int | None) -> NDArray[np.uint8]:
     from PIL import Image
 
     size, modes = None if side is None else (side, side), set()
-    for path in paths:  # headers only
+    for path in paths:  # reads headers only
         with _open(path) as image:
             modes.add(image.mode)
             if image.mode not in GREY + COLOUR:
@@ -96,7 +98,7 @@ def _open(path: Path) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             return Image.open(path)
-    except Exception as error:  # not a picture, damaged, too large
+    except Exception as error:  # not an image, damaged or too large
         raise DataError(f"cannot read {path}: {(str(error) or type(error).__name__).splitlines()[0]}") from error
 
 

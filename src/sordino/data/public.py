@@ -1,8 +1,9 @@
-"""Which records of one's own data are public: none, unless their owner says so.
+"""Declaration of public records: in the user's own data no record is public unless the owner says so.
 
-The owner may name a second file of public records (`test`), declare a share of the records public (`share`), or say
-that all of them are public already (`everything`), as those of a benchmark are. Records that a split column marks,
-x_test of an .npz file and a folder test/ of pictures are declared by the data themselves."""
+The owner may name a second file of public records (`test`), declare a fraction of the records public (`share`), or
+declare that all of them are public already (`everything`), as those of a benchmark are. The data themselves declare the
+rows that a split column marks, x_test of an .npz file, and the folder test/ of images.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +19,17 @@ from sordino.core.rng import Stream
 from sordino.data import splits
 from sordino.data.dataset import Dataset
 
-TEST_SHARE = 0.1  # of data that are public altogether and come without test records
+TEST_SHARE = 0.1  # fraction of test records for data that are entirely public and come without any
 
 
 @dataclass(frozen=True)
 class Declared:
+    """What the owner of the data declares public."""
+
     test: str | None = None  # path of a file or folder of public records
-    share: float | None = None
-    everything: bool = False
-    by: str = "record"  # what the share is drawn of: single records, or all that a user or a client has
+    share: float | None = None  # fraction of the records
+    everything: bool = False  # whether all records are public
+    by: str = "record"  # what the fraction is drawn from: single records, or users or clients with all their records
 
     def __post_init__(self) -> None:
         check.one_of(("record", "user", "client"), by=self.by)
@@ -37,13 +40,15 @@ class Declared:
 
 
 def declare(data: Dataset, declared: Declared) -> Dataset:
-    """The data with the declared share as its test records; each record, user or client is drawn for itself.
+    """Return the data with the declared fraction as test records.
 
-    Whether it is drawn depends on its place (a user: on its own number) and a fixed seed, on nobody else's records."""
+    Each record, user or client is drawn independently. Whether it is drawn depends on its position (for users and
+    clients: on their own number) and a fixed seed, not on the records of anyone else.
+    """
     if declared.everything:
         data = replace(data, public=True, assumed=(*data.assumed, "all records (public_data)"))
     share, by = declared.share, declared.by
-    if by == "client" and data.client_train is None:  # they are dealt afterwards, the private records alone
+    if by == "client" and data.client_train is None:  # clients are made later, from the private records only
         by = "record"
     if share is None and declared.everything and not len(data.y_test):
         share, by = TEST_SHARE, "record"

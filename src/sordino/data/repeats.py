@@ -1,4 +1,4 @@
-"""Records that stand in the test part and in the training part."""
+"""Detection of records that are in both the test part and the training part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sordino.data.dataset import Dataset
 
 
 def repeated(data: Dataset) -> tuple[int, bool]:
-    """How many test records are training records too, and whether training records repeat among themselves."""
+    """Return how many test records are also training records, and whether training records repeat (more than 1 %)."""
     train, test = _digests(data.x_train, data.y_train), _digests(data.x_test, data.y_test)
     known = set(train)
     return sum(t in known for t in test), len(known) < 0.99 * len(train)

@@ -1,6 +1,6 @@
-"""Declared columns -> numbers.  What is declared is public; nothing is read off the data.
+"""Encoding of declared columns as numbers. What is declared is public; nothing is inferred from the data.
 
-A schema file is TOML, one table a column:
+A schema file is TOML with one table per column:
 
     [age]                       # a number: clamped to [min, max], then scaled to [-1, 1]
     min = 17
@@ -9,9 +9,9 @@ A schema file is TOML, one table a column:
     min = 0
     max = 100000
     log = true
-    [sex]                       # a category: one slot a value and a last one for any other value
+    [sex]                       # a category: one slot per value, and a last one for any other value
     values = ["F", "M"]
-    [income]                    # the label: its values in the order of their numbers, or `classes = 2` for 0 and 1,
+    [income]                    # the label: its values in the order of the class numbers, or `classes = 2` for 0 and 1,
     values = ["<=50K", ">50K"]  # or min and max of a regression target, which is scaled to [0, 1]
 """
 
@@ -38,12 +38,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Number:
+    """A column of numbers with declared bounds."""
+
     low: float
     high: float
-    log: bool = False
+    log: bool = False  # scale by sign(v) log(1 + |v|)
 
     def unit(self, values: Floats) -> Floats:
-        """Clamped, then scaled to [0, 1]."""
+        """Clamp values to the bounds and scale them to [0, 1]."""
         clamped, low, high = (self._scale(v) for v in (np.clip(values, self.low, self.high), self.low, self.high))
         return np.asarray((clamped - low) / (high - low), dtype=np.float64)
 
@@ -53,17 +55,19 @@ class Number:
 
 @dataclass(frozen=True)
 class Category:
+    """A column of texts with declared values."""
+
     values: tuple[str, ...]
 
     def index(self, cells: Iterable[str]) -> NDArray[np.int64]:
-        """The place of every cell among the values; len(values) for any other."""
+        """Return the index of every cell among the values, or len(values) for any other value."""
         place = {value: i for i, value in enumerate(self.values)}
         return np.array([place.get(cell, len(place)) for cell in cells], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Classes:
-    """A label that is a whole number below `count`."""
+    """A label column of whole numbers below `count`."""
 
     count: int
 
@@ -73,7 +77,7 @@ Schema = Mapping[str, Column]
 
 
 def encode(cells: Any, schema: Schema) -> Tensor:
-    """The declared columns of a table (pandas) -> float32 [rows, slots], in the order of the schema."""
+    """Encode the declared columns of a pandas table as float32 [rows, slots], in the order of the schema."""
     out = []
     for name, column in schema.items():
         if isinstance(column, Number):
@@ -87,7 +91,7 @@ def encode(cells: Any, schema: Schema) -> Tensor:
 
 
 def numbers(name: str, cells: Any) -> Floats:
-    """A column of finite numbers, or an error that names the first cell that is none."""
+    """Return a column as finite numbers, or raise an error that names the first cell that is not one."""
     import pandas as pd
 
     if cells.dtype.kind not in "iufbOUT" and str(cells.dtype) not in ("str", "string", "category"):
@@ -108,11 +112,14 @@ def numbers(name: str, cells: Any) -> Floats:
     return np.asarray(values, dtype=np.float64)
 
 
-WHOLE = re.compile(r"^(-?\d+)\.0+$")  # a whole number that went through a column of decimals
+WHOLE = re.compile(r"^(-?\d+)\.0+$")  # a whole number from a column of decimals
 
 
 def words(name: str, cells: Any, allowed: tuple[str, ...] = ()) -> list[str]:
-    """A column as text: 1 and 1.0 are both "1". An empty cell is an error unless it is declared."""
+    """Return a column as text, where 1 and 1.0 are both "1".
+
+    An empty cell is an error unless "" is among the `allowed` values.
+    """
     gaps = np.flatnonzero(cells.isna().to_numpy())
     if len(gaps):
         _missing(name, int(gaps[0]), None)
@@ -139,6 +146,7 @@ def _short(cell: object) -> str:
 
 
 def read(path: Path) -> dict[str, Column]:
+    """Read a schema file."""
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -1,7 +1,8 @@
-"""Held-out parts.  Whether a record is held out depends on its own place and the seed alone.
+"""Held-out splits, where whether a record is held out depends only on its own position and the seed.
 
-Each record is drawn for itself, so that data sets that differ in one record give parts that differ in one record: a
-shuffle of all records would move many, and a record's guarantee with them."""
+Each record is drawn independently, so that data sets that differ in one record give parts that differ in one record. A
+shuffle of all records would move many of them, which the guarantee for one record does not cover.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from sordino.core.rng import Ints, Stream
 
 
 def validation(parts: Sequence[Ints], share: float, rng: Stream) -> tuple[list[Ints], list[Ints]]:
-    """Of each client's records about `share` for validation, the others for training.
+    """Split each client's records into training and validation records, about `share` of them for validation.
 
-    Client k's parts depend on k, on its own records and on the seed. Its first record is always trained on, so that no
-    client is left without; a small client may have no validation records."""
+    The split of client k depends only on k, on its own records and on the seed. Its first record is always used for
+    training, so that no client is left without training records; a small client may have no validation records.
+    """
     check.below_one(share=share)
     stream = rng.at("validation")
     out = [stream.uniform(len(part), k) < share for k, part in enumerate(parts)]
@@ -29,7 +31,10 @@ def validation(parts: Sequence[Ints], share: float, rng: Stream) -> tuple[list[I
 
 
 def tuning(records: int, share: float, rng: Stream) -> tuple[Ints, Ints]:
-    """(kept, held out): indices of records; about `share` of them are held out, to choose hyper-parameters on."""
+    """Return the indices of the records to train on and of those held out for choosing hyperparameters.
+
+    About `share` of the records are held out.
+    """
     check.count(records=records)
     check.below_one(share=share)
     held = rng.at("tuning").uniform(records) < share
@@ -37,17 +42,25 @@ def tuning(records: int, share: float, rng: Stream) -> tuple[Ints, Ints]:
 
 
 def owners(numbers: Ints, share: float, rng: Stream) -> NDArray[np.bool_]:
-    """Which records are held out, all of an owner's or none: `numbers` has the number of each record's owner.
+    """Return which records are held out: all records of an owner, or none.
 
-    An owner is drawn by its own number and the seed, so nobody else's records move when one comes or goes."""
+    An owner is drawn by its own number and the seed, so that adding or removing one does not move the records of
+    others.
+
+    Args:
+        numbers: Owner of every record, as a number.
+        share: Expected fraction of owners that are held out.
+        rng: Source of randomness.
+    """
     check.below_one(share=share)
     values, of = np.unique(numbers, return_inverse=True)
     return (rng.at("owners").rows(values).uniform(1)[:, 0] < share)[of]
 
 
 def whole_users(parts: Sequence[Ints], users: Ints, share: float, rng: Stream) -> tuple[list[Ints], list[Ints]]:
-    """Hold out about `share` of all users, with all their records in all clients; the others are for training.
+    """Split each client's records into training and held-out records, holding out about `share` of all users.
 
-    A client may be left without training records."""
+    A user is held out with all records in all clients. A client may be left without training records.
+    """
     held = owners(users, share, rng.at("validation"))
     return [part[~held[part]] for part in parts], [part[held[part]] for part in parts]

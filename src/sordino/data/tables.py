@@ -1,6 +1,7 @@
-"""One's own table (.csv, .csv.gz, .parquet) -> Dataset.  See schema.py for how columns are declared.
+"""Loading of the user's own table (.csv, .csv.gz, .parquet); see schema.py for how to declare columns.
 
-Rows are test records only where the owner says so, by a split column or by a second table: see public.py."""
+Rows are test records only if the owner says so, by a split column or by a second table; see public.py.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +31,14 @@ SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of one's own table are."""
+    """Names of the columns of a table by their role, and other options for reading the user's own data."""
 
     label: str | None = None
-    client: str | None = None  # whose value is the client
-    user: str | None = None
-    split: str | None = None  # whose value "test" marks the test records
+    client: str | None = None  # column that names the client of a row
+    user: str | None = None  # column that names the user of a row
+    split: str | None = None  # column whose value "test" marks the test records
     schema: str | None = None  # path of a TOML file
-    image_size: int | None = None  # side in pixels that a folder's pictures are scaled to
+    image_size: int | None = None  # side in pixels to which the images of a folder are scaled
 
     def __post_init__(self) -> None:
         if self.image_size is not None:
@@ -49,21 +50,21 @@ class Columns:
 
 @dataclass(frozen=True)
 class Parsed:
-    """The rows of one table."""
+    """The rows of one table, encoded."""
 
     x: Tensor
     y: Tensor
     task: str
     classes: int | None
     names: tuple[str, ...]
-    counted: tuple[str, ...]  # a note, where the number of classes was read from the labels
+    counted: tuple[str, ...]  # a note if the number of classes was read from the labels
     notes: tuple[str, ...]
-    clients: list[str] | None
-    users: Ids | None
+    clients: list[str] | None  # client of every row
+    users: Ids | None  # user of every row
 
 
 def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
-    """`test` is a second table with the same columns, whose rows are public."""
+    """Load a table; `test` is a second table with the same columns, whose rows are public."""
     cells = read(path)
     if columns.label is None:
         raise DataError(f"{path.name}: say which column is the label; there are {_some(cells.columns)}.")
@@ -85,14 +86,14 @@ def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
         words = f"the {len(more):,} rows of the test table"
     x, y = torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts])
     keep, shown = torch.from_numpy(~out), torch.from_numpy(out)
-    named = [p.clients for p in parts if p.clients is not None]  # a table of test rows may do without
+    named = [p.clients for p in parts if p.clients is not None]  # a test table need not name them
     client = np.full(len(out), -1) if named else None
     if client is not None:
         client[: sum(map(len, named))] = numbered([name for each in named for name in each])
     user = None if any(p.users is None for p in parts) else np.concatenate([p.users for p in parts])
     first = parts[0]
     counted = ("the number of classes",) if first.counted else ()
-    if columns.label not in declared:  # a single label with a decimal point makes a regression of it
+    if columns.label not in declared:  # a single label with a decimal point makes it a regression
         counted = ("whether the label is a class or a number", *counted)
     return Dataset(
         path.name, x[keep], y[keep], x[shown], y[shown],
@@ -120,7 +121,7 @@ def _parsed(what: str, cells: Any, columns: Columns, declared: dict[str, Column]
 
 
 def _same_columns(what: str, test: str, cells: Any, more: Any, declared: dict[str, Column], roles: list[str]) -> Any:
-    """The rows of the second table with the columns of the first; it may do without clients and users."""
+    """Return the rows of the second table with the columns of the first; clients and users may be missing."""
     used = [c for c in cells.columns if c == roles[0] or c in declared or (not declared and c not in roles)]
     missing = [str(c) for c in used if c not in more.columns]
     if missing:
@@ -129,20 +130,20 @@ def _same_columns(what: str, test: str, cells: Any, more: Any, declared: dict[st
 
 
 def _like(first: Parsed, other: Parsed, what: str) -> Parsed:
-    """The other rows with the same kind of label: whole numbers pass for decimal ones."""
+    """Return the other rows with the same kind of label as the first; whole numbers are accepted as decimal ones."""
     if first.task == "classification" and other.task != first.task:
         raise DataError(f"{what}: its labels are decimal numbers, those of the dataset are classes; make them alike.")
     return replace(other, y=other.y.to(first.y.dtype), task=first.task)
 
 
 def _beside(path: Path, schema: str) -> Path:
-    """The schema as named, else the one of that name beside the table."""
+    """Return the path of the schema: as given or, if there is no such file, relative to the folder of the table."""
     near = path.parent / schema
     return near if near.is_file() and not Path(schema).is_file() else Path(schema)
 
 
 def read(path: Path) -> Any:
-    """A pandas table. Cells of a .csv file stay text, so that nothing is guessed from the data."""
+    """Read a pandas table; cells of a .csv file stay text, so that no type is inferred from the data."""
     try:
         cells = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     except DataError:
@@ -151,7 +152,7 @@ def read(path: Path) -> Any:
         raise DataError(f"cannot read {path}: it is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"cannot read {path}: it is damaged or cut short ({str(error) or 'end of file'}).") from error
-    except Exception as error:  # the parsers raise many kinds
+    except Exception as error:  # the parsers raise many kinds of errors
         raise DataError(f"cannot read {path}: {(str(error) or type(error).__name__).splitlines()[0]}") from error
     repeated = [str(c) for c in cells.columns[cells.columns.duplicated()]]
     if repeated:
@@ -177,7 +178,7 @@ def _parquet(path: Path) -> Any:
     if importlib.util.find_spec("pyarrow") is None:
         raise DataError(f'{path.name} needs pyarrow, which is not installed; try: pip install "sordino[files]".')
     found = importlib.import_module("pyarrow.parquet").read_table(path)
-    found.validate(full=True)  # text that is not UTF-8 would show only when it is read
+    found.validate(full=True)  # otherwise text that is not UTF-8 would fail only when used
     names = [str(n) for n in found.column_names]
     if len(set(names)) < len(names):
         raise DataError(f"{path}: column {next(n for n in names if names.count(n) > 1)!r} stands twice. Rename one.")
@@ -185,7 +186,7 @@ def _parquet(path: Path) -> Any:
 
 
 def marked_rows(what: str, split: Any) -> NDArray[np.bool_]:
-    """Which rows the split column marks as test records."""
+    """Return which rows the split column marks as test records."""
     found = schemas.words(str(split.name), split)
     odd = next((i for i, word in enumerate(found) if word not in ("train", "test")), None)
     if odd is not None:
@@ -258,16 +259,17 @@ def _inputs(what: str, cells: Any, declared: dict[str, Column], roles: list[str]
 
 
 def numbered(found: list[str]) -> Ids:
-    """Clients by name -> 0, 1, 2, ... in the order of their names (numbers in their own order)."""
+    """Number the clients 0, 1, 2, ... in the order of their names (by value if all of them are whole numbers)."""
     whole = all(re.fullmatch(r"-?[0-9]{1,18}", v) for v in found)
     values = np.array(found, dtype=np.int64 if whole else np.str_)
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
 def fixed_ids(name: str, cells: Any) -> Ids:
-    """Users by name -> 40-bit numbers that depend on each user's own name alone, whoever else is in the table.
+    """Return a 40-bit number for the user of each row, which depends only on that user's name.
 
-    Two users who share a number are protected as one."""
+    It does not depend on who else is in the table. Two users who share a number are protected as one.
+    """
     values = schemas.words(name, cells)
     known = {v: int.from_bytes(hashlib.blake2b(v.encode(), digest_size=5).digest(), "little") for v in set(values)}
     return np.array([known[v] for v in values], dtype=np.int64)

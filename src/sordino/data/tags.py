@@ -1,10 +1,10 @@
-"""Which records carry private attributes, and in which group of them: 0 is none, 1, 2, ... are groups.
+"""Tags of records with private attributes: 0 means none, and 1, 2, ... are groups of private attributes.
 
     label:3,8           records of class 3 or 8 are private; label:3;8 makes two groups of them
-    feature:12>0.5      records whose 12th number (of the record laid flat, from 0) is above 0.5 (or below: <)
-    file:mask.npy       one whole number a training record, in the order of the data
+    feature:12>0.5      records whose feature 12 (of the flattened record, counted from 0) is above 0.5 (or below: <)
+    file:mask.npy       one whole number per training record, in the order of the data
 
-The rule is public, as is how many clients hold no private record at all; which records it marks is not.
+The rule is public, and so is the number of clients without any private record; which records the rule marks is not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FEATURE = re.compile(r"(\d{1,9})\s*([<>])\s*(-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 
 
 def read(rule: str, x: Tensor, y: Tensor, classes: int | None) -> Tensor:
-    """The group of every record [records]."""
+    """Return the group of every record [records] by a rule of the form described above."""
     kind, _, text = rule.partition(":")
     if kind == "label":
         return _by_label(rule, text, y, classes)
@@ -76,6 +76,7 @@ def _by_file(path: Path, records: int) -> Tensor:
 
 
 def checked(found: object, records: int, what: str) -> Tensor:
+    """Return groups as a tensor [records], after checking them; `what` names them in error messages."""
     values = np.asarray(found)
     if values.dtype.kind == "b":
         values = values.astype(np.int64)

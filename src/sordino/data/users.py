@@ -1,8 +1,9 @@
-"""How much one user may contribute: at most so many records, in at most so many clients.
+"""Bounds on the contribution of a user: a largest number of records and of clients.
 
-What is kept of a user depends on that user's own records and the seed alone, so that adding or removing a user changes
-nobody else's records: the bound is what user-level privacy multiplies.  Wilson et al. (2020), arXiv:1909.01917,
-Section 3 (bounding user contribution); Amin et al. (2019), "Bounding user contributions"."""
+Which records of a user are kept depends only on that user's own records and the seed, so that adding or removing a user
+does not change the records of anyone else: user-level privacy multiplies by this bound. Wilson et al. (2020),
+arXiv:1909.01917, Section 3 (bounding user contribution); Amin et al. (2019), "Bounding user contributions".
+"""
 
 from __future__ import annotations
 
@@ -19,10 +20,18 @@ from sordino.core.rng import Ints, Stream
 def bound(
     parts: Sequence[Ints], users: Any, records_per_user: int | None, clients_per_user: int, rng: Stream
 ) -> list[Ints]:
-    """Parts of the clients with each user's contribution bounded; a user's records stand next to each other.
+    """Bound each user's contribution and return the indices of each client's remaining records.
 
-    `users` has one number a record of the whole data; the draw is keyed by that number. A client whose users were all
-    kept elsewhere is left with no records. `records_per_user` None: all records of the kept clients."""
+    Within a client the records of a user are contiguous. A client whose users were all kept elsewhere is left with no
+    records.
+
+    Args:
+        parts: Indices of each client's records.
+        users: User of every record of the whole data, as a number; it keys the draw.
+        records_per_user: Largest number of records of a user; None keeps all records in the kept clients.
+        clients_per_user: Largest number of clients of a user.
+        rng: Source of randomness.
+    """
     check.count(clients_per_user=clients_per_user)
     if records_per_user is not None:
         check.count(records_per_user=records_per_user)
@@ -38,13 +47,13 @@ def bound(
     starts = np.flatnonzero(user[order][1:] != user[order][:-1]) + 1
     groups = np.split(order, starts) if len(order) else []
     kept = [_of_one(rows, client, user, records_per_user, clients_per_user, rng) for rows in groups]
-    rows = np.concatenate([np.empty(0, np.int64), *kept])  # by user already
+    rows = np.concatenate([np.empty(0, np.int64), *kept])  # still sorted by user
     rows = rows[np.argsort(client[rows], kind="stable")]
     return np.split(record[rows], np.cumsum(np.bincount(client[rows], minlength=len(parts)))[:-1])
 
 
 def _of_one(rows: Ints, client: Ints, user: Ints, records: int | None, clients: int, rng: Stream) -> Ints:
-    """Which of one user's rows are kept, in their order."""
+    """Return the rows of one user that are kept, in their order."""
     number = int(user[rows[0]])
     own, nth = np.unique(client[rows], return_inverse=True)
     if len(own) > clients:

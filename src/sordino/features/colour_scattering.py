@@ -1,16 +1,16 @@
-"""Colour pictures -> fixed maps [channels, 8, 8], on which a linear model or two small convolutions are enough.
+"""Fixed feature maps [channels, 8, 8] of colour pictures, for a linear model or two small convolutions.
 
-Scattering: moduli of Morlet wavelet transforms, twice, then local averages, which keep where things are.  Bruna &
-Mallat (2013), arXiv:1203.1513, Section 2; for colour pictures Oyallon & Mallat (2015), arXiv:1412.8659; under noise
-Tramer & Boneh (2021), arXiv:2011.11660: noise is paid for whatever a private model must learn, so features that need no
+Scattering: moduli of Morlet wavelet transforms, twice, then local averages, which preserve positions.  Bruna & Mallat
+(2013), arXiv:1203.1513, Section 2; for colour pictures Oyallon & Mallat (2015), arXiv:1412.8659; under noise Tramer &
+Boneh (2021), arXiv:2011.11660: everything a private model must learn is learnt under noise, so features that need no
 learning are worth most.
 
-Differs from the papers: colours as one brightness and two opponent channels; scales by halving the maps and reusing the
-wavelets (a cascade); a third scale, of first order only; square roots tame strong edges; and channels are decorrelated
-under a public model of pictures, Gaussian fields with a power-law spectrum (Field 1987), as in `oriented_gradients`.
-Mean and covariance are those of the fields, never those of the data; every step acts on one record alone, so that none
-costs privacy. The constants were chosen on training records of CIFAR-10 by benchmarks/feature_constants.py; the table
-is in docs/results/features.md."""
+Differences from the papers: colours are represented by one brightness and two opponent channels; scales are computed by
+halving the maps and reusing the wavelets (a cascade); there is a third scale, of first order only; square roots damp
+strong edges; and channels are decorrelated under a public model of pictures, Gaussian fields with a power-law spectrum
+(Field 1987), as in `oriented_gradients`. Mean and covariance are those of the fields, never those of the data, and
+every step acts on one record alone, so no step costs privacy. The constants were chosen on training records of CIFAR-10
+by benchmarks/feature_constants.py; the table is in docs/results/features.md."""
 
 from functools import lru_cache
 
@@ -24,18 +24,22 @@ from sordino.features.scattering import RADIUS, wavelets, windows
 
 __all__ = ["colour_scattering"]
 
-ANGLES = 8  # L: orientations of the wavelets
-GRID = 8  # windows a side that every map is averaged over
-FIELDS, DECAY, CHROMA, RIDGE = 1000, 2.0, 0.2, 0.003  # how many, amplitude |k|^-DECAY, colourfulness, identity added
-LEAST = 16  # pixels a side: the third scale is a quarter of that, and more than the wavelets' radius
-NORM = 10.0  # of every record: a clip of 1 then suits a linear model
-CHUNK = 200  # pictures at a time: bounds the memory
+ANGLES = 8  # L, number of orientations of the wavelets
+GRID = 8  # averaging windows per side of every map
+FIELDS, DECAY, CHROMA, RIDGE = 1000, 2.0, 0.2, 0.003  # number, amplitude |k|^-DECAY, colourfulness, identity added
+LEAST = 16  # smallest side in pixels: a quarter of it, the third scale, must exceed the wavelets' radius
+NORM = 10.0  # norm of every record: a clip of 1 then suits a linear model
+CHUNK = 200  # pictures processed at a time, to bound the memory
 
 
 def colour_scattering(images: Tensor) -> Tensor:
-    """[n, 3, H, W], uint8 or float in [0, 1] -> [n, 267, GRID, GRID] float32, every record of norm NORM.
+    """Return the scattering maps of colour pictures [n, 267, GRID, GRID] as float32, every record with norm NORM.
 
-    267 = 3 ((1 + ANGLES)^2 + ANGLES), whatever the size of the pictures."""
+    The number of channels is 267 = 3 ((1 + ANGLES)^2 + ANGLES) for pictures of any size.
+
+    Args:
+        images: [n, 3, H, W], uint8 or float in [0, 1].
+    """
     if images.ndim != 4 or images.shape[1] != 3 or min(images.shape[2:]) < LEAST:
         raise DataError(
             f"colour scattering needs colour pictures [n, 3, H, W] of {LEAST} pixels a side or more, not "
@@ -51,7 +55,7 @@ def colour_scattering(images: Tensor) -> Tensor:
 
 
 def scatter(x: Tensor) -> Tensor:
-    """Local averages of colours, and square roots of those of moduli.  [n, 3, H, W] -> [n, 267, GRID, GRID]"""
+    """Return local averages of colours and square roots of those of moduli.  [n, 3, H, W] -> [n, 267, GRID, GRID]"""
     x = opponent(x)
     first = modulus(x)  # |x * psi_1|
     halved = F.avg_pool2d(torch.cat([x, first], 1), 2)
@@ -61,7 +65,7 @@ def scatter(x: Tensor) -> Tensor:
 
 
 def modulus(x: Tensor) -> Tensor:
-    """|x * psi| for every map and angle, edges reflected.  [n, maps, H, W] -> [n, maps * ANGLES, H, W]"""
+    """Return |x * psi| for every map and angle, with reflected edges.  [n, maps, H, W] -> [n, maps * ANGLES, H, W]"""
     n, maps, height, width = x.shape
     padded = F.pad(x, (RADIUS,) * 4, mode="reflect").reshape(n * maps, 1, height + 2 * RADIUS, width + 2 * RADIUS)
     y = F.conv2d(padded, wavelets(ANGLES).to(x.device))
@@ -70,13 +74,13 @@ def modulus(x: Tensor) -> Tensor:
 
 
 def averages(x: Tensor) -> Tensor:
-    """Under Gaussian windows.  [n, c, H, W] -> [n, c, GRID, GRID]"""
+    """Return averages under Gaussian windows.  [n, c, H, W] -> [n, c, GRID, GRID]"""
     return windows(x.shape[2], x, GRID) @ x @ windows(x.shape[3], x, GRID).T
 
 
 @lru_cache
 def public_whitening(height: int, width: int) -> tuple[Tensor, Tensor]:
-    """The mean of the public fields' channels, and a matrix that whitens them.  [channels], [channels, channels]"""
+    """Return the mean of the public fields' channels and a whitening matrix.  [channels], [channels, channels]"""
     fields = public_fields(3, height, width, DECAY, CHROMA)[:FIELDS]
     maps = torch.cat([scatter(chunk) for chunk in fields.split(CHUNK)])
     rows = maps.permute(0, 2, 3, 1).reshape(-1, maps.shape[1]).double()

@@ -1,16 +1,17 @@
-"""Pictures, grey or coloured -> fixed features, on which a linear model is enough.
+"""Fixed features of grey or colour pictures, for a linear model.
 
 Histograms of oriented gradients: Dalal & Triggs (2005), "Histograms of oriented gradients for human detection",
-Section 6: square roots of the pixels, gradients by differences, votes of their magnitude for a direction and a cell,
-and cells normalised within overlapping blocks of four, clipped at 0.2 ("L2-Hys"). Noise is paid for whatever a private
-model must learn, so features that need no learning are worth most: Tramer & Boneh (2021), arXiv:2011.11660. Every
-constant is public and every step acts on one record alone, so that none costs privacy.
+Section 6: square roots of the pixels, gradients by differences, each voting with its magnitude for a direction and a
+cell, and cells normalised within overlapping blocks of four, clipped at 0.2 ("L2-Hys"). Everything a private model must
+learn is learnt under noise, so features that need no learning are worth most: Tramer & Boneh (2021), arXiv:2011.11660.
+Every constant is public and every step acts on one record alone, so no step costs privacy.
 
-Differs from the paper: directions of the full circle, few cells (GRID a side, whatever the size of the picture), two
-scales, colours as one brightness and two opponent channels with histograms of their own, their local averages beside
-the histograms, and whitening under a public model of pictures as in `scattering`: Gaussian fields with a power-law
-spectrum (Field 1987), of which mean and covariance are taken, never of the data. The constants were chosen on training
-records of CIFAR-10 by benchmarks/feature_constants.py; the table is in docs/results/features.md."""
+Differences from the paper: directions cover the full circle; there are few cells (GRID per side, for pictures of any
+size) and two scales; colours are represented by one brightness and two opponent channels, each with its own histograms;
+local averages of the channels are added to the histograms; and the features are whitened under a public model of
+pictures as in `scattering`: mean and covariance are those of Gaussian fields with a power-law spectrum (Field 1987),
+never those of the data. The constants were chosen on training records of CIFAR-10 by benchmarks/feature_constants.py;
+the table is in docs/results/features.md."""
 
 import math
 from functools import lru_cache
@@ -23,23 +24,27 @@ from sordino.core.errors import DataError
 
 __all__ = ["oriented_gradients"]
 
-BINS = (18, 9, 9)  # directions: of brightness and of the two opponent colours
-GRID = 4  # cells a side
-SCALES = (1, 2)  # pixels that are averaged over before gradients are taken
-HYS = 1.0  # the clip of a normalised block: 1 clips nothing
+BINS = (18, 9, 9)  # directions for brightness and for the two opponent colours
+GRID = 4  # cells per side
+SCALES = (1, 2)  # pixels per side that are averaged before gradients are taken
+HYS = 1.0  # clip of a normalised block; 1 clips nothing
 COLOUR = 1.0  # weight of the local averages
-LEAST = 8  # pixels a side: a cell has at least one at the coarser scale
-FIELDS, DECAY, CHROMA, RIDGE = 4000, 2.0, 0.1, 0.3  # how many, amplitude |k|^-DECAY, colourfulness, identity added
-NORM = 10.0  # of every row: a clip of 1 then suits a linear model
-CHUNK = 500  # pictures at a time: bounds the memory
+LEAST = 8  # smallest side in pixels: a cell has at least one pixel at the coarser scale
+FIELDS, DECAY, CHROMA, RIDGE = 4000, 2.0, 0.1, 0.3  # number, amplitude |k|^-DECAY, colourfulness, identity added
+NORM = 10.0  # norm of every row: a clip of 1 then suits a linear model
+CHUNK = 500  # pictures processed at a time, to bound the memory
 
 OPPONENT = ((1.0, 1.0, 1.0), (1.0, -1.0, 0.0), (0.5, 0.5, -1.0))  # brightness, red - green, yellow - blue
 
 
 def oriented_gradients(images: Tensor) -> Tensor:
-    """[n, H, W], [n, 1, H, W] or [n, 3, H, W], uint8 or float in [0, 1] -> [n, dim] float32, every row of norm NORM.
+    """Return the features of pictures [n, dim] as float32, every row with norm NORM.
 
-    dim = 1,312 for grey and 2,640 for coloured pictures, whatever their size."""
+    dim is 1,312 for grey and 2,640 for colour pictures of any size.
+
+    Args:
+        images: [n, H, W], [n, 1, H, W] or [n, 3, H, W], uint8 or float in [0, 1].
+    """
     x = images[:, None] if images.ndim == 3 else images
     if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < LEAST:
         raise DataError(
@@ -55,7 +60,7 @@ def oriented_gradients(images: Tensor) -> Tensor:
 
 
 def histograms(x: Tensor) -> Tensor:
-    """[n, channels, H, W] in [0, 1] -> [n, dim]: blocks of every channel and scale, then local averages."""
+    """Return the blocks of every channel and scale, then local averages.  [n, channels, H, W] in [0, 1] -> [n, dim]"""
     x = opponent(x.sqrt())
     parts = []
     for scale in SCALES:
@@ -67,39 +72,39 @@ def histograms(x: Tensor) -> Tensor:
 
 
 def opponent(x: Tensor) -> Tensor:
-    """Brightness and two differences of colours, each by a unit vector; grey stays grey."""
+    """Return brightness and two colour differences, each by a unit vector; grey pictures are returned unchanged."""
     if x.shape[1] == 1:
         return x
     return torch.einsum("ij,njhw->nihw", F.normalize(x.new_tensor(OPPONENT)), x)
 
 
 def gradients(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Differences of the neighbours on both sides, across and down; edges are repeated."""
+    """Return differences of the neighbours on both sides, across and down, with edges repeated."""
     p = F.pad(x, (1, 1, 1, 1), mode="replicate")
     return p[:, :, 1:-1, 2:] - p[:, :, 1:-1, :-2], p[:, :, 2:, 1:-1] - p[:, :, :-2, 1:-1]
 
 
 def votes(across: Tensor, down: Tensor, bins: int) -> Tensor:
-    """The magnitude of each gradient, shared by the two directions next to its own.  [n, H, W] -> [n, bins, H, W]"""
+    """Divide the magnitude of each gradient between the two nearest directions.  [n, H, W] -> [n, bins, H, W]"""
     turn = torch.atan2(down, across) * (bins / (2 * math.pi))
     apart = turn[:, None] - torch.arange(bins, device=turn.device).view(-1, 1, 1)
-    apart = (apart + bins / 2).remainder(bins) - bins / 2  # around the circle
+    apart = (apart + bins / 2).remainder(bins) - bins / 2  # difference on the circle
     return (1 - apart.abs()).clamp_min(0) * torch.hypot(across, down)[:, None]
 
 
 def cells(x: Tensor) -> Tensor:
-    """Sums over GRID x GRID cells, a pixel shared by the cells next to it.  [n, c, H, W] -> [n, c, GRID, GRID]"""
+    """Sum over GRID x GRID cells; a pixel is divided between the nearest cells.  [n, c, H, W] -> [n, c, GRID, GRID]"""
     return windows(x.shape[2], x) @ x @ windows(x.shape[3], x).T
 
 
 def windows(size: int, like: Tensor) -> Tensor:
-    """Triangles around GRID points along one side.  [GRID, size]"""
+    """Return triangular windows around GRID points along one side.  [GRID, size]"""
     centre = (torch.arange(GRID, device=like.device)[:, None] + 0.5) * size / GRID - 0.5
     return (1 - (torch.arange(size, device=like.device) - centre).abs() * GRID / size).clamp_min(0)
 
 
 def blocks(h: Tensor) -> Tensor:
-    """Every 2 x 2 neighbouring cells as one unit vector, clipped, made a unit vector again.
+    """Normalise every block of 2 x 2 neighbouring cells to a unit vector, clip it, and normalise it again.
 
     [n, bins, GRID, GRID] -> [n, 4 bins (GRID - 1)^2]"""
     corners = [h[:, :, i : i + GRID - 1, j : j + GRID - 1] for i in (0, 1) for j in (0, 1)]
@@ -109,7 +114,7 @@ def blocks(h: Tensor) -> Tensor:
 
 
 def public_fields(channels: int, height: int, width: int, decay: float = DECAY, chroma: float = CHROMA) -> Tensor:
-    """Random clouds that stand in for pictures: no data.  [FIELDS, channels, height, width] in [0, 1]"""
+    """Return random fields used in place of pictures; no data.  [FIELDS, channels, height, width] in [0, 1]"""
     noise = torch.randn(FIELDS, channels, height, width, generator=torch.Generator().manual_seed(0))
     k = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.fftfreq(width))
     k[0, 0] = k[0, 1]
@@ -123,7 +128,7 @@ def public_fields(channels: int, height: int, width: int, decay: float = DECAY, 
 
 @lru_cache
 def public_whitening(channels: int, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """The mean of the public fields' features, and a matrix that whitens them.  [dim], [dim, dim]"""
+    """Return the mean of the public fields' features and a whitening matrix.  [dim], [dim, dim]"""
     chunks = public_fields(channels, height, width, DECAY, CHROMA).split(CHUNK)
     rows = torch.cat([histograms(chunk) for chunk in chunks]).double()
     covariance = rows.T.cov()

@@ -1,10 +1,10 @@
-"""Grey images -> fixed features, on which a linear model is enough.
+"""Fixed features of grey images, for a linear model.
 
-Noise is paid for whatever a private model must learn, so features that need no learning are worth most:
-Tramer & Boneh (2021), arXiv:2011.11660.  Three steps, all of them public constants and each acting on one
-record alone, so that none costs privacy:
+Everything a private model must learn is learnt under noise, so features that need no learning are worth most:
+Tramer & Boneh (2021), arXiv:2011.11660.  There are three steps. Their constants are public and each acts on one
+record alone, so no step costs privacy:
 
-1. Deslant: undo the shear that the record's own second moments show.  LeCun et al. (1998), "Gradient-based
+1. Deslant: undo the shear measured by the record's own second moments.  LeCun et al. (1998), "Gradient-based
    learning applied to document recognition", Section III.A.
 2. Scatter: moduli of Morlet wavelet transforms, twice, then local averages.  Bruna & Mallat (2013),
    arXiv:1203.1513, Section 2; Oyallon & Mallat (2015), arXiv:1412.8659.
@@ -12,8 +12,8 @@ record alone, so that none costs privacy:
    (Field 1987, "Relations between the statistics of natural images and the response properties of cortical
    cells").  Mean and covariance are those of the fields, never those of the data.
 
-Differs from the papers: the second scale reuses the wavelets of the first on halved maps (a cascade), square
-roots tame strong strokes, and the covariance is that of random fields."""
+Differences from the papers: the second scale reuses the wavelets of the first on halved maps (a cascade), square
+roots damp strong strokes, and the covariance is that of random fields."""
 
 import math
 from functools import lru_cache
@@ -26,19 +26,23 @@ from sordino.core.errors import DataError
 
 __all__ = ["scattering"]
 
-ANGLES = 6  # L: orientations of the wavelets
-GRID = 4  # windows a side that every map is averaged over
-RADIUS = 3  # pixels at which the wavelets are cut off
-SIGMA, FREQUENCY = 1.0, math.pi / 2  # of a wavelet's bell and of its wave
-FIELDS, DECAY, RIDGE = 4000, 1.5, 0.03  # how many, their amplitude |k|^-DECAY, share of the identity added
-NORM = 10.0  # of every row: a clip of 1 then suits a linear model
-CHUNK = 200  # images at a time: bounds the memory
+ANGLES = 6  # L, number of orientations of the wavelets
+GRID = 4  # averaging windows per side of every map
+RADIUS = 3  # pixels from the centre at which wavelets are cut off
+SIGMA, FREQUENCY = 1.0, math.pi / 2  # of a wavelet's Gaussian envelope and of its wave
+FIELDS, DECAY, RIDGE = 4000, 1.5, 0.03  # number, amplitude |k|^-DECAY, share of the identity added
+NORM = 10.0  # norm of every row: a clip of 1 then suits a linear model
+CHUNK = 200  # images processed at a time, to bound the memory
 
 
 def scattering(images: Tensor) -> Tensor:
-    """[n, H, W] or [n, 1, H, W], uint8 or float in [0, 1] -> [n, dim] float32, every row of norm NORM.
+    """Return the features of grey images [n, dim] as float32, every row with norm NORM.
 
-    dim = (1 + ANGLES)^2 GRID^2, whatever the size of the images."""
+    dim = (1 + ANGLES)^2 GRID^2 for images of any size.
+
+    Args:
+        images: [n, H, W] or [n, 1, H, W], uint8 or float in [0, 1].
+    """
     if images.ndim != 3 and (images.ndim != 4 or images.shape[1] != 1):
         raise DataError(f"scattering needs grey images [n, H, W] or [n, 1, H, W], not {list(images.shape)}.")
     height, width = images.shape[-2:]
@@ -52,7 +56,7 @@ def scattering(images: Tensor) -> Tensor:
 
 
 def deslant(x: Tensor) -> Tensor:
-    """Centre the mass and shear the lines until E[uv] = 0.  [n, 1, H, W] -> same."""
+    """Centre the mass of each image and shear its rows until E[uv] = 0.  [n, 1, H, W] -> [n, 1, H, W]"""
     height, width = x.shape[-2:]
     v = torch.arange(height, device=x.device)[:, None] - (height - 1) / 2
     u = torch.arange(width, device=x.device) - (width - 1) / 2
@@ -66,7 +70,7 @@ def deslant(x: Tensor) -> Tensor:
 
 
 def scatter(x: Tensor) -> Tensor:
-    """Square roots of the coefficients of order 0, 1 and 2, as unit rows.  [n, 1, H, W] -> [n, dim]."""
+    """Return square roots of the coefficients of order 0, 1 and 2 as unit rows.  [n, 1, H, W] -> [n, dim]"""
     first = modulus(x)  # |x * psi_1|
     halved = F.avg_pool2d(torch.cat([x, first], 1), 2)
     maps = [x, first, modulus(halved)]  # the last: |x * psi_2| and ||x * psi_1| * psi_2|
@@ -75,7 +79,7 @@ def scatter(x: Tensor) -> Tensor:
 
 
 def modulus(x: Tensor) -> Tensor:
-    """|x * psi| for every map and angle.  [n, maps, H, W] -> [n, maps * ANGLES, H, W]."""
+    """Return |x * psi| for every map and angle.  [n, maps, H, W] -> [n, maps * ANGLES, H, W]"""
     n, maps, height, width = x.shape
     y = F.conv2d(x.reshape(-1, 1, height, width), wavelets().to(x.device), padding=RADIUS)
     real, imaginary = y.view(n * maps, 2, ANGLES, height, width).unbind(1)
@@ -84,7 +88,7 @@ def modulus(x: Tensor) -> Tensor:
 
 @lru_cache
 def wavelets(angles: int = ANGLES) -> Tensor:
-    """Morlet: a wave under a bell, made blind to constants; real parts first.  [2 angles, 1, side, side]"""
+    """Return Morlet wavelets, Gaussian-windowed waves with zero mean; real parts first.  [2 angles, 1, side, side]"""
     t = torch.arange(-RADIUS, RADIUS + 1)
     angle = torch.arange(angles)[:, None, None] * math.pi / angles
     u = t * angle.cos() + t[:, None] * angle.sin()
@@ -97,7 +101,7 @@ def wavelets(angles: int = ANGLES) -> Tensor:
 
 
 def windows(size: int, like: Tensor, grid: int = GRID) -> Tensor:
-    """Gaussian averages around so many points along one side.  [grid, size]"""
+    """Return Gaussian averaging windows around `grid` points along one side.  [grid, size]"""
     cell = size / grid
     centre = (torch.arange(grid, device=like.device)[:, None] + 0.5) * cell - 0.5
     w = torch.exp(-((torch.arange(size, device=like.device) - centre) / (cell / 2)).square() / 2)
@@ -105,7 +109,7 @@ def windows(size: int, like: Tensor, grid: int = GRID) -> Tensor:
 
 
 def public_fields(height: int, width: int) -> Tensor:
-    """Random blots that stand in for images: no data.  [FIELDS, 1, height, width] in [0, 1]"""
+    """Return random fields used in place of images; no data.  [FIELDS, 1, height, width] in [0, 1]"""
     noise = torch.randn(FIELDS, height, width, generator=torch.Generator().manual_seed(0))
     k = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.fftfreq(width))
     k[0, 0] = 1
@@ -115,7 +119,7 @@ def public_fields(height: int, width: int) -> Tensor:
 
 @lru_cache
 def public_whitening(height: int, width: int) -> tuple[Tensor, Tensor]:
-    """The mean of the public fields' features, and a matrix that whitens them.  [dim], [dim, dim]"""
+    """Return the mean of the public fields' features and a whitening matrix.  [dim], [dim, dim]"""
     chunks = public_fields(height, width).split(CHUNK)
     rows = torch.cat([scatter(deslant(chunk)) for chunk in chunks]).double()
     covariance = rows.T.cov()

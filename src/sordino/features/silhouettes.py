@@ -1,15 +1,16 @@
-"""Grey pictures of single objects -> fixed features, on which a linear model is enough.
+"""Fixed features of grey pictures of single objects, for a linear model.
 
-The coefficients of `scattering` (without deslanting: what leans is no handwriting) and the histograms of
-`oriented_gradients` side by side, each centred, whitened and made a unit row under a public model of pictures that
-suits them: one object before an empty ground. What such pictures share, an empty edge and a filled middle, is then
-mostly subtracted, and little of a row's norm, against which noise is paid, is spent on what all records have.
+The features are the coefficients of `scattering` (without deslanting, which is for handwriting) and the histograms of
+`oriented_gradients`, concatenated. Each part is centred, whitened and normalised to a unit row under a public model of
+such pictures: one object on an empty background. What all such pictures share, an empty border and a filled middle, is
+then mostly subtracted, so that little of a row's norm, which determines the noise, is spent on what all records have in
+common.
 
 The model is a textured Gaussian field seen through a mask, itself a smooth field that is raised towards the middle and
-cut off at zero; both have power-law spectra (Field 1987, "Relations between the statistics of natural images and the
+cut off at zero. Both have power-law spectra (Field 1987, "Relations between the statistics of natural images and the
 response properties of cortical cells"), and shapes that cover a texture are those of the dead leaves model (Lee,
 Mumford & Huang 2001, "Occlusion models for natural images"). Mean and covariance are those of the fields, never those
-of the data; every step acts on one record alone, so that none costs privacy. The constants were chosen on training
+of the data, and every step acts on one record alone, so no step costs privacy. The constants were chosen on training
 records, of Fashion-MNIST here and of CIFAR-10 for the histograms, by benchmarks/feature_constants.py; the table is in
 docs/results/features.md."""
 
@@ -25,18 +26,22 @@ from sordino.features.scattering import scatter
 
 __all__ = ["silhouettes"]
 
-FIELDS = 4000  # pictures that stand in for data
-TEXTURE, SHAPE = 1.3, 4.0  # amplitudes |k|^-decay of the texture and of the field that the mask is cut from
-CENTRE, SPREAD = 3.0, 0.75  # how much the middle is raised, and the squared radius (half a side is 1) where it ends
+FIELDS = 4000  # number of synthetic pictures used in place of data
+TEXTURE, SHAPE = 1.3, 4.0  # decay of the amplitudes |k|^-decay of the texture and of the mask's field
+CENTRE, SPREAD = 3.0, 0.75  # how much the middle is raised, and the squared radius (half a side is 1) where that ends
 SOFT = 8.0  # steepness of the mask's edge
-BRIGHT, CONTRAST = 0.8, 0.5  # of the texture
+BRIGHT, CONTRAST = 0.8, 0.5  # offset and standard deviation of the texture
 RIDGES = (0.1, 0.1)  # share of the identity added to the covariances of coefficients and histograms
-NORM = 10.0  # of every row: a clip of 1 then suits a linear model
-CHUNK = 200  # pictures at a time: bounds the memory
+NORM = 10.0  # norm of every row: a clip of 1 then suits a linear model
+CHUNK = 200  # pictures processed at a time, to bound the memory
 
 
 def silhouettes(images: Tensor) -> Tensor:
-    """[n, H, W] or [n, 1, H, W], uint8 or float in [0, 1] -> [n, 2096] float32, every row of norm NORM."""
+    """Return the features of grey pictures [n, 2096] as float32, every row with norm NORM.
+
+    Args:
+        images: [n, H, W] or [n, 1, H, W], uint8 or float in [0, 1].
+    """
     x = images[:, None] if images.ndim == 3 else images
     if x.ndim != 4 or x.shape[1] != 1 or min(x.shape[2:]) < LEAST:
         raise DataError(
@@ -53,12 +58,12 @@ def silhouettes(images: Tensor) -> Tensor:
 
 
 def parts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Coefficients and histograms.  [n, 1, H, W] in [0, 1] -> [n, 784], [n, 1312]"""
+    """Return coefficients and histograms.  [n, 1, H, W] in [0, 1] -> [n, 784], [n, 1312]"""
     return scatter(x), histograms(x)
 
 
 def public_objects(height: int, width: int) -> Tensor:
-    """Random objects before an empty ground that stand in for pictures: no data.  [FIELDS, 1, height, width]"""
+    """Return random objects on an empty background, used in place of pictures; no data.  [FIELDS, 1, height, width]"""
     generator = torch.Generator().manual_seed(0)
     texture, shape = (_field(decay, height, width, generator) for decay in (TEXTURE, SHAPE))
     v = (torch.arange(height)[:, None] - (height - 1) / 2) * 2 / height
@@ -77,7 +82,7 @@ def _field(decay: float, height: int, width: int, generator: torch.Generator) ->
 
 @lru_cache
 def public_whitening(height: int, width: int) -> tuple[tuple[Tensor, Tensor], ...]:
-    """For each of the two parts: the mean of the public objects' rows, and a matrix that whitens them."""
+    """Return, for each of the two parts, the mean of the public objects' rows and a whitening matrix."""
     chunks = [parts(chunk) for chunk in public_objects(height, width).split(CHUNK)]
     found = []
     for rows, ridge in zip((torch.cat(part).double() for part in zip(*chunks, strict=True)), RIDGES, strict=True):

@@ -1,4 +1,4 @@
-"""Who runs the clients, and where. A federation owns their data, what they keep, and their keys.
+"""The interface of federations, which run the clients and own their data, state and keys.
 
 The server's code asks for a phase of a round and gets what has left the clients, sealed by the channel; it never sees
 data, client state or the clients' randomness.
@@ -21,7 +21,7 @@ from sordino.federations.facts import Facts
 
 @dataclass(frozen=True)
 class Work:
-    """What the clients are asked to do: public, all of it."""
+    """The public description of what the clients are asked to do."""
 
     method: Method
     model: Model
@@ -29,31 +29,43 @@ class Work:
 
 
 class Federation(Protocol):
+    """Protocol of a federation: it holds the clients and answers the server's requests."""
+
     @property
     def facts(self) -> Facts:
-        """What is public of the clients' data."""
+        """Return the public facts about the clients' data."""
 
     def open(self, work: Work) -> None:
-        """Get ready for a run, once, after calibration."""
+        """Prepare for a run, once, after calibration."""
 
     def resume(self, path: Path, done: int, seen: bool = False) -> None:
-        """Go on with what clients kept after `done` rounds.
+        """Continue with the clients' state as it was after `done` rounds.
 
-        `seen` says that later rounds were paid for and may have been seen, though nothing of them is left: late answers
-        are dropped then, and what clients have spent in those rounds stays spent."""
+        Args:
+            path: File with the clients' state.
+            done: Number of completed rounds.
+            seen: Whether later rounds were paid for and may have been seen, although nothing of them is left. Late
+                answers are then dropped, and what clients have spent in those rounds stays spent.
+        """
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
         """Return what leaves the clients of a cohort in one phase of the round that begins with this state."""
 
     def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
-        """Return what all clients let out in a release beside the rounds, of a part of their data ("": what they
-        train on); `rng` is the stream below which its noise is drawn."""
+        """Return what all clients release once, outside the rounds.
+
+        Args:
+            work: The method, model and plan of the release.
+            state: The public state.
+            part: Name of the part of the clients' data that is used; "" for the training data.
+            rng: Stream from which the streams of the noise are derived.
+        """
 
     def save(self, done: int) -> None:
-        """Put what clients keep on file, as of a checkpoint after `done` rounds."""
+        """Write the clients' state to disk for a checkpoint after `done` rounds."""
 
     def personal(self, state: State) -> dict[int, Any]:
-        """Return the models that clients use themselves, by client: for runs without privacy only."""
+        """Return the clients' personal models, by client; only for runs without privacy."""
 
     def close(self) -> None:
-        """Let go of files and processes."""
+        """Release files and processes."""

@@ -1,8 +1,8 @@
-"""Blocks of clients: which belong together, whoever computes them.
+"""Blocks of clients that are computed together, whichever process computes them.
 
-Last bits of a client's answer depend on which clients are computed together with it. A federation of processes owns
-clients by blocks, and the blocks follow from the population and their number alone, never from the number of processes;
-so any number of processes, and the simulator with as many blocks, give the same bits.
+The last bits of a client's answer depend on which clients are computed together with it. A federation of processes
+assigns clients to blocks, and the blocks depend only on the population and on the number of blocks, never on the number
+of processes; so any number of processes, and the simulator with the same number of blocks, give the same bits.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ import numpy as np
 
 from sordino.core.rng import Ints
 
-TOGETHER, LEAST, MOST = 4, 4, 64  # clients of a cohort in a block, and the number of blocks, unless told otherwise
+TOGETHER, LEAST, MOST = 4, 4, 64  # defaults: cohort members per block; least and most blocks
 
 
 def usual(cohort: float) -> int:
-    """Return into how many blocks a federation of processes deals its clients, by the expected cohort.
+    """Return the default number of blocks of a federation of processes for an expected cohort size.
 
-    Fewer clients at once waste time on small steps; fewer blocks keep fewer processes busy."""
+    Fewer clients per block waste time on small steps; fewer blocks keep fewer processes busy.
+    """
     return max(LEAST, min(MOST, round(cohort / TOGETHER)))
 
 
 def number(population: int, blocks: int) -> int:
-    """Return how many blocks there are; none is empty."""
+    """Return the number of blocks, limited so that none is empty."""
     return min(population, blocks)
 
 
 def block_of(ids: Ints, population: int, blocks: int) -> Ints:
-    """Return the block of each client: runs of neighbours of nearly equal lengths."""
+    """Return the block of each client: blocks are runs of consecutive clients of nearly equal length."""
     return ids * blocks // population
 
 
@@ -38,7 +39,7 @@ def members(block: int, population: int, blocks: int) -> Ints:
 
 
 def by_block(cohort: Ints, population: int, blocks: int) -> list[Ints]:
-    """Return the clients of a cohort block by block, without empty ones; one empty one if no one came."""
+    """Return the clients of a cohort by block, without empty blocks; an empty cohort gives one empty block."""
     if blocks <= 1 or not len(cohort):
         return [cohort]
     where = block_of(cohort, population, blocks)
@@ -46,5 +47,8 @@ def by_block(cohort: Ints, population: int, blocks: int) -> list[Ints]:
 
 
 def owned(worker: int, workers: int, blocks: int) -> range:
-    """Return the blocks that a worker owns: neighbours, so that the workers' rows in turn are in the clients' order."""
+    """Return the blocks owned by a worker.
+
+    They are consecutive, so that the rows of the workers, one worker after the other, are in client order.
+    """
     return range(worker * blocks // workers, (worker + 1) * blocks // workers)

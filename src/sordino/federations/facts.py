@@ -1,4 +1,4 @@
-"""Public facts of the clients' data: all that plan, calibration and checks may know of them."""
+"""Public facts about the clients' data: all that plan, calibration and checks may know about them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from sordino.core.rng import Ints
 
 @dataclass(frozen=True)
 class Facts:
-    """Numbers of records and users are public (docs/boundary.md says so); so is what a record looks like."""
+    """Public facts: the numbers of records and users (see docs/boundary.md) and the format of a record."""
 
     population: int
-    records: Ints  # [clients], or every number that occurs where clients are made when asked for
-    mean: float  # records of a client
+    records: Ints  # [clients]; only the distinct numbers if clients are generated on demand
+    mean: float  # mean number of records per client
     x: tuple[tuple[int, ...], torch.dtype]  # shape and type of one record
-    y: tuple[tuple[int, ...], torch.dtype]  # and of its target
-    users: Ints | None = None  # [clients]: users of a client, where records have users
-    people: int = 0  # users over all clients
-    spread: int = 1  # clients that one user's records lie in, at most
-    tags: int | None = None  # the highest group of private attributes that a record belongs to; None: not marked
+    y: tuple[tuple[int, ...], torch.dtype]  # shape and type of its target
+    users: Ints | None = None  # [clients]: number of users of each client, if records have users
+    people: int = 0  # number of users over all clients
+    spread: int = 1  # maximum number of clients that hold records of one user
+    tags: int | None = None  # highest group of private attributes of any record; None: records are not tagged
 
     def sizes(self, by_user: bool = False) -> Ints:
-        """Return how many records (or users) clients have."""
+        """Return the numbers of records (or users) of the clients."""
         return self.users if by_user and self.users is not None else self.records
 
     def units(self, unit: str) -> int:
-        """Return how many there are of what a guarantee protects: clients, users or single records."""
+        """Return the number of protected units: clients, users or single records."""
         if unit in ("client", "report"):
             return self.population
         if unit == "user" and self.users is not None:
@@ -38,8 +38,9 @@ class Facts:
 
     @property
     def known(self) -> bool:
-        """Whether every client's size is known, not only which sizes occur."""
+        """Return whether the size of every client is known, not only which sizes occur."""
         return len(self.records) == self.population
 
     def smallest(self) -> int:
+        """Return the smallest number of records of any client."""
         return int(np.min(self.records))

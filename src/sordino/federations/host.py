@@ -1,4 +1,4 @@
-"""A process that holds clients: their records, what they keep and their keys. `workers.py` starts it and asks it."""
+"""A process that holds clients: their records, state and keys. `workers.py` starts it and sends it requests."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.store import Store
 
 CPU = torch.device("cpu")
-Rebuild = Callable[[nn.Module, SampleLoss, Batch], Model]  # a model of its module and loss, tried on one record
+Rebuild = Callable[[nn.Module, SampleLoss, Batch], Model]  # module, loss, one record -> model
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a process is given once: the clients of its blocks."""
+    """The clients of a process's blocks, sent to the process once."""
 
     clients: Mapping[int, ClientPart]  # by block
-    parts: Mapping[int, Mapping[str, ClientPart]]  # by block and name: of the clients' data, that no round touches
-    blocks: int  # among all processes
+    parts: Mapping[int, Mapping[str, ClientPart]]  # by block and name: data of the clients that no round uses
+    blocks: int  # number of blocks over all processes
     population: int
-    rng: Stream | None  # None: the process draws a key of its own, which nobody else ever holds
+    rng: Stream | None  # None: the process draws its own key, which nobody else ever holds
     public: Stream
     memory_gb: float
 
 
 class Host:
-    """Clients in blocks, each block a small simulator with its own file of what clients keep."""
+    """Clients in blocks; each block is a small simulator with its own file of client state."""
 
     def __init__(self, share: Share) -> None:
         self._share = share
@@ -61,6 +61,7 @@ class Host:
             self._blocks[block] = simulator
 
     def open(self, method: Method, plan: Plan, module: nn.Module, loss: SampleLoss, rebuild: Rebuild) -> None:
+        """Rebuild the model and open all blocks for a run."""
         work = self._work(method, plan, module, loss, rebuild)
         for simulator in self._blocks.values():
             simulator.open(work)
@@ -71,11 +72,12 @@ class Host:
         return Work(method, rebuild(module, loss, Batch(batch.x[:1], batch.y[:1], (1,))), plan)
 
     def resume(self, path: str, done: int, seen: bool) -> None:
+        """Continue all blocks with the clients' state after `done` rounds; see `Federation.resume`."""
         for block, simulator in self._blocks.items():
             simulator.resume(store_of(Path(path), block), done, seen)
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> list[Message]:
-        """Return what the clients here answer, sealed: in time; then, where answers may be late, late ones."""
+        """Return the sealed answers of the clients here: those in time and, if answers may be late, the late ones."""
         ids, share = np.asarray(cohort, dtype=np.int64), self._share
         blocks = block_of(ids, share.population, share.blocks)
         parts = {block: ids[blocks == block].tolist() for block in self._blocks}
@@ -85,41 +87,45 @@ class Host:
         return [plan.channel.seal(joined(list(kind)), cohort) for kind in zip(*found, strict=True)]
 
     def once(self, work: tuple[Any, ...], state: State, part: str, rng: Stream | None, label: str) -> Message | None:
-        """Return what the clients here let out beside the rounds, None if nobody here has that part of the data.
+        """Return what the clients here release once, outside the rounds; None if none of them has that data part.
 
-        Without a stream the noise comes from the key of this process, below the label of the release."""
+        If no stream is given, the noise comes from the key of this process, under the label of the release.
+        """
         stream, ready = self._rng.at("once", label) if rng is None else rng, self._work(*work)
         have = [s for s in self._blocks.values() if not part or part in s.parts]
         found = [simulator.once(ready, state, part, stream) for simulator in have]
         return together(found) if found else None
 
     def save(self, done: int) -> None:
+        """Save the clients' state of all blocks for a checkpoint after `done` rounds."""
         for simulator in self._blocks.values():
             simulator.save(done)
 
     def personal(self, state: State) -> dict[int, Tensor]:
+        """Return the personal models of the clients here, by client."""
         return {i: model for simulator in self._blocks.values() for i, model in simulator.personal(state).items()}
 
     def close(self) -> None:
+        """Close the files of all blocks."""
         for simulator in self._blocks.values():
             simulator.close()
 
 
 def store_of(path: Path, block: int) -> Path:
-    """Return the file of what the clients of a block keep: clients-3.sqlite beside clients.sqlite."""
+    """Return the state file of a block: clients-3.sqlite beside clients.sqlite."""
     return path.with_name(f"{path.stem}-{block}{path.suffix}")
 
 
 def joined(messages: Sequence[Message]) -> Message:
-    """Return all rows as one message; messages without rows count only if there are no others."""
+    """Concatenate messages; empty messages are ignored unless all are empty."""
     return together([m for m in messages if len(m)] or messages[:1])
 
 
 def serve(pipe: connection.Connection) -> None:
-    """Answer one question after another until there is nobody left to ask."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who started it says when to stop
+    """Answer requests from the parent process until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to stop
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(1)  # last bits follow the number of threads, which must not follow the machine
+    torch.set_num_threads(1)  # last bits depend on the number of threads, which must not depend on the machine
     try:
         host = None
         while True:
@@ -127,7 +133,7 @@ def serve(pipe: connection.Connection) -> None:
             try:
                 if host is None:
                     folders, share = wire.unpacked(data)
-                    os.environ[plugin.VARIABLE] = folders  # the process that this one is forked from may be older
+                    os.environ[plugin.VARIABLE] = folders  # the fork server may have started with other folders
                     host, answer = Host(_understood(share)), None
                 else:
                     verb, args = _understood(data)
@@ -137,13 +143,13 @@ def serve(pipe: connection.Connection) -> None:
                 reply = wire.packed((None, _told(error)))
             pipe.send_bytes(reply)
     except (EOFError, OSError):
-        return  # nobody listens any more; what is on disk goes on another day
+        return  # the parent is gone; the run can be resumed from disk
 
 
 def _understood(data: bytes) -> Any:
     try:
         return wire.unpacked(data)
-    except (AttributeError, ImportError) as error:  # a class or function that only the other process has
+    except (AttributeError, ImportError) as error:  # a class or function that exists only in the other process
         raise RunError(
             f"federation = workers: a process cannot find what it was sent ({error}). Define models, losses and "
             "functions in a module of their own, or use federation = simulator."
@@ -151,7 +157,7 @@ def _understood(data: bytes) -> Any:
 
 
 def _told(error: Exception) -> tuple[Exception, str]:
-    """Return an error as it can travel, and its trace."""
+    """Return an error in a form that can be sent to another process, and its traceback."""
     trace = traceback.format_exc()
     try:
         wire.unpacked(wire.packed(error))

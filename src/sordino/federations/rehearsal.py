@@ -1,18 +1,21 @@
-"""The rehearsal: three plays of two rounds on made-up records, which refuse a method from which a value leaves past an
-outlet, or whose outlets are given more than was declared.
+"""The rehearsal: a test of the method on made-up records before a run, in three plays of two rounds.
 
-1. The first play records what goes into every outlet and what comes out of it.
-2. Other records, and the outlets hand back what came out before: messages and weights must be the same bit for bit, in
-   the second round too, and so must the number of uses and the noise multipliers. Whatever differs follows the records
-   and has left past an outlet, now or through what clients keep.
-3. One unit is replaced: it moves what goes into an outlet by at most `swing` bounds, in its client's row and in one
-   part of the data alone. Where the price is that of an added or removed unit, another client has one record (or user)
-   less, which moves the first use of an outlet by one bound at most; later uses follow the public sizes of clients.
+It refuses a method from which a value leaves without passing an outlet, or whose outlets are given more than was
+declared.
 
-A method that says its noise adds up in sums (`linear`) must send what its outlets gave, up to one factor.
+1. The first play records the inputs and outputs of every outlet.
+2. The second play has other records, and the outlets return the recorded outputs: messages and weights must be the same
+   bit for bit, in the second round too, and so must the number of uses and the noise multipliers. Anything that differs
+   depends on the records and has bypassed the outlets, in this round or through the clients' state.
+3. In the third play one unit is replaced: it may move the inputs of outlets by at most `swing` bounds, only in the row
+   of its client and only in one part of the data. If the cost is that of an added or removed unit, another client has
+   one record (or user) less, which may move the first input of an outlet by at most one bound; later uses depend on the
+   public sizes of clients.
 
-Everyone answers in time, the second round is the last one of the plan, and what clients keep is thrown away. What a
-rehearsal cannot see: a branch that made-up records never reach, and code that recognises a rehearsal. Uses, bounds,
+A method that declares that its noise adds up in sums (`linear`) must send what its outlets returned, up to one factor.
+
+All clients answer in time, the second round is the last one of the plan, and the clients' state is discarded. A
+rehearsal cannot detect a branch that made-up records never reach, or code that recognises a rehearsal. Uses, bounds,
 multipliers and totals are therefore checked in every real round as well (contract/outlets.py).
 """
 
@@ -41,35 +44,37 @@ from sordino.federations.simulator import answer
 from sordino.federations.store import Store
 from sordino.privacy.release import Release
 
-SLACK = 1e-4  # of a bound: what adding up float32 numbers in another order may move
+SLACK = 1e-4  # relative to a bound: tolerance for another order of float32 summation
 CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Cast:
-    """Made-up clients: their records in each of the three plays. Sizes are public, and change where a unit is gone."""
+    """Made-up clients: their records in each of the three plays. Sizes are public, and change if a unit is removed."""
 
     ids: tuple[int, ...]
     first: Batch
-    other: Batch  # every record is another one
-    changed: Batch  # as the first, but for
-    replaced: frozenset[int] = frozenset()  # clients one unit of which is another one,
-    removed: frozenset[int] = frozenset()  # and clients that have one unit less
+    other: Batch  # all records differ from the first play
+    changed: Batch  # as in the first play, except for the clients below
+    replaced: frozenset[int] = frozenset()  # clients with one unit replaced
+    removed: frozenset[int] = frozenset()  # clients with one unit removed
 
 
 class Rehearsal:
-    """A method, a model on the CPU and a small plan, played with made-up clients, phase by phase in all three plays."""
+    """A method, a model on the CPU and a small plan, played with made-up clients: each phase in all three plays."""
 
     def __init__(self, name: str, work: Work, cast: Cast) -> None:
         self.name, self.work, self.cast = name, work, cast
         self.rng = Stream.research(0).at("rehearsal")
-        # what clients keep in each play
+        # client state in each play
         self._stores = {name: Store() for name in ("first", "other", "beside", "changed")}
 
     def run(self, laws: bool = True) -> None:
-        """Play the first and the last round of the plan; the first thing that must not be is one error.
+        """Play the first and the last round of the plan and raise an error at the first violation.
 
-        Without laws the first play alone: every verb is called, and what it returns is looked at by whoever asks."""
+        If `laws` is False, run only the first play, without checks: every hook of the method is called, and the caller
+        inspects the results.
+        """
         method, plan, model = self.work.method, self.work.plan, self.work.model
         state = started(method, State(model.layout.read(model.module)), model.layout, plan)
         for number in (0, plan.rounds - 1):
@@ -92,7 +97,7 @@ class Rehearsal:
                 state = after
 
     def _as_planned(self, state: State) -> None:
-        """Refuse noise that follows the state where no total covers the run."""
+        """Refuse noise that depends on the state unless a total covers the run."""
         method, plan = self.work.method, self.work.plan
         if pricing.whole(method, plan) is None and pricing.costs(method, plan, state.round, state) != pricing.costs(
             method, plan, state.round
@@ -103,7 +108,10 @@ class Rehearsal:
             )
 
     def _after(self, phase: str, message: Message, state: State, rng: Stream) -> State:
-        """Return the state after a phase: carried, with a trusted server's noise, handed to `between` or `merge`."""
+        """Return the state after a phase.
+
+        The message is sealed and carried, a trusted server's noise is added, and `between` or `merge` is applied.
+        """
         method, plan, number = self.work.method, self.work.plan, state.round
         releases = [r for r in pricing.declared(method, plan, number, state) if r.phase == phase]
         with self._named():
@@ -126,7 +134,16 @@ class Rehearsal:
         earlier: Passages | None = None,
         at_server: bool = True,
     ) -> tuple[Message, Passages]:
-        """Play one phase with some records; return what was sent and what passed the outlets."""
+        """Play one phase and return what was sent and what passed through the outlets.
+
+        Args:
+            which: Name of the play, which selects the clients' state.
+            batch: Records of the play.
+            phase: Phase of the round.
+            state: Public state at the start of the phase.
+            earlier: Uses of outlets in an earlier play, whose outputs are replayed.
+            at_server: Whether to replay also outlets whose noise the server adds.
+        """
         recorder, rng = PassageRecorder(self.name, earlier, at_server), self.rng.at("round", state.round).at("clients")
         data, ids, public = Records(batch), np.array(self.cast.ids), copy.deepcopy(state)
         with self._named():
@@ -140,16 +157,16 @@ class Rehearsal:
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        """Put the method's name before whatever outlets and channel say."""
+        """Prefix the errors of outlets and channel with the method's name."""
         try:
             yield
         except SordinoError as error:
             raise error if str(error).startswith(self.name) else RunError(f"{self.name}: {error}") from error
 
-    # --- what must hold
+    # --- checks
 
     def _same(self, first: Message, passages: Passages, other: Message, again: Passages, round: int) -> None:
-        """Refuse what follows the records although all outlets gave what they gave before."""
+        """Refuse messages that depend on the records although all outlets returned the same outputs as before."""
         later, way = ("in a later round, ", "through what clients keep (site.own), ") if round else ("", "")
         for (outlet, client), before in passages.items():
             after = again[outlet, client]
@@ -176,7 +193,7 @@ class Rehearsal:
             )
 
     def _same_state(self, first: State, other: State) -> None:
-        """Refuse a server that knows more than the messages: they were the same bit for bit."""
+        """Refuse a server that uses more than the messages, which were the same bit for bit."""
         if not _alike(first, other):
             raise RunError(
                 f"{self.name}: with other records and the same messages `merge` (or `between`) gives another state: "
@@ -184,7 +201,7 @@ class Rehearsal:
             )
 
     def _beside(self, message: Message, phase: str, state: State, passages: Passages) -> None:
-        """Refuse fields that are made of rows which a server is trusted with, but gets no noise for."""
+        """Refuse fields derived from rows that a server is trusted with but to which it adds no noise."""
         plan, method = self.work.plan, self.work.method
         noisy = {r.name for r in pricing.declared(method, plan, state.round, state) if r.where == "server"}
         if not noisy & {outlet for outlet, _ in passages}:
@@ -198,10 +215,10 @@ class Rehearsal:
                 )
 
     def _adds_up(self, message: Message, passages: Passages) -> None:
-        """Refuse what is not an outlet's output, times one factor and shifted, where noise is priced as adding up."""
+        """Refuse fields that are not affine in one outlet's output although noise is accounted as adding up."""
         if not self.work.method.linear(self.work.plan):
             return
-        # the weights of whole clients are priced by the heaviest; a record's client must count as its sum was divided
+        # for unit = client the cost assumes the heaviest weight; for records, weights must undo the division of the sum
         whole = all(passage.release.unit == "client" for each in passages.values() for passage in each)
         for field, value in (message if whole or message.weight is None else message.weighed()).fields.items():
             outputs = (
@@ -216,8 +233,8 @@ class Rehearsal:
                 )
 
     def _moves(self, first: Passages, changed: Passages, round: int) -> None:
-        """Compare what went into the outlets with and without one unit."""
-        parts: dict[int, dict[str, str]] = {}  # by client: which parts of the data were touched, and by which outlet
+        """Check how far changing one unit moves the inputs of the outlets."""
+        parts: dict[int, dict[str, str]] = {}  # by client: parts of the data that moved, and the outlet
         for (outlet, client), before in first.items():
             for use, (one, two) in enumerate(zip(before, changed[outlet, client], strict=True)):
                 release = one.release
@@ -236,7 +253,7 @@ class Rehearsal:
                 )
 
     def _within(self, release: Release, *passages: Passage) -> None:
-        """Where a row is one unit's, or clipped for a server's noise, it must keep the bound as it is."""
+        """Check that a row is within the bound if it is one unit's or is clipped for a server's noise."""
         bound = float(release.bound or 0.0)
         for passage in passages if release.unit == "client" or release.where == "server" else ():
             norm = length(passage.value.double(), release)
@@ -267,7 +284,7 @@ class Rehearsal:
 
 
 def _alike(one: State, two: State) -> bool:
-    """Return whether two states are the same bit for bit."""
+    """Return whether two states are equal bit for bit."""
 
     def written(state: State) -> dict[str, Tensor]:
         return {"params": state.params} | flat("method", state.method) | flat("algorithm", state.algorithm)

@@ -1,4 +1,4 @@
-"""What passes the outlets of made-up clients: recorded in one play, handed back in the next."""
+"""Recording and replay of what passes through the outlets of made-up clients."""
 
 from __future__ import annotations
 
@@ -14,36 +14,40 @@ from sordino.core.types import Batch
 from sordino.privacy.clip import Bounded
 from sordino.privacy.release import Release
 
-ALIKE = 1e-3  # of the length of rows: what steps in float32 may change in a product
+ALIKE = 1e-3  # relative to the norm of the rows: tolerance for float32 arithmetic
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of one play, as clients that are all asked at once."""
+    """The records of one play, as clients that are always asked all at once."""
 
     batch: Batch
 
     @property
     def count(self) -> int:
+        """Return the number of clients."""
         return len(self.batch.sizes)
 
     def sizes(self) -> tuple[int, ...]:
+        """Return the distinct numbers of records per client, in ascending order."""
         return tuple(sorted(set(self.batch.sizes)))
 
     def mean_size(self) -> float:
+        """Return the mean number of records per client."""
         return sum(self.batch.sizes) / max(1, self.count)
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
+        """Return the records of all clients."""
         return self.batch
 
 
 @dataclass(frozen=True)
 class Passage:
-    """One client's row on its way through an outlet."""
+    """One client's row passing through an outlet."""
 
     release: Release
-    value: Tensor  # what went in,
-    output: Tensor  # and what came out
+    value: Tensor  # input of the outlet
+    output: Tensor  # output of the outlet
     multiplier: Tensor | None
 
 
@@ -51,14 +55,15 @@ Passages = dict[tuple[str, int], list[Passage]]  # by outlet and client, in the 
 
 
 class PassageRecorder:
-    """Keeps what passes the outlets in one phase and, given an earlier play of it, hands back what came out then."""
+    """Witness that records all uses of outlets in one phase and can replay the outputs of an earlier play."""
 
     def __init__(self, name: str, earlier: Passages | None = None, at_server: bool = True) -> None:
         self.name, self.earlier = name, earlier
-        self.at_server = at_server  # whether outlets whose noise a server adds hand back what came out before, too
+        self.at_server = at_server  # whether to replay also outlets whose noise the server adds
         self.passages: Passages = {}
 
     def known(self, release: Release, ids: Ints) -> Tensor | None:
+        """Return the outputs of the same use in the earlier play; None if it is not to be replayed."""
         if self.earlier is None or not len(ids) or (release.where == "server" and not self.at_server):
             return None
         rows = []
@@ -71,6 +76,7 @@ class PassageRecorder:
         return torch.stack(rows)
 
     def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor, multiplier: Tensor | None) -> None:
+        """Record one use of an outlet."""
         for k, client in enumerate(ids.tolist()):
             own = None if multiplier is None else multiplier[k].clone()
             passage = Passage(release, x.value[k].clone(), output[k].clone(), own)
@@ -78,6 +84,7 @@ class PassageRecorder:
 
 
 def often(name: str, outlet: str) -> str:
+    """Return the error message for an outlet whose number of uses depends on the clients' records."""
     return (
         f"{name}: how often the outlet {outlet} is used follows the clients' records, which gives them away. Use it a "
         "number of times that the public plan says."
@@ -85,12 +92,12 @@ def often(name: str, outlet: str) -> str:
 
 
 def length(row: Tensor, release: Release) -> float:
-    """Return the norm of a row, the one that the release is bounded in."""
+    """Return the norm of a row, in the norm of the release's bound."""
     return float(torch.linalg.vector_norm(row.flatten(), ord=release.norm))
 
 
 def same(one: Tensor | None, two: Tensor | None) -> bool:
-    """Return whether two tensors are the same bit for bit; not-a-number is the same as itself."""
+    """Return whether two tensors are equal bit for bit, counting NaN as equal to itself."""
     if one is None or two is None:
         return one is two
     if one.shape != two.shape or one.dtype != two.dtype:
@@ -99,7 +106,10 @@ def same(one: Tensor | None, two: Tensor | None) -> bool:
 
 
 def affine(rows: Tensor, outputs: Tensor) -> bool:
-    """Return whether rows are the outputs times one factor plus one shift, of each component, for all clients."""
+    """Return whether the rows are an affine function of the outputs, the same for all clients.
+
+    Each component may have its own factor and shift.
+    """
     if rows.shape != outputs.shape:
         return False
     one, two = rows.double(), outputs.double()

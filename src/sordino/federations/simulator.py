@@ -1,8 +1,8 @@
-"""The whole cohort at once, on this machine, in chunks that fit.
+"""The simulator: trains the whole cohort on this machine, in chunks that fit into memory.
 
-Chunk borders depend on the plan, the model, `memory_gb` and `blocks` alone, never on what happens to be free, so that a
-seed repeats a run bit for bit. Clients of different blocks (federations/blocks.py) are never in one chunk: so that the
-federation of processes, which owns clients by blocks, can compute the very same chunks.
+Chunk boundaries depend only on the plan, the model, `memory_gb` and `blocks`, never on the memory that happens to be
+free, so that a seed reproduces a run bit for bit. Clients of different blocks (federations/blocks.py) are never in one
+chunk, so that the federation of processes, which assigns clients by blocks, can compute exactly the same chunks.
 """
 
 from __future__ import annotations
@@ -31,29 +31,32 @@ from sordino.federations.facts import Facts
 from sordino.federations.heap import keep_freed_memory
 from sordino.federations.store import Store
 
-COPIES = 6  # rows a training client holds at once: weights, gradient, noise, step, optimiser state
-SPENT = "spent"  # of the total that covers a run, what a client's outlets have metered
-LATE = "late "  # before the phase, and the name, of a field that is held back
+COPIES = 6  # rows in memory per training client: weights, gradient, noise, step, optimiser state
+SPENT = "spent"  # name of the client state that meters the total of a run
+LATE = "late "  # prefix of the phase and name of a field that is held back
 
 
 class RecordSource(Protocol):
-    """Where clients' records come from."""
+    """A source of the clients' records."""
 
-    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch: ...
+    def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
+        """Return the records of these clients on the device."""
+        ...
 
 
 @dataclass(frozen=True)
 class ClientPart:
-    """A part of the clients' data, of some of the clients: those with these numbers, in order."""
+    """A part of the clients' data, held by some of the clients: entry k of `data` belongs to client ids[k]."""
 
     data: Clients
     ids: Ints  # ascending
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
+        """Return the records of these clients on the device."""
         return self.data.fetch(self._places(ids).tolist(), device)
 
     def only(self, ids: Ints) -> ClientPart:
-        """Return some of these clients alone, with a copy of their records."""
+        """Return this part restricted to some of its clients, with a copy of their records."""
         return ClientPart(self.data.subset(self._places(ids).tolist()), ids)
 
     def _places(self, ids: Sequence[int] | Ints) -> Ints:
@@ -65,43 +68,48 @@ class ClientPart:
 
 
 class Simulator:
+    """The federation that runs all clients in this process."""
+
     def __init__(
         self,
         device: torch.device,
         data: Clients | ClientPart,
-        rng: Stream,  # from which the clients' streams of every round are derived
+        rng: Stream,  # source of the clients' streams of every round
         memory_gb: float = 2.0,
         public: Stream | None = None,
         facts: Facts | None = None,
-        parts: Mapping[str, ClientPart] | None = None,  # of the clients' data, that no round touches
+        parts: Mapping[str, ClientPart] | None = None,  # data of the clients that no round uses
         blocks: int = 1,
     ) -> None:
         self.device, self.data, self.rng, self.blocks = device, data, rng, blocks
         self._facts, self.parts = facts, dict(parts or {})
         self.memory = memory_gb * 2**30
         self.store = Store(memory_gb)
-        self.public = public or Stream.research(0)  # deals clients their own probabilities to fail
-        self.whose = "all clients"  # are here: what the file of the store says
+        self.public = public or Stream.research(0)  # determines the clients' dropout probabilities
+        self.whose = "all clients"  # the clients held here, as noted in the file of the store
         self._work: Work | None = None
-        self._by_block: dict[int, ClientPart] = {}  # the data, where there are several blocks
+        self._by_block: dict[int, ClientPart] = {}  # data by block, if there are several blocks
         if device.type == "cpu":
             keep_freed_memory()
-        else:  # a seed must repeat a run bit for bit; cuDNN would otherwise pick kernels that add in any order
+        else:  # a seed must reproduce a run bit for bit; cuDNN might otherwise pick nondeterministic kernels
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
     @property
     def work(self) -> Work:
+        """Return the work that the federation was opened with."""
         if self._work is None:
             raise RuntimeError("the federation was not opened")
         return self._work
 
     @property
     def facts(self) -> Facts:
+        """Return the public facts about the clients' data."""
         if self._facts is None:
             raise RuntimeError("the facts of these clients were not taken down")
         return self._facts
 
     def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
+        """Return what all clients release once, outside the rounds; see `Federation.once`."""
         everyone = self.parts[part] if part else self._everyone()
         phase, cpu = work.method.phases[0], torch.device("cpu")
         split = [everyone] if self.blocks <= 1 else list(by_part(everyone, work.plan.population, self.blocks).values())
@@ -111,40 +119,51 @@ class Simulator:
         return self.data if isinstance(self.data, ClientPart) else ClientPart(self.data, np.arange(self.data.count))
 
     def open(self, work: Work) -> None:
+        """Set the work of the run."""
         self._work = work
 
     def resume(self, path: Path, done: int, seen: bool = False) -> None:
+        """Continue with the clients' state after `done` rounds; see `Federation.resume`."""
         self.store.open(path, done, (SPENT,) if seen else (), self.whose)
         if seen:
             for kind in self.store.kinds(LATE):
                 self.store.drop(kind, self.store.clients(kind))
 
     def save(self, done: int) -> None:
+        """Save the clients' state for a checkpoint after `done` rounds."""
         self.store.save(done)
 
     def close(self) -> None:
+        """Close the file of the clients' state."""
         self.store.close()
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
-        """Train, let out and seal: what arrives in a phase; late answers of the last round too."""
+        """Return the sealed message of a phase, including late answers of the previous round."""
         return self.work.plan.channel.seal(together(self.answers(phase, state, cohort)), cohort)
 
     def answers(self, phase: str, state: State, cohort: Sequence[int]) -> list[Message]:
-        """Return what a cohort answers in time; then, where answers may be late, what was late before. Not sealed."""
+        """Return the answers of a cohort, not sealed.
+
+        The first message holds the answers in time. If answers may be late, a second one holds those of the last round
+        that were late.
+        """
         plan, ids = self.work.plan, np.asarray(cohort, dtype=np.int64)
         law, rng = plan.stragglers, self.rng.at("round", state.round).at("clients")
         if law.none:
             return [self._answers(phase, state, ids, rng)]
         failing = law.failing(ids, self.public.at("dropout"))
         in_time, late = law.fates(ids, failing, rng.at("stragglers"))
-        come = in_time | late  # who fails does so before anything has changed
+        come = in_time | late  # clients that drop out do so before their state changes
         message = self._answers(phase, state, ids[come], rng)
         counts = torch.from_numpy(law.weights(failing[come])).to(state.params)
         waiting = torch.from_numpy(late[come]).to(state.params.device)
         return self._with_late(phase, message.weighted(counts), waiting)
 
     def _with_late(self, phase: str, message: Message, waiting: Tensor) -> list[Message]:
-        """Hold back what is late now, hand over what was late in that phase before; of one client only the newest."""
+        """Hold back the answers that are late now, and deliver those that were late in this phase of the last round.
+
+        Only the newest answer of each client is delivered.
+        """
         ids = message.ids if message.ids is not None else np.zeros(0, dtype=np.int64)
         kinds = {name: f"{LATE}{phase} {name}".strip() for name in ("", *message.fields)}
         before = self.store.clients(kinds[""])
@@ -171,7 +190,7 @@ class Simulator:
         return together(done)
 
     def _data(self, chunk: Ints) -> Clients | ClientPart:
-        """Return the data in which these clients are; last bits also depend on where in memory records lie."""
+        """Return the data with the records of these clients; last bits also depend on where records lie in memory."""
         if self.blocks <= 1 or not len(chunk):
             return self.data
         population = self.work.plan.population
@@ -180,11 +199,12 @@ class Simulator:
         return self._by_block[int(block_of(chunk[:1], population, self.blocks)[0])]
 
     def _chunks(self, cohort: Ints) -> list[Ints]:
-        """Return runs of clients of one block whose weights fit the memory; one empty one if no one came."""
+        """Return chunks of clients of one block whose weights fit into memory; one empty chunk for an empty cohort."""
         parts = by_block(cohort, self.work.plan.population, self.blocks)
         return [chunk for part in parts for chunk in chunks(part, self.work.model, self.memory)]
 
     def personal(self, state: State) -> dict[int, Tensor]:
+        """Return the clients' personal models, by client."""
         work = self.work
         found = {}
         for client in self.store.clients(ALGORITHM):
@@ -194,19 +214,19 @@ class Simulator:
 
 
 def by_part(everyone: ClientPart, population: int, blocks: int) -> dict[int, ClientPart]:
-    """Return the data of each block that has any; parties beyond the population belong to the last block."""
+    """Return the data of each non-empty block; clients beyond the population belong to the last block."""
     where = block_of(np.minimum(everyone.ids, population - 1), population, blocks)
     return {int(block): everyone.only(everyone.ids[where == block]) for block in np.unique(where)}
 
 
 def chunks(cohort: Ints, model: Model, memory: float) -> list[Ints]:
-    """Return runs of clients whose weights fit the memory; one empty one if no one came."""
+    """Split a cohort into chunks whose weights fit into memory; an empty cohort gives one empty chunk."""
     fit = max(1, int(memory / (4 * COPIES * max(1, model.layout.dim))))
     return [cohort[i : i + fit] for i in range(0, max(1, len(cohort)), fit)]
 
 
 def fresh(method: Method, state: State, clients: int, plan: Plan) -> Own:
-    """Return what clients keep before their first round: the algorithm's rows, the method's fields, the meter."""
+    """Return the clients' state before their first round: the algorithm's rows, the method's fields, the meter."""
     rows = plan.algorithm.keeps(state, clients)
     fields = method.keeps(state, clients, plan)
     if taken := [name for name in fields if name in (ALGORITHM, SPENT) or name.split(" ")[0] == LATE.strip()]:
@@ -228,9 +248,21 @@ def answer(
     rng: Stream,
     witness: Witness | None = None,
 ) -> Message:
-    """Train some clients and return what they let out; what they keep goes to the store."""
+    """Train some clients, store their new state and return what they send.
+
+    Args:
+        work: The method, model and plan.
+        store: The clients' state.
+        data: The clients' records.
+        device: Where to train.
+        phase: Phase of the round.
+        state: Public state at the start of the phase.
+        ids: The clients.
+        rng: Stream of the round, from which each client's stream is derived.
+        witness: Observes the outlets (rehearsals).
+    """
     method, plan = work.method, work.plan
-    if phase != method.phases[0]:  # no draw of one phase is that of another
+    if phase != method.phases[0]:  # phases draw from separate streams
         rng = rng.at("phase", phase)
     batch, row = data.fetch(ids.tolist(), device), rng.rows(ids)
     start = fresh(method, state, len(ids), plan)
@@ -242,7 +274,7 @@ def answer(
         round=state.round,
         split=setting(method, plan).split,
         own=plan.z_of(ids, state.params) if plan.multipliers and plan.noise_multiplier is not None else None,
-        base=plan.noise_multiplier or 1.0,  # None: a printed method, which hands over its clients' own multipliers
+        base=plan.noise_multiplier or 1.0,  # None: a method as printed, which passes its clients' multipliers itself
         spent=None if spent is None else spent.double().clone(),
         witness=witness,
     )

@@ -1,8 +1,9 @@
-"""What clients keep for themselves between rounds: control variates, personal models, messages that are late.
+"""The state that clients keep between rounds: control variates, personal models, late messages.
 
-Rows by kind and client; only clients that were touched have one. With a file (SQLite, in the run folder) rows are
-written at every checkpoint under the number of rounds that are done, so that a resumed run finds what belongs to its
-checkpoint; rows that no kept checkpoint needs are dropped. Rows that are on file may leave memory when it gets short.
+Rows are stored by kind and client; only clients that were written have one. If there is a file (SQLite, in the run
+folder), rows are written at every checkpoint under the number of completed rounds, so that a resumed run finds the rows
+of its checkpoint; rows that no retained checkpoint needs are deleted. Rows that are in the file may be evicted when
+memory gets short.
 """
 
 from __future__ import annotations
@@ -21,23 +22,30 @@ from sordino.core.errors import RunError
 from sordino.core.types import Rows
 
 Key = tuple[str, int]  # kind, client
-VERSION = 2  # of the file; rows of the first had no head
+VERSION = 2  # of the file format; rows of version 1 had no header
 
 
 class Store:
+    """Rows of client state in memory and, once opened, in a file."""
+
     def __init__(self, memory_gb: float = 2.0) -> None:
         self._memory = memory_gb * 2**30
-        self._rows: dict[Key, Tensor | None] = {}  # None: dropped
+        self._rows: dict[Key, Tensor | None] = {}  # None: deleted
         self._held = 0  # bytes in memory
         self._dirty: set[Key] = set()
-        self._written: dict[int, set[Key]] = {}  # by save: what later saves may have superseded
+        self._written: dict[int, set[Key]] = {}  # by save: rows that later saves may supersede
         self._file: sqlite3.Connection | None = None
-        self._kept = (-1, 0)  # the rounds behind the last two checkpoints; -1: not known
+        self._kept = (-1, 0)  # completed rounds at the last two checkpoints; -1: not known
 
     def open(self, path: Path, done: int, lasting: Sequence[str] = (), whose: str = "all clients") -> None:
-        """Go on with the rows of the checkpoint after `done` rounds; of the kinds in `lasting`, with the newest.
+        """Open the file and continue with the rows of the checkpoint after `done` rounds.
 
-        `whose` says which clients the file is for; a file for others is refused."""
+        Args:
+            path: The SQLite file.
+            done: Number of completed rounds at the checkpoint.
+            lasting: Kinds whose newest rows are used, even if they are newer than the checkpoint.
+            whose: Description of the clients that the file belongs to; a file of other clients is refused.
+        """
         self.close()
         self._rows, self._dirty, self._kept, self._held, self._written = {}, set(), (-1, done), 0, {}
         lost = RunError(
@@ -65,7 +73,7 @@ class Store:
             raise RunError(f"cannot use {path}: {error}. Put a sound copy back, or start the run anew.") from error
 
     def _check_version(self, path: Path, file: sqlite3.Connection) -> None:
-        """Refuse a file of another version; a new one gets ours."""
+        """Refuse a file of another version; mark a new file with the current version."""
         (tables,) = file.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (found,) = file.execute("PRAGMA user_version").fetchone()
         if tables and found != VERSION:
@@ -74,7 +82,7 @@ class Store:
         file.execute(f"PRAGMA user_version = {VERSION}")
 
     def _check_holder(self, path: Path, file: sqlite3.Connection, whose: str) -> None:
-        """Refuse a file of what other clients keep; a file that does not say whose it is gets ours."""
+        """Refuse a file that belongs to other clients; mark a file without owner as belonging to `whose`."""
         file.execute("CREATE TABLE IF NOT EXISTS holder (whose TEXT)")
         found = file.execute("SELECT whose FROM holder").fetchone()
         if found is not None and found[0] != whose:
@@ -86,12 +94,13 @@ class Store:
             file.execute("INSERT INTO holder VALUES (?)", (whose,))
 
     def close(self) -> None:
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def read(self, kind: str, ids: Sequence[int], fresh: Rows) -> Rows:
-        """The clients' rows, on the device of `fresh`; a client without one has its row of `fresh`."""
+        """Return the clients' rows on the device of `fresh`; a client without a row gets its row of `fresh`."""
         found = [self._find((kind, int(i))) for i in ids]
         if not any(row is not None for row in found):
             return fresh
@@ -111,12 +120,16 @@ class Store:
         return self._rows.get(key)
 
     def write(self, kind: str, ids: Sequence[int], rows: Rows) -> None:
+        """Set the clients' rows in memory; `save` writes them to the file."""
         for i, row in zip(ids, rows.detach().cpu(), strict=True):
             self._set((kind, int(i)), row.clone())
         self._forget()
 
     def write_now(self, kind: str, ids: Sequence[int], rows: Rows, done: int) -> None:
-        """Write rows that a crash must not undo: on file at once, as of `done` rounds, before anything is released."""
+        """Write rows that a crash must not undo.
+
+        They are written to the file immediately, as of `done` rounds, before anything is released.
+        """
         self.write(kind, ids, rows)
         if self._file is None:
             return
@@ -131,6 +144,7 @@ class Store:
             raise RunError(f"cannot save what clients keep: {error}. Free some space, then resume.") from error
 
     def drop(self, kind: str, ids: Iterable[int]) -> None:
+        """Delete the clients' rows of a kind."""
         for i in ids:
             self._set((kind, int(i)), None)
 
@@ -140,19 +154,19 @@ class Store:
 
     def _put(self, key: Key, row: Tensor | None) -> None:
         self._held += _bytes(row) - _bytes(self._rows.pop(key, None))
-        self._rows[key] = row  # now the newest
+        self._rows[key] = row  # moves the key to the end: the newest row
 
     def kinds(self, prefix: str) -> list[str]:
-        """The kinds of rows that have this name or begin with it and a space."""
+        """Return the kinds of rows whose name is the prefix or begins with the prefix and a space."""
         found = {kind for kind, _ in self._rows}
         found |= {kind for (kind,) in self._ask("SELECT DISTINCT kind FROM kept", ())}
         return sorted(kind for kind in found if f"{kind} ".startswith(f"{prefix.strip()} "))
 
     def clients(self, kind: str) -> list[int]:
-        """Those that have a row of a kind, ascending."""
+        """Return the clients that have a row of a kind, in ascending order."""
         found = {client for (k, client), row in self._rows.items() if k == kind and row is not None}
         if self._file is not None:
-            # of several rows of a client the last one counts
+            # the latest row of a client overrides earlier ones
             on_file = dict(self._ask("SELECT client, row IS NULL FROM kept WHERE kind = ? ORDER BY done", (kind,)))
             found |= {c for c, gone in on_file.items() if not gone and (kind, c) not in self._rows}
         return sorted(found)
@@ -164,11 +178,11 @@ class Store:
             raise RunError(f"cannot read what clients keep: {error}. Put a sound copy back, or start anew.") from error
 
     def save(self, done: int) -> None:
-        """Put what has changed on file, as of a checkpoint after `done` rounds; called before it is written."""
+        """Write changed rows to the file for a checkpoint after `done` rounds; call before writing the checkpoint."""
         if self._file is None:
             return
         changed = [(k, c, done, *_blob(self._rows[k, c])) for k, c in sorted(self._dirty)]
-        older = self._kept[0]  # until the new checkpoint is there, the last one and the one before it are on disk
+        older = self._kept[0]  # the last two checkpoints stay on disk until the new one exists
         try:
             self._file.execute("BEGIN IMMEDIATE")
             self._file.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)", changed)
@@ -185,7 +199,10 @@ class Store:
         self._forget()
 
     def _purge(self, older: int) -> None:
-        """Drop what the checkpoint after `older` rounds, and any later one, has newer rows for; or no row at all."""
+        """Delete rows that are superseded for the checkpoint after `older` rounds and for all later ones.
+
+        Deletion marks up to that checkpoint are removed as well.
+        """
         for save in [s for s in self._written if s <= older]:
             for key in self._written.pop(save):
                 newest = "(SELECT MAX(done) FROM kept WHERE kind = ?1 AND client = ?2 AND done <= ?3)"
@@ -199,7 +216,7 @@ class Store:
             self._file.execute(command, values)
 
     def _forget(self) -> None:
-        """Let go of rows that are on file, the oldest first, when there are too many in memory."""
+        """Evict rows that are in the file from memory, oldest first, while memory is over its limit."""
         if self._file is None or self._held <= self._memory:
             return
         for key in [k for k in self._rows if k not in self._dirty]:
@@ -213,11 +230,11 @@ def _bytes(row: Tensor | None) -> int:
 
 
 def _blob(row: Tensor | None) -> tuple[bytes | None, int | None]:
-    """A row as it is on file, and its checksum."""
+    """Return a row as stored in the file, and its checksum."""
     if row is None:
         return None, None
     shape = ",".join(map(str, row.shape))
-    head = f"{str(row.dtype).removeprefix('torch.')};{shape}\n".encode()  # a row may be of any type and shape
+    head = f"{str(row.dtype).removeprefix('torch.')};{shape}\n".encode()  # a row may have any type and shape
     blob = head + row.reshape(-1).view(torch.uint8).numpy().tobytes()
     return blob, zlib.crc32(blob)
 

@@ -1,4 +1,4 @@
-"""Objects as bytes between processes; tensors of any type travel as plain memory, without shared files."""
+"""Serialisation of objects between processes; tensors of any type are sent as plain memory, without shared files."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class _Pickler(pickle.Pickler):
 
 
 def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    if not data.size:  # without entries there is no memory to read as another type
+    if not data.size:  # an empty array cannot be viewed as another type
         return torch.empty(shape, dtype=dtype)
     return torch.from_numpy(np.array(data, copy=True)).view(dtype).reshape(shape)
 
 
 def packed(value: Any, what: str = "a message") -> bytes:
-    """Return an object as bytes, or say what cannot be sent to another process."""
+    """Serialise an object to bytes; raise an error naming `what` if it cannot be sent to another process."""
     buffer = io.BytesIO()
     try:
         _Pickler(buffer, protocol=5).dump(value)
@@ -50,12 +50,12 @@ def packed(value: Any, what: str = "a message") -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """Return the object that `packed` wrote."""
-    return pickle.loads(data)  # from a process that this one started, or was started by
+    """Return the object that `packed` serialised."""
+    return pickle.loads(data)  # data comes only from the parent or a child process
 
 
 def _of_plugin(module: str, name: str) -> Any:
-    """Return what a plug-in file defines; its module has no package by which it could be imported."""
+    """Return an object defined in a plug-in file, whose module cannot be imported from a package."""
     kind, _, stem = module.removeprefix(plugin.PREFIX).rpartition(".")
     plugin.load(kind, stem.replace("_", "-"))
     return operator.attrgetter(name)(sys.modules[module])

@@ -1,12 +1,12 @@
-"""Clients in processes on this machine. Each process owns the records, the state and the keys of its clients.
+"""A federation of processes on this machine. Each process owns the records, the state and the keys of its clients.
 
-The process of the server brought the records and hands them out once; afterwards it asks, and gets messages that were
-clipped, noised and sealed where the clients are. What clients keep is in files of their processes, one a block. In
-secure mode each process draws its own key, so that the server never holds the clients' noise.
+The server's process loads the records and distributes them once; afterwards it sends requests and gets messages that
+were clipped, noised and sealed where the clients are. The clients' state is in files of their processes, one per block.
+In secure mode each process draws its own key, so that the server never holds the clients' noise.
 
-Clients belong to blocks (blocks.py) and blocks to processes. The number of processes changes no bit, and a run may be
-resumed with another number. With one thread at the server too, models are those of the simulator with as many blocks.
-`memory_gb` is for each process.
+Clients belong to blocks (blocks.py) and blocks to processes. The number of processes does not change a single bit, and
+a run may be resumed with another number. If the server also uses one thread, the models equal those of the simulator
+with the same number of blocks. `memory_gb` applies to each process.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from sordino.federations.facts import Facts
 from sordino.federations.host import Rebuild, Share, joined, serve
 from sordino.federations.simulator import ClientPart, by_part
 
-SLOW = ("torch._dynamo",)  # what torch imports when it is first used; where it was, processes need it too
-PATIENCE = 5.0  # seconds that a process has to end by itself
+SLOW = ("torch._dynamo",)  # modules that torch imports lazily; preloaded if already in use here
+PATIENCE = 5.0  # seconds that a process has to end by itself before it is stopped
 
 
 class _TraceError(Exception):
-    """Carries the trace of an error from the process in which it happened."""
+    """Carries the traceback of an error from the process in which it happened."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -52,10 +52,10 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)
         self.process.start()
-        theirs.close()  # so that the end of the process is the end of the pipe
+        theirs.close()  # so that the pipe closes when the process ends
 
     def end(self, at_once: bool) -> None:
-        self.pipe.close()  # the process leaves when it next listens
+        self.pipe.close()  # the process exits when it next reads
         if not at_once:
             self.process.join(PATIENCE)
         for stop in (self.process.terminate, self.process.kill):
@@ -66,17 +66,19 @@ class _Worker:
 
 
 class Workers:
+    """The federation that runs clients in several processes."""
+
     def __init__(
         self,
         data: Clients,
-        rng: Stream | None,  # from which clients' streams are derived; None: each process draws a key of its own
+        rng: Stream | None,  # source of the clients' streams; None: each process draws its own key
         rebuild: Rebuild,
         workers: int = 0,
         memory_gb: float = 2.0,
         public: Stream | None = None,
         blocks: int = LEAST,
         facts: Facts | None = None,
-        parts: Mapping[str, ClientPart] | None = None,  # of the clients' data, that no round touches
+        parts: Mapping[str, ClientPart] | None = None,  # data of the clients that no round uses
     ) -> None:
         _refuse_inside()
         self.blocks = number(data.count, blocks)
@@ -90,54 +92,63 @@ class Workers:
 
     @property
     def work(self) -> Work:
+        """Return the work that the federation was opened with."""
         if self._work is None:
             raise RuntimeError("the federation was not opened")
         return self._work
 
     @property
     def facts(self) -> Facts:
+        """Return the public facts about the clients' data."""
         if self._facts is None:
             raise RuntimeError("the facts of these clients were not taken down")
         return self._facts
 
     @property
     def processes(self) -> list[int]:
-        """The processes that hold clients now."""
+        """Return the ids of the processes that currently hold clients."""
         return [int(worker.process.pid or 0) for worker in self._workers]
 
     def open(self, work: Work) -> None:
-        """Take note of what is to be done; processes start with the first question."""
+        """Set the work of the run; processes start with the first request."""
         self._work = work
         if self._workers:
             self._send_work()
 
     def check(self) -> None:
-        """Refuse what cannot be sent to other processes, before anything is paid and without starting any."""
+        """Raise an error if something cannot be sent to other processes, before any cost and without starting any."""
         self._share(0)
         self._work_packed()
 
     def resume(self, path: Path, done: int, seen: bool = False) -> None:
+        """Continue with the clients' state after `done` rounds; see `Federation.resume`."""
         self._ask_all("resume", str(path), done, seen)
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
+        """Return what leaves the clients of a cohort in one phase of a round."""
         found = self._ask_all("ask", phase, state, [int(i) for i in cohort])
-        return together([joined(list(kind)) for kind in zip(*found, strict=True)])  # in time first, then late ones
+        return together([joined(list(kind)) for kind in zip(*found, strict=True)])  # answers in time, then late ones
 
     def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
-        """Return what is let out beside the rounds. A secret stream is not handed on: it names the release only."""
+        """Return what all clients release once, outside the rounds.
+
+        A secret stream is not passed to the processes: it only serves to label the release.
+        """
         label, stream = rng.at("label").key.hex(), None if rng.secure else rng
         found = self._ask_all("once", self._described(work), state, part, stream, label)
         return together([message for message in found if message is not None])
 
     def save(self, done: int) -> None:
+        """Save the clients' state for a checkpoint after `done` rounds."""
         if self._workers:
             self._ask_all("save", done)
 
     def personal(self, state: State) -> dict[int, Tensor]:
+        """Return the clients' personal models, by client."""
         return {i: model for found in self._ask_all("personal", state) for i, model in found.items()}
 
     def close(self) -> None:
-        """End the processes: at once those that are still at work, because somebody gave up waiting for them."""
+        """End the processes; those that are still busy, because the caller stopped waiting, are ended immediately."""
         workers, self._workers = self._workers, []
         if workers and not self._busy:
             with contextlib.suppress(Exception):
@@ -155,8 +166,8 @@ class Workers:
 
     def _start(self) -> None:
         shares = [self._share(k) for k in range(self.count)]
-        self._work_packed()  # says what cannot be sent before a process is there
-        context = multiprocessing.get_context("forkserver")  # torch is imported once for all of them
+        self._work_packed()  # raises an error before a process is started
+        context = multiprocessing.get_context("forkserver")  # torch is imported once for all processes
         module = getattr(self._rebuild, "func", self._rebuild).__module__
         slow = [name for name in SLOW if name in sys.modules]
         context.set_forkserver_preload([__name__, module, *slow])
@@ -184,14 +195,14 @@ class Workers:
         return wire.packed(("open", parts))
 
     def _described(self, work: Work) -> tuple[Any, ...]:
-        """Return work as it can be sent: without gradients, which hold on to code, and without the server's records."""
+        """Return work in a form that can be sent: without gradient functions and without the server's records."""
         return work.method, replace(work.plan, public=None), work.model.module, work.model.loss, self._rebuild
 
     def _exchange(self, workers: list[_Worker], questions: list[bytes]) -> list[Any]:
-        """Ask every process, wait for all answers and return them in order; the first error is raised here."""
+        """Send each process its request, wait for all answers and return them in order; raise the first error."""
         self._busy = True
         for worker, question in zip(workers, questions, strict=True):
-            with contextlib.suppress(OSError):  # it died; the end of its pipe says so below
+            with contextlib.suppress(OSError):  # the process died; reading from its pipe fails below
                 worker.pipe.send_bytes(question)
         answers: list[Any] = [None] * len(workers)
         waiting = {worker.pipe: k for k, worker in enumerate(workers)}
@@ -221,7 +232,7 @@ class Workers:
 
 
 def _refuse_inside() -> None:
-    """Refuse where processes cannot be started, before anything is paid."""
+    """Raise an error where processes cannot be started, before any cost."""
     here = multiprocessing.current_process()
     if getattr(here, "_inheriting", False):
         raise RunError(

@@ -1,11 +1,12 @@
-"""Someone's code, given every record alone: the whole batch at once, but as batches of one.
+"""Run user code on every record separately, as batches of one, while computing on the whole batch at once.
 
-`torch.func.vmap` runs a function of one record on all of them in one go. Inside, a batch has one record, whatever its
-length really is: a mean over the batch is the record itself, and a condition on the number of records has one outcome.
-So a record's loss is a function of that record, by construction and at every size; nothing has to be probed.
+`torch.func.vmap` applies a function of one record to all records in a single call. Inside it a batch has one record,
+whatever its real length: a mean over the batch is the record itself, and a condition on the number of records always
+has the same outcome. A record's loss is therefore a function of that record by construction, for every batch size, and
+nothing has to be probed.
 
-The layers that the book is kept for are `lifted` out again: they take the batch as a whole, as they always do. What is
-between them (activations, residuals, attention) is what vmap runs.
+Layers with a book-keeping rule are `lifted` out of vmap: they process the whole batch, as they always do. vmap runs
+only what lies between them (activations, residual connections, attention).
 """
 
 from __future__ import annotations
@@ -24,23 +25,29 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from sordino.core.errors import ModelError
 from sordino.gradients.tape import Unsupported
 
-Flat = Callable[..., tuple[Tensor, ...]]  # of tensors [records, ...]
+Flat = Callable[..., tuple[Tensor, ...]]  # a function of tensors [records, ...]
 
 
 class _Here(threading.local):
-    mark: Tensor | None = None  # a zero for every record, as the code in `alone` sees it: a single number
+    mark: Tensor | None = None  # zeros [records]; code run by `alone` sees a scalar
 
 
 _here = _Here()
 
 
 def inside() -> bool:
-    """Whether code is being run by `alone`."""
+    """Return whether the current code is being run by `alone`."""
     return _here.mark is not None
 
 
 def alone(function: Callable[..., Any], what: str, *values: Tensor) -> Tensor:
-    """function, which takes batches and gives a row a record, of each record of values [records, ...] by itself."""
+    """Apply a batch function to each record separately and stack the results.
+
+    Args:
+        function: takes batches and returns a tensor with one row per record.
+        what: what the function is called in error messages.
+        values: tensors [records, ...].
+    """
 
     def one(mark: Tensor, *rows: Tensor) -> Tensor:
         _here.mark = mark
@@ -56,7 +63,7 @@ def alone(function: Callable[..., Any], what: str, *values: Tensor) -> Tensor:
 
 
 def single(made: Any, what: str) -> Tensor:
-    """The one row of a batch of one."""
+    """Return the only row of a batch of one; raise `ModelError` if `made` is not such a batch."""
     if not isinstance(made, Tensor) or made.dim() == 0 or made.shape[0] != 1:
         found = list(made.shape) if isinstance(made, Tensor) else type(made).__name__
         raise ModelError(
@@ -67,19 +74,21 @@ def single(made: Any, what: str) -> Tensor:
 
 
 class Lift(torch.autograd.Function):
-    """A function of whole batches inside of `alone`; its backward pass is that of what it does."""
+    """Run a function of whole batches inside `alone`; autograd differentiates the function as usual."""
 
     @staticmethod
     def forward(function: Flat, mark: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        """Refuse to run outside vmap."""
         raise Unsupported("a layer is called outside of the model's forward")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing is kept: `forward` is never run."""
+        """Save nothing: `forward` is never run."""
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, function: Flat, mark: Tensor, *values: Tensor) -> tuple[Any, Any]:
-        if in_dims[1] is None:  # not of the records, but one of the model's own
+        """Call the function on the values of all records at once."""
+        if in_dims[1] is None:  # the model's own vmap, not the one over records
             raise Unsupported("a layer is called inside of torch.func.vmap")
         rows = [
             value.movedim(place, 0) if place is not None else value.expand(info.batch_size, *value.shape)
@@ -90,7 +99,15 @@ class Lift(torch.autograd.Function):
 
 
 def lifted(function: Callable[..., Any], kind: str, places: tuple[int, int], args: Any, kwargs: Any) -> Any:
-    """function(*args, **kwargs) of the whole batch. places: where records are, in the first tensor and in others."""
+    """Call function(*args, **kwargs) on the whole batch from inside `alone`.
+
+    Args:
+        function: a layer that takes whole batches.
+        kind: the name of the layer's type, for error messages.
+        places: the dimension of the records in the first tensor, and in all other tensors.
+        args: positional arguments, in which each tensor holds one record.
+        kwargs: keyword arguments, likewise.
+    """
     leaves, spec = tree_flatten((args, kwargs))
     which = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     for i, place in zip(which, _places(places, len(which)), strict=True):
@@ -117,9 +134,9 @@ def _places(places: tuple[int, int], many: int) -> list[int]:
 
 
 class _Attention(TorchFunctionMode):
-    """Fused attention takes whole batches: vmap has no rule for its kernels and would go record by record.
+    """Run fused attention on the whole batch: vmap has no rule for its kernels and would loop over records.
 
-    All dimensions but the last two (and the heads) are independent of each other: the records are one more of them.
+    All dimensions except the heads and the last two are independent of each other, so the records can be one more.
     """
 
     def __torch_function__(
@@ -133,7 +150,7 @@ class _Attention(TorchFunctionMode):
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *rest: Any, **more: Any
 ) -> Tensor:
-    rows = query.shape[0]  # of one record
+    rows = query.shape[0]  # rows of one record
     masks = () if attn_mask is None else (attn_mask[(None,) * (4 - attn_mask.dim())].expand(rows, -1, -1, -1),)
 
     def flat(*values: Tensor) -> tuple[Tensor]:

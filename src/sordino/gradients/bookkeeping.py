@@ -1,4 +1,4 @@
-"""Per-client sums of clipped gradients by one forward and one backward pass over the flat batch."""
+"""Per-client sums of clipped gradients, from one forward and one backward pass over the flat batch."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ from sordino.gradients.watch import DecisionWatch
 
 @dataclass(frozen=True)
 class Twin:
-    """A patched copy of the model."""
+    """A private copy of the model whose layers are patched to write to a tape."""
 
     module: nn.Module
     layers: list[TapedLayer]
-    guard: AbstractContextManager[object]  # to run it in: see `code`
+    guard: AbstractContextManager[object]  # context to run the module in: see `code`
 
 
 class BookKeeping:
-    """Bu et al. (2022), arXiv:2210.00038, for many clients at once; see `tape` and `terms`."""
+    """The book-keeping algorithm of Bu et al. (2022), arXiv:2210.00038, for many clients at once.
+
+    See `tape` and `terms`.
+    """
 
     def __init__(self, code: Code, layout: Layout, plan: Plan) -> None:
         self._code, self._layout, self._plan = code, layout, plan
         self._local = threading.local()
 
     def twin(self, device: torch.device) -> Twin:
-        """This thread's own patched copy."""
+        """Return this thread's patched copy of the model on the device."""
         twins: dict[torch.device, Twin] = self._local.__dict__.setdefault("twins", {})
         if device not in twins:
             module = private(self._code.module, device)
@@ -50,18 +53,21 @@ class BookKeeping:
         return twins[device]
 
     def forward(self, tape: Tape, x: Tensor, y: Tensor) -> Tensor:
-        """One loss a sample [records], with the book open."""
+        """Return one loss per sample [records] and record the layers on the tape."""
         return self._forward(tape, x, lambda twin: self._predict(twin, x), lambda made: self._code.losses(made, y))
 
     def together(self, tape: Tape, x: Tensor, y: Tensor, asked: DecisionWatch | None = None) -> Tensor:
-        """The same with code that is not known given the whole batch, for a look; asked watches the model."""
+        """Return the same losses, but give the whole batch also to user code that is not on the closed list.
+
+        Used only to probe the model (see `probe`). `asked` watches the model, not the loss.
+        """
 
         def predict(twin: nn.Module) -> Tensor:
             if asked is None:
                 return twin(x)  # type: ignore[no-any-return]
             asked.mark(x)
             made: Tensor = twin(x)
-            asked.stop()  # the loss may ask: checks of targets do
+            asked.stop()  # the loss may read values: target checks do
             return made
 
         return self._forward(tape, x, predict, lambda made: self._code.loss(made, y))
@@ -83,7 +89,7 @@ class BookKeeping:
         return check_losses(losses, x.shape[0])
 
     def again(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of one sample, with everything that may change as it is at the start of every call."""
+        """Return the loss of one sample, with all mutable state as it is at the start of every call."""
         out = weights.new_zeros(1, self._layout.dim)
         tape = Tape(self._layout, weights, Split((1,)), None, Generators((0,)), out)
         with self.twin(x.device).guard, torch.no_grad():
@@ -101,7 +107,19 @@ class BookKeeping:
         scale: Tensor | None = None,
         norm: int = 2,
     ) -> Tensor:
-        """At most `limit` records at a time; every `width` records, weighted by share [records], are clipped as one."""
+        """Return each client's sum of clipped gradients [clients, dim].
+
+        Args:
+            weights: [dim], shared by all clients, or [clients, dim].
+            batch: the records of all clients.
+            clip: the bound, or one bound per layer; None sums without clipping.
+            seeds: one seed per client, needed if the model draws random numbers.
+            limit: the largest number of records processed at once.
+            width: number of consecutive records that are clipped together.
+            share: [records], the weight of each record's loss.
+            scale: [dim] or [clients, dim], by which gradients are divided before their norm is taken.
+            norm: the norm that is clipped, 1 or 2.
+        """
         split, stacked, draw = Split(batch.sizes), weights.dim() == 2, Generators(seeds)
         out = weights.new_zeros(split.clients, self._layout.dim)
         for clients, records, sizes in split.chunks(limit, width):
@@ -140,9 +158,10 @@ class BookKeeping:
         scale: Tensor | None = None,
         width: int = 1,
     ) -> Tensor:
-        """`sums` as a pure function of tensors, for clients [clients, dim] padded to one size, or for one [dim].
+        """Compute `sums` as a pure function of tensors.
 
-        share [records] is 0 for the records that fill up.
+        Weights are [clients, dim], for clients padded to the same size, or [dim] for a single client. `share`
+        [records] is 0 for padding records.
         """
         clients = weights.shape[0] if weights.dim() == 2 else 1
         split = Split((x.shape[0] // clients,) * clients, fused=weights.dim() == 2)

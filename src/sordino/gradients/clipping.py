@@ -1,21 +1,25 @@
-"""From per-sample norms to clip factors.  Abadi et al. (2016), arXiv:1607.00133, Algorithm 1.
+"""Clip factors from per-sample norms.  Abadi et al. (2016), arXiv:1607.00133, Algorithm 1.
 
     factor_i = min(1, C / |g_i|)
 
-Three cases the formula leaves open. A zero gradient keeps factor 1. A gradient whose norm is not finite gets
-factor 0 and is removed from the sum, so that one broken record adds nothing: the sum's sensitivity stays C.
-Rounding: norms are float32, so a clipped gradient is aimed a hair below C and its true norm does not pass C. On a GPU
-neither norms nor sums are made of products that are rounded to TF32, which keeps 10 bits: over many positions that
-cancel out, a sum of such products may be longer than its norm by percents. What goes into them may be.
+The formula leaves three cases open:
 
-What is so long that its factor has few digits in float32 is removed. A bound below 1e-12 is refused: squares of what
-is so short vanish in float32 (in the L1 norm nothing is squared).
+- A zero gradient keeps factor 1.
+- A gradient whose norm is not finite gets factor 0 and is removed from the sum, so that a broken record adds nothing
+  and the sensitivity of the sum stays C.
+- Rounding: norms are float32, so gradients are clipped to slightly less than C, and their true norm does not exceed C.
+  On a GPU neither norms nor sums use products rounded to TF32, which keeps 10 bits: over many positions that cancel,
+  a sum of such products may be longer than its computed norm by several percent. The inputs of these products may
+  have been computed in TF32.
 
-In the L1 norm the same, min(1, C / |g_i|_1). Its terms are all added up in float64: ten thousand numbers too small to
-move a float32 sum may pass any margin together.
+A gradient so long that its factor has few digits left in float32 is removed. A bound below 1e-12 is refused, because
+the squares of such short gradients vanish in float32 (for the L1 norm nothing is squared).
 
-With one bound a layer (McMahan et al. 2018, arXiv:1710.06963, Algorithm 1, PerLayerClip) every layer's part of a
-gradient has a factor of its own. Where the norm of one is not finite, the sample is removed from all of them.
+For the L1 norm the factor is likewise min(1, C / |g_i|_1). All its terms are added in float64: ten thousand numbers
+that are each too small to change a float32 sum may together exceed any margin.
+
+With one bound per layer (McMahan et al. 2018, arXiv:1710.06963, Algorithm 1, PerLayerClip), each layer's part of a
+gradient has its own factor. If the norm of one part is not finite, the sample is removed from all layers.
 """
 
 from __future__ import annotations
@@ -32,22 +36,22 @@ from sordino.core.errors import SpecError
 from sordino.core.vector import Layout
 from sordino.gradients.scale import Scale
 
-Clip = float | Tensor  # one bound, or a tensor [layers] with one for each
+Clip = float | Tensor  # one bound for the whole gradient, or a tensor [layers] with one per layer
 
-LEAST = 1e-12  # the smallest bound
-MARGIN = 2e-6  # of C; several times the rounding error of a float32 norm and of the product with its factor
+LEAST = 1e-12  # smallest bound that is accepted
+MARGIN = 2e-6  # relative to C; several times the rounding error of a float32 norm and of multiplying by its factor
 
 
 def rough(backend: Any) -> bool:
-    """Whether a GPU may round the factors of products to TF32: torch.backends.cudnn or .cuda.matmul."""
+    """Return whether a backend (torch.backends.cudnn or .cuda.matmul) may round the factors of products to TF32."""
     try:
         return bool(backend.allow_tf32)
-    except RuntimeError:  # set by the newer `fp32_precision`, which the older switch does not know
+    except RuntimeError:  # set through the newer `fp32_precision`, which the older switch cannot express
         return True
 
 
 def full_products(device: torch.device) -> None:
-    """Matrix products as float32 has them; told once, where someone had switched that off."""
+    """Switch TF32 matrix products off on CUDA, with a warning if they were on."""
     matmul = torch.backends.cuda.matmul
     if device.type == "cuda" and rough(matmul):
         try:
@@ -58,8 +62,8 @@ def full_products(device: torch.device) -> None:
 
 
 def factors(squared: Tensor, clip: float | Tensor) -> Tensor:
-    """Squared norms [records] -> factors [records] in [0, 1]."""
-    norms = squared.clamp(min=0).sqrt()  # clamp keeps nan
+    """Return clip factors [records] in [0, 1] for squared L2 norms [records]."""
+    norms = squared.clamp(min=0).sqrt()  # clamp preserves nan
     inside = clip * (1 - MARGIN)
     scaled = torch.where(norms > inside, inside / norms, torch.ones_like(norms))
     good = torch.isfinite(norms) & (scaled >= torch.finfo(norms.dtype).tiny)
@@ -67,7 +71,7 @@ def factors(squared: Tensor, clip: float | Tensor) -> Tensor:
 
 
 def factors_l1(norms: Tensor, clip: float | Tensor, dtype: torch.dtype) -> Tensor:
-    """L1 norms [records] in float64 -> factors [records] in [0, 1]."""
+    """Return clip factors [records] in [0, 1] for L1 norms [records] in float64."""
     inside = clip * (1 - MARGIN)
     scaled = torch.where(norms > inside, inside / norms, torch.ones_like(norms))
     good = torch.isfinite(norms) & (scaled >= torch.finfo(dtype).tiny)
@@ -75,12 +79,18 @@ def factors_l1(norms: Tensor, clip: float | Tensor, dtype: torch.dtype) -> Tenso
 
 
 def layered(clip: Clip | None) -> bool:
-    """Whether there is a bound for every layer."""
+    """Return whether `clip` holds one bound per layer."""
     return isinstance(clip, Tensor) and clip.dim() == 1
 
 
 def shrink(squared: list[Tensor], clip: Clip, scale: Scale | None = None) -> list[Tensor]:
-    """Squared norms [units], one for each layer if each has its bound, else one for all -> factors of the same form."""
+    """Return clip factors, in the same form as the squared norms they are computed from.
+
+    Args:
+        squared: squared norms [units], one tensor per layer if each layer has its own bound, else a single tensor.
+        clip: the bound, or one bound per layer.
+        scale: the scale that the gradients behind the norms were divided by.
+    """
     if scale is not None:
         clip = scale.bound(clip)
     elif isinstance(clip, Tensor) and clip.dim() == 1:
@@ -90,13 +100,14 @@ def shrink(squared: list[Tensor], clip: Clip, scale: Scale | None = None) -> lis
 
 
 def large_enough(name: str, bound: float) -> None:
+    """Raise `SpecError` if the bound is not positive or too small for float32."""
     check.positive(**{name: bound})
     if bound < LEAST:
         raise SpecError(f"{name} must be at least {LEAST:g}, not {bound:g}: norms so small vanish in float32.")
 
 
 def by_layer(bounds: Sequence[float], layout: Layout, like: Tensor) -> Tensor:
-    """One bound for every layer of the layout [layers], checked."""
+    """Return the checked bounds as a tensor [layers], one for every layer of the layout."""
     names = list(layout.layers())
     if isinstance(bounds, str) or not isinstance(bounds, Sequence) or len(bounds) != len(names):
         found = len(bounds) if isinstance(bounds, Sequence) else repr(bounds)

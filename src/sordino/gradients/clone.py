@@ -1,7 +1,7 @@
-"""A private copy of the user's model: one a thread, so that nothing is ever shared or changed.
+"""Private copies of the user's model: one per thread, so that nothing is ever shared or changed.
 
-The copy holds no trainable parameters. Where a layer is handled by the book, its module keeps its place, its
-attributes and its type's name, but forward is ours, and code that reaches for its weights directly is noticed.
+A copy holds no trainable parameters. The module of a layer with a book-keeping rule keeps its place, its attributes and
+the name of its type, but its forward is replaced by ours, and code that reads its weights directly is detected.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from sordino.gradients.layers import FREE, LAYERS, RANDOM
 from sordino.gradients.layers.base import TapedLayer
 from sordino.gradients.tape import Unsupported
 
-Plan = dict[str, tuple[type[TapedLayer], dict[str, str]]]  # module path -> (stand-in, {own name: slot})
+Plan = dict[str, tuple[type[TapedLayer], dict[str, str]]]  # module path -> (stand-in, {parameter name: slot})
 
 
 def refuse_batch_statistics(module: nn.Module) -> None:
-    """A layer that mixes the samples of a batch has no per-sample gradient: refuse it by its path."""
+    """Raise `ModelError`, with the layer's path, if a layer mixes the samples of a batch.
+
+    Such a layer has no per-sample gradients.
+    """
     for path, part in module.named_modules():
         mixes = isinstance(part, _BatchNorm) and (part.training or part.running_mean is None)
         keeps = isinstance(part, _InstanceNorm) and part.training and part.track_running_stats
@@ -40,7 +43,7 @@ def refuse_batch_statistics(module: nn.Module) -> None:
 
 
 def plan(module: nn.Module, layout: Layout) -> Plan:
-    """Which stand-in takes which slots; raises `Unsupported` with the reason if one has none."""
+    """Return which stand-in handles which slots; raise `Unsupported` with the reason if a slot has none."""
     owners: dict[str, list[str]] = {}
     first = {id(value): name for name, value in module.named_parameters()}
     parts = dict(module.named_modules())
@@ -68,15 +71,15 @@ def plan(module: nn.Module, layout: Layout) -> Plan:
 
 
 def pristine(module: nn.Module) -> nn.Module:
-    """A copy with the same parameters and buffers of its own, to make others from; it is never called."""
+    """Return a copy that shares the parameters but not the buffers; it is a template for other copies, never called."""
     return copy.deepcopy(module, {id(value): value for value in module.parameters()})
 
 
 def private(module: nn.Module, device: torch.device) -> nn.Module:
-    """A copy on a device; its parameters share memory with the user's where the device is the same."""
+    """Return a copy on a device; its parameters share memory with the user's if the device is the same."""
     own = {id(value): value for value in module.parameters()}
     twin = copy.deepcopy(module, dict[int, Any](own))
-    fresh = {k: nn.Parameter(v.detach().to(device), requires_grad=False) for k, v in own.items()}  # ties stay
+    fresh = {k: nn.Parameter(v.detach().to(device), requires_grad=False) for k, v in own.items()}  # preserves ties
     for part in twin.modules():
         for name, value in part._parameters.items():
             if value is not None:
@@ -88,7 +91,7 @@ def private(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def patch(twin: nn.Module, chosen: Plan) -> list[TapedLayer]:
-    """Let the stand-ins take over their modules' forward in a private copy."""
+    """Replace the forward of the planned modules of a private copy by stand-ins, and return the stand-ins."""
     layers = []
     parts = dict(twin.named_modules())
     for path, (kind, slots) in chosen.items():

@@ -1,16 +1,16 @@
-"""Per-client sums of clipped gradients, of samples or of groups of them: the one door to this package.
+"""Per-client sums of clipped gradients, of samples or of groups of samples: the entry point of this package.
 
     sums[k] = sum over the samples i of client k of  g_i min(1, C / |g_i|)
 
-Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, for many clients at once; |.| is the L2 norm over all trainable
-parameters, or, for noise that is made for it, the L1 norm. Whoever adds noise to sums[k] protects each sample of client
-k, with sensitivity C in that norm; with groups (see `groups`) g_i is the mean gradient of a group, and each group is
-protected. What has a norm that is not finite adds exactly zero; without a clip there is no norm and no such protection.
-That g_i depends on sample i alone is not left to the model: see `code`.
+Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, for many clients at once. |.| is the L2 norm over all trainable
+parameters or, for noise calibrated to it, the L1 norm. Adding noise to sums[k] protects each sample of client k, with
+sensitivity C in that norm; with groups (see `groups`), g_i is the mean gradient of a group, and each group is
+protected. A gradient whose norm is not finite adds exactly zero; without a clip no norm is taken and there is no such
+protection. That g_i depends on sample i alone is enforced, not left to the model: see `code`.
 
-Two other balls to clip to. With a scale s, which each client may have of its own, |g_i / s| is bounded by C, and
-sums[k] / s has sensitivity C (see `scale`). With one bound a layer each layer's part of g_i is bounded by its own, and
-the sensitivity is the root of the sum of their squares (see `clipping`).
+There are two other ways to clip. With a scale s, which may differ between clients, |g_i / s| is bounded by C, and
+sums[k] / s has sensitivity C (see `scale`). With one bound per layer, each layer's part of g_i is bounded by its own
+bound, and the sensitivity is the root of the sum of the squared bounds (see `clipping`).
 """
 
 from __future__ import annotations
@@ -43,33 +43,35 @@ from sordino.gradients.watch import Draws
 from sordino.gradients.whole import clipped
 
 PATHS = ("auto", "book-keeping", "vmap")
-AGAIN, STEADY = 12, 1e-4  # calls with one record, and by what their losses may differ
+AGAIN, STEADY = 12, 1e-4  # repeated calls with one record, and the tolerated difference of their losses
 
 
 @dataclass(frozen=True)
 class Call:
-    """What is summed."""
+    """The arguments of one call."""
 
     weights: Tensor
     batch: Batch
     seeds: Sequence[int] | None
     seen: FirstLook
-    width: int = 1  # so many records are clipped as one
-    share: Tensor | None = None  # [records], what a record counts for
-    scale: Tensor | None = None  # [dim] or [clients, dim], what gradients are divided by before their norm is taken
-    norm: int = 2  # which is clipped
+    width: int = 1  # number of consecutive records that are clipped together
+    share: Tensor | None = None  # [records], weight of each record's loss
+    scale: Tensor | None = None  # [dim] or [clients, dim], divides gradients before their norm is taken
+    norm: int = 2  # the norm that is clipped, 1 or 2
 
     @property
     def cpu(self) -> bool:
+        """Whether the records are on a CPU."""
         return self.batch.x.device.type == "cpu"
 
     @property
     def cuda(self) -> bool:
+        """Whether the records are on a CUDA device."""
         return self.batch.x.device.type == "cuda"
 
     @property
     def limit(self) -> int:
-        """Records at a time; fewer where gradients are held, in the L1 norm and with a scale."""
+        """Number of records processed at a time; fewer if gradients are held, for the L1 norm or with a scale."""
         limit = cost.records(self.seen.numbers, self.cpu)
         if self.norm == 2 and self.scale is None:
             return limit
@@ -77,12 +79,15 @@ class Call:
 
 
 class CohortGradients:
-    """Made once from a model, then called from as many threads as one likes; the model is never changed."""
+    """Computes per-client sums of clipped gradients of a model.
+
+    An object may be called from any number of threads; the model is never changed.
+    """
 
     path: str  # "book-keeping" or "vmap"
-    reason: str  # why, in one line; both may still change at the first batch, never after it
-    compiled: bool = False  # on a GPU, passes whose shapes come often, unless they are small
-    autocast: bool = False  # on a GPU, passes in bfloat16, the sums as ever; never where gradients are clipped
+    reason: str  # why, in one line; path and reason may change at the first batch, never after it
+    compiled: bool = False  # on a GPU, compile passes whose shapes are frequent, unless they are small
+    autocast: bool = False  # on a GPU, run passes in bfloat16 (sums are not); never if gradients are clipped
 
     def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout, path: str) -> None:
         check.one_of(PATHS, path=path)
@@ -93,7 +98,7 @@ class CohortGradients:
         self._lock = threading.Lock()
         self._known: dict[tuple[object, ...], FirstLook] = {}  # by the shape of a sample
         self._random = self._absolute = False
-        self._recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())  # cuDNN has kernels for it
+        self._recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())  # cuDNN has kernels for these
         self.path, self.reason = "vmap", "asked for"
         if path != "vmap":
             try:
@@ -109,7 +114,17 @@ class CohortGradients:
 
     @classmethod
     def of(cls, module: nn.Module, loss: SampleLoss, layout: Layout, path: str = "auto") -> CohortGradients:
-        """path: "auto" takes book-keeping where it can; naming one insists on it."""
+        """Create the gradients of a model and a loss.
+
+        Args:
+            module: the model.
+            loss: returns one loss per sample.
+            layout: the trainable parameters and their order.
+            path: "book-keeping" or "vmap", or "auto" for book-keeping if the model allows it, else vmap.
+
+        Raises:
+            ModelError: if "book-keeping" is asked for and cannot be used.
+        """
         return cls(module, loss, layout, path)
 
     def sums(
@@ -124,16 +139,20 @@ class CohortGradients:
         layers: Sequence[float] | None = None,
         norm: int = 2,
     ) -> Tensor:
-        """Each client's sum of its samples' gradients [clients, dim], each of norm at most clip.
+        """Return each client's sum of its samples' gradients [clients, dim], each clipped to a norm of at most `clip`.
 
-        weights are [dim], the same for all clients, or [clients, dim]; clip None sums without clipping; seeds has
-        one number a client and is needed if the model draws random numbers (dropout). groups are the lengths of
-        consecutive runs of records that count as one: each adds its mean gradient, of norm at most clip.
-
-        scale, [dim] or [clients, dim] and positive: what has a norm of at most clip is the gradient divided by it, the
-        sums stay as they are. layers, instead of clip: bounds of the layers of `Layout.layers`, one for each.
-        norm: the one that clip bounds, 2 or 1. The L1 norm goes with neither scale nor layers, and is taken by vmap,
-        whatever the path, where embeddings or recurrent layers are trained.
+        Args:
+            weights: [dim], the same for all clients, or [clients, dim].
+            batch: the records of all clients.
+            clip: the clip bound; None sums without clipping.
+            seeds: one seed per client, needed if the model draws random numbers (dropout).
+            groups: lengths of consecutive runs of records that are clipped together: each run adds its mean gradient,
+                clipped to a norm of at most `clip`.
+            scale: [dim] or [clients, dim], positive. The gradient divided by the scale is clipped to a norm of at most
+                `clip`; the sums themselves are not divided.
+            layers: one bound for each layer of `Layout.layers`, instead of `clip`.
+            norm: the norm that `clip` bounds, 2 or 1. The L1 norm cannot be combined with `scale` or `layers`, and is
+                computed by vmap, whatever the path, if embeddings or recurrent layers are trained.
         """
         self._check(weights, batch, clip, seeds)
         self._check_norm(norm, clip is not None and scale is None and layers is None)
@@ -151,7 +170,7 @@ class CohortGradients:
             share = None if groups is None else grouping.shares(groups, weights)
             return self._unclipped(replace(call, share=share), self.autocast and call.cuda)
         full_products(weights.device)
-        with torch.autocast(weights.device.type, enabled=False):  # norms and sums of one precision
+        with torch.autocast(weights.device.type, enabled=False):  # norms and sums in the same precision
             return self._clipped(call, bound, groups)
 
     def _clipped(self, call: Call, bound: Clip, groups: Sequence[int] | None) -> Tensor:
@@ -167,7 +186,7 @@ class CohortGradients:
         return out
 
     def _unclipped(self, call: Call, bfloat16: bool = False) -> Tensor:
-        """Whichever way is quickest; nothing of one sample is needed."""
+        """Return sums without clipping by the fastest way; no per-sample quantity is needed."""
         batch, fit, kept = call.batch, call.seen.fit, self.path == "book-keeping"
         quick = bfloat16 or (call.cuda and self._recurrent) or cost.plain(call.seen.numbers, batch.sizes, call.cpu)
         if fit.usable and (not kept or quick):
@@ -177,7 +196,7 @@ class CohortGradients:
         return self._route(call, None)
 
     def _wide(self, call: Call, clip: Clip) -> Tensor:
-        """Groups too long to be held at once: each a client, its whole gradient [dim] first, then its norm."""
+        """Clip groups too long to be held at once: each is run as a client, and its gradient [dim] is then clipped."""
         weights, batch, width = call.weights, call.batch, call.width
         out = weights.new_zeros(len(batch.sizes), self._layout.dim)
         step = max(1, ENTRIES // self._layout.dim)
@@ -194,7 +213,7 @@ class CohortGradients:
         return out
 
     def _route(self, call: Call, clip: Clip | None) -> Tensor:
-        """By the book where one is kept, on a GPU padded if that pays; else by vmap."""
+        """Return sums by book-keeping if it can be used, on a GPU with padding if that pays; else by vmap."""
         weights, batch, rest = call.weights, call.batch, (call.width, call.share, call.scale)
         if self._fast is None or self.path == "vmap" or (call.norm == 1 and not self._absolute):
             return self._slow.sums(weights, batch, clip, call.seeds, *rest, call.norm)
@@ -209,7 +228,7 @@ class CohortGradients:
         return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, call.seeds, call.limit, *rest, call.norm)
 
     def _one_by_one(self, call: Call, clip: Clip | None) -> Tensor:
-        """Client after client, each with one set of weights, for which PyTorch has kernels."""
+        """Process clients one by one, each with a single set of weights, for which PyTorch has kernels."""
         out = torch.zeros_like(call.weights)
         bound = clip if clip is None else torch.as_tensor(clip, dtype=out.dtype, device=out.device)
         for k, rows in Split(call.batch.sizes).slices():
@@ -228,7 +247,7 @@ class CohortGradients:
         self.path, self.reason = "vmap", reason
 
     def _look(self, weights: Tensor, batch: Batch) -> FirstLook:
-        """Once for every shape of a sample: see `probe`."""
+        """Probe the model once for every shape of a sample: see `probe`."""
         key = (*batch.x.shape[1:], batch.x.dtype, batch.x.device)
         if key not in self._known:
             with self._lock:
@@ -247,7 +266,7 @@ class CohortGradients:
             with Draws(weights.device) as draws, torch.no_grad():
                 self._slow.one(weights, batch.x[0], batch.y[0])
             seen = FirstLook(False, 0, draws.seen)
-            try:  # a backward pass, too
+            try:  # also try a backward pass
                 self._slow.sums(weights, Batch(batch.x[:1], batch.y[:1], (1,)), None, (0,))
             except RuntimeError as error:
                 if "torch.utils.checkpoint" in str(error):
@@ -262,12 +281,15 @@ class CohortGradients:
 
     @property
     def own_code(self) -> bool:
-        """Whether the model or the loss is anything but a module or a function of the closed list."""
+        """Whether the model or the loss contains code that is not on the closed list of `known`."""
         return not self._code.known
 
     def _check_steady(self, weights: Tensor, batch: Batch) -> None:
-        """Refuse code that keeps something where it cannot be put back: the same record gives other losses, when it is
-        called again, or after others have come by that are much larger, zero or turned round."""
+        """Refuse code that keeps state which cannot be restored.
+
+        Such code returns different losses for the same record when called again, or after calls with other records:
+        much larger, zero or reversed ones.
+        """
         if self._code.known:
             return
         book = self._fast if self.path == "book-keeping" else None
@@ -279,7 +301,7 @@ class CohortGradients:
                 again(weights, other, y)
             except SordinoError:
                 raise
-            except Exception:  # numbers the model has no use for; many kinds, none of ours
+            except Exception:  # values the model cannot process; any type of error
                 continue
             found.append(again(weights, x, y))
         losses = torch.stack(found).double()
@@ -298,7 +320,7 @@ class CohortGradients:
         layers: Sequence[float] | None,
         norm: int,
     ) -> tuple[Clip | None, Tensor | None]:
-        """What bounds the norms, checked: (clip or the layers' bounds, scale)."""
+        """Check and return what bounds the norms: (clip or the bounds of the layers, scale)."""
         if layers is not None:
             if clip is not None:
                 raise SpecError(f"layers holds the bounds, so clip must be None, not {clip!r}.")
@@ -335,7 +357,7 @@ class CohortGradients:
 
 
 def _others(x: Tensor) -> list[Tensor]:
-    """Return records unlike x, made of its numbers: on a GPU an index out of its range is the end of the process."""
+    """Return records unlike x, made from its own numbers: on a GPU an index out of range would end the process."""
     turned = x.flip(tuple(range(x.dim())))
     if not x.is_floating_point():
         return [turned, torch.zeros_like(x)]

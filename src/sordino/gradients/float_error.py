@@ -1,25 +1,25 @@
-"""How far float32 can move a clipped sum, known before anything is computed.
+"""A-priori bounds on the float32 error of a clipped sum.
 
-A record adds c_i = f_i G_i: its gradient, made of the numbers the backward pass left for it, times its clip factor.
-The sum that comes out is sum c_i + error, and for noise to cover the error it must be bounded by the clip alone.
-Adding up n vectors in any order moves the result by at most gamma_n sum |c_i| (`core.floats`), so that everything
-depends on what is added up:
+A record adds c_i = f_i G_i: its gradient, computed from the output of the backward pass, times its clip factor. The
+result is sum c_i + error. For the noise to cover the error, the error must have a bound that depends on the clip alone.
+Adding n vectors in any order changes the result by at most gamma_n sum |c_i| (`core.floats`), so the bound depends on
+what is added:
 
-    held      G_i is there as numbers, its norm was taken of these very numbers, and they are multiplied by f_i and
-              added up: at most gamma n C. The vmap path; biases and norm layers; whatever `cost.way` holds.
-    one token G_i = g aᵀ is never formed. Of |g| |a|ᵀ, too, the norm is the product of the norms: again gamma n C.
+    held      G_i is held in memory, its norm was computed from exactly the held numbers, and these are multiplied by
+              f_i and added: at most gamma n C. This is the vmap path, biases and norm layers, and whatever `cost.way`
+              holds.
+    one token G_i = g aᵀ is never formed. The norm of |g| |a|ᵀ, too, is the product of the norms: again gamma n C.
     guarded   G_i = sum_t g_t a_tᵀ is never formed, and tokens may cancel: the error grows with S_i = sum_t |g_t| |a_t|,
-              which may be far more than |G_i|. But the norm that is clipped contains k² S_i² (`terms.ghost`), so that
-              f_i S_i <= C / k: at most gamma n C / k. That is seldom little.
-    neither   tokens may cancel and nothing bounds S_i, or a kernel does the sum whose operations are not known: no
-              bound in advance.
+              which may be far larger than |G_i|. But the norm that is clipped contains k² S_i² (`terms.ghost`), so
+              f_i S_i <= C / k: at most gamma n C / k. This bound is rarely small.
+    neither   Tokens may cancel and nothing bounds S_i, or the sum is computed by a kernel whose operations are not
+              known: there is no a-priori bound.
 
-The norm itself is float32: f_i G_i may be longer than C by its error, beyond the margin of `clipping`, and this is
-counted as well. Assumed: products and sums are made of float32 additions and multiplications in some order (no TF32:
-see `clipping`); torch.sum adds up a row of any length in chains of at most `CHAIN` additions; the clip is not so small
-that what vanishes among the smallest numbers counts (`LEAST`). Not covered: the arithmetic before the sum. A record's
-numbers are taken to be the same whichever records are beside it, which libraries promise for one shape of the batch at
-best.
+The norm itself is computed in float32: f_i G_i may exceed C by the error of the norm, beyond the margin of `clipping`,
+and this is included in the bound. Assumptions: products and sums consist of float32 additions and multiplications in
+some order (no TF32: see `clipping`); torch.sum adds a row of any length in chains of at most `CHAIN` additions; the
+clip is not so small that underflow matters (`LEAST`). Not covered: the arithmetic before the sum. A record's numbers
+are assumed not to depend on the other records in the batch, which libraries guarantee at best for a fixed batch shape.
 """
 
 from __future__ import annotations
@@ -43,16 +43,19 @@ from sordino.gradients.layers.linear import Linear
 from sordino.gradients.tape import Unsupported
 from sordino.gradients.terms import LOST
 
-CHAIN = 1024  # additions one after the other in torch.sum: it sums in cascades on a CPU, in blocks on a GPU
-LEAST = 2.0**-20  # of a clip
-TINY = 2.0**-40  # of the clip: more than squares and products below the smallest float32 can lose, a record and number
-WORTH = 0.05  # of the clip: an error above this would cost more noise than the proof is worth
+CHAIN = 1024  # sequential additions in torch.sum, which sums in cascades on a CPU and in blocks on a GPU
+LEAST = 2.0**-20  # smallest clip for which there is a bound
+TINY = 2.0**-40  # relative to the clip: upper bound on what underflow loses, per record and number
+WORTH = 0.05  # relative to the clip: a larger error would cost more noise than the proof is worth
 UNIT = ROUNDOFF[torch.float32]
 
 
 @dataclass(frozen=True)
 class FloatError:
-    """`factor`: two neighbouring sums are at most clip (1 + 2 factor) apart; None where there is no such bound."""
+    """A bound on the float32 error of a clipped sum.
+
+    Two neighbouring sums are at most clip (1 + 2 factor) apart; `factor` is None if there is no such bound.
+    """
 
     factor: float | None
     reason: str
@@ -60,10 +63,10 @@ class FloatError:
 
 @dataclass(frozen=True)
 class SumShape:
-    """How one parameter's gradients are added up: so many additions a record, and k of a guard (1: none is needed)."""
+    """How the gradients of one parameter are added."""
 
-    tokens: int = 1
-    guard: float = 1.0
+    tokens: int = 1  # additions per record
+    guard: float = 1.0  # k of the guard; 1 if none is needed
 
 
 def float_error(
@@ -78,10 +81,18 @@ def float_error(
     scaled: bool = False,
     compiled: bool = False,
 ) -> FloatError:
-    """Bound the error of a clipped sum of at most so many records (or groups of `width` records) of a client.
+    """Bound the error of a clipped sum over the records of a client.
 
-    sample [1, ...] is a record like any other: its shape counts. path is that of `Gradients`; scaled: norms are taken
-    of gradients divided by a scale; compiled: steps may be compiled.
+    Args:
+        module: the model.
+        layout: its trainable parameters.
+        sample: [1, ...], any record; only its shape matters.
+        records: the largest number of records, or of groups of `width` records, in a sum.
+        clip: the clip bound.
+        path: "book-keeping" or "vmap", as in `CohortGradients.path`.
+        width: number of records that are clipped together.
+        scaled: whether gradients are divided by a scale before their norm is taken.
+        compiled: whether steps may be compiled.
     """
     check.count(records=records, width=width)
     check.positive(clip=clip)
@@ -96,9 +107,9 @@ def float_error(
         sums = [SumShape()] if path == "vmap" else _sums(module, layout, sample, width, scaled)
     except Unsupported as error:
         return FloatError(None, str(error))
-    # products and sums of a record's tokens, the factor, and adding the parts of a long batch
+    # products and sums of a record's tokens, the clip factor, and adding the parts of a long batch
     worst = max(gamma(records * each.tokens + 3) / each.guard for each in sums)
-    # norms taken for too short: two sums of squares are multiplied where there is one token, then added up and rooted
+    # norms computed too small: for one token two sums of squares are multiplied; then come a sum and a square root
     length = max(0.0, gamma(2 * CHAIN + len(layout.slots) + 4) / 2 + 4 * UNIT - MARGIN)
     if scaled:
         length += gamma(max(max(slot.shape, default=1) for slot in layout.slots))
@@ -119,7 +130,7 @@ def _sums(module: nn.Module, layout: Layout, sample: Tensor, width: int, scaled:
             shape = next(s.shape for s in layout.slots if s.name == slot)
             tokens, uses = width * seen.tokens[path], seen.uses[path]
             if tokens == 0 or name.startswith("bias") or issubclass(layer, norm.LayerNorm | norm.GroupNorm):
-                found.append(SumShape())  # not used, or small and held
+                found.append(SumShape())  # unused, or small and held
             elif issubclass(layer, Linear | recurrent.TapedRecurrent):
                 found.append(_product(slot, tokens, shape[1], shape[0], scaled))
             elif issubclass(layer, Conv):
@@ -132,7 +143,7 @@ def _sums(module: nn.Module, layout: Layout, sample: Tensor, width: int, scaled:
 
 
 def _product(slot: str, t: int, d: int, p: int, scaled: bool) -> SumShape:
-    """A linear map: see `terms.Outer`."""
+    """Return how a linear map is summed: see `terms.Outer`."""
     way = cost.way(t, d, p)
     if t == 1 or scaled or way == "hold":
         return SumShape()
@@ -144,12 +155,12 @@ def _product(slot: str, t: int, d: int, p: int, scaled: bool) -> SumShape:
 
 
 def _guard(operations: int) -> float:
-    """k of `terms.ghost`, whose S is a float32 as well."""
+    """Return k of `terms.ghost`, reduced because S is computed in float32 as well."""
     return 0.99 * math.sqrt(UNIT * (operations + LOST))
 
 
 def _kernel(slot: str, part: Any, t: int, uses: int, shape: tuple[int, ...], patches: int, scaled: bool) -> SumShape:
-    """A convolution: see `layers.conv.Kernel`."""
+    """Return how a convolution is summed: see `layers.conv.Kernel`."""
     if part.groups > 1 or uses > 1 or scaled:
         return SumShape()  # held
     d, p = math.prod(shape[1:]), shape[0]
@@ -159,19 +170,19 @@ def _kernel(slot: str, part: Any, t: int, uses: int, shape: tuple[int, ...], pat
 
 
 def _table(t: int, d: int) -> SumShape:
-    """An embedding: see `terms.Lookup`."""
-    if t == 1 or t > cost.LOOKUP_GRAM:  # the latter are added up and held, row by row
+    """Return how an embedding is summed: see `terms.Lookup`."""
+    if t == 1 or t > cost.LOOKUP_GRAM:  # long sequences are summed and held row by row
         return SumShape()
     return SumShape(t, _guard(d + t))
 
 
 class _Shapes:
-    """How many tokens of one record each layer is given, in all its uses."""
+    """Counts the tokens of one record that each layer receives over all its uses."""
 
     def __init__(self, module: nn.Module, paths: list[str], sample: Tensor) -> None:
         self.tokens: Counter[str] = Counter()
         self.uses: Counter[str] = Counter()
-        self.patches: Counter[str] = Counter()  # numbers of a convolution's patches
+        self.patches: Counter[str] = Counter()  # entries of a convolution's patches
         twin = clone.private(module, sample.device)
         parts = dict(twin.named_modules())
         for path in paths:

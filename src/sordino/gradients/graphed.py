@@ -1,11 +1,12 @@
 """Backward passes recorded as CUDA graphs.
 
-A backward pass of a small batch is hundreds of kernels of a few microseconds, and starting them from Python takes
-longer than running them. For one shape of a batch the pass is recorded with fixed places for weights, records and
-gradients; after that a client costs three copies and one replay. Where recording fails the pass runs as it is.
+A backward pass of a small batch consists of hundreds of kernels of a few microseconds each, and launching them from
+Python takes longer than running them. For each shape of a batch the pass is recorded with fixed buffers for weights,
+records and gradients; after that a client costs three copies and one replay. If recording fails, the pass runs without
+it.
 
-One client's small batch leaves most of a large GPU idle, so clients take turns in lanes: streams with places of their
-own, which run beside each other, each with its own recording of a shape.
+The small batch of one client leaves most of a large GPU idle, so clients are distributed over lanes: concurrent streams
+with their own buffers and their own recording of each shape.
 """
 
 from __future__ import annotations
@@ -20,25 +21,28 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-PATIENCE = 3  # times a shape is met before it is recorded,
-OFTEN = 200  # and before it is compiled, where that was asked for: it takes most of a minute
-SHAPES = 64  # recorded at most
-COMPILED = 2  # compiled at most
-LANES = 4  # beside each other at most
+PATIENCE = 3  # times a shape occurs before it is recorded
+OFTEN = 200  # times a shape occurs before it is compiled, if requested: this takes most of a minute
+SHAPES = 64  # largest number of recorded shapes
+COMPILED = 2  # largest number of compiled shapes
+LANES = 4  # largest number of concurrent lanes
 
 Job = tuple[Tensor, Tensor, Tensor, Tensor]  # weights [dim], x, y, out [dim]
-Pass = Callable[[Tensor, Tensor, Tensor, Tensor], None]  # adds the sum of gradients to out
+Pass = Callable[[Tensor, Tensor, Tensor, Tensor], None]  # weights, x, y, out: adds the sum of gradients to out
 
 
 class Replay:
-    """A function of tensors, recorded with places for what goes in; what comes out has one by itself."""
+    """A function of tensors, recorded as a CUDA graph with fixed input and output buffers."""
 
     def __init__(self, run: Callable[..., Tensor], places: Sequence[Tensor], side: Any, pool: Any) -> None:
-        """`side` is the stream to record on. The libraries' workspaces belong to it, and the pool of memory is used
-        again: recordings of one stream and pool must not be replayed at the same time."""
+        """Record `run` with the input buffers `places` on the stream `side`.
+
+        The workspaces of libraries belong to the stream, and the memory pool is reused: recordings on the same stream
+        and pool must not be replayed at the same time.
+        """
         self._places, device = places, places[0].device
         side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):  # libraries set themselves up outside of the recording
+        with torch.cuda.stream(side):  # warm-up: libraries initialise outside the recording
             for _ in range(2):
                 run(*places)
         torch.cuda.current_stream(device).wait_stream(side)
@@ -47,7 +51,7 @@ class Replay:
             self._out = run(*places)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """On the current stream; the next call writes over what comes out."""
+        """Replay the function on the current stream and return its output, which the next call overwrites."""
         for place, value in zip(self._places, inputs, strict=True):
             place.copy_(value)
         self._graph.replay()
@@ -55,7 +59,7 @@ class Replay:
 
 
 class Lane:
-    """A stream with places for weights and gradients, and the recordings that were made on it."""
+    """A stream with buffers for weights and gradients, and the recordings made on it."""
 
     def __init__(self, weights: Tensor) -> None:
         self._weights, self._out = weights.clone(), torch.zeros_like(weights)
@@ -63,6 +67,8 @@ class Lane:
         self._passes: dict[object, Replay] = {}
 
     def record(self, key: object, run: Pass, x: Tensor, y: Tensor) -> None:
+        """Record the pass under `key`, for records of the shapes of x and y."""
+
         def fresh(weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
             self._out.zero_()
             run(weights, x, y, self._out)
@@ -71,35 +77,43 @@ class Lane:
         self._passes[key] = Replay(fresh, (self._weights, x.clone(), y.clone()), self._stream, self._pool)
 
     def add(self, key: object, weights: Tensor, x: Tensor, y: Tensor, out: Tensor) -> None:
-        """On the own stream, after all that was asked for before; `join` before anything else reads `out`."""
+        """Replay a pass on the lane's stream, after all work submitted before; call `join` before reading `out`."""
         self._stream.wait_stream(torch.cuda.current_stream(x.device))
         with torch.cuda.stream(self._stream):
             out.add_(self._passes[key](weights, x, y))
 
     def join(self) -> None:
+        """Make the current stream wait for all work of this lane."""
         torch.cuda.current_stream(self._weights.device).wait_stream(self._stream)
 
 
 class Graphed:
-    """Recorded passes by the shape of the batch and the lane."""
+    """Recorded passes, by shape of the batch and by lane."""
 
     def __init__(self) -> None:
         self._lanes: dict[torch.device, list[Lane]] = {}
-        self._known: dict[tuple[object, ...], int] = {}  # in so many lanes; 0: could not be recorded
+        self._known: dict[tuple[object, ...], int] = {}  # number of lanes; 0 if it could not be recorded
         self._compiled: dict[tuple[object, ...], Pass] = {}
         self._met: Counter[tuple[object, ...]] = Counter()
         self._lock = threading.Lock()
 
     def add(self, run: Pass, kind: object, jobs: Sequence[Job], limit: int = 0, compiled: bool = False) -> None:
-        """What `run` does with every job, by recordings where there are any; `kind` is whatever else decides what
-        `run` does. At most `limit` records are under way at once, or one job. compiled: shapes that come often are."""
+        """Apply `run` to every job, by recordings if there are any.
+
+        Args:
+            run: the pass.
+            kind: everything besides the shapes that determines what `run` does.
+            jobs: weights, records and output of each pass.
+            limit: the largest number of records in flight at once, unless a single job has more.
+            compiled: whether to compile frequent shapes.
+        """
         with self._lock:
             used: dict[int, Lane] = {}
             before: tuple[int, Lane | None] = (0, None)
             for turn, (weights, x, y, out) in enumerate(jobs):
                 key = (kind, tuple(x.shape), x.dtype, x.stride(), tuple(y.shape), y.dtype, x.device)
                 lane = self._lane(key, run, (weights, x, y), turn, limit // max(1, x.shape[0]), compiled)
-                if before[1] is not None and before[0] == out.data_ptr():  # parts of one client, one after the other
+                if before[1] is not None and before[0] == out.data_ptr():  # parts of one client run in sequence
                     before[1].join()
                 if lane is None:
                     run(weights, x, y, out)
@@ -139,12 +153,12 @@ class Graphed:
                     lanes.append(Lane(weights))
                 lanes[number].record(key, run, x, y)
                 self._known[key] += 1
-        except RuntimeError:  # something in the pass waits for the device, or asks the host
+        except RuntimeError:  # something in the pass synchronises with the host
             torch.cuda.synchronize(x.device)
 
 
 def compile_pass(run: Pass, weights: Tensor, x: Tensor, y: Tensor) -> Pass:
-    """The same by torch.compile; as it is where that fails."""
+    """Return the pass compiled by torch.compile, or the pass itself, with a warning, if that fails."""
 
     def fresh(weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
         out = torch.zeros_like(weights)
@@ -152,10 +166,10 @@ def compile_pass(run: Pass, weights: Tensor, x: Tensor, y: Tensor) -> Pass:
         return out
 
     try:
-        # channels last, which the compiler leaves alone in small batches (benchmarks/gpu_steps.py)
+        # force channels-last, which the compiler does not choose for small batches (benchmarks/gpu_steps.py)
         step = torch.compile(make_fx(fresh)(weights, x, y), dynamic=False, options={"force_layout_optimization": True})
         step(weights, x, y)
-    except Exception as error:  # a missing compiler, an operation it does not know: many kinds, none of ours
+    except Exception as error:  # a missing compiler, an unknown operation: any type of error
         warnings.warn(f"no compiled pass ({type(error).__name__}: {error}); running it as it is.", stacklevel=2)
         return run
 

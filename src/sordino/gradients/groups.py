@@ -1,13 +1,14 @@
-"""Records that count as one: what is clipped is the mean gradient of a group.
+"""Groups of records that are clipped together: the mean gradient of each group is clipped.
 
     sums[k] = sum over the groups G of client k of  clip(1/|G| sum over i in G of g_i)
 
-A group is a user's records in the batch (user-level DP-SGD: McMahan et al. 2018, arXiv:1710.06963, clip what one user
-adds), or the augmented views of one record (augmentation multiplicity: De et al. 2022, arXiv:2204.13650, section 3.3).
+A group consists of a user's records in the batch (user-level DP-SGD: McMahan et al. 2018, arXiv:1710.06963, clip the
+contribution of one user) or of the augmented views of one record (augmentation multiplicity: De et al. 2022,
+arXiv:2204.13650, section 3.3).
 
-The mean is taken by the loss: a record's loss is multiplied by its share 1/|G|. Groups of one width then go together,
-so that a group is a record with more tokens; a group between two widths is filled up with its own first record at
-share zero. A group's width, and so what it is filled with, depends on its own length alone.
+The mean is computed through the loss: a record's loss is multiplied by its share 1/|G|. Groups of the same width are
+processed together, so that a group is a record with more tokens. A group whose length lies between two widths is padded
+with its own first record at share zero. The width of a group, and hence its padding, depends on its own length alone.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from sordino.core.errors import DataError, SpecError
 from sordino.core.types import Batch
 from sordino.gradients.padded import rounded
 
-ODD = 0x9E3779B97F4A7C15  # SplitMix64's step: seeds that far apart do not meet
+ODD = 0x9E3779B97F4A7C15  # step of SplitMix64: seeds this far apart do not collide
 
 
 @dataclass(frozen=True)
 class GroupedBatch:
-    """Groups of one width, client after client."""
+    """All groups of one width, ordered by client."""
 
     batch: Batch
-    width: int  # records a group
-    share: Tensor  # [records], what a record counts for in its group's mean
+    width: int  # records per group
+    share: Tensor  # [records], weight of each record in its group's mean
 
 
 def check(groups: Sequence[int], sizes: tuple[int, ...]) -> None:
-    """Lengths of runs that cover the records, none of them across a border between clients."""
+    """Check that the run lengths cover all records and that no run crosses the border between two clients."""
     if any(isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0 for n in groups):
         raise SpecError("groups must hold whole numbers, the length of every run of records, none below zero.")
     if sum(groups) != sum(sizes):
@@ -50,13 +51,13 @@ def check(groups: Sequence[int], sizes: tuple[int, ...]) -> None:
 
 
 def shares(groups: Sequence[int], like: Tensor) -> Tensor:
-    """Every record's share in its group's mean [records]."""
+    """Return each record's weight in its group's mean [records]."""
     lengths = np.asarray(groups, dtype=np.int64)
     return torch.from_numpy(1 / np.repeat(lengths, lengths)).to(like.device, like.dtype)
 
 
 def parts(groups: Sequence[int], batch: Batch, like: Tensor) -> Iterator[GroupedBatch]:
-    """The groups by width, the narrowest first; an empty group adds nothing and is left out."""
+    """Yield the groups by width, narrowest first; empty groups add nothing and are left out."""
     lengths: NDArray[np.int64] = np.asarray(groups, dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
     owners = np.searchsorted(np.cumsum(batch.sizes), starts, side="right")
@@ -76,5 +77,5 @@ def parts(groups: Sequence[int], batch: Batch, like: Tensor) -> Iterator[Grouped
 
 
 def apart(seeds: Sequence[int] | None, steps: int) -> list[int] | None:
-    """Every client's seed, moved on: what is drawn for one width is drawn for no other."""
+    """Return every client's seed advanced by `steps`, so that different widths use different random numbers."""
     return None if seeds is None else [(s + steps * ODD) % 2**63 for s in seeds]

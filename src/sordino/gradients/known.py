@@ -1,8 +1,9 @@
-"""Modules and losses whose records are known not to meet, whatever the size of the batch: those of a closed list.
+"""The closed list of modules and losses that are known to treat the records of a batch independently.
 
-By exact type, since a subclass may compute something else, and only as they were made: with a hook, or a forward of its
-own, a layer is someone's code like any other. What is not on the list is given its records one by one (see `alone`).
-Left out on purpose are layers that can be told to work along the first dimension, such as Softmax.
+This holds for every batch size. Modules are matched by exact type, since a subclass may compute something else, and
+only if unmodified: a layer with a hook or with its own forward counts as user code. Anything not on the list is given
+its records one by one (see `alone`). Layers that can be configured to work along the first dimension, such as Softmax,
+are left out on purpose.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sordino.core.types import SampleLoss
 from sordino.gradients.layers import LAYERS, RANDOM
 
-HERE = "sordino"  # our own models, layers and losses
+HERE = "sordino"  # Sordino's own models, layers and losses
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 ELEMENTWISE = (
     nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
@@ -27,21 +28,23 @@ POOLING = (
     nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d,
     nn.LPPool1d, nn.LPPool2d, nn.Upsample,
 )  # fmt: skip
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # frozen, a fixed map
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # only if frozen, a fixed map
 TYPES = frozenset((*CONTAINERS, *ELEMENTWISE, *POOLING, *BATCH_NORMS, nn.Flatten, *LAYERS, *RANDOM))
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", *(BACKWARD := ("_backward_hooks", "_backward_pre_hooks")))
 
 
 def known_module(module: nn.Module) -> bool:
+    """Return whether every part of the module is on the closed list and unmodified."""
     return all(_known(part) for part in module.modules())
 
 
 def known_loss(loss: SampleLoss) -> bool:
+    """Return whether the loss is one of Sordino's own functions, without a closure."""
     return isinstance(loss, types.FunctionType) and _ours(loss) and loss.__closure__ is None
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether gradients are handed to someone's hooks on their way back."""
+    """Return whether any part of the module has a backward hook."""
     return any(getattr(part, name, None) for part in module.modules() for name in BACKWARD)
 
 

@@ -1,11 +1,11 @@
-"""Many clients on a GPU: pad every client to one size; record the whole step, or compile it where that was asked for.
+"""Many clients on a GPU: pad all clients to the same size, then record the whole step or, on request, compile it.
 
-Ragged batches would mean a loop over clients; padded ones are batched products of fixed shapes. The step is then a
-pure function of tensors. A small one is recorded and replayed, since starting its kernels takes longer than running
-them, and gives the same numbers bit for bit. A big one is traced, forward, backward, norms and sums together, and
-torch.compile fuses it, which takes most of a minute, with a deep network several, and pays in long runs. Where either
-fails, or compiling gives other numbers, the same function runs as it is. Clients too big for that come one by one,
-padded only so that few shapes occur, and recorded as well.
+Ragged batches would need a loop over clients; padded batches need only batched products of fixed shapes, and a step is
+a pure function of tensors. A small step is recorded and replayed, since launching its kernels takes longer than running
+them; a replay gives the same numbers bit for bit. A big step is traced as a whole (forward, backward, norms and sums)
+and fused by torch.compile, which takes most of a minute, or several for a deep network, and pays off in long runs. If
+either fails, or if compiling changes the numbers, the function runs unmodified. Clients too big for this are processed
+one by one, padded only to limit the number of shapes, and recorded as well.
 """
 
 from __future__ import annotations
@@ -28,24 +28,27 @@ from sordino.gradients.clipping import Clip
 from sordino.gradients.graphed import Replay
 from sordino.gradients.terms import zero
 
-ROUND = 8  # sizes are rounded up to a multiple, so that few shapes occur
-PARTS = 4  # clients of about one size go together, in that many parts,
-CROWD = 64  # if there are at least that many
-WASTE = 2.0  # padded records a record, beyond which padding does not pay
-SHAPES = 16  # shapes recorded or compiled at most
-PATIENCE = 20  # times a shape is met before it is compiled: cohorts drawn by Poisson differ in size
-SMALL = 16  # a step is recorded if so many of its size would fit into memory,
-FEW = 4  # one client's if so many
-TRIES = 3  # times its shape is met before that
-TOLERANCE = 1e-3  # relative difference beyond which a compiled step is not trusted
+ROUND = 8  # sizes are rounded up to a multiple, which limits the number of shapes
+PARTS = 4  # number of parts into which clients are divided by size
+CROWD = 64  # smallest number of clients that is divided
+WASTE = 2.0  # padded records per real record, beyond which padding does not pay
+SHAPES = 16  # largest number of shapes recorded or compiled
+PATIENCE = 20  # times a shape occurs before it is compiled: Poisson-sampled cohorts vary in size
+SMALL = 16  # a step is recorded if this many of its size would fit into memory
+FEW = 4  # the same for the step of a single client
+TRIES = 3  # times a shape occurs before it is recorded
+TOLERANCE = 1e-3  # relative difference beyond which a compiled step is rejected
 
 Step = Callable[..., Tensor]  # weights, x, y, share[, clip[, scale]] -> [clients, dim]
 Maker = Callable[[Step, tuple[Tensor, ...]], Step]
 
 
 def padding(starts: Tensor, sizes: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """(index, alive) [clients x size]: which record stands where, and whether it is one. A client's first one fills up:
-    what is not finite breaks its own client alone, even where it counts nothing. Clients without any have record 0."""
+    """Return (index, alive), both [clients * size]: the record at each place, and whether it is a real one.
+
+    A client is padded with its own first record, so that a value that is not finite affects only its own client, even
+    at weight zero. Clients without records are padded with record 0.
+    """
     place = torch.arange(size, device=sizes.device)
     alive = place < sizes.unsqueeze(1)
     first = torch.where(sizes > 0, starts, 0).unsqueeze(1)
@@ -53,28 +56,29 @@ def padding(starts: Tensor, sizes: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def rounded(many: int) -> int:
-    """Up to an eighth more, so that few numbers occur: of clients, of records in a group."""
+    """Round up by at most an eighth, to limit the number of distinct client counts and group lengths."""
     step = max(1, 1 << max(0, many.bit_length() - 4))
     return -(-many // step) * step
 
 
 def small(records: int, limit: int) -> bool:
-    """Whether a step is bound by starting its kernels, and is recorded."""
+    """Return whether a step is bound by kernel launches and is therefore recorded."""
     return SMALL * records <= limit
 
 
 class Padded:
-    """Recorded and compiled steps, by shape. `backend` None leaves all uncompiled."""
+    """Recorded and compiled steps, by shape. With `backend` None nothing is compiled."""
 
     def __init__(self, book: BookKeeping, backend: str | None = "inductor") -> None:
         self._book, self._backend = book, backend
         self._steps: dict[tuple[object, ...], Step] = {}
         self._met: Counter[tuple[object, ...]] = Counter()
-        self._sides: dict[torch.device, tuple[Any, Any]] = {}  # the stream recordings are made on, and their memory
-        self._twins: list[object] = []  # what recordings read, should the thread that made them end
+        self._sides: dict[torch.device, tuple[Any, Any]] = {}  # stream and memory pool of the recordings
+        self._twins: list[object] = []  # keeps alive what recordings read, in case the thread that made them ends
         self._lock = threading.Lock()
 
     def pays(self, sizes: tuple[int, ...]) -> bool:
+        """Return whether padding clients of these sizes to the largest one is worth its cost."""
         return max(sizes) * len(sizes) <= WASTE * sum(sizes) + ROUND * len(sizes)
 
     def sums(
@@ -88,9 +92,11 @@ class Padded:
         scale: Tensor | None = None,
         compiled: bool = False,
     ) -> Tensor:
-        """At most about `limit` records at a time, clients of about one size together; see `BookKeeping.sums`.
+        """Return each client's sum of clipped gradients; see `BookKeeping.sums` for the arguments.
 
-        compiled: big steps whose shapes come often are."""
+        At most about `limit` records are processed at a time, with clients of similar size together. With `compiled`,
+        big steps with frequent shapes are compiled.
+        """
         many, widest, even = len(batch.sizes), max(batch.sizes), min(batch.sizes) == max(batch.sizes)
         parts = 1 if even or many < CROWD else PARTS
         count = -(-many // max(parts, -(-widest * many // limit)))
@@ -99,13 +105,13 @@ class Padded:
             full = torch.ones(len(batch.y), dtype=weights.dtype, device=weights.device) if share is None else share
             how = self._how(small(len(batch.y), limit), compiled)
             return self._call(how, width, weights, batch.x, batch.y, full, bound, scale)
-        sizes, whole = torch.tensor(batch.sizes), max(1, ROUND // width) * width  # units are not cut
+        sizes, whole = torch.tensor(batch.sizes), max(1, ROUND // width) * width  # units are never split
         order = sizes.argsort(stable=True)
         starts, own_device = sizes.cumsum(0) - sizes, weights.device
         out = torch.empty_like(weights)
         for who in order.split(count):
             size = max(width, -(-int(sizes[who].max()) // whole) * whole)
-            fill = (0, rounded(len(who)) - len(who))  # clients without records
+            fill = (0, rounded(len(who)) - len(who))  # added clients without records
             first, each = (F.pad(t[who], fill).to(own_device) for t in (starts, sizes))
             index, alive = padding(first, each, size)
             own = F.pad(weights[who.to(own_device)], (0, 0, *fill))
@@ -120,7 +126,7 @@ class Padded:
         return out
 
     def fits(self, records: int, limit: int) -> bool:
-        """Whether one client's step is recorded."""
+        """Return whether the step of a single client is recorded."""
         return FEW * records <= limit
 
     def one(
@@ -132,18 +138,20 @@ class Padded:
         share: Tensor | None = None,
         scale: Tensor | None = None,
     ) -> Tensor:
-        """The sum of one client [dim] with weights [dim], for which PyTorch has kernels. Nothing waits for the device,
-        if the clip lies there."""
+        """Return the sum of one client [dim] with weights [dim], for which PyTorch has kernels.
+
+        If the clip is on the device, nothing waits for the device.
+        """
         bound = None if clip is None else torch.as_tensor(clip, dtype=weights.dtype, device=weights.device)
         whole, many = max(1, ROUND // width) * width, len(batch.y)
         place = torch.arange(-(-many // whole) * whole, device=weights.device)
         alive = place < many
-        index = place * alive  # the first record fills up
+        index = place * alive  # padded with the first record
         own = alive.to(weights.dtype) if share is None else alive * share[index]
         return self._call((TRIES, self._record), width, weights, batch.x[index], batch.y[index], own, bound, scale)[0]
 
     def _how(self, recorded: bool, compiled: bool) -> tuple[int, Maker] | None:
-        """After how many calls a step is made of a shape, and by what."""
+        """Return after how many calls with a shape a step is made for it, and the function that makes it."""
         return (TRIES, self._record) if recorded else (PATIENCE, self._compile) if compiled else None
 
     def _call(self, how: tuple[int, Maker] | None, width: int, *inputs: Tensor | None) -> Tensor:
@@ -151,7 +159,7 @@ class Padded:
         step = self._step(how, width, inputs)
         if not isinstance(step, Replay):
             return step(*known)
-        with self._lock:  # it has one set of places
+        with self._lock:  # a recording has a single set of buffers
             return step(*known).clone()
 
     def _step(self, how: tuple[int, Maker] | None, width: int, inputs: tuple[Tensor | None, ...]) -> Step:
@@ -182,7 +190,7 @@ class Padded:
             self._sides[device] = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
         try:
             step = Replay(plain, [value.clone() for value in inputs], *self._sides[device])
-        except RuntimeError:  # something in the step waits for the device, or asks the host
+        except RuntimeError:  # something in the step synchronises with the host
             torch.cuda.synchronize(device)
             return plain
         self._twins.append(self._book.twin(device))
@@ -195,7 +203,7 @@ class Padded:
             graph = make_fx(plain)(*inputs)
             step: Step = torch.compile(graph, backend=self._backend, dynamic=False)
             got, expected = step(*inputs), plain(*inputs)
-        except Exception as error:  # a missing compiler, an operation it does not know: many kinds, none of ours
+        except Exception as error:  # a missing compiler, an unknown operation: any type of error
             warnings.warn(f"no compiled step ({type(error).__name__}: {error}); running it as it is.", stacklevel=2)
             self._backend = None
             return plain

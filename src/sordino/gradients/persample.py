@@ -1,8 +1,8 @@
 """Per-client sums of clipped gradients for any module: vmap over samples, client by client.
 
-torch.func.vmap(grad(functional_call)) needs no rule for any layer, so it serves tied weights, einsum layers and
-modules with parameters of their own. Where an operation has no batching rule, one sample at a time.
-Memory is bounded: as many samples at once as fit a fixed number of gradient entries, whatever the other clients do.
+torch.func.vmap(grad(functional_call)) needs no rule for any layer, so it also handles tied weights, einsum layers and
+modules with their own parameters. If an operation has no batching rule, samples are processed one at a time. Memory is
+bounded: the number of samples at once is limited by a fixed number of gradient entries, independently of other clients.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ from sordino.gradients.split import Split
 from sordino.gradients.whole import clipped
 
 ENTRIES = 32_000_000  # gradient entries held at once
-SAMPLES = 64  # at most this many samples at once: activations also take memory
+SAMPLES = 64  # largest number of samples at once: activations also take memory
 
-_GLOBAL_GENERATOR = threading.Lock()  # torch's default generator is one for all threads
+_GLOBAL_GENERATOR = threading.Lock()  # torch's default generator is shared by all threads
 
 Grads = Callable[[Tensor, Tensor, Tensor], Tensor]  # weights [dim], x, y -> [samples, dim]
 
 
 class PerSample:
+    """Per-sample gradients by vmap, for any module."""
+
     def __init__(self, code: Code, layout: Layout) -> None:
         self._code, self._layout = code, layout
         self._local = threading.local()
         self._vmap = not code.rules
 
     def _twin(self, device: torch.device) -> tuple[nn.Module, AbstractContextManager[object]]:
-        """This thread's own copy, and the context to run it in."""
+        """Return this thread's copy of the model and the context to run it in."""
         twins: dict[torch.device, Any] = self._local.__dict__.setdefault("twins", {})
         if device not in twins:
             twin = private(self._code.module, device)
@@ -49,14 +51,14 @@ class PerSample:
         return own
 
     def one(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of one sample, a number."""
+        """Return the loss of one sample, a scalar."""
         twin = self._twin(weights.device)[0]
         values = {s.name: weights[s.start : s.stop].reshape(s.shape) for s in self._layout.slots}
         predictions = functional_call(twin, values, (x.unsqueeze(0),))
         return check_losses(self._code.loss(predictions, y.unsqueeze(0)), 1).squeeze(0)
 
     def again(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of one sample, with everything that may change as it is at the start of every call."""
+        """Return the loss of one sample, with all mutable state as it is at the start of every call."""
         with self._twin(weights.device)[1], seeded(0, weights.device), torch.no_grad():
             return self.one(weights.clone(), x, y)
 
@@ -68,14 +70,14 @@ class PerSample:
                     grads: Tensor = many(weights if self._code.known else weights.clone(), x, y)
                 return grads
             except RuntimeError:
-                self._each(weights, x[:1], y[:1])  # an error of the model's own is raised here
+                self._each(weights, x[:1], y[:1])  # raises the model's own error, if it has one
                 self._vmap = False
         return self._each(weights, x, y)
 
     def _each(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
         rows = []
         for i in range(x.shape[0]):
-            leaf = weights.detach().clone().requires_grad_()  # code may write into it
+            leaf = weights.detach().clone().requires_grad_()  # user code may write to it
             with self._twin(weights.device)[1], torch.enable_grad():
                 value = self.one(leaf, x[i], y[i])
                 got = torch.autograd.grad(value, leaf, allow_unused=True)[0] if value.requires_grad else None
@@ -93,7 +95,11 @@ class PerSample:
         scale: Tensor | None = None,
         norm: int = 2,
     ) -> Tensor:
-        """Every `width` records, weighted by share [records], are clipped as one."""
+        """Return each client's sum of clipped gradients [clients, dim].
+
+        Every `width` consecutive records, weighted by `share` [records], are clipped together. See `BookKeeping.sums`
+        for the other arguments.
+        """
         split = Split(batch.sizes)
         out = weights.new_zeros(split.clients, self._layout.dim)
         for k, rows in split.slices():
@@ -108,9 +114,9 @@ class PerSample:
         return out
 
     def _units(self, weights: Tensor, x: Tensor, y: Tensor, share: Tensor | None, width: int) -> Iterator[Tensor]:
-        """The gradients of every `width` records together [units, dim], a few at a time."""
+        """Yield the summed gradients of every `width` records [units, dim], a few units at a time."""
         step = max(1, min(SAMPLES, ENTRIES // max(1, self._layout.dim)))
-        many = max(1, step // width) * width  # whole units; one alone may be more than a step
+        many = max(1, step // width) * width  # whole units; a single unit may exceed a step
         for at in range(0, len(x), many):
             parts = []
             for i in range(at, min(at + many, len(x)), step):
@@ -123,7 +129,7 @@ class PerSample:
 
 
 class seeded:  # noqa: N801 (reads as a function)
-    """Torch's default generators, seeded for one client and put back after it."""
+    """Context that seeds torch's default generators for one client and restores them afterwards."""
 
     def __init__(self, seed: int | None, device: torch.device) -> None:
         self._seed, self._cuda = seed, device.type == "cuda"
@@ -135,7 +141,7 @@ class seeded:  # noqa: N801 (reads as a function)
             _GLOBAL_GENERATOR.acquire()
             self._fork.__enter__()
             seed = torch.manual_seed if self._cuda else torch.default_generator.manual_seed
-            seed(self._seed)  # without a GPU the former notes the whole stack for one that may yet be used
+            seed(self._seed)  # torch.manual_seed without a GPU stores the call stack for a lazy CUDA start
 
     def __exit__(self, *error: object) -> None:
         if self._seed is not None:

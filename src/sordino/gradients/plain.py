@@ -1,8 +1,8 @@
-"""Sums without a clip: an ordinary backward pass a client, through its own weights.
+"""Sums without clipping: one ordinary backward pass per client, with the client's own weights.
 
-Where nothing is clipped no sample needs a gradient of its own, and PyTorch's kernels for one set of weights beat
-products of patches: for few clients with a big model this is the quickest way. Dropout layers draw from the client's
-own generator, the same numbers as on the book-keeping path.
+Without clipping no per-sample gradients are needed, and PyTorch's kernels for a single set of weights beat products of
+patches: for few clients with a big model this is the fastest way. Dropout layers draw from the client's own generator,
+the same numbers as on the book-keeping path.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sordino.gradients.persample import seeded
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape
 
-CLOSE = 1e-3  # relative difference up to which a batch of two is taken for two samples
-NARROW = (  # what runs in bfloat16 from end to end; a model with anything else leaves it to torch what does
+CLOSE = 1e-3  # relative difference up to which a batch of two counts as two independent samples
+NARROW = (  # layers run in bfloat16 end to end; a model with any other layer uses torch.autocast
     nn.Conv2d, nn.Linear, nn.GroupNorm, nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten,
     nn.Identity,
 )  # fmt: skip
@@ -37,11 +37,11 @@ NARROW = (  # what runs in bfloat16 from end to end; a model with anything else 
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether, and how, a model runs on a batch as it is."""
+    """Whether and how a model runs on an ordinary batch."""
 
     usable: bool
-    last: bool = False  # with the channels of its images last in memory
-    numbers: int = 0  # kept for the backward pass, a sample; 0 if not counted
+    last: bool = False  # whether images may be channels-last
+    numbers: int = 0  # numbers saved for the backward pass per sample; 0 if not counted
 
 
 UNFIT = Fit(False)
@@ -49,27 +49,32 @@ UNFIT = Fit(False)
 
 @dataclass(frozen=True)
 class PassSettings:
-    """How a pass is run."""
+    """How a pass is run.
 
-    last: bool = False  # images with their channels last in memory
-    shared_generator: bool = False  # the model draws from torch's own generator, which is seeded for each client
-    random: bool = False  # the model draws random numbers at all
-    bfloat16: bool = False  # forward and backward where torch allows; sums are of the weights' type
-    compiled: bool = False  # on a GPU, shapes that come often
+    Passes with equal settings and shapes share a recording.
+    """
+
+    last: bool = False  # images are channels-last
+    shared_generator: bool = False  # the model draws from torch's default generator, which is seeded for each client
+    random: bool = False  # the model draws random numbers
+    bfloat16: bool = False  # forward and backward in bfloat16 where torch allows; sums have the weights' type
+    compiled: bool = False  # on a GPU, compile frequent shapes
 
 
 class Plain:
+    """Sums of gradients without clipping, by ordinary backward passes."""
+
     def __init__(self, code: Code, layout: Layout) -> None:
         module = code.module
         self._code, self._module, self._loss, self._layout = code, module, code.loss, layout
         self._local = threading.local()
         self._graphed = Graphed()
-        self._kept: set[nn.Module] = set()  # what recordings read, should the thread that made them end
+        self._kept: set[nn.Module] = set()  # keeps alive what recordings read, in case the thread that made them ends
         leaves = [part for part in module.modules() if not any(True for _ in part.children())]
         self._narrow = all(type(part) in NARROW for part in leaves) and not any(True for _ in module.buffers())
 
     def _twin(self, device: torch.device) -> Twin:
-        """This thread's own copy, with dropout that asks a tape for its numbers."""
+        """Return this thread's copy of the model, with dropout layers that draw from a tape."""
         twins: dict[torch.device, Twin] = self._local.__dict__.setdefault("twins", {})
         if device not in twins:
             twin = private(self._module, device)
@@ -87,7 +92,16 @@ class Plain:
         share: Tensor | None,
         how: PassSettings,
     ) -> Tensor:
-        """At most `limit` records at a time; share [records] weights them."""
+        """Return each client's sum of gradients [clients, dim].
+
+        Args:
+            weights: [dim], shared by all clients, or [clients, dim].
+            batch: the records of all clients.
+            seeds: one seed per client, needed if the model draws random numbers.
+            limit: the largest number of records processed at once.
+            share: [records], the weight of each record's loss.
+            how: how passes are run.
+        """
         split, draw = Split(batch.sizes), Generators(seeds)
         out = weights.new_zeros(split.clients, self._layout.dim)
         x = channels_last(batch.x) if how.last else batch.x
@@ -153,7 +167,7 @@ class Plain:
             torch._foreach_add_([a for a, _ in pairs], found)
 
     def forward(self, tape: Tape, leaves: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """One loss a sample [records]."""
+        """Return one loss per sample [records]."""
         twin = self._twin(x.device)
         for layer in twin.layers:
             layer.open(tape)
@@ -166,13 +180,20 @@ class Plain:
         return check_losses(losses, x.shape[0])
 
     def fit(self, weights: Tensor, batch: Batch, known: bool) -> Fit:
-        """A look at two records. known: the book is kept, so that the samples do not meet; else they are compared."""
+        """Return whether and how the model runs on an ordinary batch, judged from two records.
+
+        Args:
+            weights: [dim].
+            batch: at least one record.
+            known: book-keeping is used, so that samples are known to be independent; otherwise this is tested by
+                comparing a batch of two with two batches of one.
+        """
         if known and any(isinstance(part, nn.RNNBase) and part.dropout for part in self._module.modules()):
-            return UNFIT  # unrolled on the book-keeping path, with draws of its own
+            return UNFIT  # the book-keeping path unrolls it, with different random numbers
         x, y = batch.x[:2], batch.y[:2]
-        if x.shape[0] == 1:  # a second one, with the same numbers in another order
+        if x.shape[0] == 1:  # make a second record from the same numbers in another order
             x, y = torch.cat((x, x.flip(tuple(range(1, x.dim()))))), torch.cat((y, y))
-        with seeded(0, x.device):  # should it draw, from the global generator, that is put back
+        with seeded(0, x.device):  # restores the global generator, in case the model draws from it
             twin = private(self._module, x.device).eval()
             with self._code.guard(twin):
                 return self._fit(twin, self._layout.views(weights.clone()), x, y, known)
@@ -187,7 +208,7 @@ class Plain:
                 return Fit(True, last)
             try:
                 together, single = run(x, y), torch.cat([run(x[i : i + 1], y[i : i + 1]) for i in range(2)])
-            except Exception:  # it takes samples one by one only; what is wrong with one was raised before
+            except Exception:  # it takes single samples only; errors with one sample were raised before
                 return UNFIT
         if not torch.allclose(together, single, rtol=CLOSE, atol=CLOSE, equal_nan=True):
             return UNFIT
@@ -211,6 +232,6 @@ class Plain:
 def _works(call: Callable[[], object]) -> bool:
     try:
         call()
-    except RuntimeError:  # a view that needs the usual order of memory, most likely
+    except RuntimeError:  # most likely a view that needs contiguous memory
         return False
     return True

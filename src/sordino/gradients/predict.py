@@ -1,7 +1,7 @@
-"""Predictions of a model, of which each depends on its own record alone: what an evaluation of private records needs.
+"""Predictions that each depend on their own record alone, as the evaluation of private records requires.
 
-One record moves a figure by at most its own share only if it changes no other record's prediction. Modules of the
-closed list (`known`) take whole batches; anyone else's are given one record at a time, and what they keep is put back.
+A record changes a metric by at most its own share only if it changes no other record's prediction. Modules of the
+closed list (`known`) are given whole batches; all others are given one record at a time, and their state is restored.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sordino.gradients.known import known_module
 
 
 def predict(module: nn.Module, x: Tensor) -> Tensor:
-    """Return the module's outputs for the records x [records, ...], one row a record."""
+    """Return the module's outputs for the records x [records, ...], one row per record."""
     if known_module(module):
         return torch.as_tensor(module(x))
     held = Snapshot(module)
     with held:
         try:
             return alone(module, "the model", x)
-        except RuntimeError:  # it asks for numbers, most likely
+        except RuntimeError:  # most likely it reads values
             rows = []
             for i in range(len(x)):
                 held.restore()

@@ -1,15 +1,15 @@
-"""A look at the model before its first batch, a few records at a time: forward, and backward once.
+"""Probe the model on a few records before its first batch: several forward passes and one backward pass.
 
-Two sizes tell what a single one cannot. A layer that is handed 1 row for one sample and 3 for three has the samples
-in its first dimension; a sequence-first model does not, whatever its length. The look also notices random numbers
-drawn from the global generator and code that cannot live with channels-last images.
+Two batch sizes reveal what one cannot. A layer that receives 1 row for one sample and 3 rows for three has the samples
+in its first dimension; a layer of a sequence-first model does not, whatever the length. The probe also detects random
+numbers drawn from the global generator and code that does not work with channels-last images.
 
-A clipped sum has its sensitivity only if the loss of a record is its own. Code that is not known is given every record
-alone (see `code`), so that this holds whatever the look finds; the look tells whether it is what the model expects: a
-record's loss beside others is compared with the same record's alone. Among others as many the kernels are the same, and
-so are the numbers; between one and three records they differ by rounding. At weights a little off the given ones: where
-a last layer starts from zero, every loss is the same. A model that branches on numbers it computed cannot be given all
-records at once, so that it must not ask for any.
+A clipped sum has its stated sensitivity only if a record's loss depends on that record alone. Code that is not on the
+closed list is given every record separately (see `code`), so this holds whatever the probe finds. The probe tests
+whether this is what the model expects: a record's loss in a batch with others is compared with its loss alone. In
+batches of the same size the kernels are the same and so are the numbers; between one and three records they differ by
+rounding. Losses are compared at weights slightly off the given ones, because all losses are equal if the last layer
+starts at zero. A model that branches on computed values cannot be given all records at once, so it must not read any.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from sordino.gradients.split import Split
 from sordino.gradients.tape import Tape, Unsupported
 from sordino.gradients.watch import Calls, DecisionWatch, Draws
 
-AMONG = 64  # records among which two are chosen
-OFF = 0.1  # of a usual start: how far from the given weights losses are compared
-# Of the largest loss: what the same kernels may differ by, and what those for one record and for three may. On CPUs
-# 0 and 1e-6 were met; on a GPU, where products may be rounded to TF32, 0 and 2e-4.
+AMONG = 64  # records from which two are chosen
+OFF = 0.1  # perturbation of the given weights, relative to a usual initialisation
+# Tolerances relative to the largest loss: between runs of the same kernels, and between kernels for one and for three
+# records. Differences observed: 0 and 1e-6 on CPUs; 0 and 2e-4 on a GPU, where products may be rounded to TF32.
 CLOSE = {"cpu": (1e-5, 1e-3), "cuda": (1e-4, 2e-2)}
-FLOOR = 1e-6  # losses this close are equal
+FLOOR = 1e-6  # losses this close count as equal
 RECOMPUTED = (
     "the model recomputes layers in its backward pass (torch.utils.checkpoint), which no per-sample gradient can be"
     " taken through; switch checkpointing off, memory is bounded by taking few records at a time."
@@ -45,29 +45,29 @@ RECOMPUTED = (
 
 @dataclass(frozen=True)
 class FirstLook:
-    """What the look found."""
+    """The result of the probe."""
 
     last: bool  # images may be channels-last
-    numbers: int  # what the layers of one sample take in and give out
-    random: bool  # random numbers are drawn
-    fit: Fit = UNFIT  # whether the model also runs as it is, for sums without a clip
+    numbers: int  # inputs and outputs of all layers for one sample
+    random: bool  # the model draws random numbers
+    fit: Fit = UNFIT  # whether the model also runs on ordinary batches, for sums without clipping
 
 
 def look(book: BookKeeping, layout: Layout, weights: Tensor, batch: Batch) -> FirstLook:
-    """Forward and backward with the book open; raises `Unsupported` if it cannot be kept."""
+    """Run the model forward and backward with book-keeping; raise `Unsupported` if it cannot be used."""
     x, y = _three(batch)
     if x.dim() == 4 and x.is_floating_point() and x.device.type == "cpu":
         try:
             return _Look(book, layout, weights, channels_last(x), y, True).seen()
-        except RuntimeError:  # a view that needs the usual order of memory, most likely
+        except RuntimeError:  # most likely a view that needs contiguous memory
             pass
     return _Look(book, layout, weights, x, y, False).seen()
 
 
 def _three(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Two records that differ, in their targets if any do, and a third with the first one's numbers, halved or turned.
+    """Return two records that differ, in their targets if possible, and a third: the first one halved or reversed.
 
-    Nothing but numbers of the first record's kind: on a GPU an index out of its range is the end of the process.
+    The third contains only numbers like those of the first: on a GPU an index out of range would end the process.
     """
     x, y = batch.x[:AMONG], batch.y[:AMONG]
     unlike, apart = ((t != t[:1]).reshape(len(t), -1).sum(1) for t in (x, y))
@@ -78,18 +78,19 @@ def _three(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 class _Look:
-    """At the records x and y of `_three`."""
+    """A probe of the model with the records x and y of `_three`."""
 
     def __init__(self, book: BookKeeping, layout: Layout, weights: Tensor, x: Tensor, y: Tensor, last: bool) -> None:
         self._book, self._layout, self._weights, self._x, self._y, self._last = book, layout, weights, x, y, last
         self._numbers, self._random = 0, False
 
     def seen(self) -> FirstLook:
+        """Run the probe and return its result."""
         try:
             compared = self._compare(self._off())
         except (SordinoError, Unsupported):
             raise
-        except Exception:  # weights the model has no use for; many kinds, none of ours
+        except Exception:  # weights the model cannot process; any type of error
             compared = False
         if not compared:
             self._compare(self._weights)
@@ -103,7 +104,7 @@ class _Look:
         return self._weights + noise
 
     def _compare(self, weights: Tensor) -> bool:
-        """Whether there was anything to compare: two losses that are numbers."""
+        """Compare losses; return whether all of them are finite, so that the comparison means something."""
         alone = [self._watched(weights, 0), self._losses(weights, 1)]
         third = self._third(weights)
         alone += third
@@ -116,18 +117,18 @@ class _Look:
         return bool(copies.isfinite().all())
 
     def _third(self, weights: Tensor) -> list[Tensor]:
-        """The loss of the record that is none, where an error can be caught, or where there is no second; else none."""
+        """Return the loss of the made-up record if errors can be caught or there is no second record; else nothing."""
         if self._x.device.type != "cpu" and not (self._x.is_floating_point() and torch.equal(*self._x[:2])):
             return []
         try:
             return [self._losses(weights, 2)]
         except (SordinoError, Unsupported):
             raise
-        except Exception:  # numbers the model has no use for; many kinds, none of ours
+        except Exception:  # values the model cannot process; any type of error
             return []
 
     def _watched(self, weights: Tensor, *rows: int) -> Tensor:
-        """Losses, with an eye on what the model does meanwhile, which takes its time."""
+        """Return losses while watching what the model does, which is slow."""
         asked = DecisionWatch()
         with asked, Calls(asked), Draws(weights.device) as draws:
             losses = self._losses(weights, *rows, asked=asked)
@@ -138,7 +139,10 @@ class _Look:
         return losses
 
     def _losses(self, weights: Tensor, *rows: int, asked: DecisionWatch | None = None) -> Tensor:
-        """Of these records, each a client of its own, so that each draws what it draws alone."""
+        """Return the losses of these records.
+
+        Each record is a separate client, so that it draws the same random numbers as alone.
+        """
         x, y, size = self._x[list(rows)], self._y[list(rows)], len(rows)
         draw = Generators((0,) * size)
         tape = Tape(self._layout, weights, Split((1,) * size), None, draw, weights.new_zeros(1, self._layout.dim))
@@ -148,7 +152,7 @@ class _Look:
         return losses
 
     def _backward(self) -> None:
-        """One record, to see that it runs."""
+        """Run the backward pass of one record, to see that it works."""
         try:
             self._book.sums(self._weights, Batch(self._x[:1], self._y[:1], (1,)), None, (0,), 1)
         except Unsupported as error:

@@ -1,11 +1,11 @@
-"""Norms of gradients divided by a scale, coordinate by coordinate: what is clipped lies in an ellipsoid.
+"""Norms of gradients divided coordinate-wise by a scale: clipping to an ellipsoid.
 
     |g_i / s|² = sum over parameters of  G_i² / s²
 
-Every client may have a scale of its own. It is divided by its largest entry first (if that is above 1), and the bound
-multiplied by it: then no gradient shrinks before it is squared, so that none becomes too small for float32 that was not
-before, and none is taken for shorter than it is. One that becomes too large is dropped, like any whose norm is not
-finite.
+Every client may have its own scale. The scale is first divided by its largest entry (if that is above 1), and the bound
+is multiplied by it. Then no gradient shrinks before it is squared, so none becomes too small for float32 that was not
+too small before, and no norm is underestimated. A gradient that becomes too large is dropped, like any gradient whose
+norm is not finite.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sordino.core.vector import Layout
 from sordino.gradients import cost
 from sordino.gradients.split import Split
 
-SPREAD = 1e12  # the largest entry of a scale, or 1, over its smallest; its square has to leave room in float32
+SPREAD = 1e12  # largest entry of a scale, or 1, over its smallest; its square must fit float32
 
 
 def checked(scale: Tensor, weights: Tensor, clients: int) -> Tensor:
-    """scale [dim] or [clients, dim] in the type and place of the weights."""
+    """Check the scale [dim] or [clients, dim] and return it with the dtype and device of the weights."""
     dim = weights.shape[-1]
     if not isinstance(scale, Tensor) or tuple(scale.shape) not in ((dim,), (clients, dim)):
         found = list(scale.shape) if isinstance(scale, Tensor) else repr(scale)
@@ -35,7 +35,7 @@ def checked(scale: Tensor, weights: Tensor, clients: int) -> Tensor:
     scale = scale.detach().to(weights)
     if scale.numel() == 0:
         return scale
-    low, high = scale.amin(-1), scale.amax(-1)  # aminmax along a dimension is many times slower
+    low, high = scale.amin(-1), scale.amax(-1)  # aminmax along a dimension is many times slower than both
     if not bool(((low > 0) & torch.isfinite(high)).all()):
         raise SpecError("scale must be positive and finite everywhere; give a coordinate without one the value 1.")
     if not bool((high.clamp(min=1) <= SPREAD * low).all()):
@@ -47,12 +47,12 @@ def checked(scale: Tensor, weights: Tensor, clients: int) -> Tensor:
 
 
 def pick(scale: Tensor | None, clients: int | slice) -> Tensor | None:
-    """The scale of these clients; one that is shared stays as it is."""
+    """Return the scale of these clients; a shared scale is returned unchanged."""
     return scale if scale is None or scale.dim() == 1 else scale[clients]
 
 
 class Scale:
-    """The scale of one call, for units (samples, groups) that belong to clients as split says."""
+    """The scale of one call; `split` assigns the units (samples or groups) to clients."""
 
     def __init__(self, scale: Tensor, layout: Layout, split: Split) -> None:
         self._rows, self._split = scale if scale.dim() == 2 else scale.unsqueeze(0), split
@@ -60,16 +60,16 @@ class Scale:
         self._views = layout.views(self._rows)
 
     def bound(self, clip: float | Tensor) -> Tensor:
-        """The bound [1 or units] that goes with the squares below."""
+        """Return the bound [1 or units] to compare the norms of `Divisor` with."""
         high = self._high if len(self._high) == 1 else self._high[self._split.owner(self._high.device)]
         return high * clip
 
     def whole(self) -> Divisor:
-        """For gradients [units, dim]."""
+        """Return the divisor for whole gradients [units, dim]."""
         return Divisor(self._rows, self._high, self._split)
 
     def of(self, slot: str) -> Divisor:
-        """For gradients of one parameter."""
+        """Return the divisor for gradients of one parameter."""
         return Divisor(self._views[slot], self._high, self._split)
 
 
@@ -82,7 +82,7 @@ class Divisor:
     split: Split
 
     def moved(self, order: Callable[[Tensor], Tensor]) -> Divisor:
-        """The same for gradients whose numbers lie in another order."""
+        """Return the divisor for gradients whose entries are stored in another order."""
         return Divisor(order(self.rows), self.high, self.split)
 
     @property
@@ -94,11 +94,11 @@ class Divisor:
         return self._inverse(slice(None))
 
     def _inverse(self, which: slice | Tensor) -> Tensor:
-        """Of these rows [which, *shape]."""
+        """Return high / rows for these clients [which, *shape]."""
         return self.high[which].view(-1, *(1,) * (self.rows.dim() - 1)) / self.rows[which]
 
     def squares(self, values: Tensor, first: int = 0) -> Tensor:
-        """Squared norms [units] of gradients [units, *shape] divided by the scale; they begin at unit `first`."""
+        """Return squared norms [units] of gradients [units, *shape] over the scale; the first row is unit `first`."""
         parts = []
         for part in values.split(step(self.rows[0].numel(), values.device)):
             stop = first + len(part)
@@ -108,13 +108,14 @@ class Divisor:
         return join(parts)
 
     def outer(self, a: Tensor, g: Tensor) -> Tensor:
-        """Squared norms of g aᵀ / s from a [units, d] and g [units, p], no product of them being formed:
+        """Return squared norms of g aᵀ / s from a [units, d] and g [units, p] without forming g aᵀ:
 
             |g aᵀ / s|² = (g²)ᵀ W (a²),   W = 1 / s².
 
-        a and g are brought to a largest entry of 1, so that no square vanishes. The shorter side is contracted by a
-        product, which adds up one by one, the longer by a sum, which does not. A guard covers what the product may
-        lose: k numbers added up are off by about sqrt(k) eps / 2 (Higham and Mary 2019, doi:10.1137/18M1226312).
+        a and g are scaled to a largest entry of 1, so that no square underflows. The shorter side is contracted by a
+        matrix product, which adds sequentially, the longer by a sum, which does not. A guard covers the rounding error
+        of the product: a sum of k numbers is off by about sqrt(k) eps / 2 (Higham and Mary 2019,
+        doi:10.1137/18M1226312).
         """
         top, peak = largest(a), largest(g)
         short, long = (a / top).square(), (g / peak).square()
@@ -126,7 +127,7 @@ class Divisor:
         return norms.square() * guard
 
     def _product(self, x: Tensor, turned: bool) -> Tensor:
-        """Wᵀ x for x [units, p] if turned, else W x for x [units, d]; the clients' W are made a few at a time."""
+        """Return Wᵀ x for x [units, p] if turned, else W x for x [units, d]; W is made for a few clients at a time."""
         if self._shared:
             w = self._inverse(slice(None))[0].square_()
             return x @ w if turned else x @ w.t()
@@ -139,14 +140,14 @@ class Divisor:
         return join(parts)
 
     def tokens(self, index: Tensor, g: Tensor) -> Tensor:
-        """g [units, t, d] divided by the scale of the row [units, t] of the table it falls on."""
+        """Return g [units, t, d] divided by the scale of the table row, index [units, t], that it belongs to."""
         if self._shared:
             return g * (self.high / self.rows[0][index])
         owner = self.split.owner(index.device).view(-1, 1)
         return g * (self.high[owner].unsqueeze(2) / self.rows[owner, index])
 
     def entries(self, units: Tensor, rows: Tensor, values: Tensor) -> Tensor:
-        """Rows [entries, d] of units' gradients of a table, divided by the scale."""
+        """Return rows [entries, d] of the units' table gradients, divided by the scale."""
         if self._shared:
             return values * (self.high / self.rows[0][rows])
         owner = self.split.owner(units.device)[units]
@@ -154,14 +155,15 @@ class Divisor:
 
 
 def step(numbers: int, device: torch.device) -> int:
-    """Of things of so many numbers, how many to hold at once."""
+    """Return how many tensors with this many entries to hold at once."""
     return max(1, cost.SCALED["cpu" if device.type == "cpu" else "cuda"] // max(1, numbers))
 
 
 def largest(x: Tensor) -> Tensor:
-    """The largest magnitude of each row [rows, 1], never 0; nan stays."""
+    """Return the largest magnitude of each row [rows, 1], never 0; nan is preserved."""
     return x.abs().amax(1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
 
 
 def join(parts: list[Tensor]) -> Tensor:
+    """Concatenate tensors, without a copy if there is only one."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)

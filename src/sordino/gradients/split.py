@@ -1,9 +1,8 @@
-"""Which records belong to which client, and the products that respect it.
+"""The assignment of records to clients, and the products that depend on it.
 
-All records of all clients lie one after the other in one flat batch [records, ...]. Whatever acts on each
-record alone (activations, pooling, attention) never needs to know about clients; `Split` holds the few
-operations that do. When every client has as many records as the next they are batched products, else a loop
-over clients; nothing is ever padded here.
+All records of all clients lie one after another in a flat batch [records, ...]. Operations on single records
+(activations, pooling, attention) do not depend on the clients; `Split` has the few operations that do. If all clients
+have the same number of records, these are batched products, else loops over clients; nothing is padded here.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ from torch import Tensor
 
 
 class Split:
-    """`sizes[k]` consecutive records belong to client k."""
+    """A flat batch in which `sizes[k]` consecutive records belong to client k."""
 
     def __init__(self, sizes: tuple[int, ...], fused: bool = False) -> None:
-        self.sizes, self.fused = sizes, fused  # fused: prefer what a compiler can merge with its neighbours
+        self.sizes, self.fused = sizes, fused  # fused: prefer operations that a compiler can fuse
         self.clients, self.records = len(sizes), sum(sizes)
         self.even = sizes[0] if sizes and sizes[0] > 0 and len(set(sizes)) == 1 else 0
         self._owner: Tensor | None = None
 
     def slices(self) -> Iterator[tuple[int, slice]]:
-        """(client, its records) for every client that has any."""
+        """Yield (client, slice of its records) for every client that has records."""
         for k, (size, stop) in enumerate(zip(self.sizes, accumulate(self.sizes), strict=True)):
             if size:
                 yield k, slice(stop - size, stop)
 
     def units(self, width: int) -> Split:
-        """The same clients counted in units of `width` consecutive records."""
+        """Return the split of the same clients, counted in units of `width` consecutive records."""
         return Split(tuple(size // width for size in self.sizes), self.fused) if width > 1 else self
 
     def chunks(self, limit: int, width: int = 1) -> Iterator[tuple[slice, slice, tuple[int, ...]]]:
-        """(clients, records, sizes) of parts with at most `limit` records each.
+        """Yield (clients, records, sizes) of parts with at most `limit` records each.
 
-        Clients stay whole and share a part where they fit; how a larger one is cut depends on its size alone. Units
-        of `width` records are never cut.
+        Clients are kept whole and share a part if they fit; how a larger client is split depends on its size alone.
+        Units of `width` records are never split.
         """
         if width > 1:
             for clients, units, sizes in self.units(width).chunks(max(1, limit // width)):
@@ -63,7 +62,7 @@ class Split:
             yield slice(first, self.clients), slice(start, start + held), self.sizes[first:]
 
     def owner(self, device: torch.device) -> Tensor:
-        """The client of every record [records]."""
+        """Return the client of every record [records]."""
         if self._owner is None or self._owner.device != device:
             clients = torch.arange(self.clients, device=device)
             if self.even:
@@ -74,14 +73,14 @@ class Split:
         return self._owner
 
     def spread(self, rows: Tensor) -> Tensor:
-        """Each client's row, once for each of its records: [clients, ...] -> [records, ...]."""
+        """Repeat each client's row for each of its records: [clients, ...] -> [records, ...]."""
         if self.even:
             tail = rows.shape[1:]
             return rows.unsqueeze(1).expand(-1, self.even, *tail).reshape(self.records, *tail)
         return rows[self.owner(rows.device)]
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """x weightᵀ + bias with each record's own client's weight.
+        """Return x weightᵀ + bias, with the weight and bias of each record's client.
 
         x [records, ..., d], weight [clients, p, d], bias [clients, p] -> [records, ..., p].
         """
@@ -103,7 +102,7 @@ class Split:
         return y
 
     def outer(self, g: Tensor, a: Tensor) -> Tensor:
-        """Every client's sum of g aᵀ: [records, t, p], [records, t, d] -> [clients, p, d]."""
+        """Return each client's sum of g aᵀ: [records, t, p], [records, t, d] -> [clients, p, d]."""
         p, d = g.shape[-1], a.shape[-1]
         if self.even:
             return torch.bmm(g.reshape(self.clients, -1, p).transpose(1, 2), a.reshape(self.clients, -1, d))
@@ -113,7 +112,7 @@ class Split:
         return y
 
     def sum(self, values: Tensor, factors: Tensor | None = None) -> Tensor:
-        """Every client's sum, weighted by one factor a record: [records, ...] -> [clients, ...]."""
+        """Return each client's sum, weighted by one factor per record: [records, ...] -> [clients, ...]."""
         tail = values.shape[1:]
         if factors is None:
             factors = values.new_ones(self.records)

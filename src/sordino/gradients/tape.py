@@ -1,9 +1,9 @@
-"""One call: one forward pass, one backward pass for output gradients, and the book kept meanwhile.
+"""The state of one call: a forward pass, a backward pass for output gradients, and what layers record meanwhile.
 
-Book-keeping (Bu et al. 2022, arXiv:2210.00038): every layer with trainable parameters is a `Step` of the
-autograd graph that hands its parameters' `Term`s to the `Tape` as its output gradient comes by. Autograd never
-sees a weight, so it computes no weight gradient. The weights come from the call's own vector, and nothing of a
-call is kept on the module.
+Book-keeping (Bu et al. 2022, arXiv:2210.00038): every layer with trainable parameters is a `Step` of the autograd
+graph, which passes the `Term`s of its parameters to the `Tape` when its output gradient arrives. Autograd never sees a
+weight, so it computes no weight gradients. The weights come from the vector passed to the call, and nothing of a call
+is stored on the module.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from sordino.gradients.terms import Term
 
 
 class Unsupported(Exception):  # noqa: N818 (not an error: the call moves to the other path)
-    """The book cannot be kept for this model; the message is the reason."""
+    """Book-keeping cannot be used for this model; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter as a layer uses it."""
+    """A parameter in the form in which a layer uses it."""
 
-    value: Tensor  # [*shape], or [clients, *shape] where clients have their own
-    slot: str | None  # its name in the layout; None for a frozen parameter
+    value: Tensor  # [*shape], or [clients, *shape] if clients have their own weights
+    slot: str | None  # name in the layout; None for a frozen parameter
 
 
 class Tape:
@@ -53,22 +53,22 @@ class Tape:
         norm: int = 2,
     ) -> None:
         self.split, self.stacked, self.draw = split, weights.dim() == 2, draw
-        self._width, self._units = width, split.units(width)  # so many records are clipped as one
-        self.anchor = weights.new_zeros((), requires_grad=True)  # makes every step part of the graph
-        self.numbers = 0  # what the steps of this call take in and give out
+        self._width, self._units = width, split.units(width)  # records that are clipped together
+        self.anchor = weights.new_zeros((), requires_grad=True)  # makes every step part of the autograd graph
+        self.numbers = 0  # inputs and outputs of all steps of this call
         self._values = layout.views(weights)
-        self._clip, self._pure, self._norm = clip, pure, norm  # pure: no number decides what is computed
-        self._sums = layout.views(out)  # to be added to
+        self._clip, self._pure, self._norm = clip, pure, norm  # pure: control flow does not depend on values
+        self._sums = layout.views(out)  # results are added to these
         self._uses: Counter[str] = Counter()
-        self._open: dict[str, Term] = {}  # of parameters used more than once
+        self._open: dict[str, Term] = {}  # terms of parameters used more than once
         self._terms: list[tuple[str, Term]] = []
         self._scale = None if scale is None else Scale(scale, layout, self._units)
-        self._layers = layout.layer_of() if layered(clip) else {}  # by slot; all are one where there is one bound
-        # norms, squared unless they are L1
+        self._layers = layout.layer_of() if layered(clip) else {}  # layer of each slot; empty for a single bound
+        # norms [units] of each layer, squared for L2
         self._lengths = [weights.new_zeros(self._units.records)] * (1 + max(self._layers.values(), default=0))
 
     def weight(self, slot: str | None, frozen: Tensor | None) -> Weight | None:
-        """A trainable parameter by its slot, or a frozen one as it is; None if the layer has neither."""
+        """Return a trainable parameter by its slot, or a frozen one; None if the layer has neither."""
         if slot is not None:
             return Weight(self._values[slot], slot)
         if frozen is None:
@@ -76,7 +76,7 @@ class Tape:
         return Weight(frozen.expand(self.split.clients, *frozen.shape) if self.stacked else frozen, None)
 
     def run(self, op: Op, x: Tensor) -> Tensor:
-        """x through one layer; x must be the flat batch."""
+        """Apply one layer to x, which must be the flat batch."""
         if x.shape[0] != self.split.records:
             raise Unsupported(
                 f"a {type(op).__name__.lower()} layer is given {x.shape[0]} rows for {self.split.records} samples"
@@ -87,7 +87,7 @@ class Tape:
         return y
 
     def note(self, weight: Weight | None, term: Term) -> None:
-        """Enter what a layer adds to the gradient of one of its parameters."""
+        """Record what a layer adds to the gradient of one of its parameters."""
         if weight is None or weight.slot is None:
             return
         slot = weight.slot
@@ -111,7 +111,7 @@ class Tape:
         self._terms.append((slot, term))
 
     def close(self) -> None:
-        """Add every client's sum of clipped gradients to out; without a clip `note` has done it."""
+        """Add each client's sum of clipped gradients to out; without a clip `note` has already done so."""
         if self._clip is None:
             return
         for slot, term in self._open.items():
@@ -137,11 +137,11 @@ class Op(ABC):
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        """What the layer computes."""
+        """Return the output of the layer."""
 
     @abstractmethod
     def backward(self, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
-        """Note the terms; return the gradient of the input if it is wanted."""
+        """Record the terms of the parameters; return the gradient of the input if it is wanted."""
 
 
 class Step(torch.autograd.Function):

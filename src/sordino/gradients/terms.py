@@ -1,23 +1,24 @@
-"""What one layer adds to a per-sample gradient, kept in the form that is cheapest to norm and to sum.
+"""A layer's contribution to per-sample gradients, in the form whose norm and sum are cheapest to compute.
 
 For a linear map the gradient of sample i is a sum of outer products over its tokens (positions, time steps),
 
-    G_i = sum_t g_it a_itᵀ,        a: what went in, g: the gradient of what came out,
+    G_i = sum_t g_it a_itᵀ,        a: the input, g: the gradient of the output,
 
-and there are two ways to its norm. Instantiate G_i, which costs p d numbers a sample, or use the two Gram
+and there are two ways to compute its norm: instantiate G_i, which takes p d numbers per sample, or use the two Gram
 matrices and never form it (Li et al. 2021, arXiv:2110.05679, eq. 3; Goodfellow 2015, arXiv:1510.01799 for one
 token):
 
     |G_i|² = sum_ts <a_it, a_is> <g_it, g_is>.
 
 The clipped sum is then a weighted sum of the G_i, or one product with scaled g (Bu et al. 2022,
-arXiv:2210.00038, "book-keeping": no second backward pass). `Outer` takes the cheaper way, layer by layer.
+arXiv:2210.00038, "book-keeping": no second backward pass). `Outer` chooses the cheaper way for each layer.
 
-Where tokens cancel, the G_i that comes out of a product is not quite the one whose norm was taken, and the running sum
-of all samples loses digits to tokens far longer than their sum. So either G_i is held, and what is summed is what was
-measured, or the norm has a guard that grows with the tokens' own lengths (`ghost`).
+If tokens cancel, the G_i computed by a product is not exactly the one whose norm was taken, and the running sum over
+all samples loses digits to tokens far longer than their sum. Therefore either G_i is held, and exactly what was
+measured is summed, or the norm includes a guard that grows with the lengths of the tokens (`ghost`).
 
-The L1 norm and a scale have no such short cut: G_i is held. With one token it need not be: |g aᵀ|_1 = |g|_1 |a|_1.
+For the L1 norm and with a scale there is no such short cut: G_i is held. With one token this is not needed:
+|g aᵀ|_1 = |g|_1 |a|_1.
 """
 
 from __future__ import annotations
@@ -34,50 +35,51 @@ from sordino.gradients.clipping import Clip
 from sordino.gradients.scale import Divisor, largest
 from sordino.gradients.split import Split
 
-LOST = 32  # additions of a sum that is taken in a tree, and a few more
-SQUARED = 1 << 24  # numbers squared at a time: bounds the memory
-ADDED = {"cpu": 1 << 17, "cuda": SQUARED}  # numbers added up in float64 at a time; on a CPU so few that they stay near
-LONG = 2.0**64  # what went in and is longer (L1: than that times the clip) is taken for not finite: `Outer.absolute`
+LOST = 32  # additions in a tree-shaped sum, and a few more
+SQUARED = 1 << 24  # entries squared at a time, to bound the memory
+ADDED = {"cpu": 1 << 17, "cuda": SQUARED}  # entries added in float64 at a time; on a CPU few enough for the cache
+LONG = 2.0**64  # longer inputs (L1: than this times the clip) count as not finite: `Outer.absolute`
 
 
 class Term(ABC):
-    """The gradient of one parameter, for every sample of the flat batch."""
+    """The gradients of one parameter, one for every sample of the flat batch."""
 
     @abstractmethod
     def squared(self) -> Tensor:
-        """Squared norms [records]; this or `scaled` is called once."""
+        """Return squared norms [records]; either this or `scaled` is called, once."""
 
     @abstractmethod
     def scaled(self, by: Divisor) -> Tensor:
-        """Squared norms [records] of the gradients divided by a scale."""
+        """Return squared norms [records] of the gradients divided by a scale."""
 
     def absolute(self, clip: Clip) -> Tensor:
-        """L1 norms [records] in float64, called instead of `squared`; see `Layer.absolute`."""
+        """Return L1 norms [records] in float64; called instead of `squared`, see `TapedLayer.absolute`."""
         raise TypeError(f"no L1 norm of {type(self).__name__}")
 
     @abstractmethod
     def drop(self, bad: Tensor) -> None:
-        """Make the samples marked in bad [records] exactly zero."""
+        """Set the gradients of the samples marked in bad [records] to exactly zero."""
 
     @abstractmethod
     def sums(self, split: Split, factors: Tensor | None) -> Tensor:
-        """Every client's weighted sum [clients, *shape of the parameter]."""
+        """Return each client's weighted sum [clients, *shape of the parameter]."""
 
     @abstractmethod
     def add(self, other: Term) -> Term:
-        """Both together, for a parameter that is used more than once."""
+        """Return the sum of both terms, for a parameter that is used more than once."""
 
     @abstractmethod
     def fold(self, width: int) -> Term:
-        """The sums over every `width` consecutive samples, as samples; before anything else is asked."""
+        """Return the sums over every `width` consecutive samples, as samples; must be called before other methods."""
 
 
 def zero(x: Tensor, bad: Tensor) -> Tensor:
+    """Return x [records, ...] with the rows marked in bad [records] set to zero."""
     return x.masked_fill(bad.view(-1, *(1,) * (x.dim() - 1)), 0)
 
 
 class Dense(Term):
-    """The per-sample gradients themselves [records, *shape]."""
+    """Instantiated per-sample gradients [records, *shape]."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
@@ -107,11 +109,11 @@ class Dense(Term):
 
 
 class Outer(Term):
-    """sum_t g_t a_tᵀ from a [records, t, d] and g [records, t, p]; the parameter is [p, d]."""
+    """Gradients sum_t g_t a_tᵀ from a [records, t, d] and g [records, t, p]; the parameter is [p, d]."""
 
     def __init__(self, a: Tensor, g: Tensor) -> None:
         self.a, self.g = a, g
-        self.values: Tensor | None = None  # [records, p, d] once instantiated; a and g are then let go
+        self.values: Tensor | None = None  # [records, p, d] once instantiated; a and g are then freed
 
     def squared(self) -> Tensor:
         way = cost.way(self.a.shape[1], self.a.shape[2], self.g.shape[2])
@@ -126,7 +128,11 @@ class Outer(Term):
         self.values, self.a, self.g = values, values.new_empty(0), values.new_empty(0)
 
     def scaled(self, by: Divisor) -> Tensor:
-        """One token needs no gradient, several do: no Gram matrices here, the scale stands between their two sides."""
+        """Return squared norms [records] of the gradients divided by a scale.
+
+        Several tokens are instantiated: Gram matrices cannot be used, since the scale stands between their two sides.
+        One token needs no instantiation.
+        """
         if self.a.shape[1] == 1:
             a, g = self.a.squeeze(1), self.g.squeeze(1)
             return torch.where(largest(a).squeeze(1) <= LONG, by.outer(a, g), torch.inf)
@@ -135,10 +141,12 @@ class Outer(Term):
         return by.squares(values)
 
     def absolute(self, clip: Clip) -> Tensor:
-        """Several tokens are instantiated and held, so that what is summed is what was measured.
+        """Return L1 norms [records] in float64.
 
-        One token: `sums` multiplies g by its factor first, and |g|_1 is then at most C / |a|_1. Where that is so small
-        that float32 has few digits left for it, a would make the error large again, so such a sample is dropped.
+        Several tokens are instantiated and held, so that exactly what was measured is summed.
+
+        One token: `sums` multiplies g by its factor first, and |g|_1 is then at most C / |a|_1. If that is so small
+        that float32 has few digits left for it, multiplying by a would amplify the error, so the sample is dropped.
         """
         if self.a.shape[1] > 1:
             self._hold(outer(self.a, self.g))
@@ -168,11 +176,11 @@ class Outer(Term):
 
 
 class Lookup(Term):
-    """Rows of a table: g [records, t, d] falls on row index [records, t] of a parameter [rows, d]."""
+    """Gradients of table rows: g [records, t, d] belongs to row index [records, t] of a parameter [rows, d]."""
 
     def __init__(self, index: Tensor, g: Tensor, rows: int) -> None:
         self.index, self.g, self.rows = index, g, rows
-        self.held: tuple[Tensor, Tensor, Tensor] | None = None  # see `_hold`; g is then let go
+        self.held: tuple[Tensor, Tensor, Tensor] | None = None  # see `_hold`; g is then freed
 
     @property
     def _long(self) -> bool:
@@ -182,13 +190,16 @@ class Lookup(Term):
         return self._by_row(squares) if self._long else self._gram(self.g)
 
     def scaled(self, by: Divisor) -> Tensor:
-        """What falls on one row is divided by the same numbers, so that tokens may be divided before they are added."""
+        """Return squared norms [records] of the gradients divided by a scale.
+
+        Tokens of the same row are divided by the same numbers, so they may be divided before they are added.
+        """
         if self._long:
             return self._by_row(lambda values: squares(by.entries(*self._hold()[:2], values)))
         return self._gram(by.tokens(self.index, self.g))
 
     def _gram(self, g: Tensor) -> Tensor:
-        """Guarded as in `ghost`."""
+        """Return squared norms [records] from the Gram matrix of the tokens, with a guard as in `ghost`."""
         (_, t, d), info = g.shape, torch.finfo(g.dtype)
         same = self.index.unsqueeze(2) == self.index.unsqueeze(1)  # [records, t, t]
         gg = torch.bmm(g, g.transpose(1, 2))
@@ -201,7 +212,7 @@ class Lookup(Term):
         return values.new_zeros(len(self.index)).index_add_(0, samples, norms(values))
 
     def _hold(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Long sequences: what falls on the same row of the same sample, added up; samples, rows and values."""
+        """Return (samples, rows, values) for long sequences: tokens of the same row of the same sample are added."""
         if self.held is None:
             sample = torch.arange(len(self.index), device=self.g.device).unsqueeze(1)
             keys, place = torch.unique(sample * self.rows + self.index, return_inverse=True)
@@ -238,26 +249,26 @@ class Lookup(Term):
 
 
 def outer(a: Tensor, g: Tensor) -> Tensor:
-    """sum_t g_t a_tᵀ [records, p, d]."""
+    """Return sum_t g_t a_tᵀ [records, p, d]."""
     return torch.bmm(g.transpose(1, 2), a)
 
 
 def folded(x: Tensor, width: int) -> Tensor:
-    """Samples side by side, their tokens one after the other: [records, t, ...] -> [records / width, width t, ...]."""
+    """Merge `width` samples into one with all their tokens: [records, t, ...] -> [records / width, width t, ...]."""
     return x.reshape(x.shape[0] // width, width * x.shape[1], *x.shape[2:])
 
 
 def table(index: Tensor, g: Tensor, rows: int) -> Tensor:
-    """g added up by index: [..., t], [..., t, d] -> [rows, d]; the same numbers on every run, also on CUDA."""
+    """Add g by index: [..., t], [..., t, d] -> [rows, d]; deterministic, also on CUDA."""
     y: Tensor = torch.ops.aten.embedding_dense_backward(g, index, rows, -1, False)
     return y
 
 
 def squares(values: Tensor) -> Tensor:
-    """Sum of squares of each sample: [records, ...] -> [records].
+    """Return the sum of squares of each sample: [records, ...] -> [records].
 
-    Not by vector_norm: on a CPU it adds a long float32 row up one by one and comes out too small, by 6e-4 for ten
-    million numbers, and a clipped gradient would be longer than its bound. A sum is taken in a tree.
+    vector_norm is not used: on a CPU it adds a long float32 row sequentially, and its result is too small, by 6e-4 for
+    ten million numbers, so that a clipped gradient would exceed its bound. torch.sum adds in a tree.
     """
     rows = values.flatten(1)
     if rows.numel() <= SQUARED or rows.shape[0] < 2:
@@ -266,18 +277,18 @@ def squares(values: Tensor) -> Tensor:
 
 
 def absolutes(values: Tensor) -> Tensor:
-    """Sum of magnitudes of each sample, in float64: [records, ...] -> [records]."""
+    """Return the sum of magnitudes of each sample in float64: [records, ...] -> [records]."""
     rows = values.flatten(1)
     step = ADDED["cpu" if rows.device.type == "cpu" else "cuda"] // max(1, rows.shape[1])
     return torch.cat([part.abs().sum(1, dtype=torch.float64) for part in rows.split(max(1, step))])
 
 
 def ghost(a: Tensor, g: Tensor) -> Tensor:
-    """|sum_t g_t a_tᵀ|² from Gram matrices, and a little more, so that no norm is taken for smaller than it is.
+    """Return |sum_t g_t a_tᵀ|² [records] from Gram matrices, plus a guard so that no norm is underestimated.
 
-    k products added up are off by at most k eps / 2 times the sum of their magnitudes, and that sum is at most
-    S² = (sum_t |a_t| |g_t|)²; where tokens cancel it is far more than what is left. What vanishes among the smallest
-    numbers of the type is at most k of those.
+    A sum of k products is off by at most k eps / 2 times the sum of their magnitudes, and that sum is at most
+    S² = (sum_t |a_t| |g_t|)²; if tokens cancel it is far larger than the result. Underflow loses at most k times the
+    smallest number of the type.
     """
     (_, t, d), p, info = a.shape, g.shape[2], torch.finfo(a.dtype)
     if t == 1:

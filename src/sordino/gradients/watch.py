@@ -1,4 +1,4 @@
-"""What a model does while it runs: does it draw random numbers, does it ask for numbers computed from its data."""
+"""Watch a model while it runs: whether it draws random numbers or reads values computed from its data."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ASKED = "the model's forward asks for a number computed from its data (an if, it
 
 
 class Draws(TorchDispatchMode):
-    """Notices whether torch's global random generator is read. Use as a context; leaves its state as it was.
+    """Context that detects whether torch's global random generator is used, and restores its state.
 
-    An operation that could draw must run and the generator must move: attention without dropout is of the first
-    kind only, and another thread may cause the second.
+    Both must happen: an operation that could draw runs, and the state of the generator changes. Attention without
+    dropout does only the former, and another thread may cause the latter.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -50,10 +50,10 @@ class Draws(TorchDispatchMode):
 
 
 class DecisionWatch(TorchDispatchMode):
-    """Notices whether a number is asked for that was computed from a model's inputs: it may decide what comes next.
+    """Detects whether a value computed from the model's inputs is read: control flow may depend on it.
 
-    What has one of them among its inputs, or what was computed from one, is marked by its memory, which is kept until
-    the end so that nothing else takes its place.
+    Every tensor computed from a marked tensor is marked by the address of its memory, which is kept alive until the end
+    so that no other tensor can take its place.
     """
 
     def __init__(self) -> None:
@@ -63,19 +63,22 @@ class DecisionWatch(TorchDispatchMode):
         self._marked: set[int | None] = set()
 
     def stop(self) -> None:
+        """Forget all marked tensors, so that nothing more is reported."""
         self._kept.clear()
         self._marked.clear()
 
     def mark(self, values: Any) -> None:
+        """Mark all tensors among the values as computed from the inputs."""
         made = [value for value in tree_leaves(values) if _memory(value) is not None]
         self._kept += made
         self._marked.update(map(_memory, made))
 
     def of(self, values: Any) -> bool:
-        """Whether any tensor among values comes from the inputs."""
+        """Return whether any tensor among the values was computed from the inputs."""
         return not self._marked.isdisjoint(map(_memory, tree_leaves(values)))
 
     def note(self, reason: str) -> None:
+        """Store the reason, unless there is an earlier one."""
         self.reason = self.reason or reason
 
     def __torch_dispatch__(
@@ -96,7 +99,7 @@ def _memory(value: Any) -> int | None:
 
 
 class Calls(TorchFunctionMode):
-    """Tells `Asked` of what goes through no operation, and of operations that ask for nothing but a check."""
+    """Reports to `DecisionWatch` reads that are not operations, and operations that read values only for a check."""
 
     def __init__(self, asked: DecisionWatch) -> None:
         super().__init__()
@@ -110,7 +113,7 @@ class Calls(TorchFunctionMode):
             asked.note(ASKED)
         if func in (F.instance_norm, torch.instance_norm) and asked.of((args, kwargs)):
             asked.note("instance_norm is called outside of a layer with a rule")  # see `layers.norm.InstanceNorm`
-        check = func is F.one_hot  # on a CPU it looks whether its classes are in range
+        check = func is F.one_hot  # on a CPU it checks that its classes are in range
         asked.checks += check
         try:
             return func(*args, **(kwargs or {}))

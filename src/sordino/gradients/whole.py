@@ -1,4 +1,4 @@
-"""Whole gradients [units, dim] of one client, at hand one by one: clipped and added up."""
+"""Clipped sums of the instantiated gradients [units, dim] of one client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sordino.gradients.terms import absolutes, squares, zero
 
 
 def clipped(rows: Tensor, clip: Clip, layout: Layout, scale: Tensor | None = None, norm: int = 2) -> Tensor:
-    """Their sum [dim], each clipped; scale is [dim]."""
+    """Return the sum [dim] of the rows, each clipped; scale is [dim]."""
     if norm == 1:
         factor = factors_l1(absolutes(rows), clip, rows.dtype)
         return factor @ zero(rows, factor == 0)

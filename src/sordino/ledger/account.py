@@ -1,4 +1,4 @@
-"""One job's pages of the ledger: its rounds and who took part in them."""
+"""The part of the ledger that belongs to one job: its rounds and who took part in them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,28 @@ Ints = NDArray[np.int64]
 
 
 def blob(owners: Sequence[int] | Ints) -> bytes:
+    """Encode client numbers as little-endian int64, as ledger entries hold them."""
     return np.asarray(owners, dtype="<i8").tobytes()
 
 
 def ids(owners: bytes) -> Ints:
+    """Decode client numbers written by `blob`."""
     return np.frombuffer(owners, dtype="<i8").astype(np.int64)
 
 
 class Account:
-    """One job: at most `rounds` charges, at most `participations` (or its own cap) for one client."""
+    """The charges of one job: at most `rounds` in total, and at most `participations` (or its own cap) for one client.
+
+    Args:
+        chain: The chain of ledger entries.
+        job: Id of the job.
+        data: Name of the data in the ledger.
+        rounds: Largest number of rounds that can be charged.
+        participations: Largest number of rounds in which one client may take part.
+        repeatable: Whether a round that is run again makes the same release, as in research mode.
+        caps: Largest number of participations of each client [clients], by personal budgets.
+        owner_notes: Messages for the owner of the data, and for nobody else.
+    """
 
     def __init__(
         self,
@@ -36,16 +49,16 @@ class Account:
         rounds: int,
         participations: int,
         repeatable: bool,
-        caps: Ints | None = None,  # [clients]: by personal budgets
-        owner_notes: tuple[str, ...] = (),  # what the owner of the data must be told, and nobody else
+        caps: Ints | None = None,
+        owner_notes: tuple[str, ...] = (),
     ) -> None:
         self._chain, self.job, self.data = chain, job, data
         self.rounds, self.participations, self.repeatable, self.caps = rounds, participations, repeatable, caps
         self.owner_notes = owner_notes
-        self.paid: list[tuple[int, int]] = []  # the round and its row, in the order of payment
-        self._first: dict[int, int] = {}  # the round -> the row in which it was paid for first
-        self._clients: Ints = np.empty(0, np.int64)  # those who took part, sorted
-        self._counts: Ints = np.empty(0, np.int64)
+        self.paid: list[tuple[int, int]] = []  # (round, row of the ledger), in the order of the charges
+        self._first: dict[int, int] = {}  # round -> row of its first charge
+        self._clients: Ints = np.empty(0, np.int64)  # clients that took part, sorted
+        self._counts: Ints = np.empty(0, np.int64)  # their numbers of participations
         self._catch_up()
 
     def _catch_up(self) -> None:
@@ -62,7 +75,7 @@ class Account:
         self._first.setdefault(number, row)
 
     def _find(self, clients: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """Where each stands among those who took part, and whether it does."""
+        """Return the index of each client among those that took part, and whether it took part."""
         at = np.searchsorted(self._clients, clients)
         if not len(self._clients):
             return at, np.zeros(len(clients), np.bool_)
@@ -79,7 +92,7 @@ class Account:
             self._counts = np.insert(self._counts, fresh, times[~known])
 
     def counts(self, clients: Ints) -> Ints:
-        """In how many rounds each of them has taken part."""
+        """Return in how many rounds each of these clients has taken part."""
         at, known = self._find(clients)
         out = np.zeros(len(clients), np.int64)
         out[known] = self._counts[at[known]]
@@ -92,39 +105,43 @@ class Account:
 
     @property
     def most(self) -> int:
-        """Participations of the busiest client so far."""
+        """Largest number of participations of one client so far."""
         return int(self._counts.max(initial=0))
 
     @property
     def charged(self) -> int:
-        """Rounds charged so far, interrupted ones included."""
+        """Number of rounds charged so far, including interrupted ones."""
         return len(self.paid)
 
     def free(self, cohort: Ints) -> Ints:
-        """Those of a cohort who may still take part."""
+        """Return the clients of a cohort that may still take part."""
         if self.caps is None and self.participations >= self.rounds:
             return cohort
         return cohort[self.counts(cohort) < self._caps(cohort)]
 
     def repeats(self, number: int) -> Ints | None:
-        """The cohort of a research round that was paid for already, whose re-run is the same release."""
+        """Return the cohort of a round that was charged already and whose re-run is the same release.
+
+        Return None if the round was not charged or is not repeatable; only rounds in research mode are.
+        """
         row = self._first.get(number) if self.repeatable else None
         if row is None:
             return None
         return ids(next(self._chain.select("id = ?", [row])).owners or b"")
 
     def has_paid(self, number: int) -> bool:
+        """Return whether this round was charged."""
         return number in self._first
 
     def last_cohort(self) -> Ints:
-        """Of the round that was charged last."""
+        """Return the cohort of the round that was charged last; it is empty before the first."""
         return ids(next(self._chain.select("id = ?", [self.paid[-1][1]])).owners or b"") if self.paid else ids(b"")
 
     def spend(self, number: int, cohort: Ints, cost: Cost) -> None:
-        """Charge a round to its cohort, durably, or refuse."""
+        """Charge a round to its cohort and write the entry to disk, or raise an error if it exceeds the budget."""
         try:
             with self._chain.writing():
-                self._catch_up()  # what other processes of this job have spent
+                self._catch_up()  # read the charges of other processes of this job
                 self._refuse(number, cohort)
                 entry = self._chain.append(
                     kind="round",
@@ -158,6 +175,6 @@ class Account:
             )
 
     def head(self) -> dict[str, Any]:
-        """What a run folder keeps, so that a cut or replaced ledger is noticed."""
+        """Return the head of the chain, which a run folder keeps to detect a truncated or replaced ledger."""
         entries, hash = self._chain.head()
         return {"job": self.job, "entries": entries, "head": hash}

@@ -1,8 +1,9 @@
-"""An append-only table of entries, each holding the hash of the one before it; one SQLite file for many processes.
+"""An append-only hash chain of ledger entries in one SQLite file, which many processes can use.
 
-When `writing` ends, what was appended survives a power cut (WAL, full synchronisation). Triggers forbid to change or
-delete an entry; whoever goes round them breaks the chain, which `verify` sees. Hashes prove order and content, not who
-wrote them: against someone who rewrites the whole file, keep a head elsewhere (every run folder does).
+Each entry holds the hash of the one before it. When `writing` ends, what was appended survives a power failure (WAL,
+full synchronisation). Triggers forbid changing or deleting an entry; bypassing them breaks the chain, which `verify`
+detects. Hashes prove order and content, not authorship: to detect that the whole file was rewritten, keep a head
+elsewhere, as every run folder does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from urllib.parse import quote
 
 from sordino.core.errors import RunError, SordinoError
 
-OURS, VERSION = 0x534F5244, 3  # "SORD"; version 1 was one file a run, version 2 had no nonces
+OURS, VERSION = 0x534F5244, 3  # "SORD"; version 1 had one file per run, version 2 had no nonces
 GENESIS = "0" * 64
 KINDS = ("budget", "plan", "round", "evaluation", "trial", "audit", "note", "distinct")
 WAIT = 30.0  # seconds to wait for other writers
@@ -48,29 +49,32 @@ SCHEMA = (
 
 @dataclass(frozen=True)
 class Entry:
-    id: int
-    kind: str
+    """One entry of the ledger."""
+
+    id: int  # row, counted from 1
+    kind: str  # one of KINDS
     job: str
-    data: str  # the name of the data in the ledger
+    data: str  # name of the data in the ledger
     owners: bytes | None  # ids of the clients concerned (int64, little-endian); None: all of them
     what: str  # JSON: the round, the purpose, ...
-    time: str
+    time: str  # UTC, ISO 8601
     unit: str
     relation: str
     viewer: str
     event: str  # JSON
     epsilon: float | None
     delta: float | None
-    nonce: str  # secret, so that a published hash confirms no guess of what the entry holds
-    previous: str
+    nonce: str  # secret, so that a published hash does not confirm a guess of the content
+    previous: str  # hash of the entry before
     hash: str
 
     def details(self) -> dict[str, Any]:
+        """Return `what`, parsed."""
         found = json.loads(self.what)
         return found if isinstance(found, dict) else {}
 
     def digest(self) -> str:
-        """What the hash must be: over the hash before and everything else in the entry."""
+        """Compute the hash of the entry, over the previous hash and everything else in it."""
         content = [None if v is None else v.hex() if isinstance(v, bytes) else v for v in astuple(self)[:-1]]
         return hashlib.blake2b(json.dumps(content).encode(), digest_size=32).hexdigest()
 
@@ -80,8 +84,16 @@ _SELECT = f"SELECT {', '.join(COLUMNS)} FROM entry"
 
 
 class Chain:
+    """The hash chain of a ledger, as one SQLite file."""
+
     def __init__(self, path: Path, mode: str = "create", wait: float = WAIT) -> None:
-        """mode: create (made if it is not there), write (must be there) or read."""
+        """Open the file.
+
+        Args:
+            path: The SQLite file.
+            mode: "create" (create the file if it does not exist), "write" (the file must exist) or "read".
+            wait: Seconds to wait for other writers.
+        """
         self.path, self.wait, self._mode = Path(path), wait, mode
         if mode != "create" and not self.path.is_file():
             raise RunError(f"there is no ledger {self.path}.")
@@ -107,8 +119,8 @@ class Chain:
             raise
 
     def _ready(self) -> None:
-        """Make the table if the file is new; refuse a file of another kind before anything in it changes."""
-        self._db.execute("BEGIN")  # one look: another process may be making the table
+        """Create the table if the file is new, and reject a file of another kind before anything in it changes."""
+        self._db.execute("BEGIN")  # a consistent view: another process may be creating the table
         try:
             tables = [name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             (ours,) = self._db.execute("PRAGMA application_id").fetchone()
@@ -138,7 +150,7 @@ class Chain:
     def _make(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            if not self._db.execute("SELECT 1 FROM sqlite_master").fetchall():  # no one was faster
+            if not self._db.execute("SELECT 1 FROM sqlite_master").fetchall():  # no other process was faster
                 for statement in SCHEMA:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA application_id = {OURS}")
@@ -149,7 +161,7 @@ class Chain:
             raise
 
     def _patiently(self, act: Callable[[], T]) -> T:
-        """Try until `wait` seconds are over while others hold the file."""
+        """Retry for up to `wait` seconds while other processes hold the file."""
         until = time.monotonic() + self.wait
         while True:
             try:
@@ -173,7 +185,10 @@ class Chain:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """One transaction: all that is appended inside is on disk when this ends, or none of it. Others wait."""
+        """Open a transaction, during which other writers wait.
+
+        When it ends, everything that was appended inside is on disk, or nothing.
+        """
         try:
             self._patiently(lambda: self._db.execute("BEGIN IMMEDIATE"))
             self.expect(*self._seen)
@@ -187,7 +202,7 @@ class Chain:
             self._rollback()
 
     def append(self, **values: Any) -> Entry:
-        """Inside `writing`: the next entry of the chain."""
+        """Append an entry with these fields to the chain; only inside `writing`."""
         last, previous = self.head()
         blank = dict.fromkeys(("job", "data", "unit", "relation", "viewer", "event"), "")
         known = blank | {"owners": None, "epsilon": None, "delta": None} | values
@@ -201,7 +216,7 @@ class Chain:
         return entry
 
     def expect(self, row: int, hash: str) -> None:
-        """The entry that was seen before must still be there."""
+        """Raise an error unless this row still has this hash; row 0 stands for an empty chain."""
         if row and (found := self._hash(row)) != hash:
             raise RunError(
                 f"the ledger {self.path} was cut or replaced by another copy: row {row} was {hash[:12]}, "
@@ -212,7 +227,7 @@ class Chain:
         return Path(f"{self.path}{suffix}").stat().st_ino
 
     def _check_files(self) -> None:
-        """SQLite writes on into a file that was removed: what it wrote there is lost."""
+        """Raise an error if the file was removed or replaced, since what SQLite then writes is lost."""
         files = (self._stat(""), self._stat("-wal"))
         if files[0] != self._inode or (self._files is not None and files != self._files):
             raise OSError("it was removed or replaced while in use")
@@ -221,7 +236,7 @@ class Chain:
     # --- reading
 
     def head(self) -> tuple[int, str]:
-        """Number and hash of the last entry."""
+        """Return the row and the hash of the last entry."""
         found = self._rows("SELECT id, hash FROM entry ORDER BY id DESC LIMIT 1")
         return (int(found[0][0]), str(found[0][1])) if found else (0, GENESIS)
 
@@ -236,6 +251,7 @@ class Chain:
             raise RunError(f"cannot read the ledger {self.path}: {error}") from error
 
     def select(self, where: str = "1", values: Iterable[Any] = ()) -> Iterator[Entry]:
+        """Yield the entries that satisfy an SQL condition, in order; `values` are its parameters."""
         try:
             for row in self._db.execute(f"{_SELECT} WHERE {where} ORDER BY id", tuple(values)):
                 yield Entry(*row)
@@ -243,10 +259,16 @@ class Chain:
             raise RunError(f"cannot read the ledger {self.path}: {error}") from error
 
     def count(self, where: str, values: Iterable[Any]) -> int:
+        """Return the number of entries that satisfy an SQL condition; `values` are its parameters."""
         return int(self._rows(f"SELECT count(*) FROM entry WHERE {where}", values)[0][0])
 
     def verify(self, heads: Iterable[tuple[str, int, str]] = (), most: int = 20) -> list[str]:
-        """What is wrong with the chain, by row; and whether it still has the heads (name, row, hash) others saw."""
+        """Return what is wrong with the chain, as one text per problem; an empty list if it is intact.
+
+        Args:
+            heads: Heads of the chain that others have kept, as (name, row, hash); the chain must still contain them.
+            most: Number of problems after which to stop.
+        """
         found = [str(text).splitlines()[0] for (text,) in self._rows("PRAGMA integrity_check(5)")]
         problems = [f"the file is damaged: {text}" for text in found if text != "ok"]
         number, before = 0, GENESIS
@@ -276,5 +298,6 @@ class Chain:
         return problems
 
     def close(self) -> None:
+        """Close the file."""
         with contextlib.suppress(sqlite3.Error):
             self._db.close()

@@ -1,4 +1,4 @@
-"""What a release costs in a ledger's terms, and what a budget allows."""
+"""Charges for releases as the ledger records them, and budgets that limit them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Filter = filters.PlanFilter | filters.RdpFilter | filters.GdpFilter
 
 @dataclass(frozen=True)
 class ChargeView:
-    """Whose data, in which relation, against whom: an epsilon means nothing without it."""
+    """The unit of privacy, the neighbouring relation and the viewer, without which an epsilon has no meaning."""
 
     unit: str
     relation: str
@@ -33,21 +33,22 @@ class ChargeView:
 
 @dataclass(frozen=True)
 class Charge:
-    """What a release, or a whole plan of them, costs in total."""
+    """The total privacy cost of a release, or of a whole plan of releases."""
 
-    cost: Cost  # its event is the whole
+    cost: Cost  # its event covers the whole release or plan
     epsilon: float
     delta: float
 
     @property
     def view(self) -> ChargeView:
+        """The view in which the charge is stated."""
         return ChargeView(self.cost.unit, self.cost.relation, self.cost.viewer)
 
     def at(self, view: ChargeView) -> Charge | None:
-        """The same release as another view has it; None where nothing is promised there.
+        """Return the charge of the same release in another view, or None if it gives no guarantee there.
 
-        A promise holds against whoever sees less. Whoever may be removed may be replaced at the price of two. A
-        changed record is a client replaced.
+        A guarantee also holds against a viewer that sees less. An add/remove guarantee also covers replacement, as two
+        changes (group privacy). Changing a record is a case of replacing its client or user.
         """
         here = self.view
         if _sight(view.viewer) > _sight(here.viewer):
@@ -64,7 +65,7 @@ class Charge:
         return Charge(cost, epsilon, delta)
 
     def event(self, theory: str) -> Event:
-        """As a filter of that theory counts it."""
+        """Return the event that a filter of this theory counts."""
         if theory != "plans":
             return self.cost.event
         if math.isinf(self.epsilon):
@@ -74,20 +75,24 @@ class Charge:
 
 @dataclass(frozen=True)
 class Budget:
-    """What all jobs on some data may cost together."""
+    """The limit on the total cost of all jobs on some data."""
 
     epsilon: float
     delta: float
-    theory: str
-    view: ChargeView | None  # None: that of the first charge
+    theory: str  # how charges add up, see privacy/filters.py
+    view: ChargeView | None  # None: the view of the first charge
 
     def filter(self) -> Filter:
+        """Return a new filter for this budget, before any charge."""
         return filters.make(self.theory, self.epsilon, self.delta)
 
 
 def _sight(viewer: str) -> int:
-    """Return how much a viewer sees: the public the models, another client also when it was not drawn itself, the
-    server every message, and with colluders more still."""
+    """Return a rank of how much a viewer sees.
+
+    The public sees the released models; another client also sees whether it was sampled itself; the server sees every
+    message, and more with every colluding client.
+    """
     found = trust.viewer(viewer)
     return 2 + found.colluders if found.kind == "server" else int(found.kind == "client")
 
@@ -98,14 +103,22 @@ def _event(text: str) -> Event:
 
 
 def charge_of(entry: Entry) -> Charge:
-    """The charge that an entry holds."""
+    """Return the charge that an entry records."""
     event = _event(entry.event)
     epsilon = math.inf if entry.epsilon is None else entry.epsilon
     return Charge(Cost(entry.unit, entry.relation, entry.viewer, event), epsilon, entry.delta or 0.0)
 
 
 def pay(filter: Any, charge: Charge, view: ChargeView | None, budget: Budget, who: str) -> Any:
-    """The filter after one more charge, or a refusal that says who asked for what and what would fit."""
+    """Return the filter after one more charge, or raise an error that says who asked for what and what would fit.
+
+    Args:
+        filter: The filter so far.
+        charge: The charge to add.
+        view: The view of the budget; None: that of the charge.
+        budget: The budget, for the error message.
+        who: Who asks, for the error message.
+    """
     seen = charge if view is None else charge.at(view)
     words = f"epsilon {charge.epsilon:.6g} at delta {charge.delta:.3g} for {charge.view}"
     limit = f"the budget is epsilon {budget.epsilon:g}, delta {budget.delta:g} ({budget.theory}) for {view}"

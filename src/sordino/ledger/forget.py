@@ -1,4 +1,4 @@
-"""Erase a person's hashes from the units of a ledger; what was charged stays charged."""
+"""Erasure of a person's hashes from the units of a ledger; the charges stay."""
 
 from __future__ import annotations
 
@@ -17,11 +17,20 @@ from sordino.ledger.ledger import Ledger
 from sordino.ledger.macs import Macs, Mask
 from sordino.ledger.units import StoredUnits, UnitStore
 
-Lines = Callable[[UnitStore, StoredUnits, Key], Mask | None]  # which lines of a part are to go
+Lines = Callable[[UnitStore, StoredUnits, Key], Mask | None]  # returns the lines of a part to erase
 
 
 def by_id(book: Ledger, unit: str, name: str) -> tuple[int, int]:
-    """Erase a user or client wherever the id stands; how many hashes went, and how many sets have another key."""
+    """Erase a user or client by id from all sets of hashes.
+
+    Args:
+        book: The ledger.
+        unit: "user" or "client".
+        name: The id, as written in the data.
+
+    Returns:
+        The number of erased hashes, and the number of sets that could not be searched because they have another key.
+    """
     (text,) = canonical.ids([name])
 
     def lines(store: UnitStore, part: StoredUnits, key: Key) -> Mask | None:
@@ -35,7 +44,19 @@ def by_id(book: Ledger, unit: str, name: str) -> tuple[int, int]:
 def by_rows(
     book: Ledger, path: Path, label: str | None, split: str | None, user: str | None, client: str | None
 ) -> tuple[int, int]:
-    """Erase the rows of a table, each as often as it stands there; its columns are named as in the run."""
+    """Erase the rows of a table, each as often as it occurs there.
+
+    Args:
+        book: The ledger.
+        path: The table.
+        label: Its label column, as in the run.
+        split: Its split column, as in the run.
+        user: Its user column, as in the run.
+        client: Its client column, as in the run.
+
+    Returns:
+        The number of erased hashes, and the number of sets that could not be searched because they have another key.
+    """
     cells = tables.read(path)
     for name in (label, split, user, client):
         if name is not None and name not in cells.columns:
@@ -49,7 +70,10 @@ def by_rows(
 
 
 def _rows(store: UnitStore, part: StoredUnits, key: Key, raw: Raw) -> Mask | None:
-    """The stored lines of these rows, by the first form in which any is found: of equal rows the last copies."""
+    """Return the stored lines of these rows, by the first form in which any is found.
+
+    Of equal rows, the last copies are returned.
+    """
     kinds = store.kinds(part)
     for form in sorted(raw.forms, key=lambda f: not f.kind.startswith("columns")):
         if form.kind not in kinds:
@@ -62,7 +86,7 @@ def _rows(store: UnitStore, part: StoredUnits, key: Key, raw: Raw) -> Mask | Non
 
 
 def _last_copies(form: Form, row: int, key: Key, stored: Macs) -> list[Macs]:
-    """The hash of a row's last stored copy, and of as many before it as equal rows stand above it in the file."""
+    """Return the hash of the last stored copy of a row, skipping one copy for each equal row above it in the table."""
     one = replace(form, rows=1, block=lambda a, b: form.block(row, row + 1))
     words = form.block(row, row + 1)
     above = sum(bool((form.block(r, r + 1) == words).all()) for r in range(row))

@@ -1,8 +1,8 @@
-"""Where a user's registry lies: SORDINO_HOME, else $XDG_DATA_HOME/sordino, else ~/.local/share/sordino.
+"""Location of the user's registry: SORDINO_HOME, else $XDG_DATA_HOME/sordino, else ~/.local/share/sordino.
 
 registry/ledger.sqlite   the chain: budgets, plans, rounds
-registry/units.sqlite    keyed hashes of everyone in every data set; erasable, so not part of the chain
-keys/units.key           their key: 32 random bytes, outside the folder that travels
+registry/units.sqlite    keyed hashes of all units in every data set; erasable, so not part of the chain
+keys/units.key           their key: 32 random bytes, outside the folder that is copied or shared
 """
 
 from __future__ import annotations
@@ -16,38 +16,39 @@ from pathlib import Path
 
 from sordino.core.errors import RunError
 
-LENGTH = 32
+LENGTH = 32  # bytes of a key
 
 
 def folder() -> Path:
-    """The user's own folder, made or not."""
+    """Return the user's folder, which may not exist yet."""
     if named := os.environ.get("SORDINO_HOME"):
         return Path(named).absolute()
     shared = os.environ.get("XDG_DATA_HOME")
     try:
         return (Path(shared) if shared else Path.home() / ".local" / "share") / "sordino"
-    except RuntimeError as error:  # a user without a home
+    except RuntimeError as error:  # the user has no home folder
         raise RunError(f"{error} Set SORDINO_HOME to a folder that can be written.") from error
 
 
 def registry() -> Path:
-    """The ledger that all jobs are charged to unless they name another."""
+    """Return the path of the ledger to which all jobs are charged unless they name another."""
     return folder() / "registry" / "ledger.sqlite"
 
 
 def units_beside(ledger: Path) -> Path:
-    """The file with the unit sets of a ledger."""
+    """Return the path of the file with the unit sets of a ledger."""
     if ledger.absolute() == registry():
         return ledger.with_name("units.sqlite")
     return ledger.with_suffix(".units.sqlite")
 
 
 def key_file() -> Path:
+    """Return the path of the user's key."""
     return folder() / "keys" / "units.key"
 
 
 def made(path: Path) -> Path:
-    """The folder of a file below the home, made for its user alone."""
+    """Create the folder of a file, accessible by the user only, and return the path of the file."""
     try:
         for each in (folder(), path.parent):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -63,22 +64,22 @@ def made(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Key:
-    """The secret that unit hashes are made with."""
+    """The secret key of the unit hashes."""
 
     secret: bytes
 
     @property
     def id(self) -> str:
-        """A public name of the key, which tells apart hashes that cannot be compared."""
+        """A public name of the key; hashes can be compared only if it is the same."""
         return hashlib.blake2b(b"name", key=self.secret, digest_size=8).hexdigest()
 
     def derived(self, purpose: str) -> bytes:
-        """Another key, for one purpose alone."""
+        """Derive another key for one purpose only."""
         return hashlib.blake2b(purpose.encode(), key=self.secret, digest_size=32).digest()
 
 
 def read_key(path: Path | None = None) -> Key | None:
-    """The key on file; None where there is none."""
+    """Read a key, by default that of the user; return None if there is none."""
     path = path or key_file()
     try:
         secret = path.read_bytes()
@@ -93,7 +94,7 @@ def read_key(path: Path | None = None) -> Key | None:
 
 
 def new_key() -> Key:
-    """A fresh key; the one another process made a moment ago wins."""
+    """Create the user's key; if another process has just created one, return that."""
     path = made(key_file())
     write_key(Key(secrets.token_bytes(LENGTH)), path)
     found = read_key(path)
@@ -103,7 +104,7 @@ def new_key() -> Key:
 
 
 def write_key(key: Key, path: Path) -> bool:
-    """Write a key, readable by its owner alone; False where a file is there already, which stays as it is."""
+    """Write a key, readable by its owner only; return False and change nothing if the file exists already."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -112,7 +113,7 @@ def write_key(key: Key, path: Path) -> bool:
             os.fsync(handle)
         finally:
             os.close(handle)
-        os.link(temporary, path)  # whole, and never over another
+        os.link(temporary, path)  # atomic, and never replaces a file
     except FileExistsError:
         return False
     except OSError as error:

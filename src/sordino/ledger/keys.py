@@ -1,4 +1,4 @@
-"""The key under which a user's registry hashes people: made once, and never replaced while hashes need it."""
+"""The key of the hashes in a user's registry: created once, and never replaced while stored hashes need it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from sordino.ledger.units import UnitStore
 
 
 def require_key(units: Path) -> Key:
-    """The user's key; made the first time, and never while there are hashes that it would not fit."""
+    """Return the user's key, and create it if there is none; raise an error if stored hashes need a missing key.
+
+    `units` is the file of the stored hashes.
+    """
     found = home.read_key()
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""What data are called in a ledger, and what their owner is told where they meet data of another name."""
+"""Names of data in a ledger, and messages to the owner about overlap with data of another name."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from sordino.ledger.charges import charge_of, total
 from sordino.ledger.overlap import Overlap
 from sordino.ledger.units import Units
 
-BENCHMARK, UNNAMED, IMPORTED = "benchmark ", "(unnamed ", "(imported "  # no owner's name begins like these
+BENCHMARK, UNNAMED, IMPORTED = "benchmark ", "(unnamed ", "(imported "  # prefixes of labels that no owner chose
 
 
 def is_name(label: str) -> bool:
-    """Whether an owner gave it."""
+    """Return whether the owner of the data chose this label."""
     return not label.startswith((BENCHMARK, UNNAMED, IMPORTED))
 
 
 def apart_by_name(data: str, declared: Iterable[Entry]) -> Callable[[str], bool]:
-    """Whether data of another name never count together with these: declared so, or a public benchmark."""
+    """Return a predicate: do data of another name never count together with `data`?
+
+    This is so if they were declared distinct, or if either is a public benchmark.
+    """
     pairs = {frozenset(e.details()["names"]) for e in declared}
 
     def apart(other: str) -> bool:
@@ -31,7 +34,7 @@ def apart_by_name(data: str, declared: Iterable[Entry]) -> Callable[[str], bool]
 
 
 def look_alikes(found: Overlap, units: Units | None) -> list[str]:
-    """One sentence for each other name under which someone in these data is known: for the owner alone."""
+    """Return one message for each other name under which someone in these data is known, for the owner only."""
     if units is None:
         return []
     out = []

@@ -1,13 +1,14 @@
-"""One ledger for all jobs of a user: what was promised, who has paid for which round, what is left.
+"""The privacy ledger of a user: budgets, the charges of all jobs, and what is left.
 
-A job first writes its plan: the whole (epsilon_j, delta_j) is charged, before any work, to everyone in its data, and is
-refused where a budget does not pay for what one of them has spent before and this. Then every round is an entry, on
-disk before anything is computed. An interrupted round stays charged. In research mode its re-run draws the same numbers
-and is the same release, so it is not charged again; in secure mode the noise is fresh and it is. Releases outside the
-rounds (an evaluation on private data, a trial, an audit) are charged the same way as plans: `Ledger.charge`.
+A job first writes its plan: the total (epsilon_j, delta_j) is charged, before any work, to everyone in its data. The
+plan is refused if, for anyone in the data, a budget does not cover the earlier charges together with this one. Then
+every round is an entry, which is on disk before anything is computed. An interrupted round stays charged. In research
+mode its re-run draws the same random numbers and is the same release, so it is not charged again; in secure mode the
+noise is fresh, and it is. Releases outside the rounds (an evaluation on private data, a trial, an audit) are charged
+in the same way as plans, by `Ledger.charge`.
 
-Who is in which data is a question of hashes in a file beside the ledger (ledger/units.py, docs/decisions/0011). Without
-them, and where they cannot be compared, data are the same if they have the same name.
+Hashes in a file beside the ledger tell who is in which data (ledger/units.py, docs/decisions/0011). Without hashes, or
+if they cannot be compared, data are considered the same if they have the same name.
 """
 
 from __future__ import annotations
@@ -36,14 +37,22 @@ from sordino.privacy.written import to_json
 
 __all__ = ["CHARGED", "RELATIONS", "UNITS", "Budget", "Charge", "ChargeView", "Ledger", "charge_of"]
 
-CHARGED = ("plan", "evaluation", "trial", "audit")  # the kinds that a budget pays for
+CHARGED = ("plan", "evaluation", "trial", "audit")  # kinds of entries that count against a budget
 UNITS, RELATIONS = ("record", "client", "user"), ("add/remove", "replace")
-_CHARGED = f"kind <> 'round' AND kind IN ({', '.join('?' * len(CHARGED))})"  # by an index that rounds are not in
+_CHARGED = f"kind <> 'round' AND kind IN ({', '.join('?' * len(CHARGED))})"  # uses the index without rounds
 
 
 class Ledger:
+    """A ledger file, with the file of units beside it."""
+
     def __init__(self, path: Path, mode: str = "create", wait: float = WAIT) -> None:
-        """mode: create (made if it is not there), write (must be there) or read."""
+        """Open a ledger.
+
+        Args:
+            path: The ledger file.
+            mode: "create" (create the file if it does not exist), "write" (the file must exist) or "read".
+            wait: Seconds to wait for other writers.
+        """
         if mode == "create" and Path(path).absolute() == home.registry():
             home.made(Path(path))
         self.chain = Chain(path, mode, wait)
@@ -58,15 +67,17 @@ class Ledger:
 
     @property
     def path(self) -> Path:
+        """The ledger file."""
         return self.chain.path
 
     def store(self, make: bool = False) -> UnitStore | None:
-        """The file of units beside this one; None where there is none and none is to be made."""
+        """Return the file of units beside the ledger, or None if there is none and `make` is False."""
         if self._store is None and (make or self._units.is_file()):
             self._store = UnitStore(self._units, "read" if self._mode == "read" else "create")
         return self._store
 
     def close(self) -> None:
+        """Close the ledger and its file of units."""
         self.chain.close()
         if self._store is not None:
             self._store.close()
@@ -74,12 +85,12 @@ class Ledger:
     # --- budgets
 
     def set_budget(self, budget: Budget, data: str = "") -> Entry:
-        """From now on this is what may be spent on these data (without `data`: on each of those that have no other).
+        """Set the budget of these data or, without `data`, of all data without a budget of their own.
 
-        The last one wins. It must not be less than what is spent already.
+        It replaces earlier budgets, and must not be less than what is already spent.
         """
         check.positive(epsilon=budget.epsilon)
-        budget.filter()  # refuses a delta that its theory cannot use
+        budget.filter()  # raises an error for a delta that the theory cannot use
         view = budget.view or ChargeView("", "", "")
         with self.chain.writing():
             for one in [data] if data else [d for d in self.data() if self._own_budget(d) is None]:
@@ -99,7 +110,7 @@ class Ledger:
             )
 
     def budget(self, data: str) -> Budget | None:
-        """The one that holds for these data."""
+        """Return the budget that holds for these data: their own, else the general one."""
         return self._own_budget(data) or self._own_budget("")
 
     def _own_budget(self, data: str) -> Budget | None:
@@ -111,27 +122,40 @@ class Ledger:
         return Budget(last.epsilon or 0.0, last.delta or 0.0, last.details()["theory"], view)
 
     def budgets(self, data: str, units: Units | None = None) -> list[Budget]:
-        """All that hold for someone in these data: their own, and those of the data that they overlap with."""
+        """Return all budgets that hold for someone in these data, including those of data that overlap with them."""
         labels = dict.fromkeys([data, *self.overlap(data, units).shared()])
         return [b for b in dict.fromkeys(self.budget(label) for label in labels) if b is not None]
 
     def data(self) -> list[str]:
-        """The names of all data that anything was charged to."""
+        """Return the names of all data with charges."""
         return list(dict.fromkeys(e.data for e in self.chain.select(_CHARGED, CHARGED)))
 
     def charges(self, data: str) -> list[Entry]:
-        """All charges under this name."""
+        """Return all charges under this name."""
         return list(self.chain.select(f"data = ? AND {_CHARGED}", [data, *CHARGED]))
 
     def left(self, data: str) -> dict[str, float] | None:
-        """What the budget has left for the unit that has paid most, in the terms of its theory; None without one."""
+        """Return what the budget has left for the unit that was charged most, or None without a budget.
+
+        The quantities are those of the budget's theory.
+        """
         budget = self.budget(data)
         return None if budget is None else self._spent(budget, data).left()
 
     def check(
         self, data: str, asked: Charge, owners: Iterable[int] | None = None, units: Units | None = None
     ) -> Overlap:
-        """Refuse what a budget of the data cannot pay; nothing is written."""
+        """Raise an error if a budget does not cover this charge; nothing is written.
+
+        Args:
+            data: Name of the data.
+            asked: The charge.
+            owners: Numbers of the clients to charge; None: all of them.
+            units: Everyone in the data; without it, data are compared by name.
+
+        Returns:
+            The earlier charges to anyone in the data.
+        """
         found = self.overlap(data, units)
         wanted = None if owners is None else list(owners)
         known = {label: self.budget(label) for label in dict.fromkeys([data, *found.shared()])}
@@ -148,7 +172,7 @@ class Ledger:
         return found
 
     def _spent(self, budget: Budget, data: str) -> Filter:
-        """The filter of the unit of these data that has paid most, after all charges so far; or a refusal."""
+        """Return the filter of the unit that was charged most, after all charges so far, or raise an error."""
         after = [self._paid(budget, each, h, None) for each in self._subjects(data) for h in each.histories()]
         return min(after, key=lambda f: math.fsum(f.left().values()), default=budget.filter())
 
@@ -165,7 +189,7 @@ class Ledger:
     # --- who is in which data
 
     def overlap(self, data: str, units: Units | None = None) -> Overlap:
-        """The charges that someone in these data has paid for."""
+        """Return the earlier charges to anyone in these data."""
         count = 1 if units is None else units.count
         everyone = np.ones(count, np.bool_)
         apart = apart_by_name(data, self.chain.select("kind <> 'round' AND kind = 'distinct'"))
@@ -193,7 +217,7 @@ class Ledger:
         return Overlap(data, count, tuple(entries), tuple(masks))
 
     def _subjects(self, data: str) -> Iterator[Overlap]:
-        """The people of these data, a job's at a time: what they have paid for under any name."""
+        """Yield, for each set of units that was charged under this name, all their charges under any name."""
         store = self.store()
         members = {} if store is None else store.members()
         for parts, unit in dict.fromkeys((members.get(e.job, ()), e.unit) for e in self.charges(data)):
@@ -201,7 +225,7 @@ class Ledger:
             yield self.overlap(data, units)
 
     def declare_distinct(self, one: str, other: str) -> Entry:
-        """Declare that data of these two names are different people, whose rows merely coincide."""
+        """Declare that data of these two names are about different people, whose rows coincide by chance."""
         if one == other:
             raise SpecError(f"{one} is one name; name two.")
         if not {one, other} & set(self.data()):
@@ -221,7 +245,19 @@ class Ledger:
         owners: Sequence[int] | Ints | None = None,
         units: Units | None = None,
     ) -> Entry:
-        """Charge a release (or a plan) to the data, durably, or refuse it; then make the release, not before."""
+        """Charge a release (or a plan) to the data, or raise an error if a budget does not cover it.
+
+        The charge is on disk when this returns; make the release only then.
+
+        Args:
+            kind: One of CHARGED.
+            data: Name of the data; "" if they have none.
+            asked: The charge.
+            what: Further details for the entry.
+            job: Id of the job.
+            owners: Numbers of the clients to charge; None: all of them.
+            units: Everyone in the data; without it, data are compared by name.
+        """
         check.one_of(CHARGED, kind=kind)
         with self.chain.writing():
             return self._charge(kind, data, asked, what or {}, job, owners, units)[0]
@@ -263,14 +299,14 @@ class Ledger:
         return entry, notes
 
     def _unnamed(self, found: Overlap) -> str:
-        """What data without a name are called here: as those without a name that they overlap with most."""
+        """Return a label for data without a name: that of the unnamed data they overlap with most, else a new one."""
         near = {label: n for label, (n, _) in found.shared().items() if label.startswith(UNNAMED)}
         if near:
             return max(near, key=lambda label: near[label])
         return f"{UNNAMED}{1 + sum(d.startswith(UNNAMED) for d in self.data())})"
 
     def _imported(self, found: Overlap) -> Iterator[str]:
-        """What the owner must be told of charges that only exactly the same data would meet."""
+        """Yield a message for the owner about imported charges that count only for exactly the same data."""
         met = {e.id for e in found.entries}
         other = [e for e in self.chain.select(_CHARGED, CHARGED) if "fingerprint" in e.details() and e.id not in met]
         if other:
@@ -281,6 +317,7 @@ class Ledger:
             )
 
     def note(self, what: dict[str, Any], data: str = "", job: str = "") -> Entry:
+        """Append an entry that charges nothing."""
         with self.chain.writing():
             return self.chain.append(kind="note", data=data, job=job, what=what)
 
@@ -296,7 +333,22 @@ class Ledger:
         units: Units | None = None,
         **what: Any,
     ) -> Account:
-        """The pages of a job. The first time its whole plan is charged, or refused; later it goes on where it was."""
+        """Return the account of a job.
+
+        The first time, the whole plan is charged, or an error is raised if a budget does not cover it. Later, the job
+        continues where it stopped.
+
+        Args:
+            job: Id of the job.
+            data: Name of the data; "" if they have none.
+            plan: The charge of the whole plan.
+            rounds: Number of rounds that the plan pays for.
+            participations: Largest number of rounds in which one client may take part.
+            repeatable: Whether a round that is run again makes the same release, as in research mode.
+            caps: Largest number of participations of each client [clients], by personal budgets.
+            units: Everyone in the data; without it, data are compared by name.
+            **what: Further details for the entry of the plan.
+        """
         notes: tuple[str, ...] = ()
         with self.chain.writing():
             found = next(self.chain.select("job = ? AND kind = 'plan'", [job]), None)
@@ -312,7 +364,10 @@ class Ledger:
     # --- sums
 
     def totals(self, data: str) -> list[dict[str, Any]]:
-        """Plain sums over all charges, for every view in which they mean something; the unit that paid most."""
+        """Return plain sums over all charges to the unit that was charged most, in every view where they are finite.
+
+        If they are finite in no view, all views are returned. "without" lists jobs that give no guarantee in a view.
+        """
         views = [charge_of(e).view for e in self.charges(data)]
         kinds = dict.fromkeys((v.unit, v.relation) for v in views)
         subjects = list(self._subjects(data))
@@ -329,9 +384,12 @@ class Ledger:
         return finite or out
 
     def together(self, job: str) -> str | None:
-        """What this job and those before it under the same name promise together; None for data without a name.
+        """Return the joint guarantee of this job and earlier ones under the same name, as text.
 
-        Plain sums over plans, which are public as names are: whose data really overlap is not."""
+        Return None for data without a name. The guarantee is a plain sum over the charges under that name, which is as
+        public as the name itself; whose data really overlap is not public. Charges that give no guarantee in the view
+        of this job are mentioned, not summed.
+        """
         own = next(self.chain.select("job = ? AND kind = 'plan'", [job]), None)
         if own is None or not is_name(own.data):
             return None

@@ -1,8 +1,9 @@
-"""Keyed hashes of units: whoever has no key can neither recognise a person in them nor try guesses.
+"""Keyed hashes of units: without the key nobody can recognise a person in them or test guesses.
 
-A unit's hash is 128 bits of CBC-MAC with AES-256 over its words; every kind and width has a key of its own, so all
-messages under one key are of one length, where CBC-MAC is a pseudorandom function (Bellare, Kilian and Rogaway 2000).
-The last block numbers the copies of a row: the k-th copy is a unit of its own. Rows go through the cipher together.
+The hash of a unit is the 128-bit CBC-MAC with AES-256 over its words. Every kind and width has its own key, so that all
+messages under one key have the same length, for which CBC-MAC is a pseudorandom function (Bellare, Kilian and Rogaway
+2000). The last block is the number of the copy of a row: the k-th copy is a unit of its own. Rows are encrypted in
+batches.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sordino.ledger.home import Key
 
 Macs = NDArray[np.uint64]  # [units, 2]
 Mask = NDArray[np.bool_]
-ROWS = 1 << 14  # at a time
+ROWS = 1 << 14  # rows per batch
 
 
 class _Cipher:
@@ -27,13 +28,13 @@ class _Cipher:
         self._encryptor = Cipher(algorithms.AES(secret), modes.ECB()).encryptor()
 
     def __call__(self, blocks: Macs) -> Macs:
-        """Every 128-bit block on its own."""
+        """Encrypt every 128-bit block on its own."""
         text = np.ascontiguousarray(blocks)
         return np.frombuffer(self._encryptor.update(text.view(np.uint8).reshape(-1).data), np.uint64).reshape(-1, 2)
 
 
 def of_form(form: Form, key: Key) -> tuple[Macs, int]:
-    """The hashes of all rows, and how many distinct rows there are."""
+    """Return the hashes of all rows, and the number of distinct rows."""
     out = np.empty((form.rows, 2), np.uint64)
     cipher = None
     for start in range(0, form.rows, ROWS):
@@ -51,27 +52,27 @@ def of_form(form: Form, key: Key) -> tuple[Macs, int]:
 
 
 def of_copy(form: Form, key: Key, copy: int) -> Macs:
-    """The hash of each of a few rows as its copy of that number, counted from 0."""
+    """Return the hashes of a few rows as the copies of this number, counted from 0."""
     words = form.block(0, form.rows)
     cipher = _Cipher(key.derived(f"row {form.kind} {words.shape[1]}"))
     return cipher(_chained(words, cipher) ^ np.array([[copy, 0]], np.uint64))
 
 
 def of_ids(kind: str, names: Sequence[str], key: Key) -> Macs:
-    """The hashes of the distinct names of users or clients."""
+    """Return the hashes of the distinct ids of users or clients."""
     texts = [hashlib.blake2b(name.encode(), digest_size=16).digest() for name in sorted(set(names))]
     words = np.frombuffer(b"".join(texts), np.uint64).reshape(-1, 2)
     return _Cipher(key.derived(f"id {kind}"))(words)
 
 
 def of_whole(kind: str, digest: bytes, key: Key) -> Macs:
-    """The hash of a data set as a whole."""
+    """Return the hash of a data set as a whole."""
     found = hashlib.blake2b(digest, key=key.derived(f"whole {kind}"), digest_size=16).digest()
     return np.frombuffer(found, np.uint64).reshape(1, 2)
 
 
 def _chained(words: Words, cipher: _Cipher) -> Macs:
-    """CBC over the words of every row, two a block, before the last block."""
+    """Compute CBC over the words of every row, two per block, without the last block."""
     if words.shape[1] % 2:
         words = np.concatenate([words, np.zeros((len(words), 1), np.uint64)], axis=1)
     found = np.zeros((len(words), 2), np.uint64)
@@ -81,7 +82,7 @@ def _chained(words: Words, cipher: _Cipher) -> Macs:
 
 
 def _copies(rows: Macs) -> Words:
-    """Count for each row how many equal ones stand before it."""
+    """Return, for each row, the number of equal rows before it."""
     order = np.argsort(rows[:, 0], kind="stable")
     first = rows[order, 0]
     if not (first[1:] == first[:-1]).any():
@@ -96,12 +97,12 @@ def _copies(rows: Macs) -> Words:
 
 
 def order(macs: Macs) -> NDArray[np.int64]:
-    """The order in which a set is stored."""
+    """Return the order in which a set of hashes is stored."""
     return np.argsort(macs[:, 0], kind="stable")
 
 
 def among(asked: Macs, stored: Macs) -> Mask:
-    """Which of the hashes are among those stored."""
+    """Return which of the hashes are among the stored ones."""
     if not len(stored) or not len(asked):
         return np.zeros(len(asked), np.bool_)
     held = stored if (stored[1:, 0] >= stored[:-1, 0]).all() else stored[order(stored)]

@@ -1,4 +1,4 @@
-"""Which of a job's units are in which earlier job, and so what each of them has paid for already."""
+"""Overlap of the units of a job with earlier jobs, and so the earlier charges of each unit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sordino.ledger.units import Forms, StoredUnits, Units, UnitStore
 
 
 def known(units: Units, parts: Sequence[StoredUnits], store: UnitStore, same_unit: bool) -> Mask | None:
-    """Which of the units are in an earlier job with these parts; None where the two cannot be compared.
+    """Return which of the units are in an earlier job with these parts, or None if the two cannot be compared.
 
-    Units of one kind are compared one by one. Where kinds differ, or ids do not meet, one common row is enough for
-    everyone to be taken to be in both.
+    Units of the same kind are compared one by one. If the kinds differ, or no ids match, one common row is enough to
+    count everyone as being in both jobs.
     """
     by = {p.part: p for p in parts if p.key == units.key}
     everyone, nobody = np.ones(units.count, np.bool_), np.zeros(units.count, np.bool_)
@@ -39,7 +39,7 @@ def known(units: Units, parts: Sequence[StoredUnits], store: UnitStore, same_uni
 
 
 def _found(units: Units, name: str, part: StoredUnits | None, store: UnitStore) -> Mask | None:
-    """Which lines of one part are known in any of the kinds that both have."""
+    """Return which lines of one part match in any kind that both have, or None if they cannot be compared."""
     own: Forms = units.part(name)
     if part is None or not own:
         return None
@@ -57,15 +57,18 @@ def _found(units: Units, name: str, part: StoredUnits | None, store: UnitStore) 
 
 @dataclass(frozen=True)
 class Overlap:
-    """The earlier charges that at least one of a job's units has paid for."""
+    """The earlier charges to at least one of the units of a job."""
 
-    data: str
-    count: int  # of the units
+    data: str  # name of the job's data
+    count: int  # number of units
     entries: tuple[Entry, ...]
-    masks: tuple[Mask, ...]  # of each entry: which units
+    masks: tuple[Mask, ...]  # for each entry, the units that were charged
 
     def histories(self, owners: Iterable[int] | None = None) -> list[list[Entry]]:
-        """What distinct units have paid for: one list for each set of charges that one of them shares."""
+        """Return the distinct charge histories of the units: each is the list of all charges to some unit.
+
+        With `owners`, only the histories of these clients count where a charge names its clients.
+        """
         split = np.zeros(self.count, np.int64)
         for mask in {id(m): m for m in self.masks}.values():
             if not mask.all():
@@ -79,7 +82,7 @@ class Overlap:
         return list(found.values())
 
     def shared(self) -> dict[str, tuple[int, list[Entry]]]:
-        """Return, by name of the data, how many units are known from there and by which charges."""
+        """Return, by name of the earlier data, how many units are known from there and by which charges."""
         out: dict[str, tuple[int, list[Entry]]] = {}
         for data in dict.fromkeys(e.data for e in self.entries):
             both = [(e, m) for e, m in zip(self.entries, self.masks, strict=True) if e.data == data]
@@ -88,7 +91,7 @@ class Overlap:
 
 
 def _by_owner(entries: list[Entry], owners: list[int] | None, data: str) -> list[list[Entry]]:
-    """The charges of distinct owners, where a charge names some of them; other data's owners have other numbers."""
+    """Split charges by owner where a charge names its owners; in other data the owners have other numbers."""
     named = {i: set(ids(e.owners).tolist()) for i, e in enumerate(entries) if e.owners is not None and e.data == data}
     everyone = frozenset(i for i in range(len(entries)) if i not in named)
     who = set().union(*named.values()) if owners is None else {int(o) for o in owners}

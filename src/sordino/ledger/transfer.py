@@ -1,4 +1,4 @@
-"""What a registry takes over from other files, and how it travels: import, merge, backup, restore."""
+"""Transfer of registries: import, merge, backup and restore."""
 
 from __future__ import annotations
 
@@ -20,19 +20,28 @@ from sordino.ledger.labels import IMPORTED, UNNAMED
 from sordino.ledger.ledger import CHARGED, Ledger
 from sordino.ledger.units import UnitStore
 
-NAMES = ("ledger.sqlite", "units.sqlite")  # in a backup
-OLD = (
+NAMES = ("ledger.sqlite", "units.sqlite")  # file names in a backup
+OLD = (  # columns of version 2
     "id", "kind", "job", "data", "owners", "what", "time", "unit", "relation", "viewer", "event", "epsilon", "delta",
     "previous", "hash",
 )  # fmt: skip
-KEPT = ("owners", "unit", "relation", "viewer", "event", "epsilon", "delta")
+KEPT = ("owners", "unit", "relation", "viewer", "event", "epsilon", "delta")  # fields that are copied unchanged
 
 
 # --- ledgers of version 2, one beside every folder of runs
 
 
 def import_old(target: Path, path: Path, name: str | None = None) -> tuple[int, list[str]]:
-    """Copy the charges of an old ledger, each once; how many were new, and what the owner should know."""
+    """Copy the charges of a ledger of version 2, each once.
+
+    Args:
+        target: The ledger to copy to.
+        path: The old ledger.
+        name: Name of the data, if their owner gives one.
+
+    Returns:
+        The number of new charges, and messages for the owner.
+    """
     rows = _old_rows(path)
     with contextlib.closing(Ledger(target)) as book, book.chain.writing():
         known = {
@@ -54,7 +63,7 @@ def import_old(target: Path, path: Path, name: str | None = None) -> tuple[int, 
 
 
 def old_ledger(path: Path, book: Ledger) -> Iterator[str]:
-    """Tell of an old ledger beside the runs that was never imported."""
+    """Yield a message if there is an old ledger beside the runs that was never imported."""
     if path.is_file() and path.absolute() != book.path.absolute():
         with contextlib.suppress(RunError):
             rows = _old_rows(path)
@@ -71,7 +80,7 @@ def _taken(book: Ledger, head: str) -> bool:
 
 
 def _old_rows(path: Path) -> list[dict[str, Any]]:
-    """The entries of a ledger of version 2, whose chain is whole."""
+    """Return the entries of a ledger of version 2, after verifying its chain."""
     if not path.is_file():
         raise RunError(f"there is no ledger {path}.")
     try:
@@ -98,7 +107,11 @@ def _old_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def merge(target: Path, path: Path) -> tuple[int, list[str]]:
-    """Take over the charges and units of another registry (its ledger, its folder or a backup), each once."""
+    """Copy the charges and units of another registry (its ledger, its folder or a backup), each once.
+
+    Returns:
+        The number of new charges, and messages for the owner.
+    """
     if path.is_dir():
         path = next((p for p in (path / NAMES[0], path / "registry" / NAMES[0]) if p.is_file()), path / NAMES[0])
     if path.absolute() == target.absolute():
@@ -150,7 +163,7 @@ def _about(charges: list[Entry], members: dict[str, Any], other: Ledger) -> Iter
 
 
 def _origin(entry: Entry) -> str:
-    """What an entry is known by in every registry that it was copied to."""
+    """Return the hash of the original entry, which identifies it in every registry that it is copied to."""
     return str(entry.details().get("origin", entry.hash))
 
 
@@ -158,12 +171,12 @@ def _origin(entry: Entry) -> str:
 
 
 def backup(book: Ledger, target: Path) -> None:
-    """Copy ledger and units as they are at one moment into one archive, without the key."""
+    """Write a consistent copy of ledger and units to one archive, without the key."""
     if target.exists():
         raise RunError(f"{target} exists already. Choose another file.")
     temporary = target.with_name(f"{target.name}.tmp")
     try:
-        with tempfile.TemporaryDirectory() as place, book.chain.writing():  # nobody writes meanwhile
+        with tempfile.TemporaryDirectory() as place, book.chain.writing():  # keeps other writers out
             store = book.store()
             files = {NAMES[0]: book.path} | ({} if store is None else {NAMES[1]: store.path})
             with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -179,7 +192,7 @@ def backup(book: Ledger, target: Path) -> None:
 
 
 def restore(source: Path) -> Path:
-    """Put a backup in the place of a registry that is not there yet."""
+    """Restore the user's registry from a backup and return its path; there must be no registry yet."""
     target = home.registry()
     units = home.units_beside(target)
     for path in (target, units):
@@ -200,7 +213,7 @@ def restore(source: Path) -> Path:
 
 
 def _opened(path: Path, place: Path) -> Ledger:
-    """A copy of another registry, whichever way it is named."""
+    """Open a copy of another registry, given as a ledger or a backup."""
     if not path.is_file():
         raise RunError(f"there is no ledger {path}.")
     if zipfile.is_zipfile(path):
@@ -217,7 +230,7 @@ def _opened(path: Path, place: Path) -> Ledger:
 
 
 def _unpacked(source: Path, place: Path) -> Path:
-    """The files of a backup, checked."""
+    """Unpack a backup, verify its files and return the path of the ledger."""
     copy = place / NAMES[0]
     try:
         with zipfile.ZipFile(source) as archive:

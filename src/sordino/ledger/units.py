@@ -1,8 +1,8 @@
-"""Who is in the data of which job: sets of keyed hashes in a file beside the ledger, which can be erased from.
+"""The units in the data of each job: sets of keyed hashes in a file beside the ledger, from which they can be erased.
 
-A job's units have up to three parts: its private rows in all their forms, the ids of its users or clients where those
-are protected, and one hash of the data as a whole where rows cannot be told apart. Hashes within a part belong together
-line by line, and equal parts are stored once. Nothing here is in the chain, so that a person can be forgotten.
+The units of a job have up to three parts: its private rows in all their forms, the ids of its users or clients if those
+are protected, and one hash of the data as a whole if rows cannot be told apart. Within a part, line i of every form is
+the same unit, and equal parts are stored once. Nothing here is in the chain, so that a person can be forgotten.
 """
 
 from __future__ import annotations
@@ -30,52 +30,53 @@ SCHEMA = (
     "CREATE TABLE form (part INTEGER NOT NULL, kind TEXT NOT NULL, macs BLOB NOT NULL, PRIMARY KEY (part, kind))",
     "CREATE TABLE member (job TEXT NOT NULL, part INTEGER NOT NULL, PRIMARY KEY (job, part))",
 )
-Forms = Mapping[str, Macs]  # by kind; line i of each is the same unit
+Forms = Mapping[str, Macs]  # hashes by kind of form; line i of each is the same unit
 
 
 @dataclass(frozen=True)
 class StoredUnits:
-    """One stored part of a job's units."""
+    """One stored part of the units of a job."""
 
     id: int
-    key: str
-    part: str
-    digest: str
+    key: str  # name of the key of the hashes
+    part: str  # one of PARTS
+    digest: str  # of the hashes
 
 
 @dataclass(frozen=True)
 class Units:
-    """Everyone in a job's data, as a ledger compares them."""
+    """Everyone in the data of a job, as a ledger compares them."""
 
     unit: str  # record, user or client
-    key: str  # the name of the key that the hashes were made with
+    key: str  # name of the key of the hashes
     rows: Forms = field(default_factory=dict)
     ids: Forms = field(default_factory=dict)
     whole: Forms = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # for the owner alone
-    fingerprint: Callable[[], str] | None = None  # by which earlier versions knew these data
-    cache: dict[tuple[str, int], Mask] = field(default_factory=dict, repr=False)
-    digests: dict[str, str] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = ()  # messages for the owner only
+    fingerprint: Callable[[], str] | None = None  # identifies these data in earlier versions
+    cache: dict[tuple[str, int], Mask] = field(default_factory=dict, repr=False)  # matches, by part and stored part
+    digests: dict[str, str] = field(default_factory=dict, repr=False)  # digests that were computed, by part
 
     @property
     def count(self) -> int:
-        """How many units are told apart; 1 where all of them count as one."""
+        """Number of units that can be told apart; 1 if all of them count as one."""
         own = self.rows if self.unit == "record" else self.ids
         return len(next(iter(own.values()))) if own else 1
 
     def part(self, name: str) -> Forms:
+        """Return one of the PARTS by its name."""
         found: Forms = getattr(self, name)
         return found
 
     def digest(self, name: str) -> str:
-        """What tells this part from others, computed once."""
+        """Return the digest of one part, computed once."""
         if name not in self.digests:
             self.digests[name] = digest(arranged(self.part(name)))
         return self.digests[name]
 
 
 def digest(forms: Forms) -> str:
-    """What tells equal parts from others."""
+    """Return a digest of the hashes, which is the same for equal parts."""
     total = hashlib.blake2b(digest_size=16)
     for kind in sorted(forms):
         total.update(kind.encode() + forms[kind].tobytes())
@@ -83,7 +84,7 @@ def digest(forms: Forms) -> str:
 
 
 def arranged(forms: Forms) -> Forms:
-    """The lines in the order of the first kind's hashes, so that the order of the rows is not kept."""
+    """Sort the lines by the hashes of the first kind, so that the order of the rows is not stored."""
     if not forms:
         return forms
     by = macs.order(forms[min(forms)])
@@ -91,7 +92,7 @@ def arranged(forms: Forms) -> Forms:
 
 
 class UnitStore:
-    """The file; `mode` is create, write or read, as of a ledger."""
+    """The file of the units of all jobs; `mode` is "create", "write" or "read", as for a ledger."""
 
     def __init__(self, path: Path, mode: str = "create") -> None:
         self.path = path
@@ -113,7 +114,7 @@ class UnitStore:
         self._db.execute("PRAGMA synchronous=FULL")
         if not tables and ours == 0 and mode == "create":
             with self._writing():
-                if not self._db.execute("SELECT 1 FROM sqlite_master").fetchall():  # no one was faster
+                if not self._db.execute("SELECT 1 FROM sqlite_master").fetchall():  # no other process was faster
                     for statement in SCHEMA:
                         self._db.execute(statement)
                     self._db.execute(f"PRAGMA application_id = {OURS}")
@@ -121,9 +122,10 @@ class UnitStore:
         elif (ours, version) != (OURS, VERSION):
             self._db.close()
             raise RunError(f"{self.path} is not a file of units of this version; nothing in it was changed.")
-        self._db.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten
+        self._db.execute("PRAGMA secure_delete=ON")  # overwrites what is erased
 
     def close(self) -> None:
+        """Close the file."""
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
 
@@ -140,7 +142,7 @@ class UnitStore:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """All of it or nothing."""
+        """Open a transaction: all changes inside are written, or none."""
         try:
             with self._writing():
                 yield
@@ -156,11 +158,11 @@ class UnitStore:
             raise RunError(f"cannot read the units {self.path}: {error}") from error
 
     def keys(self) -> set[str]:
-        """The names of all keys that hashes in this file were made with."""
+        """Return the names of the keys of all hashes in this file."""
         return {str(key) for (key,) in self._rows("SELECT DISTINCT key FROM part")}
 
     def members(self) -> dict[str, tuple[StoredUnits, ...]]:
-        """The parts of every job."""
+        """Return the stored parts of every job."""
         parts = {row[0]: StoredUnits(*row) for row in self._rows("SELECT id, key, part, digest FROM part")}
         out: dict[str, tuple[StoredUnits, ...]] = {}
         for job, part in self._rows("SELECT job, part FROM member ORDER BY job, part"):
@@ -168,34 +170,38 @@ class UnitStore:
         return out
 
     def parts(self) -> list[StoredUnits]:
+        """Return all stored parts."""
         return [StoredUnits(*row) for row in self._rows("SELECT id, key, part, digest FROM part ORDER BY id")]
 
     def kinds(self, part: StoredUnits) -> set[str]:
+        """Return the kinds of form that a part has."""
         return {kind for (kind,) in self._rows("SELECT kind FROM form WHERE part = ?", part.id)}
 
     def form(self, part: StoredUnits, kind: str) -> Macs:
+        """Return the hashes of a part in one kind of form."""
         ((found,),) = self._rows("SELECT macs FROM form WHERE part = ? AND kind = ?", part.id, kind)
         return np.frombuffer(found, "<u8").astype(np.uint64).reshape(-1, 2)
 
     def forms(self, part: StoredUnits) -> Forms:
+        """Return the hashes of a part in all its forms."""
         return {kind: self.form(part, kind) for kind in sorted(self.kinds(part))}
 
     def units(self, parts: tuple[StoredUnits, ...], unit: str) -> Units:
-        """The units of a stored job."""
+        """Return the units of a stored job."""
         made: dict[str, Any] = {p.part: self.forms(p) for p in parts}
         return Units(unit, parts[0].key, **made)
 
     # --- writing
 
     def add(self, job: str, units: Units) -> None:
-        """The units of a new job, all of them or none."""
+        """Store the units of a new job, all of them or none."""
         with self.writing():
             for name in PARTS:
                 if forms := units.part(name):
                     self.put(job, units.key, name, arranged(forms))
 
     def put(self, job: str, key: str, part: str, forms: Forms) -> None:
-        """One part of a job's units, inside `writing`; an equal one is used again."""
+        """Store one part of the units of a job, reusing an equal one; only inside `writing`."""
         mark = digest(forms)
         same = self._rows("SELECT id FROM part WHERE key = ? AND part = ? AND digest = ?", key, part, mark)
         if same:
@@ -208,7 +214,7 @@ class UnitStore:
         self._db.execute("INSERT OR IGNORE INTO member VALUES (?, ?)", (job, number))
 
     def erase(self, part: StoredUnits, lines: Mask) -> int:
-        """Remove some lines of a part, inside `writing`; the bytes are overwritten."""
+        """Erase some lines of a part, overwriting their bytes, and return their number; only inside `writing`."""
         if not lines.any():
             return 0
         left = {kind: found[~lines] for kind, found in self.forms(part).items()}

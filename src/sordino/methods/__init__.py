@@ -1,13 +1,13 @@
-"""Private methods, and what is needed to write one.
+"""Private methods, and the names needed to write one.
 
-Every method that Sordino ships, or finds in SORDINO_PLUGINS, is an attribute by its class name:
+Every method that Sordino ships, or finds in SORDINO_PLUGINS, is an attribute under its class name:
 
     >>> import sordino
     >>> sordino.methods.DpSgd(clip=0.5)
     DpSgd(clip=0.5, batch_sampling='poisson')
 
-A method of your own derives from `Method` and declares each `Release`; docs/methods.md walks through one. The names for
-it are here: `Method`, `Plan`, `Site`, `State`, `Message`, `Release`, `Draw`, `Unproven`, `Claim`, `Bounded` and
+Your own methods derive from `Method` and declare each `Release`; docs/methods.md walks through an example. The names
+for it are here: `Method`, `Plan`, `Site`, `State`, `Message`, `Release`, `Draw`, `Unproven`, `Claim`, `Bounded` and
 `local_sgd`, which trains every client of a site without noise.
 """
 

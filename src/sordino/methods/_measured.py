@@ -1,5 +1,8 @@
-"""What the paper forms share that read their sensitivity off the batch: the norm of every record's gradient, noise in
-proportion to it, and the noise scale that the moments accountant would find if that were a bound."""
+"""Shared code of the methods as printed that measure their sensitivity on the batch.
+
+It provides the norm of every record's gradient, noise in proportion to it, and the noise scale that the moments
+accountant would find if that norm were a bound.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from sordino.privacy.calibrate import noise_multiplier
 from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Composed, Event, GaussianEvent, Repeated, Sampled
 
-NUMBERS = 2**24  # of single gradients that are held at once
+NUMBERS = 2**24  # numbers of per-record gradients in memory at once
 
 
 @dataclass(frozen=True)
 class Measured(Bounded):
-    """Sums with a "sensitivity" that depends on the records in them: no bound of anything."""
+    """Sums with a "sensitivity" that depends on the records in them: it is not a bound on anything."""
 
     spread: Tensor = field(default_factory=lambda: torch.zeros(0))  # [clients, 1] or [clients, dim]
 
@@ -35,8 +38,20 @@ def sums_and_norms(
     clip: float | None,
     layers: Sequence[float] | None = None,
 ) -> tuple[Rows, Tensor]:
-    """Each client's sum of its records' (clipped) gradients, and their norms: whole, or of each layer where layers are
-    bounded; [clients, dim] and [records, parts]."""
+    """Return each client's sum of (clipped) per-record gradients, and the norms of these gradients.
+
+    Args:
+        weights: Parameters [dim] or [clients, dim].
+        batch: Records of all clients.
+        model: The model.
+        seeds: One seed per client, for randomness in the model.
+        clip: Clip bound of a record's gradient, or None.
+        layers: Clip bounds of each layer's part, if layers are clipped separately.
+
+    Returns:
+        Sums [clients, dim] and norms [records, parts]: one norm of the whole gradient, or one per layer if `layers` is
+        given.
+    """
     dim = model.layout.dim
     parts = [slice(0, dim)] if layers is None else list(model.layout.layers().values())
     device = batch.x.device
@@ -46,9 +61,9 @@ def sums_and_norms(
     sums, norms = weights.new_zeros(len(batch.sizes), dim), weights.new_zeros(len(owner), len(parts))
     for index in torch.arange(len(owner), device=device).split(max(1, NUMBERS // max(dim, 1))):
         own = owner[index]
-        if not len(own):  # no record in any batch
+        if not len(own):  # all batches are empty
             break
-        # every record as a client of its own, with randomness of its own
+        # treat every record as a separate client with its own seed
         places = zip(own.tolist(), place[index].tolist(), strict=True)
         drawn = [(seeds[k] + 0x9E3779B97F4A7C15 * i) % 2**63 for k, i in places]
         one = Batch(batch.x[index], batch.y[index], (1,) * len(index))
@@ -62,15 +77,17 @@ def sums_and_norms(
 
 
 def of_clients(norms: Tensor, sizes: Sequence[int], what: Callable[[Tensor], Tensor]) -> Tensor:
-    """A statistic of each client's norms [clients, parts]; 0 for a client without records."""
+    """Return a statistic of each client's norms [clients, parts]; 0 for a client without records."""
     found = [what(part) if len(part) else part.new_zeros(part.shape[1]) for part in norms.split(list(sizes))]
     return torch.stack(found) if found else norms.new_zeros(0, norms.shape[1])
 
 
 def sigma(plan: Plan, factor: Callable[[int], float] = lambda t: 1.0) -> float:
-    """The least sigma such that sampled Gaussians of multipliers sigma factor(t) cost (epsilon, delta) in total.
+    """Return the smallest sigma for which sampled Gaussians of multipliers sigma factor(t) cost (epsilon, delta).
 
-    Our accountant in place of the papers' moments accountant, which would ask for a little more."""
+    The cost is that of the whole run. We use our accountant in place of the papers' moments accountant, which would
+    require a slightly larger sigma.
+    """
     dearest = sorted(factor(t) for t in range(plan.rounds))[: plan.participations]
     rate = max(plan.local.rate(n) for n in plan.sizes)
     return _least(plan.epsilon, plan.delta, rate, plan.local.count(plan.smallest_client), tuple(dearest))
@@ -86,5 +103,6 @@ def _least(epsilon: float, delta: float, rate: float, steps: int, factors: tuple
 
 
 def require_plain(plan: Plan) -> None:
+    """Raise an error if the plan uses several views per record."""
     if plan.local.views > 1:
         raise SpecError("this method looks at the gradient of every record as it is: use views = 1.")

@@ -1,24 +1,28 @@
-"""Adap DP-FL, sound: clip and noise follow what was released.  After Fu, Chen, Han (2022), arXiv:2211.15893.
+"""Adap DP-FL, sound: clip bound and noise adapt to what was released.
 
-Protects a record from the server: DP-SGD inside every client (see dp_sgd.py), full batches. Two things adapt:
+Based on Fu, Chen, Han (2022), arXiv:2211.15893.
 
-- The clip. The next round's is `clip_factor` times the norm of this round's noisy mean gradients, the noise's own part
-  taken off: |g~|^2 - dim (z C / n)^2, averaged over clients and steps. It may move by a factor of `clip_reach` in all.
-- The noise. When the training loss has fallen `patience` times in a row, the next round's noise multiplier is the last
-  one times `noise_step`. The loss of the received model on a client's records, each held below `loss_bound`, is
-  released with `loss_noise` times the noise multiplier of a gradient and charged; or, where the server has public
-  records (`server_data`), computed on these for nothing.
+Protects a record from the server: DP-SGD inside every client (see dp_sgd.py) with full batches. Two quantities adapt:
+
+- The clip bound. In the next round it is `clip_factor` times the norm of this round's noisy mean gradients, with the
+  contribution of the noise subtracted: |g~|^2 - dim (z C / n)^2, averaged over clients and steps. It stays within a
+  factor of `clip_reach` of the initial bound.
+- The noise. When the training loss has decreased `patience` times in a row, the noise multiplier of the next round is
+  the last one times `noise_step`. The loss of the received model on a client's records, capped at `loss_bound` for each
+  record, is released with `loss_noise` times the noise multiplier of a gradient and charged; or, if the server has
+  public records (`server_data`), it is computed on these at no cost.
 
 Both are functions of the transcript, so the Gaussian releases of a run are an adaptive composition under a filter: the
-squares of their levels, steps / z_t^2 + 1 / (loss_noise z_t)^2 a round, add up to 1 / z^2 at most, z being the
-calibrated multiplier of the whole run (Smith and Thakurta 2022; privacy/filters.py). z_1 is such that equal rounds
-would use the share `start` of it. Noise that has been lowered often uses it up before the rounds are over: then the
-last round gets what is left, with as much noise as that asks for, and the run ends. Who was not in all rounds has spent
-less. Rounds that a crash in secure mode swallowed count as if the noise had been lowered in each of them.
+squares of their levels, steps / z_t^2 + 1 / (loss_noise z_t)^2 per round, add up to at most 1 / z^2, where z is the
+calibrated multiplier of the whole run (Smith and Thakurta 2022; privacy/filters.py). z_1 is chosen such that equal
+rounds would use the fraction `start` of it. If the noise has been lowered often, the budget is used up before the last
+round: then one more round gets what is left, with as much noise as that requires, and the run ends. Clients that did
+not take part in all rounds have spent less. Rounds lost in a crash in secure mode count as if the noise had been
+lowered in each of them.
 
-Differs from the paper, of whose text the abstract was at hand and the rest was learnt from others' accounts of it: it
-sets a clip for each client from that client's gradients and looks at a validation loss for free; see
-adap_dp_fl_paper.py."""
+Differs from the paper, of which we had only the abstract; the rest is known from accounts by others: it sets a clip for
+each client from that client's gradients and uses a validation loss at no cost; see adap_dp_fl_paper.py.
+"""
 
 from __future__ import annotations
 
@@ -44,32 +48,34 @@ from sordino.privacy.release import GRADIENTS
 
 __all__ = ["AdapDpFl"]
 
-LEAST_ROUND = 0.5  # of a usual round's price: with less than that left, another round would be noise
+LEAST_ROUND = 0.5  # fraction of a normal round's cost: with less left, another round would be mostly noise
 
 
 @dataclass(frozen=True)
 class AdaptationState:
-    """What the server knows beside the model; all of it follows from what was released."""
+    """The server's state beside the model; all of it follows from what was released."""
 
-    clip: float  # of the coming round
-    noise: float  # z_t of the coming round, unless what is left asks for more
-    loss: float  # the last one released
-    falls: float  # of the loss in a row, up to now
-    paid: Tensor  # by round, in squared GDP levels
-    clip_used: float  # in the last round
-    noise_used: float
+    clip: float  # clip bound of the coming round
+    noise: float  # z_t of the coming round, unless the remaining budget requires more
+    loss: float  # last released loss
+    falls: float  # number of consecutive decreases of the loss so far
+    paid: Tensor  # cost of each round, in squared GDP levels
+    clip_used: float  # clip bound of the last round
+    noise_used: float  # noise multiplier of the last round
 
 
 @dataclass(frozen=True)
 class AdapDpFl(Method):
-    clip: float = 1.0  # C: bound on the L2 norm of one record's gradient in the first round; then it adapts
-    clip_factor: float = 2.0  # alpha: the next clip is this many times the norm of the noisy mean gradients
-    clip_reach: float = 2.0  # the clip stays within this factor of the first one
-    noise_step: float = 0.98  # beta: what the noise multiplier is multiplied by when it is lowered
-    patience: int = 3  # how often in a row the loss must have fallen before that
-    start: float = 0.85  # share of the budget that the run would use if the noise were never lowered
-    loss_bound: float = 5.0  # where losses are released with noise: a record's counts up to this much
-    loss_noise: float = 3.0  # noise multiplier of the loss, in units of a gradient's
+    """DP-SGD inside every client with adaptive clip bound and noise; see the module docstring."""
+
+    clip: float = 1.0  # C: bound on the L2 norm of one record's gradient in the first round; adapts later
+    clip_factor: float = 2.0  # alpha: the next clip over the norm of the noisy mean gradients
+    clip_reach: float = 2.0  # the clip stays within this factor of the initial one
+    noise_step: float = 0.98  # beta: factor by which the noise multiplier is lowered
+    patience: int = 3  # consecutive decreases of the loss before the noise is lowered
+    start: float = 0.85  # fraction of the budget that the run would use if the noise were never lowered
+    loss_bound: float = 5.0  # cap on the loss of one record, if losses are released with noise
+    loss_noise: float = 3.0  # noise multiplier of the loss over that of a gradient
 
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedavgm", "fedopt", "fedprox")
     noisy_steps: ClassVar[bool] = True
@@ -86,6 +92,7 @@ class AdapDpFl(Method):
             raise SpecError(f"clip_reach must be at least 1, not {self.clip_reach!r}.")
 
     def require(self, plan: Plan) -> None:
+        """Refuse batches that are not full."""
         if any(plan.local.rate(n) < 1 for n in plan.sizes):
             raise SpecError(
                 "adap-dp-fl chooses its noise on the way, and what that costs is known for whole batches alone: use "
@@ -95,7 +102,7 @@ class AdapDpFl(Method):
     def uses_public(self) -> bool:
         return True
 
-    # --- the filter
+    # --- budget filter
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         """Declare the noisy gradients of the local steps and, unless the server has public records, the noisy loss."""
@@ -112,11 +119,11 @@ class AdapDpFl(Method):
         return gradient, Release("loss", noise, "record", cap, total=total, swing=1, terms=most, key="train/loss noise")
 
     def worth(self, plan: Plan) -> float:
-        """Return how many Gaussian releases of the round's noise multiplier a round is worth."""
+        """Return the cost of a round, as a number of Gaussian releases with the round's noise multiplier."""
         return plan.local.count(plan.smallest_client) + (0.0 if plan.server_data else self.loss_noise**-2)
 
     def paid(self, state: State, plan: Plan) -> Tensor:
-        """Return what each round has cost, in squared GDP levels; at most, where the state knows nothing of it."""
+        """Return the cost of each round, in squared GDP levels; an upper bound for rounds unknown to the state."""
         now: AdaptationState = state.method
         costs, z = now.paid.clone(), now.noise
         for lost in (costs[: state.round] == 0).nonzero()[:, 0].tolist():
@@ -125,16 +132,17 @@ class AdapDpFl(Method):
         return costs
 
     def left(self, state: State, plan: Plan) -> float:
-        """Return what the next round may cost, for a client that is in it and was in the dearest ones before."""
+        """Return what the next round may cost for a client that was in the most expensive rounds before."""
         return plan.z**-2 - float(self.paid(state, plan).topk(plan.participations - 1).values.sum())
 
     def z_now(self, state: State, plan: Plan) -> float:
-        """Return the noise multiplier of the round that begins with this state: what is left must pay for it."""
+        """Return the noise multiplier of the round that begins with this state, covered by the remaining budget."""
         left = max(self.left(state, plan), 1e-12 * plan.z**-2) * (1 - 1e-9)
         now: AdaptationState = state.method
         return max(now.noise, math.sqrt(self.worth(plan) / left))
 
     def over(self, state: State, plan: Plan) -> bool:
+        """Return whether too little of the budget is left for another round."""
         now: AdaptationState = state.method
         return self.left(state, plan) < LEAST_ROUND * self.worth(plan) / now.noise**2
 
@@ -149,13 +157,17 @@ class AdapDpFl(Method):
     # --- the round
 
     def noise(self, state: State, plan: Plan) -> float | None:
+        """Return the noise deviation of one message, for plain SGD steps of the mean client."""
         local, bound = plan.now(state), float(state.method.clip)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
         return local.learning_rate * math.sqrt(steps) * self.z_now(state, plan) * bound / batch
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        """Send the update, the squared norm of the mean gradients and, unless the server has public records, the loss,
-        all weighed by the client's records."""
+        """Return the message of each client and its state.
+
+        Clients send the update, the squared norm of the mean gradients and, unless the server has public records, the
+        loss, all weighted by the client's number of records.
+        """
         gradients, outlet, bound = site.model.gradients, site.out["gradient"], state.method.clip
         std, squares = self.z_now(state, site.plan) * bound, list[Tensor]()
 
@@ -164,7 +176,8 @@ class AdapDpFl(Method):
 
         def let_out(sums: Bounded) -> Rows:
             noisy = outlet(sums)
-            squares.append(noisy.double().square().sum(dim=1) - noisy.shape[1] * std**2)  # less what the noise adds
+            # subtract the expected contribution of the noise
+            squares.append(noisy.double().square().sum(dim=1) - noisy.shape[1] * std**2)
             return noisy
 
         rows, mine = clipped_steps.steps(state, site, clipped, let_out)
@@ -176,6 +189,7 @@ class AdapDpFl(Method):
         return Message(fields, clipped_steps.weights(site, rows)), site.kept(mine)
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        """Merge the updates, record the cost of the round and adapt clip and noise."""
         paid, z = self.paid(state, plan), self.z_now(state, plan)
         paid[state.round % plan.rounds] = self.worth(plan) / z**2
         adapted = replace(state.method, paid=paid, clip_used=state.method.clip, noise_used=z)
@@ -189,11 +203,11 @@ class AdapDpFl(Method):
         return replace(super().merge(state, seen, plan), method=adapted)
 
     def _next(self, now: AdaptationState, square: float, loss: float) -> AdaptationState:
-        """Return clip and noise of the next round, by what was released in this one."""
+        """Return clip and noise of the next round, based on what was released in this one."""
         falls = now.falls + 1 if loss < now.loss < math.inf else 0.0
         factor = self.noise_step if falls >= self.patience else 1.0
         clip = now.clip
-        if square > 0:  # else the noise is all there is, and the clip stays
+        if square > 0:  # otherwise the gradients are lost in noise, and the clip stays
             least, most = self.clip / self.clip_reach, self.clip * self.clip_reach
             clip = min(max(self.clip_factor * math.sqrt(square), least), most)
         return replace(now, clip=clip, noise=factor * now.noise, loss=loss, falls=falls)
@@ -227,5 +241,5 @@ class AdapDpFl(Method):
 
 
 def _sum(seen: Message, name: str) -> float:
-    """Return the weighted sum of a field with one number a row, in double precision."""
+    """Return the weighted sum of a field with one number per row, in double precision."""
     return float(seen.weighed()[name].double().sum())

@@ -1,18 +1,20 @@
-"""Adap DP-FL as printed: every client its own clip, noise that falls with the loss.  Fu, Chen, Han (2022),
+"""Adap DP-FL as printed: every client has its own clip bound, and noise falls with the loss.  Fu, Chen, Han (2022),
 arXiv:2211.15893.
 
-Claims to protect a record from the server: DP-SGD inside every client, where client k clips with C_k^t, `clip_factor`
-times the mean norm of its gradients in its last round, and adds noise of deviation sigma_t C_k^t; sigma becomes
-`noise_step` sigma when the loss on validation data has fallen `patience` times in a row; a Renyi accountant adds up
-the rounds by their sigma_t, and training ends when the budget does.
+Claims to protect a record from the server. Every client runs DP-SGD: client k clips to C_k^t, `clip_factor` times the
+mean norm of its gradients in its last round, and adds noise of standard deviation sigma_t C_k^t. sigma is multiplied by
+`noise_step` when the loss on validation data has fallen `patience` times in a row. A Renyi accountant composes the
+rounds with their sigma_t, and training ends when the budget is spent.
 
-It does not hold. The clip, and with it the deviation of the noise, is a function of the client's records: one record
-with a long gradient makes the next round's noise longer, for all to see. And the loss, on the clients' own records
-here, is looked at for free. So nothing is accounted: epsilon is infinite. adap_dp_fl.py is the sound form.
+The claim does not hold. The clip bound, and with it the standard deviation of the noise, is a function of the client's
+records: one record with a long gradient visibly increases the noise of the next round. Also, the loss, computed here on
+the clients' own records, is used without being charged. So no finite epsilon is accounted: epsilon is infinite.
+adap_dp_fl.py is the sound form.
 
-The abstract was at hand, not the text. That the norms are those of gradients (`reading = exact`) or of noisy ones
-(`noisy`: post-processing, with clips that grow with the noise), and that the loss falls three times in a row, is from
-others' accounts of it. sigma_1 is ours: rounds of that noise would use the share `start` of the claim."""
+We had the abstract, not the text. That the norms are those of the gradients (`reading = exact`) or of the noisy
+gradients (`noisy`: post-processing, with clip bounds that grow with the noise), and that the loss falls three times in
+a row, is from other authors' descriptions. sigma_1 is our choice: if all rounds had that noise, the run would use the
+share `start` of the claimed budget."""
 
 from __future__ import annotations
 
@@ -42,29 +44,31 @@ from sordino.privacy.release import Unproven
 
 __all__ = ["AdapDpFlPaper"]
 
-LEAST = 1e-6  # of a clip: a client whose gradients are zero would otherwise clip with nothing
-RECORDS = 500  # whose gradients are looked at together
+LEAST = 1e-6  # smallest clip bound, for clients whose gradients are zero
+RECORDS = 500  # records whose gradients are computed together
 
 
 @dataclass(frozen=True)
 class PrintedAdaptationState:
-    """What the server knows beside the model."""
+    """The server's state besides the model."""
 
-    noise: float  # sigma_t of the coming round,
-    used: float  # and of the last one
-    loss: float  # the last one heard of
-    falls: float  # of the loss in a row, up to now
+    noise: float  # sigma_t of the coming round
+    used: float  # sigma_t of the last round
+    loss: float  # last reported loss
+    falls: float  # number of consecutive rounds in which the loss has fallen
     curve: Tensor  # Renyi divergences claimed so far [orders]
 
 
 @dataclass(frozen=True)
 class AdapDpFlPaper(Method):
+    """Adap DP-FL as printed; its claim does not hold."""
+
     clip: float = 1.0  # C: every client's bound on the L2 norm of one record's gradient, in its first round
     batch_sampling: str = "poisson"  # or "fixed": batches of a fixed size
-    reading: str = "exact"  # which norms set a client's next clip: exact (of its records' gradients), or noisy
-    clip_factor: float = 1.0  # alpha: the next clip is this many times the norm of the gradients
-    noise_step: float = 0.98  # beta: what the noise multiplier is multiplied by when it is lowered
-    patience: int = 3  # how often in a row the loss must have fallen before that
+    reading: str = "exact"  # norms that set a client's next clip bound: exact (of its records' gradients), or noisy
+    clip_factor: float = 1.0  # alpha: the next clip bound over the norm of the gradients
+    noise_step: float = 0.98  # beta: factor by which the noise multiplier is lowered
+    patience: int = 3  # consecutive falls of the loss after which it is lowered
     start: float = 0.85  # share of the budget that the run would use if the noise were never lowered
 
     private: ClassVar[bool] = False
@@ -91,23 +95,23 @@ class AdapDpFlPaper(Method):
         return Claim(plan.epsilon, plan.delta, "Fu, Chen, Han (2022), arXiv:2211.15893", self._why_not())
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        """Declare the gradients of the local steps; a client's noise is sigma_t times its own clip."""
+        """Declare the gradients of the local steps; a client's noise is sigma_t times its own clip bound."""
         noise = Gaussian(self._first(plan) if state is None else state.method.noise)
         steps = plan.local.count(plan.smallest_client)
         return (Release("gradient", Unproven(self._why_not(), noise), "record", times=steps, key="train/noise #"),)
 
-    # --- what the paper counts
+    # --- the paper's accounting
 
     def _rate(self, plan: Plan) -> float:
         return max(plan.local.rate(n) for n in plan.sizes)
 
     def _first(self, plan: Plan) -> float:
-        """Return sigma_1: that with which all rounds alike would claim epsilon, over sqrt(start)."""
+        """Return sigma_1: the constant sigma with which all rounds would claim epsilon, over sqrt(start)."""
         steps = plan.local.count(plan.smallest_client)
         return _even(self._rate(plan), steps, plan.rounds, plan.epsilon, plan.delta) / math.sqrt(self.start)
 
     def _claimed(self, plan: Plan, sigma: float) -> Tensor:
-        """Return the Renyi divergences that the paper counts for one round."""
+        """Return the Renyi divergences that the paper accounts for one round."""
         return torch.from_numpy(rdp.rdp(_round(sigma, self._rate(plan), plan.local.count(plan.smallest_client))))
 
     def over(self, state: State, plan: Plan) -> bool:
@@ -122,11 +126,11 @@ class AdapDpFlPaper(Method):
         return PrintedAdaptationState(first, first, math.inf, 0.0, torch.zeros(len(rdp.ORDERS), dtype=torch.float64))
 
     def keeps(self, state: State, clients: int, plan: Plan) -> Own:
-        """Every client keeps its own clip."""
+        """Return the clip bound that each client keeps for itself."""
         return {"clip": state.params.new_full((clients, 1), self.clip)}
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        """Send the update and the exact loss, weighed by the client's records."""
+        """Send the update and the exact loss, weighted by the client's records."""
         gradients, outlet, clips = site.model.gradients, site.out["gradient"], site.own["clip"]
         scale, norms = clips.expand(-1, site.model.layout.dim).contiguous(), list[Tensor]()
 
@@ -151,7 +155,7 @@ class AdapDpFlPaper(Method):
         return training.sums(record_norms(state.params, site.data, site.model), site.data.sizes) / sizes.clamp_min(1)
 
     def _noisy_norms(self, norms: list[Tensor], site: Site) -> Tensor:
-        """Return the norm of each client's noisy mean gradient, on average over its steps [clients, 1]."""
+        """Return the norm of each client's noisy mean gradient, averaged over its steps [clients, 1]."""
         expected = [site.plan.local.expected_batch(n) for n in site.data.sizes]
         mean = torch.stack(norms).mean(dim=0)
         return (mean / mean.new_tensor(expected))[:, None]
@@ -188,14 +192,14 @@ class AdapDpFlPaper(Method):
 
 
 def _round(sigma: float, rate: float, steps: int) -> Event:
-    """Return a round as the paper counts it."""
+    """Return the event of one round as the paper accounts it."""
     step = GaussianEvent(sigma) if rate >= 1 else Sampled(GaussianEvent(sigma), rate)
     return Repeated(step, steps)
 
 
 @lru_cache(maxsize=64)
 def _even(rate: float, steps: int, rounds: int, epsilon: float, delta: float) -> float:
-    """Return the sigma with which so many rounds alike would claim epsilon by the paper's accountant."""
+    """Return the constant sigma with which `rounds` rounds would claim epsilon by the paper's accountant."""
 
     def within(sigma: float) -> bool:
         return rdp.epsilon(Repeated(_round(sigma, rate, steps), rounds), delta) <= epsilon
@@ -214,7 +218,7 @@ def _even(rate: float, steps: int, rounds: int, epsilon: float, delta: float) ->
 
 
 def record_norms(weights: Tensor, data: Batch, model: Model) -> Tensor:
-    """The norm of every record's gradient [records]."""
+    """Return the norm of every record's gradient [records]."""
     parts = [weights.new_zeros(0)]
     for x, y in zip(data.x.split(RECORDS), data.y.split(RECORDS), strict=True):
         each = model.gradients.sums(weights, Batch(x, y, (1,) * len(y)), None, seeds=[0] * len(y))

@@ -1,25 +1,26 @@
 """Component-wise adaptive noise as printed.  Xue et al., "Differentially Private Federated Learning with an Adaptive
-Noise Mechanism", Algorithms 2 to 4; unit record, viewer server; a claim that does not hold.
+Noise Mechanism", Algorithms 2 to 4; unit record, viewer server; the claim does not hold.
 
-Each client trains K steps without clipping, foresees its last step from the step before (Table II: the optimiser's next
-step for the gradient it has just seen), w^ = w_{K-1} - G(g_{K-1}), truncates its weights to w_0 +- q with
+Each client trains K steps without clipping and predicts its last step from the step before (Table II: the optimiser's
+next step for the gradient it has just seen), w^ = w_{K-1} - G(g_{K-1}). It truncates its weights to w_0 +- q with
 q = beta |w^| / 2 (Eq. 2), declares Delta_m = 2 q_m (Eq. 3) and adds N(0, M sigma_0^2 Delta_m^2) to component m (Eq. 4).
-sigma_0 comes from Eq. (13), or is given. Participations L_i are counted by the clients, Algorithm 4 turns the largest
-into delta at the fixed epsilon, and training ends before it would exceed delta* (Algorithm 2 ends one round later, with
-the model that exceeds it; whoever drops out is not counted, whoever joins late starts from zero: V-F). With `scope =
-round` the claimed epsilon is one of each round, as in comparisons by others, and nothing ends the training.
+sigma_0 comes from Eq. (13), or is given. The clients count their participations L_i, Algorithm 4 converts the largest
+count into delta at the fixed epsilon, and training ends before delta would exceed delta* (Algorithm 2 ends one round
+later, with the model that exceeds it; a client that drops out is not counted, one that joins late starts from zero:
+V-F). With `scope = round` the claimed epsilon is for each round, as in other authors' comparisons, and does not end the
+training.
 
 Not sound: q is computed from the client's own records, so neighbouring data have noise of different variance and
 windows at different places; where a weight and its gradient are zero there is no noise at all. An event then has
-probability 1 with a record and 0 without it (tests/methods/test_adaptive_noise_paper.py). Read literally the noise also
-drowns the weights by a factor of hundreds; `reading` says how Eq. (4) is taken:
+probability 1 with a record and 0 without it (tests/methods/test_adaptive_noise_paper.py). Read literally, the noise is
+also hundreds of times larger than the weights; `reading` says how Eq. (4) is interpreted:
 
-    literal      M components
-    per-tensor   M counts the tensors of the model
-    per-batch    per-tensor, and divided by the batch size (which VI-C hints at)
-    per-dataset  per-tensor, and divided by the client's records
+    literal      M is the number of components
+    per-tensor   M is the number of tensors of the model
+    per-batch    per-tensor, divided by the batch size (as VI-C suggests)
+    per-dataset  per-tensor, divided by the client's number of records
 
-None of the divisions has a sensitivity proof: K unclipped steps are no average over records."""
+None of these divisions has a sensitivity proof: K unclipped steps are not an average over records."""
 
 from __future__ import annotations
 
@@ -57,22 +58,24 @@ WHY_NOT = (
 
 @dataclass(frozen=True)
 class Shown:
-    """What the server knows of the last round."""
+    """The server's figures of the last round."""
 
-    most: int  # participations of the busiest client so far
-    tensors: int  # of the model
-    std: float  # of the noise: mean over components and clients,
-    largest: float  # and of the largest component
-    weights: Tensor  # quantiles of the first client's weights,
-    truncated: Tensor  # and of what was left of them
+    most: int  # largest number of participations of any client so far
+    tensors: int  # number of tensors of the model
+    std: float  # standard deviation of the noise, mean over components and clients
+    largest: float  # standard deviation in the component with the most noise, mean over clients
+    weights: Tensor  # quantiles of the first client's weights
+    truncated: Tensor  # quantiles of the same weights after truncation
 
 
 @dataclass(frozen=True)
 class AdaptiveNoisePaper(Method):
+    """Component-wise adaptive noise as printed; its claim does not hold."""
+
     beta: float = 1.1  # truncation factor
-    sigma0: float = 0.0  # the noise level sigma_0; 0 takes the least that Eq. (13) allows
-    reading: str = "per-batch"  # of Eq. (4): literal, per-tensor, per-batch or per-dataset
-    scope: str = "total"  # the claimed epsilon is for all rounds of a client, or, `round`, for one
+    sigma0: float = 0.0  # noise level sigma_0; 0: the smallest that Eq. (13) allows
+    reading: str = "per-batch"  # interpretation of Eq. (4): literal, per-tensor, per-batch or per-dataset
+    scope: str = "total"  # whether the claimed epsilon is for all rounds of a client (total) or for one (round)
 
     private: ClassVar[bool] = False
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
@@ -108,7 +111,7 @@ class AdaptiveNoisePaper(Method):
             )
 
     def level(self, plan: Plan) -> float:
-        """sigma_0."""
+        """Return the noise level sigma_0."""
         counted = plan.participations if self.scope == "total" else 1
         return self.sigma0 or claims.xue_sigma(plan.epsilon, plan.delta, counted)
 
@@ -125,7 +128,7 @@ class AdaptiveNoisePaper(Method):
         rows, mine = local_sgd.sgd(state, site, after=foreseen.after)
         taken = site.own["participations"] + 1
         q = 0.5 * self.beta * foreseen.weights.abs()
-        truncated = torch.minimum(torch.maximum(rows, -q), q)  # of the weights to w_0 +- q
+        truncated = torch.minimum(torch.maximum(rows, -q), q)  # truncates the weights to w_0 +- q
         std = self.factor(state, data, plan, counts) * 2 * q
         weight = torch.tensor(data.sizes, dtype=rows.dtype, device=rows.device)
         fields = {
@@ -139,7 +142,7 @@ class AdaptiveNoisePaper(Method):
         return Message(fields, weight), site.kept(mine, participations=taken)
 
     def factor(self, state: State, data: Batch, plan: Plan, counts: list[int]) -> Tensor:
-        """sigma_m / Delta_m of every client [clients, 1]."""
+        """Return sigma_m / Delta_m of every client [clients, 1]."""
         m = state.params.numel() if self.reading == "literal" else float(state.method.tensors)
         sizes = torch.tensor(data.sizes, dtype=state.params.dtype, device=state.params.device)[:, None].clamp_min(1)
         divide = torch.ones_like(sizes)
@@ -150,14 +153,14 @@ class AdaptiveNoisePaper(Method):
         return math.sqrt(m) * self.level(plan) / divide
 
     def _watch(self, state: State, data: Batch, plan: Plan, rng: RowStream) -> tuple[Foreseen, list[int]]:
-        """As `local.sgd` counts steps."""
+        """Return the predictor of the last weights, and each client's steps as `local_sgd.sgd` counts them."""
         counts = plan.stragglers.steps([plan.local.count(n) if n else 0 for n in data.sizes], rng.at("slow"))
         return Foreseen(state.params.expand(len(data.sizes), -1), counts), counts
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
         after = by_records(state, seen, plan, noisy=True)
         weight = seen.weight
-        if weight is None or not float(weight.sum()) > 0:  # nobody answered
+        if weight is None or not float(weight.sum()) > 0:  # no client answered
             return after
         share = weight.double() / weight.double().sum()
         shown = Shown(
@@ -171,7 +174,7 @@ class AdaptiveNoisePaper(Method):
         return replace(after, method=shown)
 
     def over(self, state: State, plan: Plan) -> bool:
-        """Whether one more participation would exceed delta* by Algorithm 4; an epsilon of one round never ends."""
+        """Return whether one more participation would exceed delta* by Algorithm 4; never with `scope = round`."""
         most = state.method.most
         return self.scope == "total" and claims.xue_delta(plan.epsilon, most + 1, self.level(plan)) > plan.delta * (
             1 + 1e-9
@@ -187,7 +190,7 @@ class AdaptiveNoisePaper(Method):
             "delta_exact_if_public": claims.xue_exact_delta(plan.epsilon, most, sigma) if most else 0.0,
             "noise": shown.std,  # standard deviation, mean over components and clients
             "std": shown.std,  # the same, for the record of injected noise
-            "noise_most": shown.largest,  # of the largest component, mean over clients
+            "noise_most": shown.largest,  # in the component with the most noise, mean over clients
             "weights_quantiles": shown.weights.tolist(),
             "truncated_quantiles": shown.truncated.tolist(),
         }
@@ -208,12 +211,13 @@ def _told(value: float | None) -> str:
 
 
 class Foreseen:
-    """w_{K-1} - G(g_{K-1}): each client's last weights as foreseen one step before (Eq. 3, Table II)."""
+    """Each client's last weights as predicted one step before, w_{K-1} - G(g_{K-1}) (Eq. 3, Table II)."""
 
     def __init__(self, start: Tensor, counts: list[int]) -> None:
-        self.weights, self.counts = start, counts  # with K = 1 there is nothing to foresee from: w_0
+        self.weights, self.counts = start, counts  # with K = 1 there is no step to predict from: w_0
 
     def after(self, number: int, weights: Tensor, direction: Rows, optimizer: Optimizer) -> None:
+        """Record the prediction for the clients whose next step is their last; called after every step."""
         last = [count == number + 2 for count in self.counts]
         if any(last):
             here = torch.tensor(last, device=weights.device)[:, None]
@@ -221,7 +225,7 @@ class Foreseen:
 
 
 def _quantiles(rows: Rows) -> Tensor:
-    """Of every client's components, or some of them evenly spaced [clients, 5]."""
+    """Return the QUANTILES of every client's components, or of an evenly spaced subset [clients, 5]."""
     some = rows[:, :: max(1, rows.shape[1] // SHOWN)]
     if not len(some):
         return some.new_zeros(0, len(QUANTILES))

@@ -1,13 +1,13 @@
 """DP-dyns as printed.  Wei and Liu (2021), "Gradient leakage attack resilient deep learning", IEEE TIFS 17,
-arXiv:2112.13178, dynamic sensitivity and dynamic noise scale; unit record, viewer server; a claim that does not hold.
+arXiv:2112.13178, dynamic sensitivity and dynamic noise scale; unit record, viewer server; the claim does not hold.
 
-DP-SGD whose noise in a step has the standard deviation sigma_t S, S the largest norm among the (clipped) gradients of
-the batch and sigma_t falling over the rounds (shapes as in `dp-dyns`). The paper counts with the moments accountant as
-if S were the sensitivity; we calibrate sigma with our accountant for the sampled Gaussian, which is a little tighter.
-That S is the largest norm ("l2-max") and how sigma_t falls is confirmed by the authors' public code
-(git-disl/Fed-alphaCDP); which norms are compared (here of whole gradients) is a reading from memory.
+DP-SGD whose noise in a step has standard deviation sigma_t S, where S is the largest norm among the (clipped) gradients
+of the batch, and sigma_t falls over the rounds (shapes as in `dp-dyns`). The paper uses the moments accountant as if S
+were the sensitivity; we calibrate sigma with our accountant for the sampled Gaussian, which is a little tighter. The
+authors' public code (git-disl/Fed-alphaCDP) confirms that S is the largest norm ("l2-max") and how sigma_t falls; which
+norms are compared (here those of whole gradients) is from memory.
 
-Not sound: S is a number of the batch, so the noise's scale gives it away."""
+Not sound: S is computed from the batch, and the scale of the noise reveals it."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ WHY_NOT = (
 
 @dataclass(frozen=True)
 class DpDynsPaper(DpSgd):
+    """DP-dyns as printed; its claim does not hold."""
+
     decay_shape: str = "linear"  # how the noise falls over the rounds: linear, staircase, exponential or cyclic
     noise_decay: float = ENDS_AT  # where the noise multiplier ends, relative to where it starts
 
@@ -53,20 +55,22 @@ class DpDynsPaper(DpSgd):
         require_plain(plan)
 
     def factor(self, plan: Plan, round: int) -> float:
+        """Return sigma_t over the initial sigma in this round."""
         return decayed(self.decay_shape, self.noise_decay, round / plan.rounds)
 
     def sigma(self, plan: Plan, round: int) -> float:
-        """sigma_t."""
+        """Return sigma_t, the noise multiplier of this round."""
         return sigma(plan, lambda t: self.factor(plan, t)) * self.factor(plan, round)
 
     def why_not(self) -> str:
+        """Return why the claim does not hold."""
         return WHY_NOT
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         return clipped_steps.releases(plan, Unproven(self.why_not(), Gaussian(1.0)), 1.0, self.batch_sampling)
 
     def measured(self, weights: Tensor, batch: Batch, model: Model, seeds: list[int]) -> Measured:
-        """Return the clipped sums, and S."""
+        """Return the sums of clipped gradients, with S as their measured sensitivity."""
         sums, norms = sums_and_norms(weights, batch, model, seeds, self.clip)
         return Measured(sums, 1.0, spread=of_clients(norms, batch.sizes, lambda found: found.amax(dim=0)))
 

@@ -1,14 +1,17 @@
-"""DP-FedAvg: clip each client's update, noise the sum at the server.  McMahan et al. (2018), arXiv:1710.06963.
+"""DP-FedAvg: clip each client's update, add noise to the sum at the server.
 
-Protects a client from the public (whoever sees the models); the server is trusted with the clipped updates.
-What is clipped is the whole message, whatever the algorithm puts into it. Every client weighs the same, or
-`min(1, records / weight_cap)`, never more than the clip allows; the sum is divided by the expected number of answers.
-With `adaptive_clip` the bound follows a quantile of the update norms: Andrew, Thakkar, McMahan, Ramaswamy (2021),
+McMahan et al. (2018), arXiv:1710.06963.
+
+Protects a client from the public (anyone who sees the models); the server is trusted with the clipped updates. The
+whole message is clipped, whatever the algorithm puts into it. Every client has the same weight, or `min(1, records /
+weight_cap)`, never more than the clip allows; the sum is divided by the expected number of answers. With
+`adaptive_clip` the bound follows a quantile of the update norms: Andrew, Thakkar, McMahan, Ramaswamy (2021),
 arXiv:1905.03871, Algorithm 1 and Theorem 1. Its noisy count is part of the same Gaussian release, so the total noise
-multiplier stays what was calibrated.
+multiplier stays as calibrated.
 
-With `unit = user` and users whose records lie in m clients at most, removing a user changes up to m messages, each by
-up to 2C."""
+With `unit = user` and users whose records lie in at most m clients, removing a user changes up to m messages, each by
+up to 2C.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +36,21 @@ __all__ = ["DpFedAvg"]
 
 @dataclass(frozen=True)
 class ClipState:
-    """What the server knows beside the model: the bound of the coming round."""
+    """The server's state beside the model: the clip bound of the coming round."""
 
     clip: float
 
 
 @dataclass(frozen=True)
 class DpFedAvg(Method):
-    clip: float = 1.0  # C: bound on the L2 norm of a client's update; where adaptive, the first one
+    """Federated averaging with clipped updates and noise at the server; see the module docstring."""
+
+    clip: float = 1.0  # C: bound on the L2 norm of a client's update; the initial bound if it adapts
     adaptive_clip: bool = False  # let the bound follow a private quantile of the norms
-    quantile: float = 0.5  # gamma: the share of updates that should stay unclipped
-    clip_lr: float = 0.2  # eta_C: the bound moves by a factor exp(-eta_C (share - gamma))
+    quantile: float = 0.5  # gamma: target fraction of updates that stay unclipped
+    clip_lr: float = 0.2  # eta_C: the bound changes by a factor exp(-eta_C (fraction - gamma))
     count_noise: float = 0.0  # sigma_b: noise on the count; 0 means expected cohort / 20 (the paper's), at least z
-    weight_cap: float = 0.0  # records at which a client's weight reaches 1; 0 weighs all clients alike
+    weight_cap: float = 0.0  # number of records at which a client's weight reaches 1; 0: all weights are equal
 
     viewer: ClassVar[str] = "public"
     units: ClassVar[tuple[str, ...]] = ("client", "user")
@@ -56,16 +61,17 @@ class DpFedAvg(Method):
         check.non_negative(count_noise=self.count_noise, weight_cap=self.weight_cap)
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        """Declare the sum of updates, noised at the server, and a noisy count of unclipped ones if the clip adapts."""
         unit, bound = plan.unit or "client", self.clip if state is None else state.method.clip
         noise = Gaussian(self._update_noise(plan))
         update = Release("update", noise, unit, bound, where="server", terms=1, key="merge/update")
         if not self.adaptive_clip:
             return (update,)
-        count = Gaussian(2 * self._count_noise(plan))  # of values of +-1/2
+        count = Gaussian(2 * self._count_noise(plan))  # for values of +-1/2
         return update, Release("within", count, unit, 0.5, where="server", terms=1, key="merge/count")
 
     def variables(self, state: State, layout: Layout, plan: Plan) -> ClipState:
-        self._update_noise(plan)  # refuse a count that eats the whole budget before the first round
+        self._update_noise(plan)  # refuses a count that uses up the whole budget
         return ClipState(float(self.clip))
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
@@ -73,7 +79,7 @@ class DpFedAvg(Method):
         return self.message(update, state, site), site.kept(mine)
 
     def message(self, update: Rows, state: State, site: Site) -> Message:
-        """Return clipped, weighted updates; where the clip adapts, also +-1/2: was the norm within it?"""
+        """Return clipped, weighted updates and, if the clip adapts, +-1/2 for whether the norm was within it."""
         clipped = site.out["update"](update)
         if self.weight_cap:
             weights = torch.tensor([min(1.0, n / self.weight_cap) for n in site.data.sizes], device=update.device)
@@ -84,17 +90,18 @@ class DpFedAvg(Method):
         return Message({"update": clipped, "within": site.out["within"](Bounded(within - 0.5, 0.5))})
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        """Apply the noisy mean update and adapt the clip bound if requested."""
         answers = plan.expected_answers(state.round)
         after = plan.algorithm.update(state, seen["update"][0] / answers, plan.server(answers / plan.population))
         if not self.adaptive_clip:
             return after
-        # the bound moves geometrically by the noisy share of unclipped updates (Andrew et al., Section 2)
+        # geometric update of the bound by the noisy fraction of unclipped updates (Andrew et al., Section 2)
         share = 0.5 + float(seen["within"][0, 0]) / answers
         factor = math.exp(-self.clip_lr * (min(max(share, 0.0), 1.0) - self.quantile))
         return replace(after, method=ClipState(state.method.clip * factor))
 
     def noise(self, state: State, plan: Plan) -> float | None:
-        """The server's noise, as if every client had brought its part of it."""
+        """Return the server's noise as if every client had contributed an equal part of it."""
         answers = plan.expected_answers(state.round)
         return self._update_noise(plan) * float(state.method.clip) / math.sqrt(answers)
 
@@ -117,7 +124,7 @@ class DpFedAvg(Method):
         return self.count_noise or max(plan.expected_cohort / 20, plan.z)
 
     def _update_noise(self, plan: Plan) -> float:
-        """The multiplier left for the update: z_update^-2 = z^-2 - (2 sigma_b)^-2 (Andrew et al., Theorem 1)."""
+        """Return the noise multiplier of the update: z_update^-2 = z^-2 - (2 sigma_b)^-2 (Andrew et al., Theorem 1)."""
         if not self.adaptive_clip:
             return plan.z
         left = plan.z**-2 - (2 * self._count_noise(plan)) ** -2

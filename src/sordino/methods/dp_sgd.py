@@ -1,20 +1,23 @@
-"""DP-SGD inside every client.  Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, run locally at each step.
+"""DP-SGD inside every client.
 
-Protects a record from the server (and so from everyone else): each record's gradient is clipped, each client
-adds the whole noise to its own sum, at every local step. Records of different clients are disjoint, so a client
-pays only for its own rounds. Differs from the paper: Poisson batches (or fixed-size ones, accounted as such),
-the sum is divided by its expected size.
+Abadi et al. (2016), arXiv:1607.00133, Algorithm 1, run locally at each step.
 
-With `unit = user` the unit of everything below is a user instead of a record: users are drawn, the mean gradient of a
-user's records is clipped as a whole, and a user whose records lie in m clients pays m times. Everything else a client
-computes comes from its noisy gradients; where the algorithm asks for the client's loss, that is released with the same
-noise multiplier and charged too.
+Protects a record from the server (and so from everyone else): at every local step each record's gradient is clipped,
+and each client adds the full noise to its own sum. Records of different clients are disjoint, so a client pays only for
+its own rounds. Differs from the paper: batches are Poisson samples (or of fixed size, accounted as such), and the sum
+is divided by its expected size.
 
-Through a secure sum (one local step of plain SGD a round) the server sees the sum over all clients alone: each sends
-its clipped sum with its share of the noise, the whole of which is there once instead of once a client, and the server
-takes the step that they would have taken.
+With `unit = user` the unit is a user instead of a record: users are drawn, the mean gradient of a user's records is
+clipped as a whole, and a user whose records lie in m clients pays m times. Everything else that a client computes comes
+from its noisy gradients; if the algorithm needs the client's loss, that is released with the same noise multiplier and
+charged too.
 
-Other methods are this one by another `recipe`: another clip, another noise, schedules for either."""
+With a secure sum (one local step of plain SGD per round) the server sees only the sum over all clients: each sends its
+clipped sum with its share of the noise, so that the full noise is present once instead of once per client, and the
+server takes the step that the clients would have taken.
+
+Other methods are variants with another `recipe`: another clip rule, another noise, or schedules for either.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,15 @@ Schedule = Callable[[int, int], float]  # (round, rounds) -> factor
 
 
 def constant(round: int, rounds: int) -> float:
+    """Return 1: the schedule without any change over the rounds."""
     return 1.0
 
 
 class ClipRule(Protocol):
-    """Clips every record's gradient; `factor` is that of the round."""
+    """A rule that clips every record's gradient; `factor` scales the clip bound of the round."""
 
     def bound(self, layers: int, factor: float) -> float:
-        """Return how far one record moves the clipped sum of a model with so many layers."""
+        """Return the sensitivity of the clipped sum to one record, for a model with this number of layers."""
 
     def sums(
         self, weights: Tensor, batch: Batch, model: Model, factor: float, seeds: list[int], groups: clipped_steps.Groups
@@ -77,7 +81,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class ByLayer:
-    """Clips every layer's part of the gradient by itself, so that the whole moves by the root of the layers as far."""
+    """Clips each layer's part of the gradient separately; the bound grows with the root of the number of layers."""
 
     clip: float
 
@@ -94,18 +98,20 @@ class ByLayer:
 
 @dataclass(frozen=True)
 class Recipe:
-    """DP-SGD by its parts."""
+    """The components of a variant of DP-SGD."""
 
     clip: ClipRule
     noise: Callable[[float], Mechanism] = Gaussian  # noise multiplier -> mechanism
-    noise_schedule: Schedule = constant  # of the noise multiplier, over the rounds
-    clip_schedule: Schedule = constant  # of the clip
+    noise_schedule: Schedule = constant  # factor of the noise multiplier
+    clip_schedule: Schedule = constant  # factor of the clip
 
 
 @dataclass(frozen=True)
 class DpSgd(Method):
+    """DP-SGD at every client; see the module docstring."""
+
     clip: float = 1.0  # C: bound on the L2 norm of one record's (or user's) gradient
-    batch_sampling: str = "poisson"  # or "fixed": batches of a fixed size, accounted under replace
+    batch_sampling: str = "poisson"  # poisson, or fixed: batches of a fixed size, accounted under replace
 
     units: ClassVar[tuple[str, ...]] = ("record", "user")
     channels: ClassVar[tuple[str, ...]] = ("direct", "secure-sum")
@@ -117,7 +123,7 @@ class DpSgd(Method):
         check.one_of(clipped_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
 
     def recipe(self) -> Recipe:
-        """Return what it is made of; presets return another."""
+        """Return the components of the method; variants override this."""
         return Recipe(Whole(self.clip))
 
     def _level(self, plan: Plan, round: int) -> float:
@@ -128,13 +134,14 @@ class DpSgd(Method):
         return recipe.clip.bound(plan.layers, recipe.clip_schedule(round, plan.rounds))
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        """Declare the noisy gradient sums of the local steps and, if the algorithm needs them, the noisy losses."""
         recipe = self.recipe()
         noise, terms = recipe.noise(self._level(plan, round)), GRADIENTS if isinstance(recipe.clip, Whole) else None
         found = clipped_steps.releases(plan, noise, self._bound(plan, round), self.batch_sampling, terms=terms)
         return tuple(replace(r, additive=True) for r in found) if self.linear(plan) else found
 
     def linear(self, plan: Plan) -> bool:
-        """Return whether clients send their noisy sums themselves, as they do through a secure sum."""
+        """Return whether clients send their noisy sums themselves, as they do with a secure sum."""
         return not plan.channel.shows_rows and self._why_not_linear(plan) is None
 
     def _why_not_linear(self, plan: Plan) -> str | None:
@@ -150,7 +157,7 @@ class DpSgd(Method):
                 "a secure sum needs every client in every round, and one batch_rate for all: use client_rate = 1, no "
                 "dropout, late answers or joining, no max_participations or budgets, and batch_rate, not batch_size."
             )
-        if plan.local.batch_rate * plan.smallest_client < 1:  # its noise would be divided by more than its part
+        if plan.local.batch_rate * plan.smallest_client < 1:  # the divisor, at least 1, would exceed its part
             return (
                 f"a secure sum needs clients that expect at least one record in a batch: the smallest has "
                 f"{plan.smallest_client}, so use batch_rate >= {1 / plan.smallest_client:.3g}."
@@ -160,10 +167,12 @@ class DpSgd(Method):
         return None
 
     def require(self, plan: Plan) -> None:
+        """Refuse plans with which a secure sum cannot share the noise."""
         if not plan.channel.shows_rows and (why := self._why_not_linear(plan)) is not None:
             raise SpecError(why)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Send updates from noisy local steps or, with a secure sum, the noisy gradient sums themselves."""
         recipe, model = self.recipe(), site.model
         factor = recipe.clip_schedule(state.round, site.plan.rounds)
 
@@ -177,7 +186,7 @@ class DpSgd(Method):
         return Message({"update": rows}, clipped_steps.weights(site, rows)), site.kept(mine)
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
-        """Hand the mean of the updates to the algorithm; where sums of gradients came, the update that they make."""
+        """Pass the mean update to the algorithm; if gradient sums arrived, compute the update from them first."""
         if "gradient" not in seen.fields:
             return super().merge(state, seen, plan)
         records = plan.local.expected_batch(plan.mean_client) * plan.population
@@ -185,8 +194,9 @@ class DpSgd(Method):
         return plan.algorithm.update(state, update[0], plan.server(1.0))
 
     def noise(self, state: State, plan: Plan) -> float | None:
+        """Return the noise deviation of one message, for plain SGD steps of the mean client."""
         local = plan.now(state)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
         own = plan.multipliers or (plan.z,)
         z = self._level(plan, state.round) / plan.z * sum(own) / len(own) * float(plan.split**-0.5)
-        return local.learning_rate * math.sqrt(steps) * z * self._bound(plan, state.round) / batch  # of plain SGD steps
+        return local.learning_rate * math.sqrt(steps) * z * self._bound(plan, state.round) / batch

@@ -1,19 +1,20 @@
 """Fed-alpha-CDP as printed.  Wei, Liu, Zhou, Chow, Wu (2023), "Securing distributed SGD against gradient leakage
-threats", IEEE TPDS 34, arXiv:2305.06473; unit record, viewer server; a claim that does not hold.
+threats", IEEE TPDS 34, arXiv:2305.06473; unit record, viewer server; the claim does not hold.
 
-At every local step each layer's part of a record's gradient is clipped to C; the largest norm S_l of layer l among the
-records of the batch is taken for its sensitivity, and layer l gets noise N(0, (sigma_t S_l)^2), sigma_t falling over
-the rounds (shapes as in `dp-dyns`). The paper counts with the moments accountant as if S were a bound; we calibrate
-sigma with our accountant for the sampled Gaussian. Where the noise goes is an option:
+At every local step each layer's part of a record's gradient is clipped to C. The largest norm S_l of layer l among the
+records of the batch is taken as its sensitivity, and layer l gets noise N(0, (sigma_t S_l)^2), where sigma_t falls over
+the rounds (shapes as in `dp-dyns`). The paper uses the moments accountant as if S were a bound; we calibrate sigma with
+our accountant for the sampled Gaussian. `reading` says where the noise is added:
 
-    example  to every record's gradient before they are averaged, as printed (from memory): sigma_t S sqrt(batch) in the
-             sum, which is more than what is counted
-    sum      once to their sum, as in the authors' public code (git-disl/Fed-alphaCDP)
+    example  to every record's gradient before averaging, as printed (from memory): sigma_t S sqrt(batch) in the sum,
+             which is more than is accounted for
+    sum      once to the sum, as in the authors' public code (git-disl/Fed-alphaCDP)
 
-That code takes for S the mean over the records of the largest layer norm of each, held in [0.1, 32]: private as well.
+In that code S is the mean over the records of each record's largest layer norm, clamped to [0.1, 32], which is private
+as well.
 
-Not sound: S_l is a number of the batch, so the noise's scale gives it away; and the root of the number of layers is
-left out."""
+Not sound: S_l is computed from the batch, and the scale of the noise reveals it; also, the square root of the number of
+layers is left out."""
 
 from __future__ import annotations
 
@@ -39,8 +40,10 @@ WHY_NOT = (
 
 @dataclass(frozen=True)
 class FedAlphaCdpPaper(DpDynsPaper):
+    """Fed-alpha-CDP as printed; its claim does not hold."""
+
     clip: float = 1.0  # C: bound on the L2 norm of each layer's part of one record's gradient
-    reading: str = "example"  # of where the noise goes: example or sum
+    reading: str = "example"  # where the noise is added: example or sum
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,6 +53,7 @@ class FedAlphaCdpPaper(DpDynsPaper):
         return WHY_NOT
 
     def measured(self, weights: Tensor, batch: Batch, model: Model, seeds: list[int]) -> Measured:
+        """Return the sums of gradients clipped by layer, with S_l as the measured sensitivity of each layer."""
         layers = model.layout.layers()
         sums, norms = sums_and_norms(weights, batch, model, seeds, None, [self.clip] * len(layers))
         largest = of_clients(norms, batch.sizes, lambda found: found.amax(dim=0))

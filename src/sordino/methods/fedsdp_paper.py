@@ -1,29 +1,32 @@
 """FedSDP as printed.  Li, Gui, Wu (2025), arXiv:2503.12958, Section III, Eq. (2)-(6).
 
-Each round a client trains three models from the one it received: on all its records, on those with private attributes
-and on the general ones. Their accuracies c, c_p, c_u on records of its own that it holds out give the Shapley value
+Each round a client trains three models from the one it received: on all its records, on those with private attributes,
+and on the general ones. Their accuracies c, c_p, c_u on the client's held-out records give the Shapley value
 gamma_p = (c - c_u + c_p) / 2 of the private attributes (Eq. 3), their share R = gamma_p / (gamma_p + gamma_u) (Eq. 4),
 the tolerance T = R - alpha ln(delta) (Eq. 5) and the noise sigma = 2C sqrt(max(T, beta)) / (epsilon |D|) (Eq. 6) on the
-trained weights, which are clipped to C. With several private groups (beyond the paper) the same for a game of more
-players: the general records, group 1, group 2, ...
+trained weights, which are clipped to C. With several private groups (beyond the paper), the game has more players: the
+general records, group 1, group 2, ...
 
-A claim about a record against other clients, for one round (the paper trusts the server; here it is accounted against
-it); not private in our sense. R is computed from
-private records and held-out ones without noise, and shows in the noise that is added; weights that were trained and
-then clipped to C move by up to 2C when one record changes, not by 2C/|D|; and at R < 2 ln 1.25 there is less noise than
-by the classical formula, to which the proof refers. The sound form is fedsdp.py.
+The claim is about a record against other clients, for one round (the paper trusts the server; here the run is accounted
+against the server). It is not private in our sense. R is computed without noise from private and held-out records, and
+shows in the noise that is added; weights that are trained and then clipped to C move by up to 2C when one record
+changes, not by 2C/|D|; and at R < 2 ln 1.25 there is less noise than in the classical formula that the proof refers to.
+The sound form is fedsdp/method.py.
 
 Where the text leaves a choice:
-- C has no value in the paper, which gives G_c = 20 alone: `clip` and `gradient_clip` are both 20 here. As printed it
-  bounds the L2 norm; `clip_by = coordinate` is the reading in which it bounds every weight (see nbafl_paper.py). alpha
-  is 2, for which the theorem says (epsilon, delta); beta has no value either.
-- The value of no data at all is silently 0 in Eq. (3). With `empty_value` it is the received model's accuracy.
-- All models are validated on the same records, as the text says, not each on its own kind as c_p = f(D_p) could mean.
-- |D| is the number of records trained on. The held-out part is the last `held_out` of each group of a client's records.
-- A client without private records has R = 0, the value of a player who adds nothing, and adds the noise of Eq. (6) with
-  that. As honest-but-curious clients are not among those whom the scheme protects, `curious_noise = false` spares them.
-- R is held in [0, 1]; where the values add up to nothing (c = 0) it is 1/2.
-- Where there are no classes, accuracy is 1 / (1 + mean loss); ours."""
+- C has no value in the paper, which gives only G_c = 20: `clip` and `gradient_clip` are both 20 here. As printed, C
+  bounds the L2 norm; with `clip_by = coordinate` it bounds every weight (see nbafl_paper.py). alpha is 2, for which the
+  theorem states (epsilon, delta); beta has no value in the paper either.
+- The value of the empty set of records is implicitly 0 in Eq. (3). With `empty_value` it is the received model's
+  accuracy.
+- All models are validated on the same records, as the text says, not each on its own kind, as c_p = f(D_p) could mean.
+- |D| is the number of training records. The held-out part is the last `held_out` share of each group of a client's
+  records.
+- A client without private records has R = 0, the value of a player that contributes nothing, and adds the noise of
+  Eq. (6) for this R. As honest-but-curious clients are not among those that the scheme protects, they add no noise with
+  `curious_noise = false`.
+- R is clamped to [0, 1]; where the values sum to zero (c = 0) it is 1/2.
+- Where there are no classes, accuracy is 1 / (1 + mean loss), which is our choice."""
 
 from __future__ import annotations
 
@@ -55,9 +58,9 @@ from sordino.privacy.release import Unproven
 
 __all__ = ["FedSdpPaper"]
 
-PLAYERS = 4  # up to which all coalitions are trained: 14 models beside nobody's
-ORDERS = 8  # random orders beyond
-SCORED = ("all", "private", "general", "received")  # models whose accuracy is told
+PLAYERS = 4  # largest number of players for which all coalitions are evaluated: 14 besides all and none
+ORDERS = 8  # random orders of the players beyond that number
+SCORED = ("all", "private", "general", "received")  # models whose accuracy is reported
 WHY_NOT = (
     "the noise scale follows R, computed from private attributes, and one record can move the clipped weights by 2C "
     "where noise for 2C/|D| is added"
@@ -66,26 +69,28 @@ WHY_NOT = (
 
 @dataclass(frozen=True)
 class Contributions:
-    """What the clients of the last round said of themselves, one row each."""
+    """The values reported by the clients of the last round, one row per client."""
 
     clients: Tensor
     ratio: Tensor  # R
-    std: Tensor  # of the noise in the weights
-    accuracy: Tensor  # of the models SCORED [clients, 4]
-    shares: Tensor  # of the general records, of group 1, ... [clients, groups + 1]
+    std: Tensor  # standard deviation of the noise in the weights
+    accuracy: Tensor  # accuracies of the models SCORED [clients, 4]
+    shares: Tensor  # shares of the general records, of group 1, ... [clients, groups + 1]
 
 
 @dataclass(frozen=True)
 class FedSdpPaper(Method):
+    """FedSDP as printed; its claim does not hold."""
+
     clip: float = 20.0  # C: bound on the L2 norm of a client's weights
     clip_by: str = "norm"  # norm: C bounds the L2 norm of the weights; coordinate: every weight by itself
     gradient_clip: float = 20.0  # G_c: bound on the L2 norm of a batch's gradient
-    groups: int = 1  # how many groups of private attributes private_data tells apart
+    groups: int = 1  # number of groups of private attributes in private_data
     tolerance_slope: float = 2.0  # alpha: weight of ln(1/delta) in the tolerance
-    tolerance_floor: float = 0.1  # beta: the least tolerance
-    held_out: float = 0.2  # share of each group of a client's records that it validates on
-    empty_value: bool = False  # count contributions from the received model's accuracy on, not from 0
-    permutations: int = 0  # random orders of the groups to estimate Shapley values by; 0: exact up to 4 players
+    tolerance_floor: float = 0.1  # beta: smallest tolerance
+    held_out: float = 0.2  # share of each group of a client's records that is held out for validation
+    empty_value: bool = False  # measure contributions from the received model's accuracy instead of from 0
+    permutations: int = 0  # random orders of the groups for estimating Shapley values; 0: exact up to 4 players
     curious_noise: bool = True  # whether clients without private records add noise, with R = 0
 
     private: ClassVar[bool] = False
@@ -128,7 +133,7 @@ class FedSdpPaper(Method):
         return Contributions(torch.zeros(0, dtype=torch.int64), none, none, models, players)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        """Send the weights, clipped and noised, as a move from those received, and what the client found out."""
+        """Send the clipped noisy weights less the received ones, and the client's R, accuracies and shares."""
         data, plan, model, rng = site.data, site.plan, site.model, site.rng
         known(data, self.groups)
         seen, checked = self._split(data)
@@ -169,7 +174,9 @@ class FedSdpPaper(Method):
         return Message({name: v.to(rows.device) for name, v in fields.items()}, weight), site.kept(mine)
 
     def _split(self, data: Batch) -> tuple[Batch, Batch]:
-        """What is trained on, and the last part of each group of a client's records; by position alone."""
+        """Return the training records and the held-out records, the last part of each group of a client's records.
+
+        The split depends on the position of the records alone."""
         sizes = torch.tensor(data.sizes, dtype=torch.int64, device=data.x.device)
         owner = torch.arange(len(sizes), device=data.x.device).repeat_interleave(sizes)
         key = owner * (self.groups + 1) + _tags(data)
@@ -179,13 +186,13 @@ class FedSdpPaper(Method):
         place[order] = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[key[order]]
         held = place >= counts[key] - (counts[key] * self.held_out).floor().long()
         some = torch.zeros_like(sizes).index_add_(0, owner, held.long()) > 0
-        return data.where(~held), data.where(held | ~some[owner])  # too few to hold any out: validated on all
+        return data.where(~held), data.where(held | ~some[owner])  # too few to hold any out: validates on all
 
     def _bounded(self, gradient: Gradient) -> Gradient:
         return lambda weights, batch, number: clip_rows(gradient(weights, batch, number), self.gradient_clip).value
 
     def _shares(self, value: shapley.Value, data: Batch, rng: Stream) -> Floats:
-        """Every player's share of the Shapley values [players, clients]; 0 of a player without records."""
+        """Return every player's share of the Shapley values [players, clients]; 0 for a player without records."""
         players = self.groups + 1
         if self.permutations or players > PLAYERS:
             values = shapley.sampled(players, value, max(2, self.permutations or ORDERS), rng.at("orders")).values
@@ -202,9 +209,9 @@ class FedSdpPaper(Method):
         return fedsdp_std(self.clip, max(1, records), plan.epsilon, plan.delta, ratio, alpha, beta)
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
-        """Return the mean by the records of those who took part."""
+        """Average the updates, weighted by the records of the clients that took part."""
         after = by_records(state, seen, plan, noisy=True)
-        if after is state or seen.ids is None:  # nobody came: nothing was found out
+        if after is state or seen.ids is None:  # no client answered
             return replace(state, method=self._nothing())
         clients = torch.from_numpy(seen.ids).to(torch.int64)
         remarks = [seen[name].double().cpu() for name in ("ratio", "std", "accuracy", "shares")]
@@ -219,7 +226,7 @@ class FedSdpPaper(Method):
             "ratio": float(now.ratio.mean()),
             "ratio_min": float(now.ratio.min()),
             "ratio_max": float(now.ratio.max()),
-            "std": float(now.std.mean()),  # each client's follows its R, so that it is known afterwards only
+            "std": float(now.std.mean()),  # follows each client's R, and so is known only after the round
             "accuracy": dict(zip(SCORED, now.accuracy.mean(dim=0).tolist(), strict=True)),
             "shares": now.shares.mean(dim=0).tolist(),  # general records, group 1, ...
             "clients": {str(client): {"ratio": r, "std": s, "shares": shares} for client, r, s, shares in each},
@@ -234,13 +241,13 @@ def _tags(data: Batch) -> Tensor:
 
 
 def _of(data: Batch, players: frozenset[int]) -> Batch:
-    """The records of these groups."""
+    """Return the records of these groups."""
     tags = _tags(data)
     return data.where(torch.isin(tags, torch.tensor(sorted(players), dtype=tags.dtype, device=tags.device)))
 
 
 def _present(data: Batch, players: int) -> Floats:
-    """Which groups each client has any record of [players, clients]: 1 or 0."""
+    """Return 1 for each group of which a client has any record, else 0 [players, clients]."""
     found = [[float(n > 0) for n in _of(data, frozenset({g})).sizes] for g in range(players)]
     return np.array(found, dtype=np.float64).reshape(players, len(data.sizes))
 
@@ -250,7 +257,7 @@ def _has_private(data: Batch) -> list[bool]:
 
 
 def _accuracies(weights: Tensor, data: Batch, model: Model) -> Floats:
-    """Of each client's weights ([dim] or [clients, dim]) on its records [clients]."""
+    """Return the accuracy of each client's weights ([dim] or [clients, dim]) on its records [clients]."""
     module, out, start = copy.deepcopy(model.module).eval(), [], 0
     with torch.no_grad():
         for row, size in zip(weights.expand(len(data.sizes), -1), data.sizes, strict=True):

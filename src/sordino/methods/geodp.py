@@ -1,11 +1,15 @@
-"""GeoDP, its sound core: DP-SGD whose noise changes geometrically over the rounds.  After Yuan et al. (2023),
-"Amplitude-varying perturbation for balancing privacy and utility in federated learning", arXiv:2303.04274.
+"""GeoDP, its sound core: DP-SGD whose noise changes geometrically over the rounds.
 
-Protects a record from the server, as DP-SGD: z_t^2 = z_1^2 r^(t-1) with a public ratio r, the true sensitivity, and z_1
-the least for the whole budget; with full batches z_1 solves sum_t 1 / z_t^2 = mu^2 (allocation.geometric_stds).
+Based on Yuan et al. (2023), "Amplitude-varying perturbation for balancing privacy and utility in federated learning",
+arXiv:2303.04274.
+
+Protects a record from the server, as DP-SGD does: z_t^2 = z_1^2 r^(t-1) with a public ratio r, the true sensitivity,
+and the smallest z_1 for the whole budget; with full batches z_1 solves sum_t 1 / z_t^2 = mu^2
+(allocation.geometric_stds).
 
 Differs from the paper (`geodp-paper`): gradients are clipped, not weights; the series is fixed before the first round,
-where the paper refines it online by the training loss, which no noise protects."""
+whereas the paper refines it online by the training loss, which no noise protects.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,14 @@ from sordino.methods.dp_sgd import DpSgd, Recipe, Whole
 
 __all__ = ["GeoDP"]
 
-WIDEST = 1e3  # between the largest and the smallest noise of a run
+WIDEST = 1e3  # maximum ratio of the largest to the smallest noise of a run
 
 
 @dataclass(frozen=True)
 class GeoDP(DpSgd):
-    noise_ratio: float = 0.95  # r: the variance of the noise in a round over that in the round before
+    """DP-SGD with noise in a geometric series; see the module docstring."""
+
+    noise_ratio: float = 0.95  # r: noise variance of a round over that of the previous round
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,6 +45,7 @@ class GeoDP(DpSgd):
 
 
 def require_ratio(ratio: float, rounds: int) -> None:
+    """Raise an error if the noise would change by more than a factor `WIDEST` over the rounds."""
     if abs(math.log(ratio)) * (rounds - 1) / 2 > math.log(WIDEST):
         raise SpecError(
             f"noise_ratio = {ratio:g} over {rounds} rounds means noise that differs by more than a factor {WIDEST:g}: "

@@ -1,20 +1,19 @@
 """GeoDP as printed.  Yuan et al. (2023), "Amplitude-varying perturbation for balancing privacy and utility in federated
-learning", arXiv:2303.04274 (Time-Varying DP in later comparisons); unit record, viewer server; a claim that does not
-hold.
+learning", arXiv:2303.04274 (Time-Varying DP in later comparisons); unit record, viewer server; the claim does not hold.
 
 Clients clip their trained weights to C and add noise whose variance is a geometric series over the global aggregations,
-sigma_t^2 = sigma_1^2 r^(t-1); T and (epsilon, delta) fix sigma_1 with the sensitivity 2C/m. The text was not at hand;
-the abstract confirms the series, not how epsilon adds up, so that is an option (claims.geodp_first_std):
+sigma_t^2 = sigma_1^2 r^(t-1); T and (epsilon, delta) determine sigma_1 with the sensitivity 2C/m. We did not have the
+text; the abstract confirms the series, but not how epsilon composes, so that is an option (claims.geodp_first_std):
 
     moments  sum_t (2C/m)^2 / sigma_t^2 = eps^2 / (2 ln(1/delta)): the moments bound in the same group's public code
-    linear   sum_t c (2C/m) / sigma_t = eps, as in NbAFL, which it is where r = 1
+    linear   sum_t c (2C/m) / sigma_t = eps, as in NbAFL, to which it reduces at r = 1
 
 The online refinement of the series by the training loss is left out: it would be one more use of private data.
 
-Not sound, as NbAFL: replacing one record moves trained and clipped weights by up to 2C. What holds is charged: every
-upload is a Gaussian of multiplier sigma_t / (2C) for a replaced client. `clip_by` and `scope` as in nbafl_paper.py,
-whose `scheduling` has no effect here, where the mean has no noise. With `scope = round` the epsilon is that of the
-first round; where r < 1 later ones have less noise."""
+Not sound, for the same reason as NbAFL: replacing one record moves trained and clipped weights by up to 2C. What holds
+is charged: every upload is a Gaussian of multiplier sigma_t / (2C) for a replaced client. `clip_by` and `scope` are as
+in nbafl_paper.py; its `scheduling` has no effect here, as the mean has no noise. With `scope = round` the epsilon is
+that of the first round; if r < 1, later rounds have less noise."""
 
 from __future__ import annotations
 
@@ -32,8 +31,10 @@ __all__ = ["GeoDPPaper"]
 
 @dataclass(frozen=True)
 class GeoDPPaper(NbAFLPaper):
-    noise_ratio: float = 0.95  # r: the variance of the noise in a round over that in the round before
-    reading: str = "moments"  # of how epsilon adds up over the rounds: moments or linear
+    """GeoDP as printed; its claim does not hold."""
+
+    noise_ratio: float = 0.95  # r: variance of the noise in a round over that in the round before
+    reading: str = "moments"  # how epsilon composes over the rounds: moments or linear
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,12 +45,14 @@ class GeoDPPaper(NbAFLPaper):
         require_ratio(self.noise_ratio, plan.rounds)
 
     def uplink(self, plan: Plan, round: int) -> float:
-        rounds, exposures = self.counted(plan)  # of a single round: the first
+        """Return sigma_t, the standard deviation of the noise in one client's weights in this round."""
+        rounds, exposures = self.counted(plan)  # with scope = round: the first round
         spread = (rounds, exposures, self.noise_ratio, self.reading)
         first = claims.geodp_first_std(self.clip, plan.smallest_client, plan.epsilon, plan.delta, *spread)
         return first * math.exp(math.log(self.noise_ratio) * round / 2)
 
     def downlink_std(self, plan: Plan) -> float:
+        """Return 0: the mean gets no noise."""
         return 0.0
 
     def claim(self, plan: Plan) -> Claim:

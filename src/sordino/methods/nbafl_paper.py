@@ -1,29 +1,29 @@
 """NbAFL as printed.  Wei et al. (2020), "Federated learning with differential privacy: algorithms and performance
-analysis", arXiv:1911.00222, Algorithm 1; unit record, viewer server; a claim that does not hold.
+analysis", arXiv:1911.00222, Algorithm 1; unit record, viewer server; the claim does not hold.
 
 A client clips its trained WEIGHTS, w / max(1, |w| / C), and adds N(0, sigma_U^2), sigma_U = c L (2C/m) / eps with
-c = sqrt(2 ln(1.25 / delta)), m the smallest client and L its uploads; the server averages by the clients' records and
-adds N(0, sigma_D^2) where T > L sqrt(N) (claims.nbafl_*). The proximal term of the local loss is `--algorithm fedprox`.
-The paper takes C as the median of the unclipped norms, which would be one more release of private data; here it is
-given. L is the most participations.
+c = sqrt(2 ln(1.25 / delta)), where m is the size of the smallest client and L its number of uploads. The server
+averages by the clients' records and adds N(0, sigma_D^2) if T > L sqrt(N) (claims.nbafl_*). The proximal term of the
+local loss is `--algorithm fedprox`. In the paper C is the median of the unclipped norms, which would be one more
+release of private data; here it is given. L is the largest number of participations.
 
-Where K of N clients take part in a round, `scheduling` says which sigma_D is meant:
+If K of N clients take part in a round, `scheduling` selects sigma_D:
 
     all     the one above, whoever takes part
-    k-of-n  that of the paper's K-client random scheduling (claims.nbafl_scheduled_std), K the clients that a round is
-            expected to draw. An unsure reading: the formula is from notes, we could not check it against the text; at
-            K = N it is the one above, and its condition is where its root exists
+    k-of-n  that of the paper's K-client random scheduling (claims.nbafl_scheduled_std), where K is the expected cohort
+            of a round. This reading is uncertain: the formula is from notes that we could not check against the text;
+            at K = N it is the one above, and its condition is that its square root exists
 
-As printed C bounds the L2 norm, and noise of that size on each of d weights is sqrt(d) times as long, whatever C is:
-more than models of today stand at the epsilons that later comparisons name. `clip_by = coordinate` is the reading in
-which C bounds every weight by itself; a client then moves what is seen by 2C sqrt(d).
+As printed, C bounds the L2 norm, and noise of that size on each of d weights is sqrt(d) times as long, whatever C is:
+more than present models tolerate at the epsilons used in later comparisons. With `clip_by = coordinate` C bounds every
+weight by itself; a client then moves what is seen by 2C sqrt(d).
 
-The claim is for L uploads together. Comparisons that name an epsilon a round (Li et al. 2025) take L = T = 1: `scope =
-round`. What is accounted counts every round in both.
+The claim is for L uploads together. Comparisons that state an epsilon per round (Li et al. 2025) take L = T = 1: `scope
+= round`. Our accounting counts every round in both cases.
 
-Not sound: 2C/m would be the sensitivity of a mean over m records; weights that were trained and then clipped move by up
+Not sound: 2C/m would be the sensitivity of a mean over m records; weights that are trained and then clipped move by up
 to 2C, m times as far, when one record is replaced. What does hold, and is charged: the whole client moves what the
-server sees by 2C at most, so every upload is a Gaussian of multiplier sigma_U / (2C) for a replaced client (with
+server sees by at most 2C, so every upload is a Gaussian of multiplier sigma_U / (2C) for a replaced client (with
 `clip_by = coordinate`: 2C sqrt(d))."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WHY_NOT = (
 
 
 def clip_weights(rows: Rows, clip: float, by: str) -> Rows:
-    """Each row within C of zero, in the L2 norm or coordinate by coordinate; one that is not finite becomes zero."""
+    """Clip each row to C, in the L2 norm or by coordinate; rows that are not finite become zero."""
     if by == "norm":
         return clip_rows(rows, clip).value
     return torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0).clamp(-clip, clip)
@@ -63,13 +63,15 @@ def clip_weights(rows: Rows, clip: float, by: str) -> Rows:
 
 @dataclass(frozen=True)
 class NbAFLPaper(Method):
+    """NbAFL as printed; its claim does not hold."""
+
     clip: float = 20.0  # C: bound on the L2 norm of a client's weights
     clip_by: str = "norm"  # norm: C bounds the L2 norm of the weights; coordinate: every weight by itself
-    scope: str = "total"  # the claimed epsilon is for all uploads of a client, or, `round`, for one
-    scheduling: str = "all"  # of whom the noise in the mean is: all clients, or k-of-n (an unsure reading)
+    scope: str = "total"  # whether the claimed epsilon is for all uploads of a client (total) or for one (round)
+    scheduling: str = "all"  # clients assumed for the noise in the mean: all, or k-of-n (an uncertain reading)
 
     private: ClassVar[bool] = False
-    units: ClassVar[tuple[str, ...]] = ("client",)  # what is accounted; the claim is for a record
+    units: ClassVar[tuple[str, ...]] = ("client",)  # the accounted unit; the claim is for a record
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
     by_records: ClassVar[bool] = True
 
@@ -80,21 +82,21 @@ class NbAFLPaper(Method):
         check.one_of(SCHEDULING, scheduling=self.scheduling)
 
     def counted(self, plan: Plan) -> tuple[int, int]:
-        """Rounds and uploads of a client that the claimed epsilon is for: T and L."""
+        """Return T and L, the rounds and the uploads of a client that the claimed epsilon covers."""
         return (plan.rounds, plan.participations) if self.scope == "total" else (1, 1)
 
     def reach(self, plan: Plan) -> float:
-        """How far, in the L2 norm, the clipped weights of one client can lie from those of another."""
+        """Return the largest L2 distance between the clipped weights of two clients."""
         return 2 * self.clip * (math.sqrt(plan.dim) if self.clip_by == "coordinate" else 1.0)
 
     def uplink(self, plan: Plan, round: int) -> float:
-        """Standard deviation of the noise in one client's weights."""
+        """Return the standard deviation of the noise in one client's weights."""
         return claims.nbafl_uplink_std(
             self.clip, plan.smallest_client, plan.epsilon, plan.delta, exposures=self.counted(plan)[1]
         )
 
     def downlink_std(self, plan: Plan) -> float:
-        """And in the mean that the server sends back."""
+        """Return the standard deviation of the noise in the mean that the server sends back."""
         rounds, exposures = self.counted(plan)
         meant = (self.clip, plan.smallest_client, plan.epsilon, plan.delta, rounds, exposures, plan.population)
         if self.scheduling == "k-of-n":
@@ -105,7 +107,7 @@ class NbAFLPaper(Method):
         return Claim(plan.epsilon, plan.delta, "Wei et al. (2020), Theorem 1", WHY_NOT, self.scope)
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        bound = self.reach(plan) / 2  # of the clipped weights, in the L2 norm
+        bound = self.reach(plan) / 2  # L2 bound of the clipped weights
         noise = Gaussian(self.uplink(plan, round) / bound)
         up = Release("update", noise, "client", bound, relation="replace", terms=1, key="release/uplink")
         down = self.downlink_std(plan)
@@ -115,7 +117,7 @@ class NbAFLPaper(Method):
         return True
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        """Send the noisy clipped weights less the public ones they came from, weighed by the client's records."""
+        """Send the noisy clipped weights less the public ones received, weighted by the client's records."""
         update, mine = local_sgd.sgd(state, site)
         clipped = clip_weights(state.params + update, self.clip, self.clip_by)
         noisy = site.out["update"](Bounded(clipped, self.reach(site.plan) / 2))

@@ -1,7 +1,8 @@
-"""No privacy: clients send what the algorithm says, as it is.
+"""No privacy: clients send the algorithm's messages unchanged.
 
-Protects no one from anyone: the reference that says what privacy costs. Messages are averaged by the records of those
-who took part (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1)."""
+Protects no one from anyone: this is the reference that shows the cost of privacy. Messages are averaged with weights
+proportional to the records of the clients that took part (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1).
+"""
 
 from __future__ import annotations
 
@@ -21,14 +22,18 @@ __all__ = ["NoPrivacy"]
 
 @dataclass(frozen=True)
 class NoPrivacy(Method):
+    """Federated learning without clipping or noise."""
+
     private: ClassVar[bool] = False
     units: ClassVar[tuple[str, ...]] = ("record", "client", "user")
     channels: ClassVar[tuple[str, ...]] = ("direct", "secure-sum")
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        """Declare the updates as not private."""
         return (Release("update", Unproven("no noise is added"), plan.unit or "record"),)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Send the updates unchanged, weighted by records."""
         update, mine = local_sgd.sgd(state, site)
         weight = torch.tensor(site.data.sizes, dtype=update.dtype, device=update.device)
         return Message({"update": site.out["update"](update)}, weight), site.kept(mine)
@@ -38,7 +43,7 @@ class NoPrivacy(Method):
 
 
 def by_records(state: State, seen: Message, plan: Plan, noisy: bool) -> State:
-    """Return the state after a round whose mean is over the records of those who answered."""
+    """Return the state after a round whose mean is weighted by the records of the clients that answered."""
     total = seen.total("update")
     weight = total.weight
     if weight is None or not float(weight[0]) > 0:  # nobody answered

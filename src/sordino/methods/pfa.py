@@ -1,18 +1,22 @@
-"""PFA: clients with large budgets say in which directions to believe the others.  Liu, Lou, Xiong, Liu, Meng (2021),
-"Projected Federated Averaging with Heterogeneous Differential Privacy", PVLDB 15(4), Algorithms 2 and 3.
+"""PFA: noisier updates are projected on directions given by clients with large budgets.
 
-Protects a record from the server: DP-SGD inside every client (see dp_sgd.py), each with the noise that its own budget
-asks for (`budgets`). Sound: all below is computed from the noisy messages and from the budgets, which are public.
+Liu, Lou, Xiong, Liu, Meng (2021), "Projected Federated Averaging with Heterogeneous Differential Privacy", PVLDB 15(4),
+Algorithms 2 and 3.
+
+Protects a record from the server: DP-SGD inside every client (see dp_sgd.py), each with the noise required by its own
+budget (`budgets`). Sound: everything below is computed from the noisy messages and from the budgets, which are public.
 
 Clients with the largest budgets are called public. Their messages, centred at their mean m, span a top-k subspace V
-(right singular vectors, one subspace for each parameter of the model), and the mean p of the others' messages becomes
-m + V V^T (p - m) before all are averaged by their numbers: noise outside V is gone, and so is what the others knew
-there. With `weighting = budget` a message weighs 1/z in place of 1, z being its client's noise multiplier; with
-`dims = 0` nothing is projected, and both together are the paper's WeiAvg.
+(right singular vectors, one subspace for each parameter tensor of the model), and the mean p of the others' messages
+becomes m + V V^T (p - m) before all are averaged by their numbers: this removes noise outside V, and also the
+information of the others there. With `weighting = budget` a message has weight 1/z instead of 1, where z is its
+client's noise multiplier; with `dims = 0` nothing is projected, and both together are the paper's WeiAvg.
 
-Differs from the paper, whose public code was read and whose text was not at hand: it weighs by epsilon, we by 1/z, to
-which the privacy level mu of Gaussian noise is proportional; it needs a public client in every round, we average
-plainly where none came. PFA+ (private clients upload projections only) saves bytes, not privacy, and is left out."""
+Differs from the paper, of which we had the public code but not the text: the paper weights by epsilon, we weight by
+1/z, to which the privacy level mu of Gaussian noise is proportional; the paper needs a public client in every round, we
+use a plain average if there is none. PFA+ (private clients upload only projections) saves bytes, not privacy, and is
+left out.
+"""
 
 from __future__ import annotations
 
@@ -35,26 +39,28 @@ from sordino.privacy.mechanisms.gaussian import Gaussian
 
 __all__ = ["Pfa"]
 
-TINY = 1e-12  # of the largest squared singular value: below it a direction is rounding
+TINY = 1e-12  # relative to the largest squared singular value: smaller ones are rounding errors
 
 
 @dataclass(frozen=True)
 class Projection:
-    """What the server knows beside the model, and what it did in the last round."""
+    """The server's state beside the model, and what it did in the last round."""
 
-    ends: Tensor  # where the parameters of the model end [parameters]
-    public: int  # messages of public clients,
-    others: int  # and of the others
-    kept: float  # share of the others' squared distance from the public mean that was kept
+    ends: Tensor  # end offset of each parameter tensor of the model [parameters]
+    public: int  # number of messages of public clients
+    others: int  # number of messages of other clients
+    kept: float  # fraction of the others' squared distance from the public mean that was kept
 
 
 @dataclass(frozen=True)
 class Pfa(Method):
+    """DP-SGD with projection of noisier messages; see the module docstring."""
+
     clip: float = 1.0  # C: bound on the L2 norm of one record's gradient
-    batch_sampling: str = "poisson"  # or "fixed": batches of a fixed size, accounted under replace
-    dims: int = 1  # k: directions that messages of clients with small budgets are projected on; 0: not projected
-    top_share: float = 0.1  # of the clients, that count as public: those with the largest budgets, and their equals
-    weighting: str = "count"  # or "budget": messages weigh by 1 / noise multiplier
+    batch_sampling: str = "poisson"  # poisson, or fixed: batches of a fixed size, accounted under replace
+    dims: int = 1  # k: number of directions on which messages with small budgets are projected; 0: no projection
+    top_share: float = 0.1  # fraction of clients that count as public: those with the largest budgets, including ties
+    weighting: str = "count"  # count, or budget: messages are weighted by 1 / noise multiplier
 
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedavgm", "fedopt", "fedprox")
     own_noise: ClassVar[bool] = True
@@ -67,7 +73,7 @@ class Pfa(Method):
         check.one_of(clipped_steps.SAMPLINGS, batch_sampling=self.batch_sampling)
         check.non_negative(dims=self.dims)
         if self.dims != 0:
-            check.count(dims=self.dims)  # whole
+            check.count(dims=self.dims)  # an integer
         check.probability(top_share=self.top_share)
         check.one_of(("count", "budget"), weighting=self.weighting)
 
@@ -82,7 +88,7 @@ class Pfa(Method):
         return Projection(torch.tensor([slot.stop for slot in layout.slots]), 0, 0, 0.0)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
-        """Send updates multiplied by the clients' shares of the records: the server projects these products."""
+        """Send updates multiplied by the clients' relative numbers of records: the server projects these products."""
         gradients = site.model.gradients
 
         def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: clipped_steps.Groups) -> Bounded:
@@ -92,6 +98,7 @@ class Pfa(Method):
         return Message({"update": rows * clipped_steps.weights(site, rows)[:, None]}), site.kept(mine)
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        """Project the mean of the other clients' messages, average it with that of the public ones, and apply it."""
         body = seen.weighed()["update"].double()
         count = body.new_ones(len(seen)) if seen.weight is None else seen.weight.double()
         answers = plan.expected_answers(state.round)
@@ -112,17 +119,21 @@ class Pfa(Method):
         return replace(after, method=done)
 
     def noise(self, state: State, plan: Plan) -> float | None:
+        """Return the noise deviation of one message at the clients' mean noise multiplier, for plain SGD steps."""
         local, own = plan.now(state), plan.multipliers or (plan.z,)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
         return local.learning_rate * math.sqrt(steps) * (sum(own) / len(own)) * self.clip / batch
 
     def _threshold(self, plan: Plan) -> float:
-        """The largest noise multiplier of a public client."""
+        """Return the largest noise multiplier of a public client."""
         place = max(1, int(self.top_share * plan.population)) - 1
         return sorted(plan.multipliers)[place] * (1 + 1e-5)  # Plan.z_of rounds to float32
 
     def _mean(self, body: Rows, count: Tensor, weight: Tensor, public: Tensor, state: State) -> tuple[Vector, float]:
-        """The mean message, and how much of the others' squared length is left; body[i] is message i times count[i]."""
+        """Return the mean message, and the fraction of the others' squared length that is kept.
+
+        body[i] is message i times count[i].
+        """
 
         def mean(of: Tensor) -> Vector:
             return torch.mv(body[of].T, weight[of]) / (weight * count)[of].sum()
@@ -163,7 +174,7 @@ class Pfa(Method):
 
 
 def subspace(rows: Rows, dims: int) -> Tensor:
-    """The top right singular vectors [dim, k <= dims] of a few long rows, by way of their inner products."""
+    """Return the top right singular vectors [dim, k <= dims] of a few long rows, computed from their Gram matrix."""
     values, vectors = torch.linalg.eigh(rows @ rows.T)  # ascending
     keep = [i for i in range(len(values) - 1, -1, -1) if values[i] > TINY * values[-1]][:dims]
     found: Tensor = rows.T @ vectors[:, keep] / values[keep].sqrt()

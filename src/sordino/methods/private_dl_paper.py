@@ -1,16 +1,16 @@
 """PrivateDL as far as we could read it.  Han, Li, Ouyang, Liu, Wang, Wu, Chen (2021), "Accurate differentially private
-deep learning on the edge", IEEE TPDS 32(9); unit record, viewer server; a claim that does not hold.
+deep learning on the edge", IEEE TPDS 32(9); unit record, viewer server; the claim does not hold.
 
-Nothing is clipped: the sensitivity is estimated from samples by the PauTa criterion, which calls whatever lies beyond
-three standard deviations an outlier. The abstract confirms "sampling-based sensitivity estimation for local noise
-calibration", the criterion is named by those who compare with it; the details were not at hand. Our reading: at every
-step the norms of the batch's gradients have mean a and standard deviation s, S = a + 3s stands for the sensitivity of
-their sum, and the sum gets N(0, (sigma S)^2), sigma calibrated as if that were a Gaussian of multiplier sigma. Large
-batches and the choice of critical data, its other parts, are not reproduced.
+Nothing is clipped: the sensitivity is estimated from samples by the PauTa criterion, which treats everything beyond
+three standard deviations as an outlier. The abstract confirms "sampling-based sensitivity estimation for local noise
+calibration"; the criterion is named in papers that compare with it; we did not have the details. Our reading: at every
+step the norms of the batch's gradients have mean a and standard deviation s, S = a + 3s is taken as the sensitivity of
+their sum, and the sum gets N(0, (sigma S)^2), with sigma calibrated as if this were a Gaussian of multiplier sigma. The
+other parts, large batches and the choice of critical data, are not reproduced.
 
-No sound form exists: an estimate from the data bounds no other data, and without a clip there is no bound at all; with
-a clip and noise for it, it is DP-SGD. Not sound twice over: one record can have a gradient far beyond S (a batch of n
-others of equal norm makes S only 3/sqrt(n) of it), and S itself is private."""
+No sound form exists: an estimate from the data does not bound other data, and without clipping there is no bound at
+all; with clipping and noise for the clip bound, it is DP-SGD. It is unsound for two reasons: one record can have a
+gradient far beyond S (a batch of n others of equal norm makes S only 3/sqrt(n) of it), and S itself is private."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ WHY_NOT = (
 
 @dataclass(frozen=True)
 class PrivateDlPaper(Method):
+    """PrivateDL as far as we could read it; its claim does not hold."""
+
     private: ClassVar[bool] = False
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
 
@@ -68,5 +70,5 @@ class PrivateDlPaper(Method):
 
 
 def three_sigma(values: Tensor) -> Tensor:
-    """The PauTa criterion: beyond this [parts] a value [records, parts] is called an outlier."""
+    """Return the threshold [parts] beyond which the PauTa criterion calls a value [records, parts] an outlier."""
     return values.mean(dim=0) + 3 * values.std(dim=0, correction=0)

@@ -2,45 +2,46 @@
 Accuracy and Convergence", CODASPY, Sections 3 to 5, and the authors' public code (github.com/datasec-lab/UDP-FL).
 
 Claims (epsilon, delta) for a record against the server, with Gaussian, Laplace or staircase noise on each coordinate of
-gradients that are clipped in L2. How noise follows from epsilon is ambiguous, so it is an option:
+gradients that are clipped in L2. How the noise follows from epsilon is ambiguous, so it is an option:
 
-`reading = 1-d`: every coordinate gets the noise of a query of one number whose sensitivity is the whole clip norm, with
-the exact one-dimensional accountant (Poisson batches, all steps). Only so does staircase noise fall below Gaussian
-noise at epsilon = 6, where Table 3 has the two cross; the paper's place for Laplace, behind both, it does not give. The
-paper never treats the vector. What holds:
+`reading = 1-d`: every coordinate gets the noise of a query of one number whose sensitivity is the whole clip bound,
+with the exact one-dimensional accountant (Poisson batches, all steps). Only in this reading does staircase noise fall
+below Gaussian noise at epsilon = 6, where the two cross in Table 3; it does not reproduce the paper's rank of Laplace
+noise, behind both. The paper never treats the vector. What holds:
 - gaussian: the claim. This is plain DP-SGD, and there is nothing to correct;
-- laplace: the L2 law, 1/(2 b^2)-zCDP, so more than was claimed as b is less than the Gaussian multiplier;
+- laplace: the bound for L2-clipped vectors, 1/(2 b^2)-zCDP, which costs more than was claimed, as b is less than the
+  Gaussian multiplier;
 - staircase: any shift of a coordinate can cost lambda, so d D_a(C / sqrt(d)): hundreds after a single step of the
-  setting "epsilon = 6" in 26,010 dimensions. It is accounted so (finite, and no protection).
+  setting "epsilon = 6" in 26,010 dimensions. It is accounted in this way (finite, but no protection).
 
-`reading = code`: the defaults of the code as published. No accountant exists in it and epsilon is not used. One clip of
-2 on the mean gradient of a batch (a record moves it by up to 4 whatever the batch size), then Gaussian noise of
+`reading = code`: the defaults of the published code. It has no accountant, and epsilon is not used. The mean gradient
+of a batch is clipped to 2 (a record moves it by up to 4, whatever the batch size). It then gets Gaussian noise of
 standard deviation 0.1, Laplace noise of scale 1 or a staircase with step 0.01, lambda = 5, gamma = 0.498, whose sampler
-subtracts 1 from a geometric variable that starts at 0 already. What holds: Gaussian noise of multiplier 0.1 / 4 a step;
-Laplace noise of 1 / 4; nothing for the staircase.
+subtracts 1 from a geometric variable that already starts at 0. What holds: Gaussian noise of multiplier 0.1 / 4 per
+step; Laplace noise of multiplier 1 / 4; nothing for the staircase.
 
-`mechanism = auto` (reading 1-d): the Harmonizer as printed. Every client looks at exact statistics of its own private
-gradients, picks the mechanism with the best score and clips at the sensitivity it measured; _printed_harmonizer.py has
-the rules and what the text leaves open. Profile, compute and what is declared of the data may differ by client
-(_kinds.py). A client chooses again after `reselect` rounds, or (0) once, in the first round that it takes part in.
+`mechanism = auto` (reading 1-d): the Harmonizer as printed. Every client computes exact statistics of its own private
+gradients, picks the mechanism with the best score and clips to the sensitivity it measured; printed_harmonizer.py has
+the rules and the choices that the text leaves open. Profile, compute and declared data may differ by client (kinds.py).
+A client chooses again after `reselect` rounds, or, if that is 0, only once, in the first round that it takes part in.
 Every mechanism is calibrated to the client's (epsilon, delta). Nothing holds: which noise a client adds, and how much,
 is a function of its records. The paper's experiments fix the mechanism by hand (Section 5.2); so does the default here.
 
-Clients with budgets of their own (key `budgets`) have scales of their own, each calibrated as above to its epsilon_k;
-with `auto`, the multiplier that a run shows is that of the Gaussian version, whose claim the other mechanisms match.
-From there on epsilon_k is the claim at the run's delta, so that budgets with other deltas compare.
-Accounted is what holds for the client with the least noise. `penalty`: w <- w - eta (g + lambda_k (w - w_max)),
-lambda_k = (eps_max - eps_k) / eps_max, for clients with less than the largest budget (Section 3.3). Printed is g^c, the
-gradient before noise; read as the noisy one, or nothing private would be left. w_max has no definition: the mean of the
-last messages of those with the largest budget, as in udp_fl.py, but here nothing keeps a step from going past it.
-`path`: the server's low-loss path (Section 3.2, step 4), on the records of `server_data`, as in udp_fl.py. Penalty and
-path use public numbers and what was released: they cost nothing.
+Clients with their own budgets (key `budgets`) have their own scales, each calibrated as above to its epsilon_k; with
+`auto`, the multiplier that a run shows is that of the Gaussian version, whose claim the other mechanisms match. After
+calibration, epsilon_k is the claim at the run's delta, so that budgets with other deltas are comparable. The accounting
+states what holds for the client with the least noise. `penalty`: w <- w - eta (g + lambda_k (w - w_max)),
+lambda_k = (eps_max - eps_k) / eps_max, for clients with less than the largest budget (Section 3.3). The paper prints
+g^c, the gradient before noise; we read it as the noisy gradient, as otherwise nothing would be private. The paper does
+not define w_max: we take the mean of the last messages of the clients with the largest budget, as in udp_fl/method.py,
+but here a step may go past it. `path`: the server's low-loss path (Section 3.2, step 4), on the records of
+`server_data`, as in udp_fl/method.py. Penalty and path use public numbers and releases only: they cost no privacy.
 
 "Adjusts [the noise] multiplier throughout training by computing Renyi Divergence at each iteration": a multiplier that
-is calibrated to all rounds has nothing to adjust.
+is calibrated to all rounds needs no adjustment.
 
-Theorems 1 to 3 of the paper do not hold either: privacy/claims.py. Differs from the code: clients have their own data,
-and learning rate, optimiser and model are those of the run. Sound form: udp_fl.py."""
+Theorems 1 to 3 of the paper do not hold either: see privacy/claims.py. How this differs from the code: clients have
+their own data, and learning rate, optimiser and model are those of the run. The sound form is udp_fl/method.py."""
 
 from __future__ import annotations
 
@@ -78,34 +79,36 @@ OPEN = (
     "every client picks its mechanism and its clip by exact statistics of its private gradients, and both show in the "
     "shape and the size of its noise"
 )
-CHOICE = "choice"  # the name under which clients keep, and tell, their last choice
+CHOICE = "choice"  # name under which clients store and report their last choice
 
 
 @dataclass(frozen=True)
 class PaperState:
-    """What the server knows beside the model."""
+    """The server's state besides the model."""
 
-    told: Tensor | None = None  # [clients, 1 + KEPT]: which client, and its choice, of the last round
-    w_max: Tensor | None = None  # [dim]: the model that clients with smaller budgets are pulled to
-    path: Tensor | None = None  # [2, points]: losses along a path of the server's, and straight across
+    told: Tensor | None = None  # [clients, 1 + KEPT]: each client of the last round and its choice
+    w_max: Tensor | None = None  # [dim]: model that clients with smaller budgets are pulled towards
+    path: Tensor | None = None  # [2, points]: losses along the server's path, and along the straight line
 
 
 @dataclass(frozen=True)
 class UdpFlPaper(Method):
+    """UDP-FL as printed; its claim holds for Gaussian noise in the reading 1-d, but not in general."""
+
     clip: float = 1.0  # C: bound on the L2 norm of one record's gradient
-    batch_sampling: str = "poisson"  # the only one that it is calibrated for
+    batch_sampling: str = "poisson"  # the only sampling that the noise is calibrated for
     mechanism: str = "staircase"  # gaussian, laplace, staircase, or auto (every client picks by its gradients)
     reading: str = "1-d"  # 1-d (each coordinate a query of its own) or code (the published code's defaults)
-    profile: str = "standard"  # auto: whose weights the score takes: standard, medical, iot, or a mixture: iot:0.3,...
+    profile: str = "standard"  # auto: weights of the score: standard, medical, iot, or a mixture: iot:0.3,...
     resources: str = "standard"  # auto: the clients' compute: limited, standard, high, or a mixture
-    data: str = "measured"  # auto: measured, or one more description of Table 2 that is declared, or a mixture
-    prior: float = 0.5  # auto: how much Table 2 counts, 0 to 1
+    data: str = "measured"  # auto: measured, or an additional declared description of Table 2, or a mixture
+    prior: float = 0.5  # auto: weight of Table 2 in the score, 0 to 1
     reselect: int = 0  # auto: rounds after which a client chooses again; 0: never
-    penalty: bool = True  # pull clients with smaller budgets to the models of those with the largest
+    penalty: bool = True  # pull clients with smaller budgets towards the models of those with the largest
     path: str = "none"  # intermediate models: none, pairs, polygon, bezier or tuned (no path, to compare)
     path_steps: int = 10  # SGD steps on public data that optimise a path
-    path_lr: float = 0.1  # their learning rate
-    path_pairs: int = 4  # paths at most
+    path_lr: float = 0.1  # learning rate of these steps
+    path_pairs: int = 4  # largest number of paths
 
     private: ClassVar[bool] = False
     reads: ClassVar[str] = "rows"
@@ -135,27 +138,28 @@ class UdpFlPaper(Method):
             raise SpecError("mechanism = auto: the published code has no Harmonizer. Use reading = 1-d.")
         if self.batch_sampling != "poisson":
             raise SpecError("udp-fl-paper calibrates its noise for Poisson batches: use batch_sampling = poisson.")
-        self.guide  # checks the keys of the path  # noqa: B018
+        self.guide  # checks the options of the path  # noqa: B018
 
     @property
     def guide(self) -> Guide:
-        """The sound form's penalty and path, which ask for nothing but what was released."""
+        """The sound form's penalty and path, which use only what was released."""
         return Guide(self.penalty, self.path, self.path_steps, self.path_lr, self.path_pairs)
 
     def uses_public(self) -> bool:
         return self.guide.curved
 
-    # --- how much noise, and what it costs
+    # --- noise scale and privacy cost
 
     def multiplier(self, plan: Plan) -> float:
-        """Return the noise scale over the clip, as of one number: b = z C, and lambda = 1 / z with step C.
+        """Return the noise scale z over the clip bound, for one number: b = z C, and lambda = 1 / z with step C.
 
-        The least of all clients; with auto, that of the Gaussian version."""
+        It is the smallest of all clients; with auto, that of the Gaussian version."""
         if plan.multipliers:
             return min(plan.multipliers)
         return self.claimed_noise(plan) if plan.noise_multiplier is None else plan.noise_multiplier
 
     def claimed_noise(self, plan: Plan) -> float:
+        """Return the noise scale with which the method claims the plan's (epsilon, delta)."""
         return harmonizer.calibrated(self._run(plan), printed.leaf(self._calibrated), float(plan.epsilon), plan.delta)
 
     def _run(self, plan: Plan) -> Event:
@@ -163,18 +167,18 @@ class UdpFlPaper(Method):
 
     @property
     def _calibrated(self) -> str:
-        """Whose noise the multipliers are of."""
+        """The mechanism that the multipliers are calibrated for."""
         return "gaussian" if self.mechanism == "auto" else self.mechanism
 
     def budgets(self, plan: Plan) -> dict[float, float]:
-        """Return, by the clients' multipliers, the epsilon that is claimed for them."""
+        """Return the claimed epsilon for each of the clients' noise multipliers."""
         if not plan.multipliers and plan.noise_multiplier is None:
             return {self.claimed_noise(plan): float(plan.epsilon)}
         own = sorted(set(plan.multipliers) or {plan.z})
         return {z: printed.claimed(self._run(plan), self._calibrated, z, plan.delta) for z in own}
 
     def strengths(self, plan: Plan) -> dict[float, float]:
-        """Return, by the clients' multipliers, lambda_k = (eps_max - eps_k) / eps_max."""
+        """Return lambda_k = (eps_max - eps_k) / eps_max for each of the clients' noise multipliers."""
         found = self.budgets(plan)
         most = max(found.values())
         return {z: (most - e) / most for z, e in found.items()}
@@ -201,7 +205,7 @@ class UdpFlPaper(Method):
         if self.mechanism == "auto":
             return Claim(most, plan.delta, "Feng et al. (2025), UDP-FL, Section 3.3 and Algorithm 1", OPEN)
         if self.mechanism == "gaussian" or plan.dim == 1:
-            return None  # it holds
+            return None  # the claim holds
         why = {
             "laplace": "the scale is that of one number with the clip norm as its sensitivity; on the "
             f"{plan.dim:,} numbers of a gradient Laplace noise under an L2 clip protects no better than Gaussian noise "
@@ -220,7 +224,7 @@ class UdpFlPaper(Method):
         return PaperState(w_max=self.guide.start(state, plan))
 
     def keeps(self, state: State, clients: int, plan: Plan) -> Own:
-        """Return, with auto, the clients' last choices; -1: none yet."""
+        """Return the clients' last choices if the mechanism is auto; -1 means none yet."""
         if self.mechanism != "auto":
             return {}
         return {CHOICE: torch.full((clients, len(printed.KEPT)), -1.0, dtype=torch.float64)}
@@ -238,7 +242,7 @@ class UdpFlPaper(Method):
         return Message({"update": rows} | fields | kept, clipped_steps.weights(site, rows)), site.kept(mine, **kept)
 
     def _alike(self, state: State, site: Site, within: Algorithm | None) -> tuple[Rows, Rows]:
-        """Train with one mechanism for all; clients may have scales of their own."""
+        """Train with one mechanism for all clients, which may have their own scales."""
         plan, own = site.plan, None
         if plan.multipliers:
             own = plan.z_of(site.rng.ids, torch.zeros(0, dtype=torch.float64))
@@ -259,7 +263,7 @@ class UdpFlPaper(Method):
         )
 
     def _harmonised(self, state: State, site: Site, choice: Tensor, within: Algorithm | None) -> tuple[Rows, Rows]:
-        """Train with what every client chose: its mechanism, its scale and its bound."""
+        """Train with the mechanism, scale and bound that each client chose."""
         asked, like = self._asked(site.plan, site.rng.ids.tolist()), state.params
         names = tuple(printed.MECHANISMS[int(i)] for i in choice[:, 0].tolist())
         scales = tuple(printed.terms(a)[name].scale for a, name in zip(asked, names, strict=True))
@@ -277,7 +281,7 @@ class UdpFlPaper(Method):
         return clipped_steps.steps(state, site, clipped, site.out["gradient"], self.batch_sampling, within, losses)
 
     def _asked(self, plan: Plan, clients: list[int]) -> list[printed.NoiseRequest]:
-        """Return what is asked of these clients' noise."""
+        """Return the requirements on these clients' noise."""
         budgets, run = self.budgets(plan), self._run(plan)
         own = plan.multipliers or tuple(budgets) * plan.population
         dealt = _kinds.deal(self.profile, self.resources, self.data, plan.population)
@@ -288,7 +292,7 @@ class UdpFlPaper(Method):
         ]
 
     def _choices(self, state: State, site: Site) -> Tensor:
-        """Return the clients' last choices, after those for whom it is time have chosen again."""
+        """Return the clients' last choices, after the clients that are due have chosen again."""
         data, plan, kept = site.data, site.plan, site.own[CHOICE].cpu()
         due = kept[:, 0] < 0
         if self.reselect:
@@ -302,6 +306,7 @@ class UdpFlPaper(Method):
         return torch.where(due[:, None], printed.chosen(kept, state.round + 1, asked, words, found), kept)
 
     def _as_in_the_code(self, state: State, site: Site) -> tuple[Rows, Rows]:
+        """Train as the published code does."""
         plan, data, rng = site.plan, site.data, site.rng
         local = plan.now(state)
 
@@ -332,7 +337,7 @@ class UdpFlPaper(Method):
 
     def noise(self, state: State, plan: Plan) -> float | None:
         if self.mechanism == "auto" or (plan.multipliers and self.mechanism == "staircase"):
-            return None  # not in proportion to the multipliers: see `decided`
+            return None  # not proportional to the multipliers: see `decided`
         if self.reading == "code":
             steps = plan.local.count(plan.smallest_client)
             return plan.now(state).learning_rate * math.sqrt(steps) * code.deviation(self.mechanism)
@@ -340,7 +345,7 @@ class UdpFlPaper(Method):
         return self._in_message(sum(printed.deviation(self.mechanism, z) for z in own) / len(own), state, plan)
 
     def _in_message(self, deviation: float, state: State, plan: Plan) -> float:
-        """Return the deviation in a client's message of noise with this deviation times the clip in every step."""
+        """Return the standard deviation in a client's message of noise that has `deviation` times C in every step."""
         local = plan.now(state)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
         return local.learning_rate * math.sqrt(steps) * deviation * self.clip / batch

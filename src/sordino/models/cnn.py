@@ -1,4 +1,4 @@
-"""The small CNN of the DP-SGD literature (26,010 parameters on 28 x 28 pictures).
+"""Small CNN of the DP-SGD literature (26,010 parameters on 28 x 28 pictures).
 
 Papernot et al. (2021), arXiv:2007.14191, Table 1 (tanh)."""
 
@@ -11,7 +11,12 @@ __all__ = ["cnn"]
 
 
 def cnn(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """shape: (channels, height, width) of one record."""
+    """Return the CNN for pictures of at least 16 x 16 pixels.
+
+    Args:
+        shape: (channels, height, width) of one record.
+        outputs: number of classes.
+    """
     if len(shape) != 3 or min(shape[1:]) < 16:
         raise ModelError(f"the cnn needs pictures (channels, height, width) of 16 x 16 or more, not {shape}.")
     body = nn.Sequential(

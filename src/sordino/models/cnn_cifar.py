@@ -1,8 +1,8 @@
-"""Twice two convolutions and a max pooling, then one linear layer (106,538 parameters on 3 x 32 x 32, 10 classes).
+"""CNN of two blocks, each two convolutions and max pooling (106,538 parameters on 3 x 32 x 32, 10 classes).
 
 Xue et al. (2024), "Differentially Private Federated Learning with an Adaptive Noise Mechanism", Section VI.A, for
 CIFAR-10: "two consecutive two-layer convolutional layers and two max pooling layers", ReLU, softmax last (here part
-of the loss). The paper gives no widths; ours are 32, 32, 64 and 64 channels of 3 x 3."""
+of the loss). A single linear layer follows. The paper gives no widths; ours are 32, 32, 64 and 64 channels of 3 x 3."""
 
 import torch
 from torch import nn
@@ -13,7 +13,12 @@ __all__ = ["cnn_cifar"]
 
 
 def cnn_cifar(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """shape: (channels, height, width) of one record."""
+    """Return the CNN for pictures of at least 8 x 8 pixels.
+
+    Args:
+        shape: (channels, height, width) of one record.
+        outputs: number of classes.
+    """
     check_picture("cnn-cifar", shape, least=8)
     body = nn.Sequential(
         nn.Conv2d(shape[0], 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),

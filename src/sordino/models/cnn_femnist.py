@@ -1,9 +1,9 @@
-"""The CNN of the federated averaging paper (1,663,370 parameters on 28 x 28 pictures and 10 classes).
+"""CNN of the federated averaging paper (1,663,370 parameters on 28 x 28 pictures and 10 classes).
 
 McMahan et al. (2017), arXiv:1602.05629, Section 3: two 5 x 5 convolutions of 32 and 64 channels, each followed by
-2 x 2 max pooling, a fully connected layer of 512 units with ReLU; the same number of parameters. Li et al. (2025),
-arXiv:2503.12958 (FedSDP), train "a CNN" on FEMNIST without describing it; this one is what LEAF's FEMNIST (Caldas
-et al. 2018, arXiv:1812.01097) is mostly used with."""
+2 x 2 max pooling, and a fully connected layer of 512 units with ReLU. The number of parameters is the same. Li et al.
+(2025), arXiv:2503.12958 (FedSDP), train "a CNN" on FEMNIST without describing it; this is the one most often used with
+LEAF's FEMNIST (Caldas et al. 2018, arXiv:1812.01097)."""
 
 import torch
 from torch import nn
@@ -14,7 +14,12 @@ __all__ = ["cnn_femnist"]
 
 
 def cnn_femnist(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """shape: (channels, height, width) of one record."""
+    """Return the CNN for pictures of at least 8 x 8 pixels.
+
+    Args:
+        shape: (channels, height, width) of one record.
+        outputs: number of classes.
+    """
     check_picture("cnn-femnist", shape, least=8)
     body = nn.Sequential(
         nn.Conv2d(shape[0], 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),

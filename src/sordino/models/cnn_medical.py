@@ -1,9 +1,9 @@
-"""Four convolutions and two fully connected layers for colour pictures (192,486 parameters on 3 x 64 x 64, 6 classes).
+"""CNN of four convolutions and two fully connected layers (192,486 parameters on 3 x 64 x 64, 6 classes).
 
 Feng et al. (2025), "Harmonizing Differential Privacy Mechanisms for Federated Learning" (UDP-FL), Section 5.2, for
 Medical MNIST: "a four-layer CNN with additional fully connected layers designed for 3-channel image classification".
-The paper gives no widths; ours are 16, 32, 64 and 64 channels, max pooling after each, and 128 units. Grey pictures
-are taken too."""
+The paper gives no widths; ours are 16, 32, 64 and 64 channels, with max pooling after each, and 128 units. Grey
+pictures are accepted as well."""
 
 import torch
 from torch import nn
@@ -14,7 +14,12 @@ __all__ = ["cnn_medical"]
 
 
 def cnn_medical(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """shape: (channels, height, width) of one record."""
+    """Return the CNN for pictures of at least 16 x 16 pixels.
+
+    Args:
+        shape: (channels, height, width) of one record.
+        outputs: number of classes.
+    """
     check_picture("cnn-medical", shape, least=16)
     layers: list[nn.Module] = []
     last = shape[0]

@@ -1,4 +1,4 @@
-"""Two convolutions with ReLU and max pooling, two fully connected layers (21,840 parameters on 28 x 28, 10 classes).
+"""CNN of two convolutions and two fully connected layers (21,840 parameters on 28 x 28, 10 classes).
 
 Feng et al. (2025), "Harmonizing Differential Privacy Mechanisms for Federated Learning" (UDP-FL), Section 5.2: "a
 two-layer CNN with ReLU activation, max pooling, and two fully connected layers". The paper gives no widths; ours are
@@ -13,7 +13,12 @@ __all__ = ["cnn_mnist"]
 
 
 def cnn_mnist(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """shape: (channels, height, width) of one record."""
+    """Return the CNN for pictures of at least 16 x 16 pixels.
+
+    Args:
+        shape: (channels, height, width) of one record.
+        outputs: number of classes.
+    """
     check_picture("cnn-mnist", shape, least=16)
     body = nn.Sequential(
         nn.Conv2d(shape[0], 10, 5), nn.ReLU(), nn.MaxPool2d(2),

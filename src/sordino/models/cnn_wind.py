@@ -1,9 +1,10 @@
-"""Wind power from weather, as a share of what is installed: small, tanh, sigmoid at the end.
+"""Small network that predicts wind power from weather, as a share of the installed capacity.
 
-Targets in [0, 1], as those of GEFCom2014 (Hong et al. 2016, "Probabilistic energy forecasting", International Journal
-of Forecasting 32) are. Records (channels, time) go through two convolutions over time (2,721 parameters for 4
-channels and 24 hours), flat records through two hidden layers of 32 units (1,249 parameters for 4 features). tanh,
-because bounded activations keep gradients small: Papernot et al. (2021), arXiv:2007.14191."""
+Targets are in [0, 1], like those of GEFCom2014 (Hong et al. 2016, "Probabilistic energy forecasting", International
+Journal of Forecasting 32), and the last layer is a sigmoid. Records (channels, time) go through two convolutions over
+time (2,721 parameters for 4 channels and 24 hours), flat records through two hidden layers of 32 units (1,249
+parameters for 4 features). Activations are tanh, because bounded activations keep gradients small: Papernot et al.
+(2021), arXiv:2007.14191."""
 
 import torch
 from torch import nn
@@ -14,7 +15,12 @@ __all__ = ["cnn_wind"]
 
 
 def cnn_wind(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """shape: (features,) or (channels, time) of one record."""
+    """Return the network.
+
+    Args:
+        shape: (features,), or (channels, time) with at least 8 time steps, of one record.
+        outputs: number of predicted values.
+    """
     if len(shape) == 1:
         body = nn.Sequential(nn.Linear(shape[0], 32), nn.Tanh())
     elif len(shape) == 2 and shape[1] >= 8:

@@ -1,4 +1,4 @@
-"""One linear layer, started at zero: convex, small, and hard to beat at a small epsilon on good features."""
+"""Linear model, initialised to zero: convex, small, and hard to beat at a small epsilon on good features."""
 
 from torch import nn
 
@@ -6,7 +6,12 @@ __all__ = ["linear"]
 
 
 def linear(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """shape: of one record, without the batch."""
+    """Return the model.
+
+    Args:
+        shape: shape of one record, without the batch dimension; records are flattened.
+        outputs: number of classes or predicted values.
+    """
     width = 1
     for n in shape:
         width *= n

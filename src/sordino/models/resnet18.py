@@ -1,9 +1,9 @@
 """ResNet-18 with GroupNorm for small pictures (11,173,962 parameters on 3 x 32 x 32 and 10 classes).
 
 He et al. (2016), arXiv:1512.03385, Table 1 (two basic blocks at each of 64, 128, 256 and 512 channels), which Feng et
-al. (2025, UDP-FL) and Li et al. (2025, arXiv:2503.12958, FedSDP) train on CIFAR-10. Differs from the paper: a 3 x 3
-first convolution with stride 1 and no max pooling, as pictures of 32 pixels ask for, and GroupNorm (Wu & He 2018,
-arXiv:1803.08494) for BatchNorm, which mixes the records of a batch."""
+al. (2025, UDP-FL) and Li et al. (2025, arXiv:2503.12958, FedSDP) train on CIFAR-10. Differences from the paper: the
+first convolution is 3 x 3 with stride 1 and there is no max pooling, as is usual for pictures of 32 pixels, and
+GroupNorm (Wu & He 2018, arXiv:1803.08494) replaces BatchNorm, which mixes the records of a batch."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,12 +12,12 @@ from sordino.models._pictures import check_picture
 
 __all__ = ["resnet18"]
 
-GROUPS = 32  # of channels: Wu & He (2018)
-CHANNELS = (64, 128, 256, 512)  # of two blocks each
+GROUPS = 32  # groups of channels: Wu & He (2018)
+CHANNELS = (64, 128, 256, 512)  # channels of two blocks each
 
 
 class ResidualBlock(nn.Module):
-    """relu(norm conv relu norm conv x + shortcut x); the shortcut is a 1 x 1 convolution where the shape changes."""
+    """Block relu(norm conv relu norm conv x + shortcut x); the shortcut is a 1 x 1 convolution if the shape changes."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -31,12 +31,18 @@ class ResidualBlock(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the block to x [n, before, height, width]."""
         y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
         return F.relu(y + self.shortcut(x))
 
 
 def resnet18(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """shape: (channels, height, width) of one record, at most 64 pixels a side."""
+    """Return the network for pictures with sides of 8 to 64 pixels.
+
+    Args:
+        shape: (channels, height, width) of one record.
+        outputs: number of classes.
+    """
     check_picture("resnet18", shape, least=8, most=64)
     first = last = CHANNELS[0]
     layers: list[nn.Module] = [nn.Conv2d(shape[0], first, 3, padding=1, bias=False), nn.GroupNorm(GROUPS, first)]

@@ -1,8 +1,8 @@
-"""Two convolutions and one linear layer on maps of fixed features (193,610 parameters on 267 x 8 x 8, 10 classes).
+"""CNN of two convolutions on maps of fixed features (193,610 parameters on 267 x 8 x 8, 10 classes).
 
-Tramer & Boneh (2021), arXiv:2011.11660: on scattering maps of colour pictures a small network reaches more than a
-linear model. Ours: 64 channels twice, GroupNorm behind every convolution, tanh (Papernot et al. 2021,
-arXiv:2007.14191), max pooling, and a last layer that starts at zero."""
+Tramer & Boneh (2021), arXiv:2011.11660: on scattering maps of colour pictures a small network is more accurate than a
+linear model. Ours has two convolutions of 64 channels, each followed by GroupNorm, tanh (Papernot et al. 2021,
+arXiv:2007.14191) and max pooling, and a linear layer that is initialised to zero."""
 
 from torch import nn
 
@@ -14,7 +14,12 @@ WIDTH, GROUPS = 64, 8
 
 
 def scattering_cnn(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """shape: (channels, height, width) of one record's maps."""
+    """Return the CNN for maps of at least 4 x 4.
+
+    Args:
+        shape: (channels, height, width) of one record's maps.
+        outputs: number of classes.
+    """
     check_picture("scattering-cnn", shape, least=4)
     layers: list[nn.Module] = []
     last = shape[0]

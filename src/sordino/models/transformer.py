@@ -1,8 +1,9 @@
-"""A small causal transformer over characters (115,536 parameters for 80 tokens and 80 positions).
+"""Small causal character-level transformer (115,536 parameters for 80 tokens and 80 positions).
 
-Vaswani et al. (2017), arXiv:1706.03762, the decoder without cross-attention, with the normalisation in front of each
-part (Radford et al. 2019, GPT-2) and learnt positions: two layers, width 64, four heads. No dropout: noise already
-regularises. The table of characters and the last layer are not tied, which keeps the fast gradients."""
+Vaswani et al. (2017), arXiv:1706.03762: the decoder without cross-attention, with normalisation before each sublayer
+(Radford et al. 2019, GPT-2) and learnt positions; two layers, width 64, four heads. There is no dropout, since the
+noise already regularises. The embedding of characters and the last layer are not tied, so that gradients can be
+computed by book-keeping, which is faster."""
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ WIDTH, HEADS, LAYERS = 64, 4, 2
 
 
 class TransformerLayer(nn.Module):
-    """x + attention(norm x), then x + mlp(norm x)."""
+    """Transformer layer: x + attention(norm x), then x + mlp(norm x)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,6 +28,7 @@ class TransformerLayer(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer to x [n, time, width]."""
         heads = self.qkv(self.norm1(x)).unflatten(2, (3, HEADS, WIDTH // HEADS)).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)  # [n, heads, time, width]
         x = x + self.out(y.transpose(1, 2).flatten(2))
@@ -35,6 +37,8 @@ class TransformerLayer(nn.Module):
 
 
 class Causal(nn.Module):
+    """Causal transformer with learnt positions, for sequences of at most `length` tokens."""
+
     def __init__(self, tokens: int, length: int) -> None:
         super().__init__()
         self.length = length
@@ -45,6 +49,7 @@ class Causal(nn.Module):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Return logits [n, time, tokens] for token ids [n, time]."""
         if ids.shape[1] > self.length:
             raise ModelError(f"the transformer was made for {self.length} positions, not {ids.shape[1]}.")
         x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device).expand_as(ids))
@@ -53,8 +58,13 @@ class Causal(nn.Module):
 
 
 def transformer(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """shape: (time,) of one record of whole numbers below `outputs`, the number of tokens.
+    """Return the transformer, which maps [n, time] to [n, time, outputs].
 
-    [n, time] -> [n, time, outputs]; shorter texts are taken, longer ones are not."""
+    Shorter sequences are accepted, longer ones are not.
+
+    Args:
+        shape: (time,) of one record of integers below `outputs`.
+        outputs: number of tokens.
+    """
     check_text("transformer", shape)
     return Causal(outputs, shape[0])

@@ -1,4 +1,4 @@
-"""The numbers behind an experiment's picture, where it draws more than the score of a run: one line a point."""
+"""The numbers behind an experiment's picture if it shows more than the scores of runs, one line per point."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from sordino.papers.base import Experiment, Outcome
 from sordino.report.tables import to_csv
 
-DIGITS = 6  # significant
+DIGITS = 6  # significant digits
 
 
 def csv(experiment: Experiment, found: Sequence[Outcome]) -> str:
-    """Empty where the picture shows scores alone."""
+    """Return the plotted numbers as CSV; empty if the picture shows only scores."""
     makers = {"by-round": _by_round, "points": _points, "boxes": _boxes, "path": _paths}
     if experiment.kind not in makers:
         return ""
@@ -21,7 +21,7 @@ def csv(experiment: Experiment, found: Sequence[Outcome]) -> str:
 
 
 def _short(value: float | None) -> float | None:
-    """None: no finite number."""
+    """Return the value rounded to DIGITS significant digits; None stands for a value that is not finite."""
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 

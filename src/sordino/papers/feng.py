@@ -1,10 +1,10 @@
 """Figures and tables of Feng et al., "Harmonizing Differential Privacy Mechanisms for Federated Learning" (003).
 
-Settings of Section 5.2: 10 clients, sampling rate 0.05, 150 rounds of 2 local epochs on that part of the records, read
-as 2 steps, clip 1 (MNIST), 0.1 (Medical), 0.01 (CIFAR-10), learning rate 0.01 with Adam (as in the authors' code). The
-printed form takes every coordinate as a query of its own (`reading = 1-d`); why it does not hold is said in
-methods/udp_fl_paper.py. Not given in the paper: epsilon of Fig. 1 and Fig. 3 (here 6), delta (1e-5), NbAFL's C (20).
-Medical MNIST is a balanced part of 18,000 grey pictures of 32 x 32.
+Settings of Section 5.2: 10 clients, sampling rate 0.05, 150 rounds of 2 local epochs on that share of the records,
+interpreted as 2 steps, clip bound 1 (MNIST), 0.1 (Medical), 0.01 (CIFAR-10), learning rate 0.01 with Adam (as in the
+authors' code). The printed form treats every coordinate as a separate query (`reading = 1-d`);
+methods/udp_fl_paper.py explains why its claim does not hold. Not given in the paper: epsilon of Fig. 1 and Fig. 3 (here
+6), delta (1e-5), NbAFL's C (20). Medical MNIST is a balanced subset of 18,000 grey pictures of 32 x 32.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ SETS: dict[str, dict[str, Any]] = {
     "medical-mnist": {"dataset": "medical-mnist", "model": "cnn-medical", "clip": 0.1},
     "cifar10": {"dataset": "cifar10", "model": "resnet18", "clip": 0.01},
 }
-RUN = Repeated(Sampled(GaussianEvent(1.0), 0.05), 300)  # 150 rounds of 2 steps, a twentieth of the records in each
+RUN = Repeated(Sampled(GaussianEvent(1.0), 0.05), 300)  # 150 rounds of 2 steps at sampling rate 0.05
 SEEDS = 1
 
 
 def base(dataset: str, scale: float, clients: int = 10, rounds: int = 150) -> dict[str, Any]:
+    """Return the settings that all runs on a dataset share."""
     return SETS[dataset] | LOCAL | {
         "clients": scaled(clients, scale, 4), "rounds": scaled(rounds, scale, 2),
         "evaluate_every": 5 if scale == 1 else 1,
@@ -66,28 +67,31 @@ def _fig1(scale: float, more: dict[str, Any]) -> list[Trial]:
 
 
 def fig1(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 1a, b: all mechanisms, NbAFL and FedAvg on MNIST and Medical MNIST."""
     return _fig1(scale, {})
 
 
 def _words(staircase: tuple[str, str], rivals: tuple[str, str]) -> dict[tuple[str, str], str]:
-    """What the paper says on MNIST and on Medical MNIST; DP-SGD is "equivalent to UDP-FL with Gaussian noise"."""
+    """Return the paper's statements on MNIST and on Medical MNIST, by (row, dataset).
+
+    DP-SGD is "equivalent to UDP-FL with Gaussian noise"."""
     rows = {"UDP-FL, staircase": staircase, "UDP-FL, gaussian": rivals, "NbAFL": rivals}
     sets = ("mnist", "medical-mnist")
     return {(row, at): f'"{word}"' for row, words in rows.items() for at, word in zip(sets, words, strict=True)}
 
 
-SAID = _words(  # Section 5.3, of Fig. 1a and b
+SAID = _words(  # Section 5.3, on Fig. 1a and b
     ("90% accuracy in about 25 epochs", "converges in approximately 30 epochs"),
     ("struggle to reach this level even after 100 epochs", "fail to converge even after 100 epochs"),
 )
-SAID_APART = _words(  # Section 5.4, of Fig. 1c and d
+SAID_APART = _words(  # Section 5.4, on Fig. 1c and d
     ("about 25 epochs ... to achieve an accuracy of 0.9", "only takes about 30 epochs"),
     ("low and fluctuates", "did not converge even with 100 epochs"),
 )
 
 
 def _ninety(found: Sequence[Outcome], words: Mapping[tuple[str, str], str] = SAID, where: str = "5.3") -> list[str]:
-    """The first evaluated round at or above 90 %, beside what the paper says of its methods."""
+    """Return a table of the first evaluated round at or above 90 %, next to the paper's statements."""
     if not found:
         return []
     out = [f"Rounds to 90 % accuracy, of those that were evaluated; the paper's words are of Section {where}:", ""]
@@ -104,11 +108,15 @@ def _ninety(found: Sequence[Outcome], words: Mapping[tuple[str, str], str] = SAI
 
 
 def fig1c(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 1c, d: those of Fig. 1a, b with heterogeneous clients."""
     return _fig1(scale, {"partition": "dirichlet:0.5"})
 
 
 def fig3(scale: float) -> list[Trial]:
-    """A tenth of the clients in a round, each at most twice as often as in the mean; other sampling rates with ten."""
+    """Return the runs of Fig. 3: varied numbers of clients, and varied sampling rates with ten clients.
+
+    In the former, a tenth of the clients takes part in a round, in the sound form each at most twice as often as on
+    average."""
     out = []
     for dataset in ("mnist", "medical-mnist"):
         varied: dict[str, dict[str, Any]] = {}
@@ -126,6 +134,7 @@ def fig3(scale: float) -> list[Trial]:
 
 
 def fig4(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 4a, b: all mechanisms on MNIST at five epsilons, and FedAvg."""
     out = []
     for seed in seeds(SEEDS, scale):
         for epsilon in (1.0, 2.0, 4.0, 6.0, 8.0):
@@ -135,6 +144,7 @@ def fig4(scale: float) -> list[Trial]:
 
 
 def fig4c(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 4c, d: all mechanisms on Medical MNIST at three epsilons, and FedAvg."""
     keys = base("medical-mnist", scale)
     out = []
     for epsilon in (2.0, 4.0, 8.0):
@@ -143,9 +153,11 @@ def fig4c(scale: float) -> list[Trial]:
 
 
 def fig5(scale: float) -> list[Trial]:
-    """Zones 1 to 7 of GEFCom as clients (the paper says 10 clients and 7 farms), SCAFFOLD, clip 10. At the paper's
-    learning rate, 0.01, plain SGD moves nothing; 0.5 is the least of those that were tried without privacy on held-out
-    training records that comes within 2 % of the best (RMSE 0.189; 0.238 at 0.2, 0.186 at 4)."""
+    """Return the runs of Fig. 5: wind forecasts with SCAFFOLD and clip bound 10.
+
+    The clients are zones 1 to 7 of GEFCom (the paper says 10 clients and 7 farms). At the paper's learning rate, 0.01,
+    plain SGD hardly moves the model; of the rates tried without privacy on held-out training records, 0.5 is the
+    smallest that comes within 2 % of the best (RMSE 0.189; 0.238 at 0.2, 0.186 at 4)."""
     wind: dict[str, Any] = {
         "dataset": "gefcom-wind", "partition": "natural:7", "model": "cnn-wind", "algorithm": "scaffold",
         "local_steps": 10, "batch_rate": 0.05, "learning_rate": 0.5, "rounds": scaled(150, scale, 2),
@@ -166,6 +178,7 @@ def fig5(scale: float) -> list[Trial]:
 
 
 def _wind(found: Sequence[Outcome]) -> list[str]:
+    """Return a table of RMSE and MAE."""
     out = ["RMSE and MAE in shares of what is installed (the paper's accuracy is not defined):", ""]
     out += ["| | epsilon | form | RMSE | MAE |", "| --- | --- | --- | --- | --- |"]
     for o in found:
@@ -178,7 +191,7 @@ def _wind(found: Sequence[Outcome]) -> list[str]:
 
 AGGREGATIONS = ("fedavg", "fedsgd", "fedprox", "scaffold", "fedopt", "q-fedavg")
 PATTERNS = {"dense": "mnist", "sparse": "adult", "few numbers": "breast-cancer"}
-# for each mechanism by itself, with FedAvg, on held-out training records: benchmarks/mechanism_settings.py
+# learning rates, chosen for each mechanism with FedAvg on held-out training records: benchmarks/mechanism_settings.py
 RATES = {
     "mnist": {"gaussian": 10.0, "l2-laplace": 3.0, "laplace": 0.1, "staircase": 0.1},
     "adult": {"gaussian": 3.0, "l2-laplace": 3.0, "laplace": 0.3, "staircase": 1.0},
@@ -187,7 +200,7 @@ RATES = {
 
 
 def table1(scale: float) -> list[Trial]:
-    """Every mechanism with every way of aggregation, and on three kinds of data; 30 rounds."""
+    """Return the runs of Table 1: every mechanism with every aggregation, and on three kinds of data; 30 rounds."""
     out = []
     for seed in range(scaled(3, scale, 1)):
         kinds = [("mnist", algorithm, algorithm) for algorithm in AGGREGATIONS]
@@ -203,7 +216,9 @@ def table1(scale: float) -> list[Trial]:
 
 
 def _recommended(found: Sequence[Outcome]) -> list[str]:
-    """As the paper's Table 1 is laid out, from these runs: who is within a point of the best, and how soon."""
+    """Return a table in the layout of the paper's Table 1, from these runs.
+
+    It shows where a mechanism is within one point of the best, and how soon it converges."""
     xs = list(dict.fromkeys(o.trial.x for o in found))
     best = {x: max(spread(found, m, x, "sound").mean for m in harmonizer.MECHANISMS) for x in xs}
     out = [
@@ -229,12 +244,15 @@ def _recommended(found: Sequence[Outcome]) -> list[str]:
 
 
 def _soon(outcome: Outcome) -> int:
+    """Return the first round at 90 % of the run's best accuracy."""
     rounds, values = outcome.curve("accuracy")
     return next((n for n, v in zip(rounds, values, strict=True) if v >= 0.9 * max(values)), 0)
 
 
 def _chosen(found: Sequence[Outcome]) -> list[str]:
-    """What the Harmonizer chooses where the paper's Table 2 says what to choose: 150 rounds of 2 steps, rate 0.05."""
+    """Return a table of the Harmonizer's choices in the cases of the paper's Table 2.
+
+    The run has 150 rounds of 2 steps at sampling rate 0.05."""
     levels = {"high": 2.0, "moderate": 6.0, "low": 10.0}
     out = [
         "| client data | privacy | epsilon | compute | paper | ours | least noise, in clipped gradients | next best |"
@@ -252,6 +270,7 @@ def _chosen(found: Sequence[Outcome]) -> list[str]:
 
 
 def table3(scale: float) -> list[Trial]:
+    """Return the runs of Table 3: all mechanisms on CIFAR-10 at four epsilons, and FedAvg."""
     keys = base("cifar10", scale)
     out = []
     for epsilon in (2.0, 4.0, 6.0, 8.0):
@@ -262,17 +281,19 @@ def table3(scale: float) -> list[Trial]:
 
 
 def fig2(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 2: those of Table 3 at epsilon 2 and 8, and FedAvg."""
     return [t for t in table3(scale) if t.x in (2.0, 8.0, "none")]
 
 
 def path(scale: float) -> list[Trial]:
+    """Return runs on MNIST at epsilon 8 with every kind of path."""
     own = {"method": "udp-fl", "epsilon": 8.0, "server_data": 0.02, "rounds": scaled(30, scale, 2)}
     keys, kinds = base("mnist", scale) | own, ("none", "pairs", "polygon", "bezier", "tuned")
     return [Trial(k, 8.0, "sound", seed, keys | {"path": k}) for seed in range(scaled(5, scale, 1)) for k in kinds]
 
 
 def penalty(scale: float) -> list[Trial]:
-    """Half of the clients with a smaller budget of their own; and everyone with one of the two."""
+    """Return runs in which half of the clients have a smaller budget, and runs in which all have one of the two."""
     out = []
     for seed in range(scaled(5, scale, 1)):
         keys = base("mnist", scale) | {"method": "udp-fl", "mechanism": "gaussian", "rounds": scaled(60, scale, 2)}

@@ -1,4 +1,4 @@
-"""Table 4 of Feng et al. (003): how long rounds take, and the search for the mechanisms' parameters."""
+"""Table 4 of Feng et al. (003): the run time of rounds, and of the search for the mechanisms' parameters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECONDS = {(row, n): v for row, all in _SECONDS.items() for n, v in zip(ITERATIO
 
 
 def table4(scale: float) -> list[Trial]:
-    """1000 rounds with 50 and with 100 clients, of ResNet-18 fifty."""
+    """Return the runs of Table 4: 1000 rounds with 50 and with 100 clients; fifty rounds of ResNet-18."""
     out = []
     for dataset, name, rounds in (
         ("mnist", "MNIST", 1000),
@@ -46,7 +46,7 @@ def table4(scale: float) -> list[Trial]:
 
 
 def _times(found: Sequence[Outcome]) -> list[str]:
-    """How long the first so many rounds took, and what was sent in them; the search is timed here and now."""
+    """Return a table of the time and traffic of the first rounds of each run; the search is timed by this call."""
     out = [
         "| | iterations | paper, seconds | ours, seconds | sent up | sent down |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -59,7 +59,7 @@ def _times(found: Sequence[Outcome]) -> list[str]:
             said = SECONDS.get((o.trial.row, rounds))
             shown = "" if said is None else f"{said:g}"
             out.append(f"| {o.trial.row} | {rounds} | {shown} | {seconds:.1f} | {up} | {down} |")
-    _search(1)  # libraries load
+    _search(1)  # loads libraries
     for rounds in ITERATIONS:
         row = "Computing Parameters"
         out.append(f"| {row} | {rounds} | {SECONDS[row, rounds]:g} | {_search(rounds):.2f} | | |")
@@ -67,7 +67,7 @@ def _times(found: Sequence[Outcome]) -> list[str]:
 
 
 def _search(rounds: int) -> float:
-    """Seconds in which the Harmonizer finds the noise of all mechanisms and scores them, nothing being known before."""
+    """Return the seconds in which the Harmonizer calibrates and scores all mechanisms, starting from empty caches."""
     for known in CACHES:
         known.cache_clear()
     run = Repeated(Sampled(GaussianEvent(1.0), 0.05), 2 * rounds)

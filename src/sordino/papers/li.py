@@ -2,16 +2,16 @@
 (004).
 
 100 clients, ten of them without private data, a tenth active in a round, 400 rounds of 2 local epochs in batches of 50
-at learning rate 0.1. Epsilon and delta = 0.02 are taken a round for all methods (`scope = round`): Eq. (6) counts one,
-and with NbAFL's noise for 400 rounds the two would be a factor 400 apart, where Fig. 3 has them close. The paper does
-not say which data are private: here the labels 0 and 1 (airplane and car). FEMNIST stands for the digits of FEMNIST at
-hand, dealt to 100 clients.
+at learning rate 0.1. Epsilon and delta = 0.02 are per round for all methods (`scope = round`): Eq. (6) counts one round,
+and with NbAFL's noise for 400 rounds the two would differ by a factor of 400, whereas they are close in Fig. 3. The
+paper does not say which data are private: here the labels 0 and 1 (airplane and car). FEMNIST is represented by its
+digits, which were available, distributed over 100 clients.
 
-The bound C on weights has no value in the paper. If it bounds their norm, as the text reads, the noise of Eq. (6) at
+The bound C on the weights has no value in the paper. If it bounds their norm, as the text says, the noise of Eq. (6) at
 epsilon = 0.2 is, in the mean of ten clients, 2 sqrt(T d) / (epsilon |D| sqrt(10)) = 76 times as long as the weights of
-ResNet-18 (R = 1/2, 400 records, a fifth being held out), whatever C is, and every method stays at chance. Here C bounds
-every weight: 1 for ResNet-18, more than its convolutions have, and 0.1 for the CNN, whose clients have few records.
-Sensitive DP is 002 in its reading `per-dataset`, which clips no weights.
+ResNet-18 (R = 1/2, 400 records, a fifth of the client's being held out), whatever C is, and every method stays at
+chance. Here C bounds every weight: 1 for ResNet-18, more than the weights of its convolutions, and 0.1 for the CNN,
+whose clients have few records. Sensitive DP is 002 in its reading `per-dataset`, which clips no weights.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SETS: dict[str, dict[str, Any]] = {
 }
 PRIVATE = {"private_data": "label:0,1"}
 CLIPS = {"CIFAR-10": {"clip_by": "coordinate", "clip": 1.0}, "FEMNIST digits": {"clip_by": "coordinate", "clip": 0.1}}
-Numbers = Mapping[tuple[str, Any], float]  # of the paper, by row and epsilon
-SHOWN = 5  # clients of Fig. 1
-FADING = 0.995  # of the variance of Time-Varying DP's noise, round by round; not given in the paper: 0.13 after 400
+Numbers = Mapping[tuple[str, Any], float]  # the paper's numbers by row and epsilon
+SHOWN = 5  # number of clients in Fig. 1
+FADING = 0.995  # factor of the variance of Time-Varying DP's noise per round, 0.13 after 400; not given in the paper
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5)
 METHODS = {"NbAFL": "nbafl-paper", "Time-Varying DP": "geodp-paper", "Sensitive DP": "adaptive-noise-paper",
            "FedSDP": "fedsdp-paper"}  # fmt: skip
@@ -53,22 +53,23 @@ def _table(name: str, epsilons: Sequence[float], scale: float) -> list[Trial]:
             own = keys | {"method": method, "epsilon": epsilon}
             own |= {"reading": "per-dataset"} if method == "adaptive-noise-paper" else CLIPS[name]
             own |= {"noise_ratio": FADING} if method == "geodp-paper" else {}
-            own |= {"scope": "round"} if method != "fedsdp-paper" else {}  # whose claim is of a round anyway
+            own |= {"scope": "round"} if method != "fedsdp-paper" else {}  # its claim is for one round anyway
             out.append(Trial(row, epsilon, "printed", 0, own))
     return out
 
 
 def table1(scale: float) -> list[Trial]:
-    """Two of the paper's epsilons in full length, all of them in short."""
+    """Return the runs of Table I on CIFAR-10: two of the paper's epsilons at full scale, all of them at a smaller one."""
     return _table("CIFAR-10", (0.2, 0.5) if scale == 1 else EPSILONS, scale)
 
 
 def table1_femnist(scale: float) -> list[Trial]:
+    """Return the runs of Table I on FEMNIST digits."""
     return _table("FEMNIST digits", EPSILONS, scale)
 
 
 def sound(scale: float) -> list[Trial]:
-    """FedSDP's idea against plain DP-SGD at one honest budget: MNIST on fixed features."""
+    """Return runs of FedSDP's sound form and of plain DP-SGD at the same accounted budget: MNIST on fixed features."""
     out = []
     clients = scaled(50, scale, 5)
     for seed in range(scaled(5, scale, 1)):
@@ -80,13 +81,13 @@ def sound(scale: float) -> list[Trial]:
 
 
 def fig1(scale: float) -> list[Trial]:
-    """Contribution rates without noise: a claim so large that none is left."""
+    """Return the run of Fig. 1: contribution rates without noise, by a claim so large that none is left."""
     keys = _base("CIFAR-10", scale, 100) | CLIPS["CIFAR-10"] | {"method": "fedsdp-paper", "epsilon": 1e6}
     return [Trial("accuracy without noise", float(keys["rounds"]), "printed", 0, keys)]
 
 
 def _by_client(found: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]:
-    """R of the clients that took part most often, and its mean over those of a round."""
+    """Return R by round for the clients that took part most often, and its mean over the clients of each round."""
     out: dict[str, list[tuple[float, float]]] = {"mean": []}
     own: dict[str, list[tuple[float, float]]] = {}
     for record in (r for o in found for r in o.records if r.get("decided")):
@@ -98,7 +99,7 @@ def _by_client(found: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]
 
 
 def _rates(found: Sequence[Outcome]) -> list[str]:
-    """R in numbers, of those that the picture shows."""
+    """Return a table of R for the clients in the picture."""
     shown = {name: [r for _, r in points] for name, points in _by_client(found).items() if points}
     if not shown:
         return []
@@ -112,22 +113,27 @@ def _rates(found: Sequence[Outcome]) -> list[str]:
 
 
 def fig3(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 3 on CIFAR-10: all printed methods at epsilon 0.2."""
     return [t for t in _table("CIFAR-10", (0.2,), scale) if t.form == "printed"]
 
 
 def fig3_femnist(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 3 on FEMNIST digits: all printed methods at epsilon 0.2."""
     return [t for t in _table("FEMNIST digits", (0.2,), scale) if t.form == "printed"]
 
 
 def theorem2(scale: float) -> list[Trial]:
+    """Return the run whose loss is compared with the bound of Theorem 2."""
     keys = _base("FEMNIST digits", scale, 100) | CLIPS["FEMNIST digits"] | {"method": "fedsdp-paper", "epsilon": 0.2}
     return [Trial("FedSDP", "FEMNIST digits", "printed", 0, keys)]
 
 
 def _bound(outcome: Outcome) -> dict[str, list[float]]:
-    """The right side of Eq. (7), and without its noise term. Of the run: eta, E (steps where it has no epochs), G_c, K
-    (who was drawn), phi = K / N and N_c, the measured noise. Assumed: L = 0.24 / eta, since eta < 1/(4L) is asked for,
-    rho = 1 (or L, which it cannot exceed) and |w_0 - w*| = 10."""
+    """Return the right-hand side of Eq. (7) by round, with and without its noise term.
+
+    Taken from the run: eta, E (steps if it has no epochs), G_c, K (the sampled clients), phi = K / N and N_c, the
+    measured noise. Assumed: L = 0.24 / eta, since eta < 1/(4L) is required, rho = 1 (or L, which it cannot exceed) and
+    |w_0 - w*| = 10."""
     keys, far = outcome.trial.keys, 10.0
     eta, g, n = float(keys["learning_rate"]), float(keys.get("gradient_clip", 20.0)), float(keys["clients"])
     epochs = float(keys.get("local_epochs") or keys.get("local_steps") or 1)
@@ -175,7 +181,8 @@ BEST = (
 
 
 def _best(best: Numbers, last: Numbers) -> Callable[[Sequence[Outcome]], list[str]]:
-    """Best accuracy and the mean of the last five that were measured, the paper's and ours."""
+    """Return a function that makes a table of the best and of the mean of the last five measured accuracies, the
+    paper's and ours."""
 
     def lines(found: Sequence[Outcome]) -> list[str]:
         out = ["| | epsilon | best, paper | best, ours | final five, paper | final five, ours |"]

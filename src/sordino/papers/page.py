@@ -1,4 +1,4 @@
-"""The part of a results page that one experiment makes: what was run, the table, the picture."""
+"""The section of a results page for one experiment: what was run, the table and the picture."""
 
 from __future__ import annotations
 
@@ -25,19 +25,27 @@ HEADS = {
 
 @dataclass(frozen=True)
 class Provenance:
-    """How the runs of a page came about."""
+    """How the runs of a page were made."""
 
     command: str
     scale: float = 1.0
     changed: Sequence[str] = ()  # keys set by hand, as KEY=VALUE
-    failures: Mapping[str, str] = field(default_factory=dict)  # why, by trial
-    wanted: int = 0  # runs that it takes
+    failures: Mapping[str, str] = field(default_factory=dict)  # reasons by trial
+    wanted: int = 0  # number of runs of the complete experiment
 
 
 def section(
     experiment: Experiment, found: Sequence[Outcome], how: Provenance, picture: str | None, drawn: str | None = None
 ) -> str:
-    """Markdown of one figure or table; `drawn` is the file of the picture's numbers, beyond scores."""
+    """Return the Markdown section of one figure or table.
+
+    Args:
+        experiment: the figure or table.
+        found: the results of its finished runs.
+        how: how the runs were made.
+        picture: link to the picture, if there is one.
+        drawn: link to the file of the plotted numbers, if the picture shows more than scores.
+    """
     lines = [f"## {experiment.title}", "", experiment.about, "", f"    {how.command}", ""]
     if how.scale != 1:
         lines += [f"Run at scale {how.scale:g}: fewer rounds, clients and seeds than the paper's setting.", ""]
@@ -61,7 +69,7 @@ def section(
 
 
 def table(experiment: Experiment, found: Sequence[Outcome]) -> list[str]:
-    """One line a row and x: the paper's number, ours in every form, and the honest epsilon beside each."""
+    """Return a table with one line per row and x: the paper's number, and ours in every form with its accounted epsilon."""
     forms = [f for f in FORMS if any(o.trial.form == f for o in found)]
     if not forms:
         return []
@@ -93,14 +101,14 @@ def _shown(value: Spread) -> str:
 
 
 def files(folder: Path, experiment: Experiment) -> tuple[Path, Path, Path, Path]:
-    """The page, the picture, the scores and the curves of an experiment in a folder of pages."""
+    """Return the paths of an experiment's page, picture, scores and curves in a folder of pages."""
     paper, item = experiment.name.split("/")
     own = folder / paper
     return folder / f"{paper}.md", own / f"{item}.png", own / f"{item}.csv", own / f"{item}-curves.csv"
 
 
 def require(folder: Path, experiment: Experiment) -> None:
-    """Refuse a folder that no page can be written into, before anything runs."""
+    """Refuse a folder into which the page cannot be written, before anything runs."""
     path, picture, *_ = files(folder, experiment)
     try:
         for wanted in (folder, picture.parent):
@@ -117,10 +125,11 @@ def require(folder: Path, experiment: Experiment) -> None:
 
 
 def kept(folder: Path, experiment: Experiment, finished: int, how: Provenance) -> str:
-    """What an experiment's part of a page has that a new one would lose, so that it stays; empty: nothing.
+    """Return what an existing section has that a new one would lose, in which case it is kept; empty if nothing.
 
-    Of the same command, it stays while it has more finished runs, unless the new one has all that it takes; of another
-    command, where it is at full scale and the new one is not, or where the new one has no runs at all."""
+    A section made by the same command is kept while it has more finished runs, unless the new one is complete. A
+    section made by another command is kept if it is at full scale and the new one is not, or if the new one has no runs
+    at all."""
     path, _, numbers, _ = files(folder, experiment)
     found = _part(_read(path), path, experiment)
     if found is None:
@@ -146,7 +155,7 @@ def _read(path: Path) -> str:
 
 
 def _part(text: str, path: Path, experiment: Experiment) -> re.Match[str] | None:
-    """The experiment's part of a page, with its marks."""
+    """Find the experiment's section of a page, including its begin and end marks."""
     begin, end = (f"<!-- {word} {experiment.name} -->" for word in ("begin", "end"))
     found = re.search(re.escape(begin) + ".*?" + re.escape(end), text, re.DOTALL)
     whole = int(found is not None)
@@ -156,7 +165,7 @@ def _part(text: str, path: Path, experiment: Experiment) -> re.Match[str] | None
 
 
 def put(path: Path, experiment: Experiment, text: str, heading: str) -> None:
-    """Replace the experiment's part of a page, or add it; everything else on the page stays as it is."""
+    """Replace the experiment's section of a page, or add it; the rest of the page is left unchanged."""
     part = f"<!-- begin {experiment.name} -->\n{text.strip()}\n<!-- end {experiment.name} -->"
     old = _read(path) or f"# {heading}\n"
     if (found := _part(old, path, experiment)) is not None:
@@ -171,7 +180,7 @@ def put(path: Path, experiment: Experiment, text: str, heading: str) -> None:
 
 
 def csv(experiment: Experiment, found: Sequence[Outcome]) -> str:
-    """One line a run."""
+    """Return the scores as CSV, one line per run."""
     return to_csv(
         [
             {

@@ -1,4 +1,4 @@
-"""The pictures of experiments: against an x, by round, boxes of parameters, loss along a path."""
+"""The pictures of experiments: scores against x, curves by round, boxes of parameters, loss along a path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = {"printed": "as printed", "sound": "sound", "features": "sound, fixed fe
 
 
 def draw(path: Path, experiment: Experiment, found: Sequence[Outcome]) -> bool:
-    """Whether there was anything to draw."""
+    """Draw the experiment's picture into a file, and return whether there was anything to draw."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -42,7 +42,7 @@ def _look(rows: Sequence[str], row: str, form: str) -> dict[str, Any]:
 
 
 def _against_x(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
-    """One panel a form; crosses are the paper's numbers."""
+    """Draw one panel per form; crosses are the paper's numbers."""
     rows = list(dict.fromkeys(o.trial.row for o in found))
     forms = [f for f in ("printed", "sound", "features") if any(o.trial.form == f for o in found)]
     xs = list(dict.fromkeys(o.trial.x for o in found if o.trial.form != "reference"))
@@ -83,7 +83,7 @@ def _reference(found: Sequence[Outcome], row: str) -> float | None:
 
 
 def _by_round(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
-    """One panel an x, with what has none (x = "none": no privacy) in all of them; the mean over seeds."""
+    """Draw one panel per x, averaged over seeds; runs without an x (x = "none": no privacy) appear in all of them."""
     rows = list(dict.fromkeys(o.trial.row for o in found))
     xs = [x for x in dict.fromkeys(o.trial.x for o in found) if x != "none"] or ["none"]
     columns = min(3, len(xs))
@@ -120,6 +120,7 @@ def _by_round(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> 
 
 
 def _beside(axis: Any, experiment: Experiment, outcome: Outcome) -> None:
+    """Draw the experiment's further curves on a second axis."""
     other = axis.twinx()
     words = []
     ways = ((":", "dotted"), ("-.", "dash-dotted"))
@@ -131,7 +132,7 @@ def _beside(axis: Any, experiment: Experiment, outcome: Outcome) -> None:
 
 
 def _points(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
-    """What was measured, and in grey what theorems say."""
+    """Draw measured values, and in grey those of theorems."""
     curves = experiment.points(found) if experiment.points is not None else {}
     if not any(curves.values()):
         return None
@@ -150,7 +151,7 @@ def _points(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> An
 
 
 def _boxes(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
-    """Quantiles of the raw and the truncated weights, every tenth round; one panel an optimiser."""
+    """Draw quantiles of the raw and the truncated weights in about ten evenly spaced rounds; one panel per optimiser."""
     shown = [o for o in found if o.trial.seed == 0 and o.records and (o.records[0].get("decided") or {})]
     if not shown:
         return None
@@ -179,7 +180,8 @@ def _boxes(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any
 
 
 def _path(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
-    """Loss on the server's data along the path between two client models, in the first, middle and last round."""
+    """Draw the loss on the server's data along the path between two client models, in the first, middle and last round.
+    """
     shown = [
         o for o in found if o.trial.seed == 0 and any((r.get("decided") or {}).get("path_loss") for r in o.records)
     ]

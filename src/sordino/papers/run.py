@@ -1,9 +1,9 @@
-"""Run an experiment's trials, those that are left; read what they left.
+"""Run the unfinished trials of an experiment, and read their results.
 
-    OUT/002-fig4d/experiment.json   scale and settings; the same command goes on, another one is refused once runs began
-    OUT/002-fig4d/cells/TRIAL       a run folder each; two figures made of the same runs share them
+    OUT/002-fig4d/experiment.json   scale and settings; the same command resumes, others are refused once runs began
+    OUT/002-fig4d/cells/TRIAL       one run folder per trial; figures made from the same runs share them
 
-Trials run through the same machinery as comparisons: in processes, resumable, one ledger for all.
+Trials are executed like the cells of a comparison: in processes, resumable, with one ledger for all.
 """
 
 from __future__ import annotations
@@ -36,17 +36,20 @@ Trials = Sequence[tuple[Trial, Cell]]
 
 
 class TimeUpError(Exception):
-    """The minutes of this job are over; what is finished stays."""
+    """Raised when the time limit of a job is reached; finished trials are kept."""
 
 
 def find(name: str) -> Experiment:
+    """Return the experiment of that name."""
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
     raise SpecError(f"unknown experiment {name!r}. There are: {', '.join(EXPERIMENTS)}.")
 
 
 def cells(experiment: Experiment, scale: float, overrides: Mapping[str, Any]) -> list[tuple[Trial, Cell]]:
-    """Every trial as a run, with all the keys it is run with; overrides go to those whose method has such a key."""
+    """Return every trial with all of its keys, and the cell that runs it.
+
+    Overrides apply to the trials whose method has such a key."""
     if not 0 < scale <= 1:
         raise SpecError(f"scale must lie in (0, 1], not {scale!r}.")
     if fixed := [k for k in overrides if k in ("method", "seed")]:
@@ -75,6 +78,7 @@ def cells(experiment: Experiment, scale: float, overrides: Mapping[str, Any]) ->
 
 
 def _has(keys: Mapping[str, Any], key: str) -> bool:
+    """Return whether runs with these keys have such a key, in general or by their method or algorithm."""
     if key in {f.name for f in spec.fields()}:
         return True
     method = plugin.load("methods", str(keys["method"]))
@@ -84,10 +88,11 @@ def _has(keys: Mapping[str, Any], key: str) -> bool:
 
 
 def sketch(path: Path, found: Trials) -> None:
-    """Refuse what cannot run, before there is a folder: a method on a dataset at a time, until there is one that can.
+    """Refuse an experiment that cannot run at all, before its folder is created.
 
-    The others fail alone, so that a dataset that is not at hand costs its own rows only."""
-    if not begun(path).isdisjoint(c.name for _, c in found):  # it has run before
+    Pairs of dataset and method are tried one by one until one can run. The others fail individually, so that a missing
+    dataset affects only its own rows."""
+    if not begun(path).isdisjoint(c.name for _, c in found):  # the experiment has run before
         return
     kinds: dict[tuple[str, str], list[Cell]] = {}
     for _, cell in found:
@@ -105,17 +110,17 @@ def sketch(path: Path, found: Trials) -> None:
 
 
 def place(out: Path, experiment: Experiment) -> Path:
-    """Of the experiment's runs."""
+    """Return the folder of the experiment's runs."""
     return out / (experiment.within or experiment.name).replace("/", "-")
 
 
 def begun(path: Path) -> set[str]:
-    """The trials that were charged anything, or are finished."""
+    """Return the names of the trials that were charged anything or are finished."""
     return {run.name for run in runs_below(path / "cells")}
 
 
 def open_folder(out: Path, experiment: Experiment, scale: float, found: Trials) -> RunFolder:
-    """The folder of the experiment's runs, new or begun by the same command; locked until it is closed."""
+    """Open the folder of the experiment's runs, new or begun by the same command; it is locked until closed."""
     path = place(out, experiment)
     trials = json.loads(json.dumps({c.name: c.spec.to_dict() for _, c in found}))
     before: dict[str, Any] = {}
@@ -137,7 +142,7 @@ def open_folder(out: Path, experiment: Experiment, scale: float, found: Trials) 
 
 
 def _before(folder: RunFolder, started: set[str]) -> tuple[Any, dict[str, Any]]:
-    """Scale and settings of the trials that have begun."""
+    """Return the scale, and the settings of the trials that have begun."""
     try:
         old = folder.read_json(EXPERIMENT)
         trials = {name: spec.completed(dict(keys)) for name, keys in old["trials"].items() if name in started}
@@ -152,7 +157,11 @@ def _before(folder: RunFolder, started: set[str]) -> tuple[Any, dict[str, Any]]:
 
 
 def execute(folder: RunFolder, found: Trials, jobs: int, tell: Tell, minutes: float | None) -> dict[str, str]:
-    """Why trials failed, by name. Raises TimeUpError when the minutes are over; the same command then goes on."""
+    """Run the trials and return the reasons of those that failed, by name.
+
+    Raises:
+        TimeUpError: after `minutes`; the same command then resumes.
+    """
     end = None if minutes is None else time.monotonic() + 60 * minutes
 
     def heard(news: News) -> None:
@@ -165,7 +174,7 @@ def execute(folder: RunFolder, found: Trials, jobs: int, tell: Tell, minutes: fl
 
 
 def outcomes(folder: Path, found: Trials) -> list[Outcome]:
-    """Of the trials that are finished."""
+    """Return the results of the finished trials."""
     places = [(trial, folder / "cells" / cell.name) for trial, cell in found]
     return [_outcome(trial, at) for trial, at in places if locate(at, PUBLIC, "result.json").is_file()]
 
@@ -178,7 +187,7 @@ def _rounds(file: Path) -> list[dict[str, Any]]:
 def _outcome(trial: Trial, at: Path) -> Outcome:
     file = locate(at, PRIVATE, RECORDS)
     try:
-        owners = _rounds(file)  # benchmarks are public, so seconds and bytes may be shown
+        owners = _rounds(file)  # the data are public, so seconds and bytes may be shown
         _ = [(float(o["seconds"]), int(o["bytes_up"])) for o in owners]
         file = locate(at, PUBLIC, RECORDS)
         records = [o | r for o, r in zip(owners, _rounds(file), strict=True)]

@@ -1,10 +1,10 @@
 """Figures of Xue et al., "Differentially Private Federated Learning with an Adaptive Noise Mechanism" (002).
 
-The paper leaves open: the batch size (here a tenth of a client's records), the widths of the networks (ours), K and
-sigma_0 of Fig. 2 (16 and 26), optimiser, K and rounds of Fig. 4d (Adam, 32, 7), epsilon and K of Fig. 5 (0.5; 64 for
-SGD, else 16), and how Eq. (4) is read; literally its noise drowns every model, so the printed form takes the reading
-that comes near the reported figures (`per-batch`). Adam and RMSprop divide by sqrt(v) + 1e-8 (the paper: 10e-8, for
-RMSprop under the root). Sound forms take one full-batch step a round.
+The paper does not state the batch size (here a tenth of a client's records), the widths of the networks (ours), K and
+sigma_0 of Fig. 2 (16 and 26), the optimiser, K and rounds of Fig. 4d (Adam, 32, 7), epsilon and K of Fig. 5 (0.5; 64
+for SGD, else 16), and how to read Eq. (4). Read literally, its noise overwhelms every model, so the printed form uses
+the reading that comes close to the reported figures (`per-batch`). Adam and RMSprop divide by sqrt(v) + 1e-8 (the paper:
+10e-8, for RMSprop under the root). Sound forms take one full-batch step per round.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "fashion-mnist": MNIST | {"dataset": "fashion-mnist"},
     "cifar10": MNIST | {"dataset": "cifar10", "model": "cnn-cifar"},
 }
-# chosen on held-out training records (docs/results/002/settings.md); for cifar10 not yet: those of fashion-mnist
+# chosen on held-out training records (docs/results/002/settings.md), except cifar10, which uses those of fashion-mnist
 SOUND: dict[str, dict[str, Any]] = {
     "mnist": {"rounds": 120, "learning_rate": 0.5, "clip": 2.0},
     "fashion-mnist": {"rounds": 60, "learning_rate": 2.0, "clip": 2.0},
     "cifar10": {"rounds": 60, "learning_rate": 2.0, "clip": 2.0},
 }
 READING = "per-batch"
-LONGEST = 300  # rounds at most; its own accountant ends the printed form before
-CAPPED = 30  # rounds of Fig. 4a to c at most; the paper gives no number, and its Fig. 3b is flat after 20
-QUIET = 1e-3  # sigma_0 of hardly any noise
+LONGEST = 300  # largest number of rounds; its own accountant ends the printed form earlier
+CAPPED = 30  # largest number of rounds in Fig. 4a to c; the paper gives none, and its Fig. 3b is flat after 20
+QUIET = 1e-3  # sigma_0 with negligible noise
 MOVED = ("measured, rms", "measured, largest", "Theorem 3 as printed", "Theorem 3 as it should be, one round")
-SEEDS = 3  # of Fig. 4d and 5, one of the others; the paper takes ten
+SEEDS = 3  # for Fig. 4d and 5; one for the others; the paper uses ten
 
 
 def _printed(base: dict[str, Any], optimizer: str, epsilon: float, sigma0: float, steps: int) -> dict[str, Any]:
@@ -65,17 +65,20 @@ def _sound(method: str, dataset: str, epsilon: float) -> dict[str, Any]:
 
 
 def fig2(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 2: weights before and after truncation, for each optimiser."""
     keys = {o: _printed(MNIST, o, 2.0, 26.0, 16) | {"rounds": 100} for o in OPTIMIZERS}
     return [Trial(o, 2.0, "printed", 0, _short(k, scale)) for o, k in keys.items()]
 
 
 def readings(scale: float) -> list[Trial]:
+    """Return one run for each reading of Eq. (4)."""
     keys = _printed(MNIST, "Adam", 2.0, 26.0, 32) | {"rounds": 7}
     ways = ("literal", "per-tensor", "per-batch", "per-dataset")
     return [Trial("Adam", way, "printed", 0, _short(keys | {"reading": way}, scale)) for way in ways]
 
 
 def fig3(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 3: accuracy and delta over rounds at three epsilons."""
     out = []
     for epsilon, sigma0 in ((0.5, 26.0), (2.0, 26.0), (8.0, 10.0)):
         for o in OPTIMIZERS:
@@ -107,18 +110,21 @@ def _against_epsilon(dataset: str, epsilons: Sequence[float], scale: float) -> l
 
 
 def fig4a(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 4a: four optimisers on MNIST."""
     return _against_epsilon("mnist", (0.3, 0.5, 1.0, 2.0), scale)
 
 
 def fig4b(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 4b: four optimisers on Fashion-MNIST."""
     return _against_epsilon("fashion-mnist", (0.5, 1.0, 2.0, 4.0), scale)
 
 
 def fig4c(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 4c: four optimisers on CIFAR-10."""
     return _against_epsilon("cifar10", (0.5, 2.0), scale)
 
 
-RIVALS = {  # row -> printed form, sound form
+RIVALS = {  # printed form and sound form by row
     "adaptive noise (002)": ("adaptive-noise-paper", "adaptive-noise"),
     "adap DP-FL": ("adap-dp-fl-paper", "adap-dp-fl"),
     "PrivateDL": ("private-dl-paper", ""),
@@ -130,7 +136,9 @@ RIVALS = {  # row -> printed form, sound form
 
 
 def fig4d(scale: float) -> list[Trial]:
-    """K = 32 local steps of Adam, 50 clients, one budget for all; the paper does not say how it ran them."""
+    """Return the runs of Fig. 4d: K = 32 local steps of Adam, 50 clients, one budget for all methods.
+
+    The paper does not say how it ran them."""
     out = []
     for seed in seeds(SEEDS, scale):
         for epsilon in (0.3, 0.5):
@@ -148,7 +156,8 @@ def fig4d(scale: float) -> list[Trial]:
 
 
 def _fig5(values: Sequence[float], key: Callable[[float], dict[str, Any]], scale: float, sound: bool) -> list[Trial]:
-    """One key of the printed form varied, for every optimiser; `sound`: of the sound forms too, which have that key."""
+    """Return runs of the printed form with one key varied, for every optimiser; with `sound`, also of the sound forms,
+    which must have that key."""
     out = []
     for seed in seeds(SEEDS, scale):
         for value in values:
@@ -163,15 +172,20 @@ def _fig5(values: Sequence[float], key: Callable[[float], dict[str, Any]], scale
 
 
 def fig5a(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 5a: the number of clients varies."""
     return _fig5((50, 100, 200, 400, 700), lambda v: {"clients": scaled(int(v), scale, 5)}, scale, True)
 
 
 def fig5b(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 5b: the noise level sigma_0 varies."""
     return _fig5((10.0, 14.0, 18.0, 22.0, 26.0, 30.0, 34.0), lambda v: {"sigma0": v}, scale, False)
 
 
 def fig5c(scale: float) -> list[Trial]:
-    """Sound: clients sit out once they took part three standard deviations more often than in the mean."""
+    """Return the runs of Fig. 5c: the share of the clients in a round varies.
+
+    In the sound forms, a client stops taking part once it has taken part three standard deviations more often than on
+    average."""
     share = {"client_sampling": "fixed"}
     found = _fig5((0.2, 0.4, 0.6, 0.8, 1.0), lambda v: share | {"client_rate": v}, scale, True)
     out = []
@@ -184,14 +198,15 @@ def fig5c(scale: float) -> list[Trial]:
 
 
 def fig5d(scale: float) -> list[Trial]:
+    """Return the runs of Fig. 5d: the truncation factor beta varies."""
     return _fig5((0.6, 0.8, 1.0, 1.1, 1.2, 1.4, 1.8), lambda v: {"beta": v}, scale, False)
 
 
 def theorem3(scale: float) -> list[Trial]:
-    """Runs of T rounds and their twins with hardly any noise, everything else the same."""
+    """Return runs of T rounds, each with a counterpart that differs only in having negligible noise."""
     out = []
     for rounds in (1, 2, 3, 5, 7):
-        for row, sigma0, epsilon in (("noise", 26.0, 0.5), ("no noise", QUIET, 1e12)):  # so that its accountant agrees
+        for row, sigma0, epsilon in (("noise", 26.0, 0.5), ("no noise", QUIET, 1e12)):  # so large that the paper's accountant allows all rounds
             keys = _printed(MNIST, "SGD", epsilon, sigma0, 16) | {"rounds": rounds}
             out.append(Trial(row, float(rounds), "printed", 0, keys | {"clients": scaled(50, scale, 5)}))
     return out
@@ -207,7 +222,7 @@ def _model(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _moved(found: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]:
-    """By rounds: how far apart the two models are, and what Theorem 3 says, its constant taken as 1."""
+    """Return, by number of rounds, the distance between the two models and the bound of Theorem 3 with constant 1."""
     out: dict[str, list[tuple[float, float]]] = {name: [] for name in MOVED}
     models = {(o.trial.row, o.trial.x): o for o in found}
     for (row, x), noisy in models.items():
@@ -242,7 +257,7 @@ def _deviations(found: Sequence[Outcome]) -> list[str]:
     ]
 
 
-LOSSES = {  # accuracy lost to noise, percent points: Section VI-B
+LOSSES = {  # accuracy lost to noise in percentage points: Section VI-B
     "fig4a": (0.5, {"SGD": 3.29, "Momentum": 2.38, "Adam": 1.71, "RMSprop": 0.39}),
     "fig4b": (1.0, {"SGD": 3.8, "Momentum": 3.46, "Adam": 1.97, "RMSprop": 1.67}),
     "fig4c": (2.0, {"SGD": 3.17, "Momentum": 2.96, "Adam": 1.51, "RMSprop": 1.03}),

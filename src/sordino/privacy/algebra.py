@@ -1,4 +1,4 @@
-"""The algebra of events: what they are made of, what k units at once or a replaced one cost, what they promise."""
+"""Operations on events: their elementary releases, costs for groups and replaced units, relations and properties."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ from sordino.privacy.events import (
 )
 
 RELATIONS = frozenset(("add/remove", "replace"))
-MOST = 64  # alternatives that are priced one by one
+MOST = 64  # largest number of alternatives that are accounted individually
 
 
 def parts(event: Event) -> dict[Event, int]:
-    """Every elementary release of an event (a leaf, or a leaf or whole round under a sampler) and how often."""
+    """Return every elementary release of an event with its multiplicity.
+
+    An elementary release is a leaf, or a leaf or a whole round under a sampler.
+    """
     found: Counter[Event] = Counter()
     _count(event, 1, found)
     return dict(found)
@@ -52,9 +55,9 @@ def _count(event: Event, times: int, found: Counter[Event]) -> None:
 
 
 def grouped(event: Event, k: int) -> Event:
-    """What an event does to k units at once: a user with k records, or (k = 2) a replaced unit.
+    """Return the effect of an event on k units at once: a user with k records, or (k = 2) a replaced unit.
 
-    Under a sampler the group is touched if any of its units is drawn, and then at most all k of them are.
+    Under a sampler the group is affected if any of its units is drawn, and then at most all k of them are.
     """
     check.count(group=k)
     if k == 1:
@@ -64,7 +67,7 @@ def grouped(event: Event, k: int) -> Event:
             return Repeated(grouped(inner, k), count)
         case Composed(events):
             return Composed(tuple(grouped(e, k) for e in events))
-        case Parallel(events):  # the units of a group may live in different parts
+        case Parallel(events):  # the units of a group may lie in different parts
             return Composed(tuple(grouped(e, k) for e in events))
         case Sampled(GaussianEvent(z), rate, "add/remove"):
             return sampled_group(z, rate, k)
@@ -81,7 +84,10 @@ def grouped(event: Event, k: int) -> Event:
 
 
 def replaced(event: Event) -> Event:
-    """What replacing one unit by another does, given what adding one does; a report is about that already."""
+    """Return the effect of replacing one unit by another, given the effect of adding one.
+
+    A report that is always sent is already about a replaced unit and is returned as it is.
+    """
     match event:
         case Repeated(inner, count):
             return Repeated(replaced(inner), count)
@@ -100,7 +106,7 @@ def replaced(event: Event) -> Event:
 
 
 def scaled(event: Event, factor: float) -> Event:
-    """Return the same releases with `factor` times their noise, which must have a scale."""
+    """Return the same releases with `factor` times their noise; each of them must have a noise scale."""
     match event:
         case Repeated(inner, count):
             return Repeated(scaled(inner, factor), count)
@@ -146,16 +152,17 @@ def _pure_of(part: Event) -> float | None:
 
 
 def of_replaced_units(event: Event) -> bool:
-    """Whether an event is a statement about replaced units only, and so none about added or removed ones."""
+    """Return whether an event bounds the cost of replaced units only, and not of added or removed ones."""
     return "add/remove" not in relations(event)
 
 
 @lru_cache(maxsize=4096)
 def relations(event: Event) -> frozenset[str]:
-    """Return the neighbouring relations under which an event bounds a cost; refuse an event that bounds none.
+    """Return the neighbouring relations under which an event bounds a cost; refuse an event that has none.
 
-    A leaf is measured in the sensitivity that the code enforces, under either relation, unless it is a report that is
-    always sent. A sampler has theorems for one relation each, and releases together hold where all of them do.
+    A leaf is measured in units of the sensitivity that the code enforces and holds under either relation, unless it is
+    a report that is always sent. A sampler has theorems for one relation only, and composed releases hold under the
+    relations that they have in common.
     """
     match event:
         case Repeated(inner, count):
@@ -205,17 +212,21 @@ def _common(events: Iterable[Event]) -> frozenset[str]:
 
 
 def worst(theory: Callable[[Event], float], event: Event) -> float:
-    """What a theory says of the dearest alternative of an event; an event without a theorem is refused."""
+    """Return what a theory gives for the most expensive alternative of an event.
+
+    An event that no theorem covers is refused.
+    """
     relations(event)
     return max(theory(one) for one in alternatives(event))
 
 
 def alternatives(event: Event) -> tuple[Event, ...]:
-    """Return what an event may be to one unit, by the parts of the data that it can lie in; free of `Parallel`.
+    """Return the effects that an event may have on one unit, depending on the parts of the data that contain it.
 
-    The dearest of them is the cost of the event. Every Parallel may split the data in its own way, so a unit in two
-    of them has all pairs of parts. More than MOST are not told apart: the event comes back as it is, and accountants
-    take the worst part of every Parallel by itself, which is an upper bound.
+    None of the results contains a `Parallel`; the most expensive of them is the cost of the event. Every Parallel may
+    split the data in its own way, so a unit in two of them can lie in any pair of parts. If there are more than MOST
+    alternatives, the event is returned unchanged, and accountants take the worst part of every Parallel separately,
+    which is an upper bound.
     """
     if not _splits(event):
         return (event,)
@@ -227,7 +238,7 @@ def alternatives(event: Event) -> tuple[Event, ...]:
 
 
 def _places(part: Event) -> tuple[Event, ...]:
-    """The alternatives of one elementary release."""
+    """Return the alternatives of one elementary release."""
     match part:
         case Parallel(events):
             found: Iterable[Event] = chain.from_iterable(alternatives(e) for e in events)
@@ -243,7 +254,7 @@ def _places(part: Event) -> tuple[Event, ...]:
 
 
 def _shared(each: tuple[Event, ...], count: int) -> list[dict[Event, int]]:
-    """All ways to do `count` things, each in one of several ways."""
+    """Return all ways to distribute `count` repetitions over several alternatives."""
     if len(each) == 1:
         return [{each[0]: count}]
     return [dict(Counter(way)) for way in combinations_with_replacement(each, count)]
@@ -256,14 +267,14 @@ def _joined(way: tuple[dict[Event, int], ...]) -> Event:
 
 @lru_cache(maxsize=4096)
 def _splits(event: Event) -> bool:
-    """Whether some release inside is one of several on parts of the data."""
+    """Return whether any release in the event is a Parallel, one of several on parts of the data."""
     found = parts(event)
     inner = (getattr(part, "event", None) for part in found)
     return any(isinstance(p, Parallel) for p in found) or any(isinstance(e, Event) and _splits(e) for e in inner)
 
 
 def non_private(event: Event) -> str | None:
-    """The reason why an event gives no guarantee, or None if it gives one."""
+    """Return the reason why an event gives no guarantee, or None if it gives one."""
     for part in parts(event):
         if isinstance(part, NonPrivate):
             return part.reason
@@ -275,7 +286,7 @@ def non_private(event: Event) -> str | None:
 
 
 def gdp_mu_squared(event: Event) -> float | None:
-    """mu^2 of an event made of plain Gaussians only (exactly mu-GDP), else None."""
+    """Return mu^2 of an event that consists of plain Gaussians only (exactly mu-GDP), else None."""
     found = [(_mu_squared(part), count) for part, count in parts(event).items()]
     if any(squared is None for squared, _ in found):
         return None
@@ -285,12 +296,12 @@ def gdp_mu_squared(event: Event) -> float | None:
 def _mu_squared(part: Event) -> float | None:
     if not isinstance(part, Parallel):
         return None if (mu := part.gdp()) is None else mu * mu
-    each = [gdp_mu_squared(e) for e in part.events]  # of which the largest is the worst at every delta
+    each = [gdp_mu_squared(e) for e in part.events]  # the largest is the worst at every delta
     return None if None in each else max((squared for squared in each if squared is not None), default=0.0)
 
 
 def distance(event: Event) -> float:
-    """How far, in total variation, the samplers of all releases may be from the laws that are accounted."""
+    """Return a bound on the total variation distance of all samplers from the distributions that are accounted."""
     total = 0.0
     for part, count in parts(event).items():
         inner = part.events if isinstance(part, Parallel) else (getattr(part, "event", None),)
@@ -300,7 +311,7 @@ def distance(event: Event) -> float:
 
 
 def steps(event: Event) -> int:
-    """How many elementary releases an event is made of."""
+    """Return the number of elementary releases in an event."""
     total = 0
     for part, count in parts(event).items():
         inner = getattr(part, "event", None)

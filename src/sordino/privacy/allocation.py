@@ -1,7 +1,8 @@
-"""Sound ways to spread a Gaussian budget over rounds and over coordinates.
+"""Sound ways to distribute a Gaussian privacy budget over rounds and over coordinates.
 
-What decides here must be public or already released; then every rule keeps the guarantee, whatever its shape:
-Gaussians chosen one after the other with mu_1^2 + mu_2^2 + ... <= mu^2 are mu-GDP together (Smith and Thakurta 2022).
+The inputs of these rules must be public or already released; then every rule keeps the guarantee, whatever its shape:
+Gaussian releases chosen one after the other with mu_1^2 + mu_2^2 + ... <= mu^2 are mu-GDP together (Smith and Thakurta
+2022).
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ Floats = NDArray[np.float64]
 
 
 def budget_mu(epsilon: float, delta: float) -> float:
-    """The largest mu such that mu-GDP gives (epsilon, delta): the exact inverse, rounded down."""
+    """Return the largest mu such that mu-GDP implies (epsilon, delta)-DP: the exact inverse, rounded down."""
     return gdp.mu_for(epsilon, delta)
 
 
 def budget_rho(epsilon: float, delta: float) -> float:
-    """The same in zCDP units, mu^2 / 2: what rounds of rho_t add up to."""
+    """Return the same budget in zCDP units, mu^2 / 2: the total that the rho_t of all rounds may reach."""
     return budget_mu(epsilon, delta) ** 2 / 2
 
 
 def geometric_stds(rho: float, ratio: float, rounds: int, sensitivity: float = 1.0) -> Floats:
-    """Noise stds sigma_t^2 = sigma_1^2 ratio^{t-1} [rounds] with sum_t sensitivity^2 / (2 sigma_t^2) = rho.
+    """Return noise standard deviations [rounds] that grow geometrically and spend `rho` in total.
 
-    The sound core of time-varying noise (Yuan et al. 2023): a public ratio, and the true sensitivity.
+    sigma_t^2 = sigma_1^2 ratio^{t-1} with sum_t sensitivity^2 / (2 sigma_t^2) = rho. This is the sound core of
+    time-varying noise (Yuan et al. 2023): a public ratio, and the true sensitivity.
     """
     check.positive(rho=rho, ratio=ratio, sensitivity=sensitivity)
     check.count(rounds=rounds)
@@ -47,11 +49,15 @@ def geometric_stds(rho: float, ratio: float, rounds: int, sensitivity: float = 1
 
 
 def component_variances(ranges: ArrayLike, noise_multiplier: float) -> Floats:
-    """sigma_m^2 = sigma_0^2 Delta_m sum_j Delta_j: the least total variance that is (1/sigma_0)-GDP.
+    """Return the noise variances of the smallest total that is (1/sigma_0)-GDP, for coordinates with public ranges.
 
-    For coordinates that each move by Delta_m at most, publicly known: sum_m Delta_m^2 / sigma_m^2 = 1 / sigma_0^2.
-    The total sigma_0^2 (sum Delta)^2 is at most the M sigma_0^2 sum Delta^2 of sigma_m = sqrt(M) sigma_0 Delta_m. A
-    coordinate of range zero is constant and needs no noise.
+    sigma_m^2 = sigma_0^2 Delta_m sum_j Delta_j, where coordinate m changes by at most the publicly known Delta_m: sum_m
+    Delta_m^2 / sigma_m^2 = 1 / sigma_0^2. The total sigma_0^2 (sum Delta)^2 is at most the total M sigma_0^2 sum
+    Delta^2 of sigma_m = sqrt(M) sigma_0 Delta_m. A coordinate of range zero is constant and needs no noise.
+
+    Args:
+        ranges: Delta_m [M].
+        noise_multiplier: sigma_0.
     """
     check.positive(noise_multiplier=noise_multiplier)
     found = np.asarray(ranges, dtype=np.float64)
@@ -61,10 +67,10 @@ def component_variances(ranges: ArrayLike, noise_multiplier: float) -> Floats:
 
 
 def next_rho(remaining: float, rounds_left: int, ratio: float, slope: float) -> float:
-    """rho of the next round: min(rem, w rem / n_left), w = 1 / (1 + slope (ratio - 1/2)).
+    """Return rho of the next round: min(rem, w rem / n_left), w = 1 / (1 + slope (ratio - 1/2)).
 
-    The larger the (privately released) contribution ratio in [0, 1], the more noise. The sum of all rounds never
-    exceeds the budget, so the guarantee does not depend on the ratio being any good.
+    The larger the (privately released) contribution ratio in [0, 1], the more noise. The sum over all rounds never
+    exceeds the budget, so the guarantee does not depend on the quality of the ratio.
     """
     check.non_negative(remaining=remaining, slope=slope)
     check.count(rounds_left=rounds_left)

@@ -1,7 +1,8 @@
-"""Target epsilon -> noise, never less private than asked.
+"""Calibration of noise to a target epsilon, never less private than requested.
 
-Works for anything with one knob: a noise multiplier, a scale, a number of steps. Costs are looked up on the rough
-grid, which lies above the truth by a few parts in ten thousand, so what is found is safe and hardly more than needed.
+It works for anything with a single parameter: a noise multiplier, a scale, a number of steps. Costs are computed on the
+rough grid, which overestimates them by a few parts in ten thousand, so the result is safe and hardly larger than
+needed.
 """
 
 from __future__ import annotations
@@ -17,20 +18,28 @@ from sordino.privacy.algebra import alternatives, gdp_mu_squared, non_private
 from sordino.privacy.events import Event, NonPrivate
 from sordino.privacy.tightest import epsilon
 
-LARGEST, SMALLEST = 1e6, 1e-4  # noise beyond which nothing is learnt, and below which nothing is hidden
-CLOSE = 5e-4  # how near to the target, relatively, a search stops
+LARGEST, SMALLEST = 1e6, 1e-4  # noise above which nothing is learnt, and below which nothing is hidden
+CLOSE = 5e-4  # relative distance to the target at which a search stops
 
 
 STARTS = tuple(16.0**k for k in (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5))
 
 
 def noise_multiplier(make: Callable[[float], Event], target: float, delta: float) -> float:
-    """The least size of noise z (rounded up) with epsilon(make(z)) <= target.
+    """Return the smallest noise level z (rounded up) with epsilon(make(z)) <= target.
 
-    `make` builds the event of the whole run from z; epsilon must not grow with z. Sizes that it refuses with a
-    SpecError count as infinite, so that a mechanism with limits of its own ends at them. Few looks, as one may be slow:
-    a secant of ln epsilon over ln z, first on the sloppiest grid. Where a unit may lie in one of several parts of the
-    data, noise is found for each part in which it counts.
+    Values that `make` refuses with a SpecError count as an infinite epsilon, so a mechanism with limits of its own is
+    searched up to these limits. One evaluation may be slow, so few are made: the search is a secant method for ln
+    epsilon over ln z, which starts on the coarsest grid. Where a unit may lie in one of several parts of the data, z is
+    calibrated for each part that depends on it, and the largest z is returned.
+
+    Args:
+        make: builds the event of the whole run from z; its epsilon must not grow with z.
+        target: the epsilon to reach.
+        delta: the delta at which epsilon is evaluated.
+
+    Raises:
+        BudgetError: if no noise level reaches the target.
     """
     check.positive(epsilon=target)
     check.below_one(delta=delta)
@@ -43,7 +52,7 @@ def noise_multiplier(make: Callable[[float], Event], target: float, delta: float
 
     start = next((z for z in STARTS if non_private(tried(z)) is None), None)
     if start is None:
-        make(1.0)  # says what is wrong
+        make(1.0)  # raises the error that explains why
         raise BudgetError(f"no noise reaches epsilon={target:g} here: {non_private(make(1.0))}.")
     each = alternatives(tried(start))
     if len(each) == 1:
@@ -67,7 +76,7 @@ def _alternative(event: Event, i: int) -> Event:
 def _noise(make: Callable[[float], Event], start: float, target: float, delta: float) -> float:
     search = _Secant(target, delta)
     near = search.find(lambda z: epsilon(make(z), delta, pld.SLOPPY), start, close=0.03)
-    close = CLOSE / 100 if gdp_mu_squared(make(start)) is not None else CLOSE  # plain Gaussian noise is exact and quick
+    close = CLOSE / 100 if gdp_mu_squared(make(start)) is not None else CLOSE  # plain Gaussian noise is exact and fast
     return search.find(lambda z: epsilon(make(z), delta, pld.ROUGH), near, close)
 
 
@@ -75,12 +84,12 @@ def _noise(make: Callable[[float], Event], start: float, target: float, delta: f
 class _Secant:
     target: float
     delta: float
-    slope: float = -1.0  # of ln epsilon over ln z: that of small Gaussian noise
+    slope: float = -1.0  # slope of ln epsilon over ln z, initially that of small Gaussian noise
 
     def find(self, costs: Callable[[float], float], z: float, close: float) -> float:
-        """A z whose cost is at most `close` below the target, or the least that is safe."""
+        """Return a z whose cost is below the target by a fraction of at most `close`, or the smallest safe z."""
         aim = math.log(self.target) - close / 2
-        small: tuple[float, float] | None = None  # ln z with too much cost, and that cost
+        small: tuple[float, float] | None = None  # ln z at which the cost is too large, and ln of that cost
         large: tuple[float, float] | None = None
         x = math.log(z)
         for attempt in range(200):
@@ -118,7 +127,10 @@ class _Secant:
 
 
 def whole(make: Callable[[int], Event], target: float, delta: float, near: int, step: int = 1) -> int:
-    """The least multiple of `step` whose event is within the target, from one that is: a number of trials, say."""
+    """Return the smallest multiple of `step` whose event is within the target, such as a number of trials.
+
+    The search starts from `near`, which must be within the target, and looks at most about 2 % below it.
+    """
     low, high = max(0, int(0.98 * near) // step - 1), near // step
     while high - low > 1:
         middle = (low + high) // 2
@@ -131,9 +143,10 @@ def whole(make: Callable[[int], Event], target: float, delta: float, near: int, 
 
 
 def steps_within(make: Callable[[int], Event], target: float, delta: float, most: int) -> int:
-    """The largest number of steps (rounds, participations), 0 to `most`, whose epsilon is within the target.
+    """Return the largest number of steps (rounds, participations) from 0 to `most` whose epsilon is within the target.
 
-    Of more than ENOUGH steps it may find a few less than the most, whose epsilon is 2e-5 below the target.
+    Above ENOUGH steps the result may be a few steps below the largest number, with an epsilon that is 2e-5 (relative)
+    below the target.
     """
     check.positive(epsilon=target)
     check.below_one(delta=delta)
@@ -146,7 +159,7 @@ ENOUGH = 5000
 
 
 def _steps(costs: Callable[[int], float], target: float, most: int, n: int, close: float) -> int:
-    """The largest n within the target, or one of many that is `close`: epsilon is about a power of n."""
+    """Return the largest n within the target, or a large n that is `close`; epsilon is roughly a power of n."""
     low, high, slope = (0, 0.0), (most + 1, math.inf), 0.5
     for attempt in range(200):
         cost = costs(n)
@@ -164,6 +177,6 @@ def _steps(costs: Callable[[int], float], target: float, most: int, n: int, clos
         if 0 < value < math.inf:
             guess = known * min(max(target / value, 1e-9), 1e9) ** (1 / slope)
         if attempt > 20 and high[0] <= most:
-            guess = (low[0] + high[0]) / 2  # so many looks: no power of n at all
+            guess = (low[0] + high[0]) / 2  # after that many evaluations: not a power of n, so bisect
         n = int(min(max(guess, low[0] + 1), high[0] - 1))
     return low[0]

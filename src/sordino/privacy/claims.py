@@ -1,6 +1,6 @@
-"""Formulas as printed in papers.  They are claims, shown beside what is accounted; nothing here is a promise.
+"""Formulas as printed in papers: claims that are shown next to the accounted guarantee and are not promises.
 
-Why each claim does not hold stands with it. No accountant and no mechanism reads this file.
+Each function says why its claim does not hold. No accountant and no mechanism uses this module.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ SCOPES = ("total", "round")
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says its method gives, in the paper's own unit."""
+    """The guarantee that a paper claims for its method, for the paper's own unit of privacy."""
 
     epsilon: float
     delta: float
-    source: str  # the paper, and where in it
-    why_not: str  # what breaks it
-    scope: str = "total"  # or "round": of one round, the others are not counted (SCOPES)
+    source: str  # paper, and location in it
+    why_not: str  # reason why it does not hold
+    scope: str = "total"  # or "round": for one round, not counting the others (SCOPES)
     unit: str = "record"
     viewer: str = "server"
 
     def sentence(self) -> str:
+        """Return the claim as a sentence, with the reason why it does not hold."""
         per = "in total" if self.scope == "total" else "for a single round, the others not counted"
         whom = "another client" if self.viewer == "client" else f"the {self.viewer}"
         return (
@@ -38,23 +39,26 @@ class Claim:
         )
 
     def to_json(self) -> dict[str, Any]:
+        """Return the fields and the sentence as a dictionary."""
         return asdict(self) | {"sentence": self.sentence()}
 
 
 def nbafl_factor(delta: float) -> float:
-    """c = sqrt(2 ln(1.25/delta)): Wei et al. (2020), arXiv:1911.00222, Section III.
+    """Return c = sqrt(2 ln(1.25/delta)): Wei et al. (2020), arXiv:1911.00222, Section III.
 
-    The classical calibration, proved for epsilon <= 1 only (Dwork and Roth 2014, Theorem A.1); the paper uses it at 50.
+    This is the classical calibration, proved for epsilon <= 1 only (Dwork and Roth 2014, Theorem A.1); the paper uses
+    it at 50.
     """
     check.below_one(delta=delta)
     return math.sqrt(2 * math.log(1.25 / delta))
 
 
 def nbafl_uplink_std(clip: float, records: int, epsilon: float, delta: float, exposures: int = 1) -> float:
-    """sigma_U = c L (2C/m) / eps, m the smallest client.
+    """Return sigma_U = c L (2C/m) / eps, where m is the number of records of the smallest client.
 
-    Does not hold: 2C/m is the sensitivity of a mean over records; weights that were trained and then clipped to C
-    move by up to 2C. And L uploads share one delta, where basic composition would add L of them.
+    The claim does not hold: 2C/m is the sensitivity of a mean over records, whereas weights that were trained and then
+    clipped to C change by up to 2C. In addition, L uploads share one delta, where basic composition would add L of
+    them.
     """
     check.positive(clip=clip, epsilon=epsilon)
     check.count(records=records, exposures=exposures)
@@ -64,9 +68,10 @@ def nbafl_uplink_std(clip: float, records: int, epsilon: float, delta: float, ex
 def nbafl_downlink_std(
     clip: float, records: int, epsilon: float, delta: float, rounds: int, exposures: int, clients: int
 ) -> float:
-    """sigma_D = 2cC sqrt(T^2 - L^2 N) / (m N eps) where T > L sqrt(N), else 0.
+    """Return sigma_D = 2cC sqrt(T^2 - L^2 N) / (m N eps) where T > L sqrt(N), else 0.
 
-    Does not hold, for the same reasons: sensitivity 2C/(mN) of a mean that is none, one delta for T rounds.
+    The claim does not hold, for the same reasons: it uses the sensitivity 2C/(mN) of a mean for something that is not a
+    mean, and one delta for T rounds.
     """
     check.positive(clip=clip, epsilon=epsilon)
     check.count(records=records, rounds=rounds, exposures=exposures, clients=clients)
@@ -77,11 +82,12 @@ def nbafl_downlink_std(
 def nbafl_scheduled_std(
     clip: float, records: int, epsilon: float, delta: float, rounds: int, exposures: int, clients: int, drawn: float
 ) -> float:
-    """sigma_D where K of N clients are drawn: 2cC sqrt(T^2/b^2 - L^2 K) / (m K eps) where T > eps/gamma, else 0.
+    """Return sigma_D where K of N clients are drawn: 2cC sqrt(T^2/b^2 - L^2 K) / (m K eps) where T > eps/gamma, else 0.
 
-    b = -(T/eps) ln(1 - N/K + (N/K) e^(-eps/T)), gamma = -ln(1 - K/N + (K/N) e^(-eps/(L sqrt(K)))).  Unsure: from notes
-    on Wei et al., not from the text. What speaks for it: it nears `nbafl_downlink_std` as K nears N, and T > eps/gamma
-    just where the root is of a positive number. Does not hold, for the same reasons.
+    b = -(T/eps) ln(1 - N/K + (N/K) e^(-eps/T)), gamma = -ln(1 - K/N + (K/N) e^(-eps/(L sqrt(K)))). Uncertain: taken
+    from notes on Wei et al., not from the paper itself. In its favour, it approaches `nbafl_downlink_std` as K
+    approaches N, and T > eps/gamma exactly where the argument of the root is positive. The claim does not hold, for the
+    same reasons.
     """
     check.positive(clip=clip, epsilon=epsilon, drawn=drawn)
     check.count(records=records, rounds=rounds, exposures=exposures, clients=clients)
@@ -98,7 +104,7 @@ def nbafl_scheduled_std(
     return 2 * nbafl_factor(delta) * clip * math.sqrt(max(0.0, missing)) / (records * drawn * epsilon)
 
 
-# baselines of 002
+# baselines of Xue et al. (docs/results/002)
 
 GEODP_READINGS = ("moments", "linear")
 
@@ -113,11 +119,12 @@ def geodp_first_std(
     ratio: float,
     reading: str = "moments",
 ) -> float:
-    """sigma_1 of sigma_t^2 = sigma_1^2 r^(t-1), granting 2C/m: Yuan et al. (2023), arXiv:2303.04274, as we read it.
+    """Return sigma_1 of sigma_t^2 = sigma_1^2 r^(t-1), granting 2C/m, by Yuan et al. (2023), arXiv:2303.04274.
 
-    moments: sum_t (2C/m)^2 / sigma_t^2 = eps^2 / (2 ln(1/delta)); linear: sum_t c (2C/m) / sigma_t = eps, as NbAFL. The
-    sums go over the dearest rounds, as many as a client is in. Does not hold, as `nbafl_uplink_std`. The moments bound
-    leaves out a term and is too little for a large epsilon even where the sensitivity is right.
+    This is our reading of the paper. With reading "moments", sum_t (2C/m)^2 / sigma_t^2 = eps^2 / (2 ln(1/delta)); with
+    "linear", sum_t c (2C/m) / sigma_t = eps, as in NbAFL. The sums run over the most expensive rounds, as many as a
+    client takes part in. The claim does not hold, for the reasons in `nbafl_uplink_std`. The moments bound omits a term
+    and gives too little noise for a large epsilon even where the sensitivity is correct.
     """
     check.positive(clip=clip, epsilon=epsilon, ratio=ratio)
     check.count(records=records, rounds=rounds, exposures=exposures)
@@ -131,10 +138,10 @@ def geodp_first_std(
 
 
 def fedsdp_mu(epsilon: float, delta: float, ratio: float) -> float:
-    """mu of one round, eps / sqrt(R + 2 ln(1/delta)), granting 2C/|D|: Li et al. (2025), arXiv:2503.12958.
+    """Return mu of one round, eps / sqrt(R + 2 ln(1/delta)), granting 2C/|D|: Li et al. (2025), arXiv:2503.12958.
 
-    Does not hold: the weights of a client are clipped to C after training, so one record moves them by up to 2C. And
-    the noise scale follows R, a Shapley ratio of private attributes, and so gives R away.
+    The claim does not hold: the weights of a client are clipped to C after training, so one record changes them by up
+    to 2C. In addition, the noise scale depends on R, a Shapley ratio of private attributes, and so reveals R.
     """
     return epsilon / math.sqrt(_fedsdp_term(epsilon, delta, ratio, 2.0, 0.0))
 
@@ -142,16 +149,20 @@ def fedsdp_mu(epsilon: float, delta: float, ratio: float) -> float:
 def fedsdp_std(
     clip: float, records: int, epsilon: float, delta: float, ratio: float, alpha: float = 2.0, floor: float = 0.0
 ) -> float:
-    """sigma = (2C/|D|) sqrt(max(R + alpha ln(1/delta), beta)) / eps.  Does not hold, as `fedsdp_mu`; one round only."""
+    """Return sigma = (2C/|D|) sqrt(max(R + alpha ln(1/delta), beta)) / eps, for one round only.
+
+    The claim does not hold, for the reasons in `fedsdp_mu`.
+    """
     check.positive(clip=clip)
     check.count(records=records)
     return 2 * clip / records * math.sqrt(_fedsdp_term(epsilon, delta, ratio, alpha, floor)) / epsilon
 
 
 def fedsdp_total(epsilon: float, delta: float, ratio: float, rounds: int, target_delta: float) -> float:
-    """The epsilon of that many rounds, exact for Gaussians, which the paper leaves uncounted.
+    """Return the epsilon of `rounds` rounds, exact for Gaussians, which the paper does not count.
 
-    A bound only if its sensitivity 2C/|D| were right and R were public; with the true 2C it is larger by far.
+    It would be a bound only if the sensitivity 2C/|D| were correct and R were public; with the true 2C it is far
+    larger.
     """
     check.count(rounds=rounds)
     check.below_one(target_delta=target_delta)
@@ -166,27 +177,34 @@ def _fedsdp_term(epsilon: float, delta: float, ratio: float, alpha: float, floor
 
 
 def xue_delta(epsilon: float, rounds: int, sigma: float) -> float:
-    """Xue et al., Algorithm 4: the least exp((a - 1)(L a / (2 sigma_0^2) - eps)) over whole orders a >= 2.
+    """Return delta of Xue et al., Algorithm 4.
 
-    Holds for public ranges Delta_m only (and then `xue_exact_delta` is far smaller). The method takes its ranges
-    from the client's own weights: two neighbours can then have noise of different variance, or none, and delta is 1.
+    It is the smallest exp((a - 1)(L a / (2 sigma_0^2) - eps)) over integer orders a >= 2. The claim holds only for
+    public ranges Delta_m (and then `xue_exact_delta` is far smaller). The method takes its ranges from the client's own
+    weights: noise can then have different variances for two neighbours, or be absent, and delta is 1.
     """
     check.positive(epsilon=epsilon, sigma=sigma)
     check.count(rounds=rounds)
-    best = epsilon * sigma**2 / rounds + 0.5  # where the exponent is least
+    best = epsilon * sigma**2 / rounds + 0.5  # minimises the exponent
     orders = [max(2.0, order) for order in (math.floor(best), math.ceil(best))]
     return min(1.0, *(math.exp(min(0.0, (a - 1) * (rounds * a / (2 * sigma**2) - epsilon))) for a in orders))
 
 
 def xue_exact_delta(epsilon: float, rounds: int, sigma: float) -> float:
-    """What Algorithm 4 bounds, exactly: L Gaussians of multiplier sigma_0 are sqrt(L)/sigma_0-GDP. Public ranges."""
+    """Return the exact delta that Algorithm 4 bounds, for public ranges.
+
+    L Gaussians of multiplier sigma_0 are sqrt(L)/sigma_0-GDP.
+    """
     check.positive(epsilon=epsilon, sigma=sigma)
     check.count(rounds=rounds)
     return gaussian_delta(math.sqrt(rounds) / sigma, epsilon)
 
 
 def xue_sigma(epsilon: float, delta: float, rounds: int) -> float:
-    """The least sigma_0 that Eq. (13) of Xue et al. allows for that many participations.  Does not hold, as above."""
+    """Return the smallest sigma_0 that Eq. (13) of Xue et al. allows for `rounds` participations.
+
+    The claim does not hold, for the reasons in `xue_delta`.
+    """
     check.below_one(delta=delta)
     low, high = 0.0, 1.0
     while xue_delta(epsilon, rounds, high) > delta:
@@ -198,20 +216,22 @@ def xue_sigma(epsilon: float, delta: float, rounds: int) -> float:
 
 
 def udp_mass(lam: float) -> float:
-    """The total mass of Feng et al.'s staircase density with y = (1 - e^-1) / (2 Delta (v + e^-lambda (1 - v))).
+    """Return the total mass of Feng et al.'s staircase density with y = (1 - e^-1) / (2 Delta (v + e^-lambda (1 - v))).
 
-    Does not hold: a density has mass 1, so 1 - e^-lambda belongs in place of 1 - e^-1; they agree at lambda = 1 only.
+    The claim does not hold: a density has mass 1, so 1 - e^-1 should be 1 - e^-lambda; the two agree at lambda = 1
+    only.
     """
     check.positive(lam=lam)
     return -math.expm1(-1.0) / -math.expm1(-lam)
 
 
 def udp_staircase_rdp(order: float, lam: float, v: float) -> float:
-    """Feng et al. (2025), "Harmonizing Differential Privacy Mechanisms for FL", Theorem 1, of one number.
+    """Return the Renyi divergence that Feng et al. (2025), Theorem 1, claim for a scalar.
 
-    Does not hold: ln(.) / (alpha - 1) is left out; 1 - e^-1 stands for 1 - e^-lambda, 1 - v for min(v, 1 - v), and
-    e^{-sgn(1/2 - v) lambda} for 1 where v > 1/2. The right curve is in mechanisms/staircase.py. Of vectors it says
-    nothing, though the method adds such noise to each of d coordinates.
+    The paper is "Harmonizing Differential Privacy Mechanisms for FL". The claim does not hold: ln(.) / (alpha - 1) is
+    missing; 1 - e^-1 stands for 1 - e^-lambda, 1 - v for min(v, 1 - v), and e^{-sgn(1/2 - v) lambda} for 1 where v >
+    1/2. The correct curve is in mechanisms/staircase.py. The theorem says nothing about vectors, although the method
+    adds such noise to each of d coordinates.
     """
     check.positive(lam=lam)
     _staircase_shape(order, v)
@@ -222,9 +242,9 @@ def udp_staircase_rdp(order: float, lam: float, v: float) -> float:
 
 
 def udp_staircase_v(order: float, level: float) -> float:
-    """Feng et al., Theorem 2: the v with which a staircase is said to have Renyi divergence `level`, for any lambda.
+    """Return the v for which Feng et al., Theorem 2, claim a staircase of Renyi divergence `level`, for any lambda.
 
-    Does not hold: lambda is missing, and for a level of at most 1 there is no logarithm.
+    The claim does not hold: lambda is missing, and the logarithm does not exist for a level of at most 1.
     """
     if not level > 1:
         raise SpecError(f"Theorem 2 takes the logarithm of level - 1; level must be above 1, not {level!r}.")
@@ -233,10 +253,10 @@ def udp_staircase_v(order: float, level: float) -> float:
 
 
 def udp_l1_error(length: int, rounds: int, lam: float, v: float, step: float) -> float:
-    """Feng et al., Theorem 3: the expected L1 distance that the noise of all rounds makes.
+    """Return the expected L1 distance caused by the noise of all rounds, by Feng et al., Theorem 3.
 
-    Does not hold: Delta^2 and Delta are added up, the normaliser is missing, and independent noises add up as the root
-    of the number of rounds; m T E|X| is an upper bound only.
+    The claim does not hold: it adds Delta^2 and Delta, the normalising constant is missing, and independent noise grows
+    with the square root of the number of rounds; m T E|X| is only an upper bound.
     """
     check.positive(lam=lam, step=step)
     check.count(length=length, rounds=rounds)

@@ -1,11 +1,11 @@
-"""From declared releases to costs: relation, copies, draw and viewers are derived here, once for every method.
+"""Costs derived from declared releases: relation, copies, draw and viewers are handled here, once for all methods.
 
     price(viewer) = clients' draw( channel.cost( records' draw( releases ), viewer ) )
 
-The draw of clients is left to price.py. Releases of one participation compose; the channel carries the message of each
-phase by itself, so it is asked for each. Releases of different parts of the data are alternatives; Gaussian noise that
-a trusted server adds to several sums of one round is one Gaussian release. Where a `total` is declared, the run costs
-one use of it, whatever the rounds cost.
+The draw of clients is left to price.py. The releases of one participation compose; the channel carries the message of
+each phase separately, so its cost is computed for each phase. Releases on different parts of the data are alternatives.
+Gaussian noise that a trusted server adds to several sums of one round is a single Gaussian release. Where a `total` is
+declared, the run costs one use of it, whatever the rounds cost.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ TRUSTED = "the server receives the clipped updates and adds the noise itself"
 
 
 class Hides(Protocol):
-    """What pricing asks of a channel: see channels/base.py."""
+    """The part of a channel that cost computation needs: see channels/base.py."""
 
-    def split(self, crowd: Crowd) -> int: ...
+    def split(self, crowd: Crowd) -> int:
+        """Return the number of clients that share the noise of a release; 1: each adds all of it."""
+        ...
 
-    def cost(self, event: Event, viewer: Viewer, crowd: Crowd, linear: bool = False, more: float = 0.0) -> Event: ...
+    def cost(self, event: Event, viewer: Viewer, crowd: Crowd, linear: bool = False, more: float = 0.0) -> Event:
+        """Return the cost of one client's message of a phase against a viewer."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,18 +44,18 @@ class Setting:
 
     channel: Hides
     crowd: Crowd = field(default_factory=Crowd)
-    sampler: Sampler = field(default_factory=lambda: Poisson(1.0))  # of the clients
-    copies: int = 1  # in how many clients one unit lies at most
-    linear: bool = False  # whether what is sent is what the outlets gave, so that noise adds up in a sum
+    sampler: Sampler = field(default_factory=lambda: Poisson(1.0))  # sampler of clients
+    copies: int = 1  # largest number of clients that hold data of one unit
+    linear: bool = False  # whether messages are unchanged outputs of the outlets, so that noise adds up in a sum
 
     @property
     def split(self) -> int:
-        """Among how many clients the noise of one release is shared: only where it adds up again."""
+        """Return the number of clients that share the noise of one release; 1 unless noise adds up in a sum."""
         return self.channel.split(self.crowd) if self.linear else 1
 
 
 def costs(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...]:
-    """Return what one participation costs, by viewer."""
+    """Return the cost of one participation, by viewer."""
 
     _one_draw(releases)
 
@@ -63,7 +67,7 @@ def costs(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...]:
 
 
 def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | None:
-    """Return what the run costs, whatever its rounds do; None where no release has a total."""
+    """Return the cost of the whole run, whatever its rounds do; None if no release has a total."""
     pooled = [(r, r.total) for r in releases if r.total is not None]
     if not pooled:
         return None
@@ -73,12 +77,12 @@ def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | N
         _metered(release, total)
     first, total = max(pooled, key=lambda pair: pair[0].swing)
     copies = setting.copies if first.unit == "user" else 1
-    # what single messages promise is chosen on the way, so nobody is sure to send one that is as good as another's
+    # the guarantee of single messages is chosen adaptively, so no client is certain to send an equally private one
     alone = replace(setting, crowd=replace(setting.crowd, sure=1))
 
     def event(release: Release) -> Event:
         one = _moved(total.event(setting.split), release, releases, setting)
-        if release.where == "server" and release.unit == "user":  # all its clients change in one sum
+        if release.where == "server" and release.unit == "user":  # all clients of the user change in one sum
             return grouped(one, release.swing * copies)
         return one if copies == 1 else Repeated(one, copies)
 
@@ -86,10 +90,16 @@ def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | N
 
 
 def once(releases: Sequence[Release], relation: str, copies: int = 1, changed: bool = False) -> Event:
-    """Return the cost of releases that are made once, beside the rounds, of everyone's data.
+    """Return the cost of releases that are made once, in addition to the rounds, on the data of all units.
 
-    `relation` is that of the rounds with which it is composed; `changed` says that a unit comes and goes inside clients
-    that stay, so that they change in place. One party's noise covers all copies of a unit at once, else each pays."""
+    Noise added by a single party covers all copies of a unit at once; otherwise each copy is charged.
+
+    Args:
+        releases: the releases.
+        relation: the neighbouring relation of the rounds with which the cost is composed.
+        copies: the largest number of clients that hold data of one unit.
+        changed: whether a unit is added or removed inside clients that remain, so that these clients change in place.
+    """
     found = []
     for release in releases:
         event = release.mechanism.event()
@@ -102,9 +112,9 @@ def once(releases: Sequence[Release], relation: str, copies: int = 1, changed: b
 
 
 def relation(releases: Sequence[Release], setting: Setting) -> str:
-    """Return the neighbouring relation under which all of the releases have a price."""
+    """Return the neighbouring relation under which all of the releases have a cost."""
     if any(r.unit == "user" and r.where == "server" for r in releases):
-        return "add/remove"  # of the user; clients change in place
+        return "add/remove"  # relation of the user; its clients change in place
     for r in releases:
         if r.relation == "replace" or r.draw.fixed or of_replaced_units(r.mechanism.event(setting.split)):
             return "replace"
@@ -114,14 +124,14 @@ def relation(releases: Sequence[Release], setting: Setting) -> str:
 
 
 def _moved(event: Event, release: Release, releases: Sequence[Release], setting: Setting) -> Event:
-    """Return what the relation makes of an event that adding a unit causes: replacing one moves it further."""
+    """Convert an event for an added unit to the relation of the releases; a replaced unit may change the value more."""
     if relation(releases, setting) == "add/remove" or of_replaced_units(event) or isinstance(event, NonPrivate):
         return event
-    return grouped(event, max(2, release.swing) if release.part else release.swing)  # it may leave one part for another
+    return grouped(event, max(2, release.swing) if release.part else release.swing)  # a unit may change parts
 
 
 def _one_draw(releases: Sequence[Release]) -> None:
-    """Refuse several releases with draws of their own in one phase: they may be of one draw, which costs more."""
+    """Refuse several sampled releases in one phase: they may be based on the same draw, which costs more."""
     for phase in {r.phase for r in releases}:
         drawn = [r for r in releases if r.phase == phase and r.draw != Draw() and not _free(r.mechanism.event())]
         if len(drawn) > 1:
@@ -136,7 +146,7 @@ def _free(event: Event) -> bool:
 
 
 def _metered(release: Release, total: Mechanism) -> None:
-    """Refuse a total that the squares of noise levels, which outlets add up, do not bound."""
+    """Refuse a total that is not bounded by the sum of squared noise levels, which is what outlets keep track of."""
     one, whole = release.mechanism.event(), total.event()
     if release.where == "server":
         if release.mechanism != total or not getattr(total, "correlated", False):
@@ -170,7 +180,7 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
         shown = _composed([*inside, _fused([event_of(r) for r in at_server])])
         if inside and unit == "user":
             raise SpecError("noise of clients and of the server on one method's releases has no price for unit = user.")
-        # clients whose own noise is missing when they are, and records that come with others, show that they are there
+        # participation shows if a client's own noise is absent with the client, or if a record arrives with others
         draw = "changed" if unit == "user" else "unit" if unit == "client" and not inside else "inside"
         return (
             Cost(unit, how, "server", NonPrivate(TRUSTED)),
@@ -181,7 +191,7 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
     messages = {phase: _together([r for r in at_clients if r.phase == phase], event_of) for phase in phases}
 
     def seen(viewer: Viewer) -> Event:
-        """Compose what the channel shows a viewer of the message of each phase."""
+        """Compose the events that the channel shows a viewer for the messages of all phases."""
         more = {
             phase: 0.0 if viewer.kind == "server" else _on_top(on_top, at_clients, phase, how) for phase in messages
         }
@@ -197,14 +207,14 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
 
 
 def _on_top(releases: Sequence[Release], below: Sequence[Release], phase: str, relation: str) -> float:
-    """Return the noise that the server adds to the sum of a phase, in units by which one client moves it."""
+    """Return the noise that the server adds to the sum of a phase, in units of the change that one client can cause."""
     moved = {r.name: (r.bound or 0.0) * (r.swing if relation == "replace" else 1) for r in below}
     found = [r for r in releases if r.phase == phase and moved.get(r.onto)]
     return math.hypot(*((r.multiplier or 0.0) * (r.bound or 0.0) / moved[r.onto] for r in found))
 
 
 def _together(releases: Sequence[Release], event_of: Callable[[Release], Event]) -> Event:
-    """Compose the releases of every part; a unit lies in one part."""
+    """Compose the releases of each part, and combine the parts; a unit lies in one part."""
     parts: dict[str, list[Event]] = {}
     for release in releases:
         parts.setdefault(release.part, []).append(event_of(release))
@@ -220,9 +230,10 @@ def _composed(events: Sequence[Event]) -> Event:
 
 
 def _fused(events: Sequence[Event]) -> Event:
-    """Return Gaussian releases of one sum, with one draw, as one Gaussian release; others composed.
+    """Fuse Gaussian releases of one sum with the same draw into one Gaussian release; compose any others.
 
-    Releases with multipliers z_i are one of z with z^-2 = sum of z_i^-2 (Andrew et al. 2021, Theorem 1)."""
+    Releases with multipliers z_i are equivalent to one with z^-2 = sum of z_i^-2 (Andrew et al. 2021, Theorem 1).
+    """
     levels = [e.noise_multiplier**-2 for e in events if isinstance(e, GaussianEvent)]
     if len(events) == 1 or len(levels) < len(events):
         return _composed(events)

@@ -1,9 +1,9 @@
-"""What a release does to one protected unit, measured in units of the sensitivity the code enforces.
+"""Privacy events: the effect of releases on one protected unit, in units of the sensitivity that the code enforces.
 
-A leaf is one use of one mechanism and says what is known about it: a dominating pair, a Renyi curve, a pure epsilon.
-It stands in the mechanism's own file. The events here combine leaves: a round of local DP-SGD is
-`Repeated(Sampled(Gaussian(1.1), 0.05), 20)`. Accountants read an event through `algebra.parts`, which
-counts every elementary release, so that none can forget a repetition.
+A leaf is one use of one mechanism and states what is known about it: a dominating pair, a Renyi curve, a pure epsilon.
+It is defined in the module of its mechanism. The events here combine leaves: a round of local DP-SGD is
+`Repeated(Sampled(Gaussian(1.1), 0.05), 20)`. Accountants read an event through `algebra.parts`, which counts every
+elementary release, so that none can forget a repetition.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from sordino.privacy import pairs
 from sordino.privacy.pairs import Pair
 
 Floats = NDArray[np.float64]
-LARGEST_GROUP = 64  # units whose draws are told apart
+LARGEST_GROUP = 64  # largest group whose units are drawn independently in the analysis
 
 
 class Event:
-    """The root of all events; frozen, comparable, hashable.
+    """Base class of all events, which are frozen, comparable and hashable.
 
-    A leaf overrides what it knows. Everything weaker follows: a GDP level gives a pair, a rho and a curve; a pure
-    epsilon gives randomized response, which dominates it.
+    A leaf overrides what is known about it, and everything weaker follows: a GDP level gives a pair, a rho and a curve;
+    a pure epsilon gives randomized response, which dominates it.
     """
 
-    mirrored: ClassVar[bool] = True  # some involution swaps P and Q: true of symmetric additive noise
-    replaces: ClassVar[bool] = False  # about one value replaced by another (a report that is always sent), not added
+    mirrored: ClassVar[bool] = True  # whether an involution swaps P and Q, as for symmetric additive noise
+    replaces: ClassVar[bool] = False  # about a replaced value (a report that is always sent), not an added one
     _kinds: ClassVar[dict[str, type[Event]]] = {}
 
-    written_as: ClassVar[str] = ""  # its kind in files; the name of the class unless it says otherwise
+    written_as: ClassVar[str] = ""  # name of its kind in files; the name of the class by default
 
     def __init_subclass__(cls) -> None:
         cls.written_as = cls.__dict__.get("written_as") or cls.__name__
@@ -43,22 +43,22 @@ class Event:
             raise TypeError(f"two events are called {cls.written_as}")
 
     def gdp(self) -> float | None:
-        """mu, if one use is exactly mu-GDP: Gaussian noise."""
+        """Return mu if one use is exactly mu-GDP (Gaussian noise), else None."""
         return None
 
     def pure(self) -> float | None:
-        """epsilon, if one use is epsilon-DP."""
+        """Return epsilon if one use is epsilon-DP, else None."""
         return None
 
     def rho(self) -> float | None:
-        """rho, if one use is rho-zCDP: D_a <= rho a for every a > 1."""
+        """Return rho if one use is rho-zCDP (D_a <= rho a for every a > 1), else None."""
         mu, epsilon = self.gdp(), self.pure()
         if mu is not None:
             return mu * mu / 2
         return None if epsilon is None else epsilon * epsilon / 2  # Bun and Steinke (2016), Proposition 3.3
 
     def renyi(self, orders: Floats) -> Floats | None:
-        """An upper bound on the Renyi divergences of one use, both directions."""
+        """Return an upper bound on the Renyi divergences of one use, in both directions, or None."""
         epsilon, rho = self.pure(), self.rho()
         curves = [rho * orders] if rho is not None else []
         if epsilon is not None:
@@ -66,21 +66,21 @@ class Event:
         return None if not curves else np.minimum.reduce(curves)
 
     def pair(self) -> Pair | None:
-        """A dominating pair of one use: with the unit against without it."""
+        """Return a dominating pair of one use (with the unit against without it), or None."""
         mu, epsilon = self.gdp(), self.pure()
         if mu is not None:
             return pairs.Shift(mu)
         return None if epsilon is None else pairs.randomized_response(epsilon)
 
     def grouped(self, k: int) -> Event:
-        """The same release when k units change together (k = 2: one unit replaced by another)."""
+        """Return the same release when k units change together (k = 2: one unit replaced by another)."""
         epsilon = self.pure()
         if epsilon is None:
             raise UnsupportedEvent(f"nothing is known about {k} units at once for {self!r}.")
         return Pure(k * epsilon)
 
     def summed(self, n: int) -> Event:
-        """The same noise added by n clients, of whom only the sum is seen; itself, where no more is known."""
+        """Return the event for n clients that each add this noise, if only their sum is seen; itself if unknown."""
         return self
 
     def scaled(self, factor: float) -> Event:
@@ -101,7 +101,7 @@ def _renyi_of_randomized_response(epsilon: float, orders: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class GaussianEvent(Event):
-    """Gaussian noise with std = noise_multiplier * L2 sensitivity."""
+    """Gaussian noise with standard deviation noise_multiplier * L2 sensitivity."""
 
     noise_multiplier: float
 
@@ -122,7 +122,7 @@ class GaussianEvent(Event):
 
 @dataclass(frozen=True)
 class Pure(Event):
-    """Anything that is epsilon-DP, of which no more is known."""
+    """Any epsilon-DP release about which nothing more is known."""
 
     epsilon: float
 
@@ -135,7 +135,7 @@ class Pure(Event):
 
 @dataclass(frozen=True)
 class Approximate(Event):
-    """Anything that is (epsilon, delta)-DP, of which no more is known."""
+    """Any (epsilon, delta)-DP release about which nothing more is known."""
 
     epsilon: float
     delta: float
@@ -151,8 +151,8 @@ class Approximate(Event):
         return pairs.randomized_response(self.epsilon, self.delta)
 
     def grouped(self, k: int) -> Event:
-        """k eps and delta (e^{k eps} - 1)/(e^eps - 1): Vadhan (2017), "The complexity of DP", Lemma 2.2."""
-        if k * self.epsilon > 700:  # beyond floats
+        """Return k eps and delta (e^{k eps} - 1)/(e^eps - 1): Vadhan (2017), "The complexity of DP", Lemma 2.2."""
+        if k * self.epsilon > 700:  # out of the range of floats
             return Approximate(k * self.epsilon, 0.0 if self.delta == 0 else 1 - 2**-53)
         times = k if self.epsilon == 0 else math.expm1(k * self.epsilon) / math.expm1(self.epsilon)
         return Approximate(k * self.epsilon, min(times * self.delta, 1 - 2**-53))
@@ -160,11 +160,11 @@ class Approximate(Event):
 
 @dataclass(frozen=True)
 class Sampled(Event):
-    """`event`, if the protected unit is drawn (Poisson, probability `rate`); the draw stays secret.
+    """`event` if the protected unit is drawn (Poisson, with probability `rate`); the draw stays secret.
 
-    Not drawn must look exactly like not there, which no report that is always sent does: that one is `Visible`.
-    `event` is what one added unit does, also where the relation is "replace": then two units change places, and both
-    may be drawn.
+    A unit that is not drawn must look exactly like one that is absent. This is never true of a report that is always
+    sent: use `Visible` for it. `event` is the effect of one added unit, also where the relation is "replace": then one
+    unit takes the place of another, and both may be drawn.
     """
 
     event: Event
@@ -178,7 +178,7 @@ class Sampled(Event):
 
 @dataclass(frozen=True)
 class SampledGroup(Event):
-    """Poisson-sampled Gaussian noise, of which `size` units change together, each drawn on its own.
+    """Poisson-sampled Gaussian noise for a group: `size` units change together, each drawn independently.
 
     Dominated by sum_j Bin(size, rate)(j) N(j, z^2) against N(0, z^2): Ganesh (2024), arXiv:2401.10294, Theorem 3.1.
     """
@@ -203,6 +203,10 @@ class SampledGroup(Event):
 
 
 def sampled_group(noise_multiplier: float, rate: float, size: int) -> Event:
+    """Return Poisson-sampled Gaussian noise for a group of `size` units.
+
+    For a group larger than LARGEST_GROUP, the result is an upper bound in which all units are drawn if any of them is.
+    """
     if size <= LARGEST_GROUP:
         return SampledGroup(noise_multiplier, rate, size)
     touched = -math.expm1(size * math.log1p(-rate)) if rate < 1 else 1.0
@@ -213,7 +217,7 @@ def sampled_group(noise_multiplier: float, rate: float, size: int) -> Event:
 class FixedSize(Event):
     """`event` on `size` of `population` units drawn without replacement; the draw stays secret.
 
-    Replace-one relation only: `event` is what replacing one unit of the sample does.
+    Holds under the replace-one relation only: `event` is the effect of replacing one unit of the sample.
     """
 
     event: Event
@@ -228,11 +232,12 @@ class FixedSize(Event):
 
 @dataclass(frozen=True)
 class Visible(Event):
-    """`event` happens with probability `rate`, and the viewer is assumed to learn whether it did.
+    """`event` with probability `rate`, where the viewer is assumed to learn whether it happened.
 
-    The price of a record inside a client that is drawn with probability `rate`. A drawn client brings all its
-    other records, so "client not drawn" does not look like "record not there" and `Sampled` would under-count.
-    By joint convexity of the hockey-stick divergence, delta(eps) = rate * delta_event(eps) for one round.
+    This is the cost of a record inside a client that is drawn with probability `rate`. A drawn client contributes all
+    its other records as well, so "client not drawn" does not look like "record absent", and `Sampled` would
+    underestimate the cost. By joint convexity of the hockey-stick divergence, delta(eps) = rate * delta_event(eps) for
+    one round.
     """
 
     event: Event
@@ -244,12 +249,13 @@ class Visible(Event):
 
 @dataclass(frozen=True)
 class Parallel(Event):
-    """One of `events` on disjoint parts of the data: a unit lives in one part (McSherry 2009), whichever costs most.
+    """One of `events` on disjoint parts of the data; a unit lies in one part (McSherry 2009), the most expensive one.
 
-    A replaced unit may leave one part and enter another, so this speaks of added or removed units alone, unless
-    `by_place` says that the part of a unit follows from its place and a public seed: then a replaced unit stays where
-    it was. Releases that are repeated on the same parts belong inside, `Parallel((Repeated(a, 3), Repeated(b, 3)))`;
-    of a repeated Parallel every one may split the data anew. The parts of FixedSize must be drawn, so none is inside.
+    A replaced unit may leave one part and enter another, so the event holds for added or removed units only, unless
+    `by_place` states that the part of a unit follows from its place and a public seed: then a replaced unit stays in
+    its part. Releases that are repeated on the same parts belong inside, `Parallel((Repeated(a, 3), Repeated(b, 3)))`;
+    each repetition of a repeated Parallel may split the data differently. The parts of FixedSize must be drawn, so it
+    cannot contain a Parallel.
     """
 
     events: tuple[Event, ...]
@@ -258,6 +264,8 @@ class Parallel(Event):
 
 @dataclass(frozen=True)
 class Repeated(Event):
+    """`event`, `count` times."""
+
     event: Event
     count: int  # zero is allowed: nothing has happened yet
 
@@ -268,28 +276,30 @@ class Repeated(Event):
 
 @dataclass(frozen=True)
 class Composed(Event):
+    """All of `events`."""
+
     events: tuple[Event, ...]
 
 
 @dataclass(frozen=True)
 class NonPrivate(Event):
-    """No guarantee at all: epsilon is infinite, and `reason` says why."""
+    """A release without any guarantee: epsilon is infinite, and `reason` says why."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Cost:
-    """An event, for whose data (unit, relation) and against whom (viewer)."""
+    """An event together with the protected unit, the neighbouring relation and the viewer."""
 
     unit: str  # "record" | "client" | "user" | "label"
     relation: str  # "add/remove" | "replace"
     viewer: str  # see trust.py
     event: Event
-    # how the draw of clients acts: "unit" (the drawn client is the unit itself), "inside" (the unit lies inside a drawn
-    # client), "changed" (the data of `copies` clients change; the event is what adding one client does)
-    draw: str = ""  # "unit" for a client, else "inside"
-    copies: int = 1  # in how many clients one unit lies at most
+    # effect of the draw of clients: "unit" (the drawn client is the unit itself), "inside" (the unit lies inside a
+    # drawn client), "changed" (the data of `copies` clients change; the event is the effect of adding one client)
+    draw: str = ""  # default: "unit" for a client, else "inside"
+    copies: int = 1  # largest number of clients that hold data of one unit
 
     def __post_init__(self) -> None:
         if not self.draw:

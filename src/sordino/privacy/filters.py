@@ -1,11 +1,11 @@
-"""Fully adaptive spending under one (epsilon, delta) that is converted once, before anything is spent.
+"""Privacy filters: fully adaptive spending of one (epsilon, delta) that is converted once, before anything is spent.
 
-A filter is frozen: `spend` returns the filter after the release, or refuses. What is asked for may depend on all
-earlier outputs, never on the data themselves. Nothing is rounded in the spender's favour. The spent amount is never
-turned into an epsilon at a time the outputs chose; `Odometer` is for that.
+A filter is frozen: `spend` returns the filter after the release, or refuses. A request may depend on all earlier
+outputs, but never on the data directly. No rounding favours the spender. The amount spent is never converted to an
+epsilon at a time that the outputs determine; `Odometer` is for that.
 
 Rogers, Roth, Ullman, Vadhan (2016), arXiv:1605.08294 (filters, odometers); Feldman and Zrnic (2021), arXiv:2008.11193
-(one Renyi order); Smith and Thakurta (2022), arXiv:2210.17520 (GDP). Several processes may spend side by side: Haney et
+(one Renyi order); Smith and Thakurta (2022), arXiv:2210.17520 (GDP). Several processes may spend concurrently: Haney et
 al. (2023), arXiv:2309.05901, extend filters to concurrent composition.
 """
 
@@ -25,20 +25,30 @@ from sordino.privacy.algebra import distance, gdp_mu_squared, non_private
 from sordino.privacy.events import Approximate, Event, NonPrivate, Pure
 
 THEORIES = ("plans", "rdp", "gdp")
-SPREAD = (0.7, 1.0, 2.0, 6.0)  # the orders of an RdpFilter, relative to the best one for a Gaussian
+SPREAD = (0.7, 1.0, 2.0, 6.0)  # orders of an RdpFilter, relative to the best order for a Gaussian
 
 
 class Filter(Protocol):
-    def fits(self, event: Event) -> bool: ...
+    """A privacy filter: a budget that adaptively chosen releases may spend."""
 
-    def spend(self, event: Event) -> Self: ...
+    def fits(self, event: Event) -> bool:
+        """Return whether the budget can pay for a release."""
+        ...
 
-    def left(self) -> dict[str, float]: ...
+    def spend(self, event: Event) -> Self:
+        """Return the filter after a release, or raise a BudgetError if the budget cannot pay for it."""
+        ...
+
+    def left(self) -> dict[str, float]:
+        """Return the remaining budget, in the units of the filter."""
+        ...
 
     def room(self, delta: float) -> str:
-        """What would still fit, in words, for a plan with that delta."""
+        """Describe what would still fit, for a plan with that delta."""
 
-    def to_json(self) -> dict[str, Any]: ...
+    def to_json(self) -> dict[str, Any]:
+        """Return the state of the filter, which `from_json` reads."""
+        ...
 
 
 class _Stored:
@@ -48,15 +58,16 @@ class _Stored:
 
 @dataclass(frozen=True)
 class PlanFilter(_Stored):
-    """Whole plans, each with an (epsilon_j, delta_j) fixed when it starts: their sums stay within the budget.
+    """A filter for whole plans, each with an (epsilon_j, delta_j) fixed at its start; their sums stay within budget.
 
-    Adaptive basic composition (Rogers et al. 2016). Inside a plan any accountant will do. A plan is asked for as
-    `Approximate(epsilon_j, delta_j)`. Sums are exact: ten plans of 0.1 (a hair above 1/10) do not fit into 1.
+    Adaptive basic composition (Rogers et al. 2016). Any accountant may be used inside a plan. A plan is requested as
+    `Approximate(epsilon_j, delta_j)`. Sums are exact: ten plans of 0.1 (as a float, slightly above 1/10) do not fit
+    into 1.
     """
 
     epsilon: float
     delta: float
-    spent: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # epsilon and delta: terms of their exact sums
+    spent: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # epsilon and delta, as terms of exact sums
 
     def __post_init__(self) -> None:
         check.positive(epsilon=self.epsilon)
@@ -97,7 +108,7 @@ def _promise(event: Event) -> tuple[float, float]:
 
 
 def _terms(values: tuple[float, ...]) -> tuple[float, ...]:
-    """A few numbers with exactly the same sum."""
+    """Return a few numbers with exactly the same sum."""
     exact, out = sum(map(Fraction, values), Fraction()), []
     while exact:
         out.append(float(exact))
@@ -106,7 +117,7 @@ def _terms(values: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _rest(total: float, paid: tuple[float, ...]) -> float:
-    """total - sum(paid), rounded down; the sign is exact (`fsum` rounds the exact sum once)."""
+    """Return total - sum(paid), rounded down; its sign is exact (`fsum` rounds the exact sum once)."""
     if any(math.isinf(p) for p in paid):
         return -math.inf
     terms = [total, *(-p for p in paid)]
@@ -116,14 +127,19 @@ def _rest(total: float, paid: tuple[float, ...]) -> float:
 
 @dataclass(frozen=True)
 class RdpFilter(_Stored):
-    """Renyi divergences at k fixed orders, each with delta / k: a release is admitted while one order lives on.
+    """A filter on Renyi divergences at k fixed orders, each with delta / k.
 
-    At one order a, the process that stops before its sum of divergences would exceed B(a) is (a, B(a))-RDP (Feldman
-    and Zrnic 2021), so (epsilon, delta / k)-DP when B inverts the conversion of Canonne, Kamath and Steinke (2020),
-    arXiv:2004.00010, Proposition 12. Several orders: let M be the process and M_j the same process stopped by order j
-    alone. Cut any event E into E_1, ..., E_k by the first order alive at the end. Sums only grow, so on E_j order j
-    was alive all along and M and M_j gave the same output: P[M in E_j] = P[M_j in E_j] <= e^eps P[M_j' in E_j]
-    + delta / k = e^eps P[M' in E_j] + delta / k. The sum over j is the claim.
+    A release is admitted as long as at least one order stays within its budget. At one order a, the process that stops
+    before its sum of divergences would exceed B(a) is (a, B(a))-RDP (Feldman and Zrnic 2021). It is therefore (epsilon,
+    delta / k)-DP if B inverts the conversion of Canonne, Kamath and Steinke (2020), arXiv:2004.00010, Proposition 12.
+
+    For several orders, let M be the process and M_j the same process stopped by order j alone. Partition any event E
+    into E_1, ..., E_k by the first order alive at the end. Sums only grow, so on E_j order j was alive throughout, and
+    M and M_j gave the same output:
+
+        P[M in E_j] = P[M_j in E_j] <= e^eps P[M_j' in E_j] + delta / k = e^eps P[M' in E_j] + delta / k.
+
+    Summing over j gives the claim.
     """
 
     epsilon: float
@@ -133,7 +149,11 @@ class RdpFilter(_Stored):
 
     @staticmethod
     def of(epsilon: float, delta: float) -> RdpFilter:
-        """Four orders: the best for a Gaussian, one below (sampled noise), two above (nearly pure releases)."""
+        """Return an unspent filter with four orders.
+
+        They are the best order for a Gaussian, one below it (for sampled noise) and two above it (for nearly pure
+        releases).
+        """
         check.positive(epsilon=epsilon)
         check.below_one(delta=delta)
         best = rdp.ORDERS[int(np.argmax([_budget(a, epsilon, delta / len(SPREAD)) / a for a in rdp.ORDERS]))]
@@ -147,6 +167,7 @@ class RdpFilter(_Stored):
             raise SpecError(f"an rdp filter needs orders among those of the accountant, not {self.orders!r}.")
 
     def budgets(self) -> tuple[float, ...]:
+        """Return the largest divergence allowed at each order."""
         return tuple(_budget(a, self.epsilon, self.delta / len(self.orders)) for a in self.orders)
 
     def fits(self, event: Event) -> bool:
@@ -165,7 +186,7 @@ class RdpFilter(_Stored):
         return replace(self, spent=after)
 
     def left(self) -> dict[str, float]:
-        """By order, what is left of its divergence; an order that is used up is not there."""
+        """Return the remaining divergence by order; exhausted orders are omitted."""
         rest = zip(self.orders, self.budgets(), self.spent, strict=True)
         return {f"{a:g}": b - s for a, b, s in rest if s <= b}
 
@@ -184,14 +205,17 @@ class RdpFilter(_Stored):
 
 
 def _budget(order: float, epsilon: float, delta: float) -> float:
-    """The largest divergence at an order that Proposition 12 turns into (epsilon, delta); negative: none does."""
+    """Return the largest divergence at an order that Proposition 12 converts to (epsilon, delta); negative: none."""
     bound = epsilon - math.log1p(-1 / order) + (math.log(delta) + math.log(order)) / (order - 1)
     return float(bound - 1e-12 * abs(bound))
 
 
 @dataclass(frozen=True)
 class GdpFilter(_Stored):
-    """Plain Gaussian releases: sum of mu^2 <= mu_total^2 gives mu_total-GDP, fully adaptively (Smith and Thakurta)."""
+    """A filter for plain Gaussian releases.
+
+    A sum of mu^2 of at most mu_total^2 gives mu_total-GDP, fully adaptively (Smith and Thakurta).
+    """
 
     epsilon: float
     delta: float
@@ -203,6 +227,7 @@ class GdpFilter(_Stored):
 
     @property
     def mu(self) -> float:
+        """Return the GDP level of the whole budget."""
         return gdp.mu_for(self.epsilon, self.delta)
 
     def fits(self, event: Event) -> bool:
@@ -231,7 +256,10 @@ class GdpFilter(_Stored):
 
 
 def _exact(event: Event) -> None:
-    """A sampler that is a little off its law costs delta, which only a plan's own accountant counts."""
+    """Refuse a release whose sampler is not exact.
+
+    The deviation of a sampler from its distribution costs delta, which only the accountant of a whole plan counts.
+    """
     if distance(event) > 0:
         raise UnsupportedEvent("the sampler of this release is not exact; count it as a whole plan (theory plans).")
 
@@ -250,18 +278,28 @@ def _refused(asked: str, filter: Filter, delta: float) -> BudgetError:
 
 @dataclass(frozen=True)
 class Odometer:
-    """A running epsilon that holds at any time, also one chosen by the outputs.
+    """A running epsilon that is valid at any time, including a time chosen by the outputs.
 
     Levels eps_1 < eps_2 < ... each have an `RdpFilter` with delta / levels; `epsilon` is the lowest level whose filter
-    has not been exceeded. For any stopping time and any event E, cut by the reported level:
-    P[E] <= sum_i e^{eps_i} P'[E and level i] + delta, by the argument in `RdpFilter`: on "level i", the process and the
-    one that filter i stops are the same.
+    has not been exceeded. For any stopping time and any event E, partitioned by the reported level,
+
+        P[E] <= sum_i e^{eps_i} P'[E and level i] + delta
+
+    by the argument in `RdpFilter`: on "level i", the process and the one that filter i stops are the same.
     """
 
     levels: tuple[RdpFilter, ...]
 
     @staticmethod
     def of(delta: float, first: float = 0.1, ratio: float = 1.3, levels: int = 24) -> Odometer:
+        """Return an odometer with geometrically increasing levels.
+
+        Args:
+            delta: the delta of the whole odometer.
+            first: the epsilon of the lowest level.
+            ratio: the factor between consecutive levels, above 1.
+            levels: the number of levels.
+        """
         check.below_one(delta=delta)
         check.positive(first=first)
         check.count(levels=levels)
@@ -270,28 +308,31 @@ class Odometer:
         return Odometer(tuple(RdpFilter.of(first * ratio**i, delta / levels) for i in range(levels)))
 
     def fits(self, event: Event) -> bool:
+        """Return whether any level covers a release."""
         return any(level.fits(event) for level in self.levels)
 
     def spend(self, event: Event) -> Odometer:
-        """The release is counted at every level; refused only if no level would cover it."""
+        """Charge a release at every level; refuse it only if no level would cover it."""
         if not self.fits(event):
             last = self.levels[-1]
             raise _refused("a release above the highest level", last, last.delta)
         return Odometer(tuple(replace(level, spent=level._after(event)) for level in self.levels))
 
     def epsilon(self) -> float:
+        """Return the epsilon of the lowest level that has not been exceeded; infinite if there is none."""
         return next((level.epsilon for level in self.levels if level.left()), math.inf)
 
     def left(self) -> dict[str, float]:
-        """The divergences left before the reported epsilon goes up a level."""
+        """Return the divergences that remain before the reported epsilon rises by a level."""
         return next((level.left() for level in self.levels if level.left()), {})
 
     def to_json(self) -> dict[str, Any]:
+        """Return the state of the odometer, which `from_json` reads."""
         return {"filter": "Odometer", "levels": [level.to_json() for level in self.levels]}
 
 
 def make(theory: str, epsilon: float, delta: float) -> PlanFilter | RdpFilter | GdpFilter:
-    """A fresh filter of a named theory."""
+    """Return an unspent filter of a theory, one of THEORIES."""
     check.one_of(THEORIES, theory=theory)
     if theory == "rdp":
         return RdpFilter.of(epsilon, delta)
@@ -299,7 +340,7 @@ def make(theory: str, epsilon: float, delta: float) -> PlanFilter | RdpFilter | 
 
 
 def from_json(data: dict[str, Any]) -> PlanFilter | RdpFilter | GdpFilter | Odometer:
-    """The filter that `to_json` wrote down."""
+    """Return the filter that `to_json` saved."""
     try:
         fields = {k: v for k, v in data.items() if k != "filter"}
         match data["filter"]:

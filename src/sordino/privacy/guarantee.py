@@ -1,4 +1,4 @@
-"""A total epsilon with everything it needs to mean something, and the sentence that says it."""
+"""A total epsilon with all the context that gives it a meaning, and the sentence that states it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VIEWERS = {
 }
 
 
-CHANNELS = {  # what a curious server sees through each
+CHANNELS = {  # what a curious server sees through each channel
     "direct": VIEWERS["server"],
     "secure-sum": "a curious server that sees who takes part and the sum of all messages alone (if the sum is not "
     "secure: more)",
@@ -33,7 +33,7 @@ CHANNELS = {  # what a curious server sees through each
 
 
 def who(viewer: str, channel: str = "direct") -> str:
-    """A viewer in words."""
+    """Describe a viewer in words."""
     kind, _, colluders = viewer.partition("+")
     other = f"a curious server that sees who takes part and what the channel {channel} shows of their messages"
     text = CHANNELS.get(channel, other) if kind == "server" else VIEWERS.get(kind, viewer)
@@ -42,6 +42,8 @@ def who(viewer: str, channel: str = "direct") -> str:
 
 @dataclass(frozen=True)
 class Guarantee:
+    """A privacy guarantee for a whole run."""
+
     epsilon: float
     delta: float
     unit: str
@@ -49,12 +51,13 @@ class Guarantee:
     viewer: str
     rounds: int
     mode: str  # "research": seeded, for experiments only; "secure"
-    reason: str | None = None  # why epsilon is infinite, where it is
-    channel: str = "direct"  # what messages travel through
-    public: tuple[str, ...] = ()  # what was taken as public, in words
-    exact: bool = False  # whether noise and the sums under it are free of what floating point does
+    reason: str | None = None  # reason, if epsilon is infinite
+    channel: str = "direct"  # channel that carries the messages
+    public: tuple[str, ...] = ()  # descriptions of what was assumed to be public
+    exact: bool = False  # whether noise and the sums that it is added to are free of floating-point effects
 
     def sentence(self) -> str:
+        """Return the guarantee as a sentence."""
         against = f"against {who(self.viewer, self.channel)}"
         if math.isinf(self.epsilon):
             return f"No guarantee (epsilon is infinite) {against}: {self.reason}."
@@ -77,12 +80,13 @@ class Guarantee:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Guarantee:
-        """Return the guarantee that `to_json` wrote down."""
+        """Return the guarantee that `to_json` saved."""
         named = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         epsilon = math.inf if data["infinite"] else float(data["epsilon"])
         return cls(**named | {"epsilon": epsilon, "public": tuple(data.get("public", ()))})
 
     def to_json(self) -> dict[str, Any]:
+        """Return the fields and the sentence as a dictionary; an infinite epsilon becomes None."""
         data = asdict(self)
         data["epsilon"] = None if math.isinf(self.epsilon) else self.epsilon
         data["infinite"] = math.isinf(self.epsilon)

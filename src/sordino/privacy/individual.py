@@ -1,13 +1,13 @@
-"""Every record pays for what it moves itself, and leaves before its own budget is exceeded.
+"""Individual accounting: each record pays for its own contribution and leaves before its own budget is exceeded.
 
-A record whose clipped contribution has norm c in a Gaussian release of that std pays rho = c^2 / (2 std^2), not the
-worst case of the clip. Feldman and Zrnic (2021), arXiv:2008.11193: if a record takes part only while its own sum of rho
-stays within the budget, the whole process is as private as the budget says. With the budget mu^2 / 2 of an exact GDP
-level: Koskela, Tobaben, Honkela (2023), arXiv:2209.15596. Add/remove; the release must be plain Gaussian noise on a
-sum (a secret batch draw is not used to pay less).
+In a Gaussian release of standard deviation std, a record whose clipped contribution has norm c pays c^2 / (2 std^2) of
+rho instead of the worst case of the clip bound. Feldman and Zrnic (2021), arXiv:2008.11193: if a record takes part only
+while its own sum of rho stays within the budget, the whole process is as private as the budget says. With the budget
+mu^2 / 2 of an exact GDP level: Koskela, Tobaben, Honkela (2023), arXiv:2209.15596. The relation is add/remove, and the
+release must be plain Gaussian noise on a sum (amplification by a secret batch draw is not used).
 
-The sums depend on the data of their records and are private: they stay in here. Only the mask of who still takes part
-leaves, for the trainer, who must not publish it.
+The sums depend on the data of their records and are private, so they never leave this class. Only the mask of records
+that still take part is returned, for the trainer, which must not publish it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Individual:
 
     @staticmethod
     def of(records: int, epsilon: float, delta: float) -> Individual:
-        """Accounts that together are (epsilon, delta)-DP: rho = mu^2 / 2 at the exact GDP level."""
+        """Return accounts that together are (epsilon, delta)-DP: rho = mu^2 / 2 at the exact GDP level."""
         check.positive(epsilon=epsilon)
         check.below_one(delta=delta)
         return Individual(records, gdp.mu_for(epsilon, delta) ** 2 / 2)
 
-    def __repr__(self) -> str:  # the accounts must not end up in a log
+    def __repr__(self) -> str:  # keeps the accounts out of logs
         return f"Individual(records={len(self.__spent)}, rho={self.rho:g})"
 
     def __reduce__(self) -> Any:
@@ -57,11 +57,18 @@ class Individual:
     def admit(self, norms: NDArray[Any], std: float, ids: Any = None) -> Bools: ...
 
     def admit(self, norms: Any, std: float, ids: Any = None) -> Any:
-        """Who may take part in a release of that std: norms [n] of the clipped contributions -> mask [n].
+        """Charge the records of a release and return the mask of those that may take part.
 
-        `ids` says which records the norms belong to (all of them, in order, if left out). A contribution that does
-        not fit must be left out of the sum altogether; its record does not come back. Neither does one whose norm
-        is not finite.
+        A contribution that does not fit must be left out of the sum entirely, and its record never returns. The same
+        applies to a record whose norm is not finite.
+
+        Args:
+            norms: norms [n] of the clipped contributions.
+            std: standard deviation of the noise of the release.
+            ids: records that the norms belong to [n]; all of them, in order, if None.
+
+        Returns:
+            The mask [n].
         """
         check.positive(std=std)
         if isinstance(norms, Tensor):
@@ -81,7 +88,7 @@ class Individual:
         if ids is not None and len(np.unique(where)) != len(where):
             raise SpecError("a record is named twice in one release.")
         where = where.astype(np.int64)
-        # the norm was rounded to its type; 1e-12 covers the arithmetic here
+        # `coarse` covers the rounding of the norm to its dtype, 1e-12 the arithmetic here
         with np.errstate(over="ignore"):
             paid = (np.abs(norms) * (1 + coarse) / std) ** 2 / 2 * (1 + 1e-12)
         total = self.__spent[where] + np.where(np.isfinite(paid), paid, np.inf)

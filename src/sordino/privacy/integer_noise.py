@@ -1,11 +1,13 @@
-"""Integer noise sampled exactly, by inversion: a table of cumulative probabilities and a uniform word.
+"""Exact sampling of integer noise by inversion: a table of cumulative probabilities and a uniform word.
 
-The probabilities are computed with whole numbers of 256 binary digits and kept to 128; a draw compares a word of 64
-bits with their upper halves and asks for a second word only if they are equal. No floating point lies between the words
-and the integers, so the attack of Mironov (2012), "On significance of the least significant bits", has nothing to hold.
-What remains is one number: `distance`, the total variation distance of a draw from the law it stands for.
+The probabilities are computed with integers of 256 binary digits and stored with 128; a draw compares a 64-bit word
+with their upper halves and asks for a second word only if they are equal. There is no floating-point arithmetic between
+the words and the integers, so the attack of Mironov (2012), "On significance of the least significant bits", has
+nothing to exploit. What remains is one number: `distance`, the total variation distance of a draw from the distribution
+that it represents.
 
-Every law here is symmetric and log-concave: it is given by the ratios w(k+1)/w(k), k >= 0, which never grow.
+Every distribution here is symmetric and log-concave; it is given by the ratios w(k+1)/w(k), k >= 0, which never
+increase.
 """
 
 from __future__ import annotations
@@ -25,23 +27,23 @@ from sordino.core.rng import RowStream, Stream
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
-BITS = 256  # of a weight, behind the point
+BITS = 256  # fractional bits of a weight
 ONE = 1 << BITS
-TAIL = ONE >> 131  # what may be cut off on either side, relative to the middle weight
-LONGEST = 1 << 20  # integers on either side: a Gaussian of scale 2^16 needs 873,000
-BLOCK = 1 << 16  # words drawn at once: all of a block's arrays stay in the cache
-GUIDE = 16  # leading bits of a word that often decide alone
+TAIL = ONE >> 131  # weight that may be truncated on either side, relative to the middle weight
+LONGEST = 1 << 20  # largest number of integers on either side: a Gaussian of scale 2^16 needs 873,000
+BLOCK = 1 << 16  # words drawn at once; all arrays of a block fit into the cache
+GUIDE = 16  # leading bits of a word, which often suffice to decide
 THREADS = 2
 
 
 @dataclass(frozen=True, eq=False)
 class InversionTable:
-    """A draw is `lowest` + the number of thresholds that are at most a uniform number of 128 bits."""
+    """A table for inversion: a draw is `lowest` + the number of thresholds not above a uniform 128-bit number."""
 
     lowest: int
-    upper: Words  # the thresholds' upper 64 bits, ascending
-    lower: Words  # and their lower ones
-    guide: Ints = field(init=False, repr=False)  # a word's leading bits -> the number, or -1: look closer
+    upper: Words  # upper 64 bits of the thresholds, ascending
+    lower: Words  # lower 64 bits of the thresholds
+    guide: Ints = field(init=False, repr=False)  # leading bits of a word -> the number of thresholds, or -1: undecided
 
     def __post_init__(self) -> None:
         edges = np.arange(1 << GUIDE, dtype=np.uint64) << np.uint64(64 - GUIDE)
@@ -51,17 +53,23 @@ class InversionTable:
 
     @property
     def distance(self) -> float:
-        """Of one draw from the law: every threshold may be off by 2^-128, and the cut tails weigh less than that."""
+        """Return the total variation distance of one draw from the distribution.
+
+        Every threshold may be off by 2^-128, and the truncated tails weigh less than that.
+        """
         return (len(self.upper) + 2) * 2.0**-128
 
     def probabilities(self) -> tuple[list[int], list[Fraction]]:
-        """The outcomes and how likely exactly this table makes them."""
+        """Return the outcomes and their exact probabilities under this table."""
         cuts = [0, *((int(h) << 64) + int(v) for h, v in zip(self.upper, self.lower, strict=True)), 1 << 128]
         mass = [Fraction(b - a, 1 << 128) for a, b in pairwise(cuts)]
         return list(range(self.lowest, self.lowest + len(mass))), mass
 
     def draw(self, rng: RowStream, n: int) -> Ints:
-        """Independent draws [clients, n]; row i depends on its client alone, and nothing on the number of threads."""
+        """Return independent draws [clients, n].
+
+        Row i depends only on its client, and nothing depends on the number of threads.
+        """
         out = np.empty((len(rng.ids), n), dtype=np.int64)
         streams = [rng.stream.at("block", start) for start in range(0, n, BLOCK)]
         jobs = [(row, stream, b * BLOCK) for row in range(len(out)) for b, stream in enumerate(streams)]
@@ -95,14 +103,18 @@ class InversionTable:
 
 
 def symmetric(ratios: Iterator[int], what: str) -> InversionTable:
-    """The table of the law with w(0) = 1, w(k+1) = w(k) * ratio(k), w(-k) = w(k); ratios are multiples of 2^-256.
+    """Return the table of the distribution with w(0) = 1, w(k+1) = w(k) * ratio(k), w(-k) = w(k).
 
-    Cuts where what follows, at most a geometric series, weighs less than 2^-131.
+    The tails are truncated where the rest, bounded by a geometric series, weighs less than 2^-131.
+
+    Args:
+        ratios: ratio(0), ratio(1), ... as multiples of 2^-256.
+        what: name of the noise, for error messages.
     """
     weights = [ONE]
     for ratio in ratios:
         following = weights[-1] * ratio >> BITS
-        if following * ONE < TAIL * (ONE - ratio):  # following / (1 - ratio) bounds the rest
+        if following * ONE < TAIL * (ONE - ratio):  # following / (1 - ratio) bounds the rest of the tail
             break
         weights.append(following)
         if len(weights) > LONGEST:
@@ -118,6 +130,7 @@ def symmetric(ratios: Iterator[int], what: str) -> InversionTable:
 
 
 def too_wide(what: str) -> SpecError:
+    """Return the error for noise that needs more than LONGEST integers on either side."""
     return SpecError(
         f"{what} noise spreads over more than {LONGEST} integers on either side; use a coarser lattice "
         "(a larger granularity), so that the noise is fewer of its steps wide."
@@ -125,9 +138,10 @@ def too_wide(what: str) -> SpecError:
 
 
 def exp_minus(x: Fraction) -> int:
-    """e^-x for x >= 0, in multiples of 2^-256, off by fewer than 2^9 of them.
+    """Return e^-x for x >= 0 as a multiple of 2^-256, with an error of less than 2^9 such multiples.
 
-    The series of e^-(x / 2^s) with x / 2^s < 1/16, then s squarings; 64 digits more than are kept.
+    Computed by the series of e^-(x / 2^s) with x / 2^s < 1/16, followed by s squarings, with 64 digits more than are
+    returned.
     """
     if x > BITS:
         return 0

@@ -1,13 +1,13 @@
-"""Many privacy losses added up: pairs rounded to a grid on the safe side, copies convolved by Fourier transforms.
+"""Sums of privacy losses: pairs are rounded conservatively to a grid, and copies are convolved by Fourier transforms.
 
 Rounding ("connect the dots", Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022, arXiv:2207.04380): the mass of a cell
-is split between its two edges so that both the P- and the Q-mass are kept, which gives a pair that dominates the
-first one.
+is split between its two edges so that both the P- and the Q-mass are preserved, which gives a pair that dominates the
+original one.
 
-Before it is transformed, a distribution is tilted by e^{theta loss} so that the losses which decide delta lie in its
-middle (the change of measure of large deviations): delta is then exact to many digits however small it is, and the
-window of the transform is a few standard deviations wide. What lies above the window is bounded by Chernoff and added
-to delta; what lies below wraps around to the top, which is on the safe side too.
+Before it is transformed, a distribution is tilted by e^{theta loss} so that the losses that determine delta lie in its
+middle (the change of measure of large deviations): delta is then accurate to many digits however small it is, and the
+window of the transform is a few standard deviations wide. The mass above the window is bounded by Chernoff and added to
+delta; the mass below it wraps around to the top, which is conservative too.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from sordino.privacy import pairs as exact
 from sordino.privacy.pairs import Atoms, Pair
 
 Floats = NDArray[np.float64]
-FINE, ROUGH, SLOPPY = 2e-3, 3e-2, 0.2  # cells of a grid, in standard deviations of one step's loss
-MOST = {FINE: 2**20, ROUGH: 2**19, SLOPPY: 2**15}  # points of a transform
-ALIKE = 1.2  # pairs whose losses reach as far, to this factor, are sketched together
-REST = 1e-8  # share of delta that is given up to what lies above a window, and another to rounding of floats
+FINE, ROUGH, SLOPPY = 2e-3, 3e-2, 0.2  # grid cells, in standard deviations of the loss of one step
+MOST = {FINE: 2**20, ROUGH: 2**19, SLOPPY: 2**15}  # largest number of points of a transform
+ALIKE = 1.2  # pairs whose losses extend equally far, up to this factor, share a sketch
+REST = 1e-8  # fraction of delta reserved for the mass above a window, and again for float rounding
 THETAS: Floats = np.geomspace(1e-4, 1e7, 111)
 CURVE: Floats = np.sinh(np.linspace(-1, 1, 601) * np.arcsinh(1e6)) / 1e6  # in [-1, 1], dense around 0
-WHOLE = -40.0  # ln of the mass that may be left out where a whole law is wanted
-FAR = 5.0  # deviations that a tilt may stay behind the saddle point, where rounding would show
-LEAST = 1e-3  # the weakest tilt, likewise
-STRONG = 40.0  # tilts stay below that many inverse standard deviations
-DUST = float(np.log(1e-15))  # more than rounding can take from a share in a transform
-MILD = 200.0  # tilts are looked for below that many inverse standard deviations
+WHOLE = -40.0  # ln of the mass that may be left out of a whole distribution
+FAR = 5.0  # deviations that a tilt may stay below the saddle point, where rounding would be visible
+LEAST = 1e-3  # weakest tilt, in inverse standard deviations
+STRONG = 40.0  # strongest tilt, in inverse standard deviations
+DUST = float(np.log(1e-15))  # ln of more than rounding can take from a probability in a transform
+MILD = 200.0  # upper limit of the search for tilts, in inverse standard deviations
 TINY = 1e-290
-BLUR = 1e-4  # share of delta that may be rounding
-NOISE = 1e-16  # rounding of a share, for each copy, in units of the largest share
-SMALLEST = 1e-200  # delta
-HUGE = 1e6  # a loss beyond which nobody asks
-SIZES: Floats = np.geomspace(1.37e-9, HUGE, 241)  # no round numbers: atoms often lie there
-LEAN = 0.6  # tilt, as a share of the saddle point: the whole of it would lift a heavy upper tail into the window
+BLUR = 1e-4  # fraction of delta that may be rounding error
+NOISE = 1e-16  # rounding error of a probability per copy, relative to the largest probability
+SMALLEST = 1e-200  # smallest delta
+HUGE = 1e6  # loss beyond which no epsilon is of interest
+SIZES: Floats = np.geomspace(1.37e-9, HUGE, 241)  # not round numbers, where atoms often lie
+LEAN = 0.6  # tilt as a fraction of the saddle point: all of it would lift a heavy upper tail into the window
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """Probabilities of ascending losses under P; the rest is infinite."""
+    """Probabilities of ascending losses under P; the remaining mass has an infinite loss."""
 
     losses: Floats
     probs: Floats
     infinite: float
 
     def variance(self, theta: float = 0.0) -> float:
-        """Of the losses under a tilt."""
+        """Return the variance of the losses under a tilt."""
         some = self.probs > 0
         losses, probs = self.losses[some], self.probs[some]
         if not len(losses):
@@ -65,7 +65,7 @@ class Rounded:
         return float(weights @ (losses - float(weights @ losses)) ** 2)
 
     def log_moments(self, thetas: Floats) -> Floats:
-        """ln E[e^{theta L}; L finite]."""
+        """Return ln E[e^{theta L}; L finite]."""
         some = self.probs > 0
         losses, probs = self.losses[some], self.probs[some]
         if not len(losses):
@@ -75,16 +75,19 @@ class Rounded:
 
 
 def rounded(pair: Pair, edges: Floats) -> Rounded:
-    """Connect the dots at ascending edges; losses above the last become infinite, losses below the first rise to it."""
+    """Round a pair to ascending edges by connecting the dots.
+
+    Losses above the last edge become infinite; losses below the first edge are raised to it.
+    """
     over, under = exact.tails(pair, edges)
-    p, q = (  # differences of the smaller tail are the precise ones
+    p, q = (  # differences of the smaller tail are more precise
         np.maximum(np.where((up < down)[:-1], up[:-1] - up[1:], down[1:] - down[:-1]), 0.0)
         for up, down in zip(over, under, strict=True)
     )
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        low = np.exp(edges[:-1] + np.log(q) - np.log(p))  # what the left edge keeps of Q, for each of P: at most 1
+        low = np.exp(edges[:-1] + np.log(q) - np.log(p))  # e^edge q / p for the left edge: at most 1
         right = p * (1 - low) / -np.expm1(edges[:-1] - edges[1:])
-    right = np.where(q > TINY, np.clip(np.nan_to_num(right, nan=0.0), 0.0, p), p)  # a Q too small has no digits
+    right = np.where(q > TINY, np.clip(np.nan_to_num(right, nan=0.0), 0.0, p), p)  # too small a Q has no digits
     probs = np.append(p - right, 0.0)
     probs[1:] += right
     probs[0] += under[0][0]
@@ -92,7 +95,7 @@ def rounded(pair: Pair, edges: Floats) -> Rounded:
 
 
 def reach(pair: Pair, tail: float) -> tuple[float, float]:
-    """Losses low < 0 < high outside of which P has at most `tail` on either side (infinite losses apart)."""
+    """Return losses low < 0 < high with at most `tail` of P outside on either side (not counting infinite losses)."""
     over, under = pair.above(SIZES)[0], pair.below(-SIZES)[0]
     return -float(_first(SIZES, under <= tail)), float(_first(SIZES, over - over[-1] <= tail))
 
@@ -102,7 +105,13 @@ def _first(sizes: Floats, enough: NDArray[np.bool_]) -> float:
 
 
 class LossSum:
-    """The loss of independent pairs, each with the number of its copies; one direction."""
+    """The sum of the losses of independent pairs, each with a number of copies; one direction.
+
+    Args:
+        pairs: the pairs.
+        counts: the number of copies of each pair.
+        log_delta: ln of the delta of interest, which determines how far the tails are followed.
+    """
 
     def __init__(self, pairs: Sequence[Pair], counts: Sequence[int], log_delta: float) -> None:
         self.pairs, self.counts = pairs, counts
@@ -110,12 +119,12 @@ class LossSum:
         self._reach = [reach(pair, min(tail, 1e-14)) for pair in pairs]
         self._sketches = list(self._sketch())
         self._moments = self.log_moments(THETAS)
-        self._mild = self.deviation * THETAS < MILD  # steeper tilts would see nothing but the largest sum
+        self._mild = self.deviation * THETAS < MILD  # stronger tilts would see only the largest sum
 
     def _sketch(self) -> Iterator[tuple[Rounded, int]]:
-        """A few unequal cells of each pair, with its count: good enough to choose tilts and windows by.
+        """Yield a coarse rounding of each pair with its count, accurate enough to choose tilts and windows.
 
-        Of the releases of a schedule whose losses reach about as far, both ways, one stands for all.
+        Among releases of a schedule whose losses extend about equally far in both directions, one represents all.
         """
         alike: dict[tuple[int, int], list[int]] = {}
         for i, (low, high) in enumerate(self._reach):
@@ -129,33 +138,33 @@ class LossSum:
 
     @property
     def infinite(self) -> float:
-        """The mass of infinite losses and of those out of reach."""
+        """Return the mass of infinite losses and of those out of reach."""
         beyond = 0.0
         for pair, (_, high), count in zip(self.pairs, self._reach, self.counts, strict=True):
             beyond += count * np.log1p(-min(float(pair.above(np.array([high]))[0][0]), 1 - 1e-16))
         return -float(np.expm1(beyond))
 
     def log_moments(self, thetas: Floats) -> Floats:
-        """About ln E[e^{theta L}] of the sum."""
+        """Return approximately ln E[e^{theta L}] of the sum."""
         return np.asarray(sum((n * one.log_moments(thetas) for one, n in self._sketches), np.zeros_like(thetas)))
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the sum under P; never quite zero."""
+        """Return the standard deviation of the sum under P, which is never exactly zero."""
         total = sum(n * one.variance() for one, n in self._sketches)
         return float(np.sqrt(max(total, 1e-18)))
 
     def quantile(self, log_tail: float) -> tuple[float, float]:
-        """A loss that is exceeded with about that probability at most (Chernoff), and the tilt that shows it."""
+        """Return a loss that is exceeded with at most about that probability (Chernoff), and the tilt that shows it."""
         return self._least(lambda moments, thetas: (moments - log_tail) / thetas)
 
     def log_tail(self, loss: float) -> tuple[float, float]:
-        """About the most that ln P(L > loss) can be (Chernoff), and the tilt that shows it."""
+        """Return an approximate upper bound on ln P(L > loss) (Chernoff), and the tilt that shows it."""
         found, theta = self._least(lambda moments, thetas: moments - thetas * loss)
         return min(found, 0.0), theta
 
     def _least(self, bound: Callable[[Floats, Floats], Floats]) -> tuple[float, float]:
-        """The best tilt on a coarse grid, then between its neighbours."""
+        """Minimise a bound over tilts: first on a coarse grid, then between the neighbours of its minimum."""
         best = int(np.argmin(np.where(self._mild, bound(self._moments, THETAS), np.inf)))
         fine = np.geomspace(THETAS[max(best - 1, 0)], THETAS[min(best + 1, len(THETAS) - 1)], 17)
         bounds = bound(self.log_moments(fine), fine)
@@ -163,12 +172,12 @@ class LossSum:
         return float(bounds[best]), float(fine[best])
 
     def around(self, theta: float, log_delta: float, cells: float) -> Tail:
-        """The upper tail of the sum around its mean under a tilt, in units of e^log_delta."""
+        """Return the upper tail of the sum around its mean under a tilt, in units of e^log_delta."""
         far = FAR if sum(self.counts) < 10_000 else FAR / 2
         theta = min(max(LEAN * theta, theta - far / self.deviation), STRONG / self.deviation)
         top, steep = self.quantile(log_delta + np.log(REST))
         window = self._window(theta, top, cells)
-        if theta * window.step > 1:  # a tilt that neighbours on the grid would not survive
+        if theta * window.step > 1:  # too strong a tilt for the spacing of the grid
             theta = 1 / window.step
             window = self._window(theta, top, cells)
         ones = [window.rounded(pair, *reached) for pair, reached in zip(self.pairs, self._reach, strict=True)]
@@ -180,19 +189,22 @@ class LossSum:
             return Tail(window.losses, probs, lost, noise)
 
     def everything(self, points: int) -> Atoms:
-        """The whole law of the sum as a pair: P and Q precise in both tails, put together from several tilts."""
+        """Return the whole distribution of the sum as a pair.
+
+        P and Q are accurate in both tails, because the result is assembled from several tilts.
+        """
         top, steep = self.quantile(WHOLE)
         bottom, down = self._lower(WHOLE)
-        margin = (top - bottom) / 30  # rounding moves some losses out
+        margin = (top - bottom) / 30  # rounding moves some losses outwards
         bottom, top = bottom - margin, top + margin
         window = Window(bottom, (top - bottom) / (points - 2), points)
         ones = [window.rounded(pair, *reached) for pair, reached in zip(self.pairs, self._reach, strict=True)]
-        strong = 8 / self.deviation  # a normal sum has e^WHOLE nine deviations out
+        strong = 8 / self.deviation  # a normal sum reaches e^WHOLE at nine deviations
         up, down = min(steep, strong), min(down, strong)
         tilts = (up, up * 2 / 3, up / 3, 0.0, -1.0, -1 - down / 3, -1 - down * 2 / 3, -1 - down)
         logs, heights, _ = np.stack([window.convolved(ones, self.counts, t) for t in tilts], axis=1)
         clearest = np.choose(np.argmax(heights, axis=0), logs)
-        most = np.min(logs - heights + np.logaddexp(heights, DUST), axis=0)  # no view is short of more than DUST
+        most = np.min(logs - heights + np.logaddexp(heights, DUST), axis=0)  # no tilt underestimates by more than DUST
         logs = np.minimum(clearest, most)
         p, q = np.exp(np.minimum(logs, 0.0)), np.exp(np.minimum(logs - window.losses, 0.0))
         lost = max(1 - float(p.sum()), _any_infinite(ones, self.counts))
@@ -201,7 +213,10 @@ class LossSum:
         return Atoms(losses, np.concatenate([[0.0], p, [lost]]), np.concatenate([[max(1 - q.sum(), 0.0)], q, [0.0]]))
 
     def _lower(self, log_tail: float) -> tuple[float, float]:
-        """A loss below which Q hardly ever falls, and the tilt of Q that shows it: E_Q[e^-tL] = E_P[e^-(t+1)L]."""
+        """Return a loss below which Q has almost no mass, and the tilt of Q that shows it.
+
+        E_Q[e^-tL] = E_P[e^-(t+1)L].
+        """
         thetas = np.geomspace(1e-3, 1e4, 141)
         bounds = (log_tail - self.log_moments(-1 - thetas)) / thetas
         best = int(np.nanargmax(bounds))
@@ -209,23 +224,23 @@ class LossSum:
 
     def _window(self, theta: float, top: float, cells: float) -> Window:
         most, bottom = MOST[cells], self._bottom(theta)
-        # the error falls with the square of a cell; of many steps, and of many unlike ones, speed is worth more
+        # the error falls with the square of the cell size; for many, or many different, steps speed matters more
         cells *= 2 if sum(self.counts) >= 5000 or len(self.pairs) > 40 else 1
         width = max(top - bottom, 1e-3 * self.deviation)
         step = max(cells * self._deviation(theta), width / most, max(high for _, high in self._reach) / most)
         size = int(np.clip(np.ceil(width / step), 512, most))
         step, copies = max(step, width / (size - 2)), sum(self.counts)
-        margin = int(min(copies, 40 + 10 * np.sqrt(copies)))  # cells by which rounding may lift a sum
+        margin = int(min(copies, 40 + 10 * np.sqrt(copies)))  # number of cells by which rounding may raise a sum
         return Window(bottom, step, next_fast_len(size + margin, real=True))
 
     def _bottom(self, theta: float) -> float:
-        """A loss below which a tilted sum hardly ever falls."""
+        """Return a loss below which a tilted sum has almost no mass."""
         down = np.geomspace(1e-2, 1e2, 61) / self.deviation
         here = float(self.log_moments(np.array([theta]))[0])
         return float(np.nanmax((np.log(1e-13) - self.log_moments(theta - down) + here) / down))
 
     def _deviation(self, theta: float) -> float:
-        """The standard deviation of an average step's loss under a tilt."""
+        """Return the standard deviation of the loss of an average step under a tilt."""
         return float(np.sqrt(sum(n * one.variance(theta) for one, n in self._sketches) / sum(self.counts)))
 
 
@@ -239,19 +254,27 @@ class Window:
 
     @property
     def first(self) -> int:
+        """Return the index of the lowest loss, in steps."""
         return int(np.floor(self.bottom / self.step))
 
     @property
     def losses(self) -> Floats:
+        """Return the losses of the grid [size]."""
         return np.asarray(np.arange(self.first, self.first + self.size) * self.step, dtype=np.float64)
 
     def rounded(self, pair: Pair, low: float, high: float) -> Rounded:
-        low = max(low, -self.step * self.size)  # so low a loss takes the sum out of the window, wherever it is put
+        """Round a pair, with losses in [low, high], to multiples of the step."""
+        low = max(low, -self.step * self.size)  # a lower loss takes the sum out of the window wherever it is placed
         places = np.arange(np.floor(low / self.step) - 1, np.ceil(high / self.step) + 2)
         return rounded(pair, places * self.step)
 
     def convolved(self, ones: Sequence[Rounded], counts: Sequence[int], theta: float) -> tuple[Floats, Floats, Floats]:
-        """ln P of every loss of the window, ln of its share in the tilted law, ln of the rounding in P."""
+        """Convolve the copies of all pairs under a tilt.
+
+        Returns:
+            For every loss of the window: ln P, ln of its probability under the tilted distribution, and ln of the
+                rounding error in P.
+        """
         spectrum, weight = np.ones(self.size // 2 + 1, dtype=np.complex128), 0.0
         for one, count in zip(ones, counts, strict=True):
             tilts = theta * one.losses
@@ -262,19 +285,19 @@ class Window:
             spectrum *= _power(rfft(np.bincount(places, tilted / mass, minlength=self.size)), count)
             weight += count * (np.log(mass) + peak)
         shares = np.maximum(np.roll(irfft(spectrum, self.size), -(self.first % self.size)), 0.0)
-        noise = NOISE * sum(counts) * float(shares.max())  # rounding grows with the power, and must take nothing away
+        noise = NOISE * sum(counts) * float(shares.max())  # rounding error; grows with the power, must not reduce mass
         heights, scale = np.log(shares + noise), weight - theta * self.losses
         return heights + scale, heights, np.log(noise) + scale
 
 
 def _above(ones: Sequence[Rounded], counts: Sequence[int], theta: float, loss: float) -> float:
-    """The mass of all sums above a loss, at most (Chernoff)."""
+    """Return an upper bound on the mass of all sums above a loss (Chernoff)."""
     moments = sum(n * float(one.log_moments(np.array([theta]))[0]) for one, n in zip(ones, counts, strict=True))
     return float(np.exp(min(moments - theta * loss, 0.0)))
 
 
 def _power(spectrum: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
-    """The spectrum of `count` copies; frequencies whose power is below e^-90 are left at zero."""
+    """Return the spectrum of `count` copies; frequencies whose power is below e^-90 are set to zero."""
     if count == 1:
         return spectrum
     large = np.flatnonzero(spectrum.real**2 + spectrum.imag**2 > np.exp(-180 / count))
@@ -295,20 +318,20 @@ class Tail:
     losses: Floats
     probs: Floats
     lost: float
-    noise: Floats  # the part of the probabilities that may be rounding
+    noise: Floats  # part of the probabilities that may be rounding error
 
     def _clear(self, k: int) -> bool:
-        """Whether what is known from a place on is more than rounding."""
+        """Return whether the masses from index k on are more than rounding error."""
         return bool(self.noise[k:].sum() < BLUR)
 
     def _sums(self, around: float) -> tuple[Floats, Floats]:
-        """Of all losses from each place on: the P-mass, and the Q-mass times e^around."""
+        """Return, for all losses from each index on, the P-mass, and the Q-mass times e^around."""
         with np.errstate(over="ignore", invalid="ignore"):
             other = np.minimum(np.nan_to_num(self.probs * np.exp(around - self.losses)), 1e280)
         return np.cumsum(self.probs[::-1])[::-1], np.cumsum(other[::-1])[::-1]
 
     def epsilon(self) -> tuple[float, bool]:
-        """Where delta is one unit, at most; and whether that lies clearly in the window."""
+        """Return an upper bound on the epsilon at which delta is one unit, and whether it is clearly in the window."""
         goal = (1 - REST) - self.lost
         if goal <= 0:
             return np.inf, True
@@ -316,9 +339,9 @@ class Tail:
         around = float(self.losses[int(np.searchsorted(-p, -goal))]) if p[-1] < goal else float(self.losses[-1])
         p, q = self._sums(around)
         with np.errstate(over="ignore", invalid="ignore"):
-            deltas = p - q * np.exp(self.losses - around)  # at the places themselves: a place's own mass cancels
+            deltas = p - q * np.exp(self.losses - around)  # at the grid points, where a point's own mass cancels
         over = np.flatnonzero(np.where(np.isnan(deltas), p, deltas) > goal)
-        if not len(over):  # nothing is known of what lies lower
+        if not len(over):  # nothing is known below the window
             return float(self.losses[0]), bool(self.losses[0] <= 0)
         k = int(over[-1]) + 1
         if k >= len(self.losses):
@@ -327,7 +350,7 @@ class Tail:
         return max(float(found), float(self.losses[k - 1])), self._clear(k)
 
     def delta(self, epsilon: float) -> tuple[float, bool]:
-        """In units, at most; and whether it was seen clearly."""
+        """Return an upper bound on delta in units, and whether it is clearly in the window."""
         if epsilon < self.losses[0]:
             return np.inf, False
         k = int(np.searchsorted(self.losses, epsilon, side="right"))
@@ -338,7 +361,7 @@ class Tail:
 
 
 def epsilon(pairs: Sequence[Pair], counts: Sequence[int], delta: float, cells: float = FINE) -> float:
-    """The least epsilon >= 0 at which the composition of all copies is (epsilon, delta)-DP; one direction."""
+    """Return the smallest epsilon >= 0 at which the composition of all copies is (epsilon, delta)-DP; one direction."""
     if sum(counts) == 1:
         return _epsilon_of_one(pairs[0], delta)
     if delta < SMALLEST:
@@ -352,20 +375,20 @@ def epsilon(pairs: Sequence[Pair], counts: Sequence[int], delta: float, cells: f
     while True:
         tail = total.around(theta, log_delta, cells)
         found, clear = tail.epsilon()
-        best = min(best, max(0.0, found))  # an upper bound in any case
+        best = min(best, max(0.0, found))  # an upper bound in every case
         if clear or theta < LEAST / total.deviation:
             return best
-        theta /= 4  # the window was above the answer: look lower
+        theta /= 4  # the window was above the answer, so move it down
 
 
 def delta(pairs: Sequence[Pair], counts: Sequence[int], epsilon: float, cells: float = FINE) -> float:
-    """The least delta at which the composition of all copies is (epsilon, delta)-DP; one direction."""
+    """Return the smallest delta at which the composition of all copies is (epsilon, delta)-DP; one direction."""
     if sum(counts) == 1:
         return exact.delta(pairs[0], epsilon)
     guess = max(LossSum(pairs, counts, -30.0).log_tail(epsilon)[0], -600.0)
     total = LossSum(pairs, counts, guess)
     log_tail, theta = total.log_tail(epsilon)
-    if log_tail < -600:  # out of reach, or nearly
+    if log_tail < -600:  # (almost) out of reach
         return min(1.0, 1e-250 + total.infinite)
     best = 1.0
     while True:
@@ -389,7 +412,13 @@ def _epsilon_of_one(pair: Pair, target: float) -> float:
 
 
 def whole(pairs: Sequence[Pair], counts: Sequence[int], points: int = 2**16) -> Atoms:
-    """The composition of all copies as a pair of its own, for a sampler that draws whole rounds; one direction."""
+    """Return the composition of all copies as a pair, for a sampler that draws whole rounds; one direction.
+
+    Args:
+        pairs: the pairs.
+        counts: the number of copies of each pair.
+        points: the number of grid points of the result.
+    """
     total = LossSum(pairs, counts, WHOLE)
     if total.infinite > 1 - 1e-6:
         return Atoms([-np.inf, np.inf], [0.0, 1.0], [1.0, 0.0])

@@ -1,8 +1,9 @@
-"""A dominating pair (P, Q) seen through its privacy loss L = ln(dP/dQ).
+"""Dominating pairs (P, Q), represented by their privacy loss L = ln(dP/dQ).
 
-Whoever dominates a mechanism is as easy to tell apart as any two neighbours: H_g(M(D) || M(D')) <= H_g(P || Q) for
-all g >= 0, with the hockey stick H_g = sup_S P(S) - g Q(S) = delta(ln g). Zhu, Dong, Wang (2022), arXiv:2106.08567,
-Definition 7. A pair says how P and Q weigh the losses above and below any number; nothing else is ever needed.
+A pair that dominates a mechanism is at least as easy to distinguish as any two neighbours: H_g(M(D) || M(D')) <= H_g(P
+|| Q) for all g >= 0, with the hockey-stick divergence H_g = sup_S P(S) - g Q(S) = delta(ln g). Zhu, Dong, Wang (2022),
+arXiv:2106.08567, Definition 7. A pair gives the masses of P and Q above and below any loss; nothing else is ever
+needed.
 """
 
 from __future__ import annotations
@@ -17,46 +18,48 @@ from scipy import special
 from scipy.special import expit, log_ndtr, ndtr
 
 Floats = NDArray[np.float64]
-Masses = tuple[Floats, Floats]  # of P and of Q
+Masses = tuple[Floats, Floats]  # masses of P and of Q
 
 
 class Pair(Protocol):
+    """A dominating pair, given by the masses of its losses."""
+
     @property
     def symmetric(self) -> bool:
-        """Whether (Q, P) has the same losses as (P, Q), so that one direction says all."""
+        """Return whether (Q, P) has the same losses as (P, Q), so that one direction suffices."""
 
     def above(self, loss: Floats) -> Masses:
-        """P(L > loss) and Q(L > loss), precise where they are small."""
+        """Return P(L > loss) and Q(L > loss), accurate where they are small."""
 
     def below(self, loss: Floats) -> Masses:
-        """P(L <= loss) and Q(L <= loss), precise where they are small."""
+        """Return P(L <= loss) and Q(L <= loss), accurate where they are small."""
 
     def reversed(self) -> Pair:
-        """(Q, P)."""
+        """Return (Q, P)."""
 
 
 def tails(pair: Pair, loss: Floats) -> tuple[Masses, Masses]:
-    """Above and below, at once."""
+    """Return the masses above and below, computed at once where that is faster."""
     if isinstance(pair, Mixtures | Reversed | Diluted | Mirrored | TwoSided | Seldom):
         return pair.both(loss)
     return pair.above(loss), pair.below(loss)
 
 
 def logsumexp(logs: Floats, axis: int | None = None) -> Floats:
-    """ln of a sum of e^logs: bit for bit that of scipy, in a quarter of the time."""
+    """Return ln of a sum of e^logs: bit for bit the result of scipy, in a quarter of the time."""
     top = np.max(logs, axis=axis, keepdims=True)
     if not np.isfinite(top).all():
         return np.asarray(special.logsumexp(logs, axis=axis))
     largest = logs == top
     rest = np.exp(logs - top)
-    rest[largest] = 0.0  # added up apart, for precision
+    rest[largest] = 0.0  # summed separately, for precision
     count = np.sum(largest, axis=axis, keepdims=True, dtype=np.float64)
     found = np.log1p(np.sum(rest, axis=axis, keepdims=True) / count) + np.log(count) + top
     return np.asarray(np.squeeze(found, axis=axis))
 
 
 def delta(pair: Pair, epsilon: float) -> float:
-    """The hockey stick of one direction at e^epsilon: exact, no grid."""
+    """Return the hockey-stick divergence of one direction at e^epsilon: exact, without a grid."""
     p, q = pair.above(np.array([epsilon], dtype=np.float64))
     return max(0.0, float(p[0]) - (float(np.exp(epsilon + np.log(q[0]))) if q[0] > 0 else 0.0))
 
@@ -79,7 +82,7 @@ class Shift:
 
 
 class Atoms:
-    """Finitely many losses (-inf and inf among them, if need be) with their masses under P and Q."""
+    """Finitely many losses (which may include -inf and inf) with their masses under P and Q."""
 
     def __init__(self, losses: ArrayLike, p: ArrayLike, q: ArrayLike, symmetric: bool = False) -> None:
         loss = np.asarray(losses, dtype=np.float64)
@@ -95,7 +98,7 @@ class Atoms:
 
     @staticmethod
     def of(p: ArrayLike, q: ArrayLike, symmetric: bool = False) -> Atoms:
-        """From two probability vectors over the same outcomes."""
+        """Return the pair of two probability vectors over the same outcomes."""
         first, second = np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64)
         some = (first > 0) | (second > 0)
         first, second = first[some], second[some]
@@ -115,14 +118,23 @@ class Atoms:
 
 
 def randomized_response(epsilon: float, delta: float = 0.0) -> Atoms:
-    """Dominates all that is (epsilon, delta)-DP in both directions: Kairouz, Oh, Viswanath (2017), Theorem 3.4."""
+    """Return randomized response, which dominates everything that is (epsilon, delta)-DP in both directions.
+
+    Kairouz, Oh, Viswanath (2017), Theorem 3.4.
+    """
     keep, flip = (1 - delta) * expit(epsilon), (1 - delta) * expit(-epsilon)
     losses = [-np.inf, -epsilon, epsilon, np.inf]
     return Atoms(losses, [0.0, flip, keep, delta], [delta, keep, flip, 0.0], symmetric=True)
 
 
 class Mixtures:
-    """Two mixtures of normals, N(s, z^2) with weights: P shifted up, Q down, so that the loss grows with x."""
+    """Two mixtures of normals N(s, z^2): P is shifted up, Q down, so that the loss increases with x.
+
+    Args:
+        z: standard deviation of every component.
+        p: weights of P by shift s.
+        q: weights of Q by shift s.
+    """
 
     def __init__(self, z: float, p: dict[float, float], q: dict[float, float]) -> None:
         self.z, self._p, self._q = z, p, q
@@ -133,22 +145,22 @@ class Mixtures:
         self._loss = np.maximum.accumulate(self._log_ratio(self._x)[0])
 
     def _log_density(self, x: Floats, parts: dict[float, float]) -> tuple[Floats, Floats]:
-        """ln of the density, and the mean of the shifts given x."""
+        """Return ln of the density, and the mean of the shifts given x."""
         some = [(s, np.log(w) - (x - s) ** 2 / (2 * self.z**2)) for s, w in parts.items() if w > 0]
         whole = logsumexp(np.stack([term for _, term in some]), axis=0)
         return whole, np.asarray(sum(s * np.exp(term - whole) for s, term in some))
 
     def _log_ratio(self, x: Floats) -> tuple[Floats, Floats]:
-        """The loss at x, and its slope."""
+        """Return the loss at x, and its derivative."""
         (p, mean_p), (q, mean_q) = (self._log_density(x, parts) for parts in (self._p, self._q))
         return p - q, (mean_p - mean_q) / self.z**2
 
     def _at(self, loss: Floats) -> Floats:
-        """Where the loss is reached: a table, then Newton, kept inside the cell of the table."""
+        """Return the x at which the loss is reached: a table lookup, then Newton steps kept inside the table's cell."""
         cell = np.clip(np.searchsorted(self._loss, loss), 1, len(self._x) - 1)
         low, high = self._x[cell - 1], self._x[cell]
         x = np.clip(np.interp(loss, self._loss, self._x), low, high)
-        for _ in range(2):  # from an interpolated start
+        for _ in range(2):  # starting from an interpolated value
             found, slope = self._log_ratio(x)
             x = np.clip(x - (found - loss) / np.maximum(slope, 1e-300), low, high)
         x = np.where(loss >= self._loss[-1], np.inf, x)
@@ -167,6 +179,7 @@ class Mixtures:
         return self._masses(self._at(loss), -1)
 
     def both(self, loss: Floats) -> tuple[Masses, Masses]:
+        """Return the masses above and below."""
         x = self._at(loss)
         return self._masses(x, 1), self._masses(x, -1)
 
@@ -190,6 +203,7 @@ class Reversed:
         return q, p
 
     def both(self, loss: Floats) -> tuple[Masses, Masses]:
+        """Return the masses above and below."""
         (p, q), (under_p, under_q) = tails(self.of, -loss)
         return (under_q, under_p), (q, p)
 
@@ -199,14 +213,14 @@ class Reversed:
 
 @dataclass(frozen=True)
 class Diluted:
-    """((1-q) Q + q P, Q): its loss is ln(1 - q + q e^L). Zhu, Dong, Wang (2022), Theorem 11."""
+    """The pair ((1-q) Q + q P, Q), whose loss is ln(1 - q + q e^L). Zhu, Dong, Wang (2022), Theorem 11."""
 
     of: Pair
     rate: float
     symmetric: bool = False
 
     def _inner(self, loss: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-        """The loss of the inner pair at which the outer one is reached; and where none is: below ln(1 - q)."""
+        """Return the inner loss that gives the outer one, and where there is none: below ln(1 - q)."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             share = self.rate - (1 - self.rate) * np.expm1(-loss)
             inner = loss + np.log(np.maximum(share, 0.0) / self.rate)
@@ -225,6 +239,7 @@ class Diluted:
         return self._mix(self.of.below(inner), beyond, 0.0)
 
     def both(self, loss: Floats) -> tuple[Masses, Masses]:
+        """Return the masses above and below."""
         inner, beyond = self._inner(loss)
         above, below = tails(self.of, inner)
         return self._mix(above, beyond, 1.0), self._mix(below, beyond, 0.0)
@@ -235,13 +250,16 @@ class Diluted:
 
 @dataclass(frozen=True)
 class Mirrored:
-    """The symmetric pair with the positive losses of another: H_g as there for g >= 1, 1 - g + g H_{1/g} below."""
+    """The symmetric pair with the positive losses of another pair.
+
+    H_g is that of the other pair for g >= 1, and 1 - g + g H_{1/g} below.
+    """
 
     of: Pair
     symmetric: bool = True
 
     def _far(self, loss: Floats) -> Masses:
-        """P and Q beyond |loss|, on the positive side."""
+        """Return the masses of P and Q beyond |loss|, on the positive side."""
         return self.of.above(np.abs(loss))
 
     def above(self, loss: Floats) -> Masses:
@@ -251,6 +269,7 @@ class Mirrored:
         return self.both(loss)[1]
 
     def both(self, loss: Floats) -> tuple[Masses, Masses]:
+        """Return the masses above and below."""
         (p, q), up = self._far(loss), loss >= 0
         return (np.where(up, p, 1 - q), np.where(up, q, 1 - p)), (np.where(up, 1 - p, q), np.where(up, 1 - q, p))
 
@@ -260,7 +279,7 @@ class Mirrored:
 
 @dataclass(frozen=True)
 class TwoSided:
-    """Two pairs that dominate the two directions, each on its own."""
+    """Two pairs, each of which dominates one of the two directions."""
 
     forth: Pair
     back: Pair
@@ -273,6 +292,7 @@ class TwoSided:
         return self.forth.below(loss)
 
     def both(self, loss: Floats) -> tuple[Masses, Masses]:
+        """Return the masses above and below."""
         return tails(self.forth, loss)
 
     def reversed(self) -> Pair:
@@ -280,10 +300,10 @@ class TwoSided:
 
 
 class Worst:
-    """The pair whose hockey stick is the largest of several: one of them holds, and nobody knows which.
+    """The pair whose hockey-stick divergence is the largest of several pairs: one of them holds, it is unknown which.
 
-    A maximum of convex functions is convex, so it is the hockey stick of some pair: P(L > ln g) and Q(L > ln g) follow
-    from its value and slope at g. Where it is that of one of the pairs, so are the masses above and below.
+    A maximum of convex functions is convex, so it is the hockey-stick divergence of some pair: P(L > ln g) and Q(L > ln
+    g) follow from its value and slope at g. Where it equals that of one of the pairs, so do the masses above and below.
     """
 
     def __init__(self, each: Sequence[Pair]) -> None:
@@ -309,7 +329,7 @@ class Worst:
 
 @dataclass(frozen=True)
 class Seldom:
-    """The pair itself with probability `rate`, visibly; otherwise nothing is learnt and the loss is 0."""
+    """A pair that occurs visibly with probability `rate`; otherwise nothing is learnt and the loss is 0."""
 
     of: Pair
     rate: float
@@ -329,6 +349,7 @@ class Seldom:
         return self._mix(self.of.below(loss), np.where(loss < 0, 0.0, 1 - self.rate))
 
     def both(self, loss: Floats) -> tuple[Masses, Masses]:
+        """Return the masses above and below."""
         above, below = tails(self.of, loss)
         rest = np.where(loss < 0, 1 - self.rate, 0.0), np.where(loss < 0, 0.0, 1 - self.rate)
         return self._mix(above, rest[0]), self._mix(below, rest[1])
@@ -338,7 +359,10 @@ class Seldom:
 
 
 def diluted(pair: Pair, rate: float) -> Pair:
-    """Poisson sampling under add/remove: with the unit (drawn with probability `rate`) against without it."""
+    """Return a pair under Poisson sampling with probability `rate`, for the add/remove relation.
+
+    P is the result with the unit, which is drawn with probability `rate`; Q is the result without it.
+    """
     if rate >= 1:
         return pair
     if isinstance(pair, TwoSided):
@@ -351,7 +375,7 @@ def diluted(pair: Pair, rate: float) -> Pair:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), without overflow or cancellation."""
+    """Return delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), without overflow or cancellation."""
     if mu <= 0:
         return 0.0
     a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu

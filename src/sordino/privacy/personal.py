@@ -1,8 +1,9 @@
-"""Personal budgets: every client its own (epsilon, delta), and how often it may take part for that.
+"""Personal budgets: each client has its own (epsilon, delta), which limits how often it may take part.
 
-The plan and its noise are those of the run; a client with less to spend takes part less often. Who has which budget is
-public. Participations are counted as seen by the viewer (no amplification by the draw of clients), so a client's count
-alone says what it has paid: Jorgensen, Yu, Cormode (2015), "Conservative or liberal? Personalized DP", Definition 5.
+The plan and its noise are those of the run; a client with a smaller budget takes part less often. The assignment of
+budgets to clients is public. Participations are counted as seen by the viewer (no amplification by the draw of
+clients), so the number of participations alone determines what a client has spent: Jorgensen, Yu, Cormode (2015),
+"Conservative or liberal? Personalized DP", Definition 5.
 """
 
 from __future__ import annotations
@@ -32,20 +33,25 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Budgets:
-    """The distinct budgets, and which of them each client has."""
+    """The distinct budgets, and the one that each client has."""
 
     kinds: tuple[tuple[float, float], ...]  # (epsilon, delta)
     of: Ints  # [clients]: index into kinds
 
     @property
     def clients(self) -> int:
+        """Return the number of clients."""
         return len(self.of)
 
 
 def read(text: str, clients: int, delta: float, rng: Stream) -> Budgets:
-    """A CSV file with the columns client, epsilon and perhaps delta; or a distribution such as "0.5:0.4,2:0.6".
+    """Read budgets from a CSV file or from a distribution such as "0.5:0.4,2:0.6".
 
-    `delta` is for those for whom none is given; `rng` deals a distribution to the clients (publicly).
+    Args:
+        text: path of a CSV file with the columns client, epsilon and optionally delta, or epsilon:share pairs.
+        clients: the number of clients.
+        delta: the delta of clients for which none is given.
+        rng: the (public) randomness that assigns the budgets of a distribution to clients.
     """
     if _is_distribution(text):
         return deal(text, clients, delta, rng)
@@ -53,7 +59,7 @@ def read(text: str, clients: int, delta: float, rng: Stream) -> Budgets:
 
 
 def table(budgets: Mapping[Any, Any], clients: int, delta: float, name: str = "budgets") -> Budgets:
-    """One entry a client: {client: epsilon} or {client: (epsilon, delta)}."""
+    """Return the budgets in a dictionary with one entry per client: {client: epsilon} or {client: (epsilon, delta)}."""
     pairs: list[tuple[float, float] | None] = [None] * clients
     for client, value in budgets.items():
         if isinstance(client, bool) or not isinstance(client, int) or not 0 <= client < clients:
@@ -73,7 +79,14 @@ def table(budgets: Mapping[Any, Any], clients: int, delta: float, name: str = "b
 
 
 def deal(text: str, clients: int, delta: float, rng: Stream) -> Budgets:
-    """epsilon:share pairs; each budget goes to its share of the clients (largest remainders), in a random order."""
+    """Assign the budgets of a distribution to clients in a random order.
+
+    Args:
+        text: epsilon:share pairs; each budget goes to its share of the clients (by largest remainders).
+        clients: the number of clients.
+        delta: the delta of all clients.
+        rng: the (public) randomness of the order.
+    """
     shares: dict[float, float] = {}
     for part in text.split(","):
         left, _, right = part.partition(":")
@@ -96,14 +109,17 @@ def deal(text: str, clients: int, delta: float, rng: Stream) -> Budgets:
 
 
 def participations(event: Event, budgets: Budgets, at_most: int = 1_000_000) -> Ints:
-    """For each client the largest count (up to `at_most`) whose composed epsilon(delta_k) is within epsilon_k."""
+    """Return how often each client may take part.
+
+    It is the largest count (up to `at_most`) whose composed epsilon(delta_k) is within epsilon_k.
+    """
     check.count(at_most=at_most)
     counts = [steps_within(partial(Repeated, event), epsilon, delta, at_most) for epsilon, delta in budgets.kinds]
     return np.array(counts, dtype=np.int64)[budgets.of]
 
 
 def _is_distribution(text: str) -> bool:
-    return ":" in text and not os.path.exists(text)  # noqa: PTH110 (which takes text too long for a name, too)
+    return ":" in text and not os.path.exists(text)  # noqa: PTH110 (it accepts text too long for a file name)
 
 
 def _rows(path: Path) -> dict[int, tuple[Any, Any] | float]:

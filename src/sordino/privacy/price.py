@@ -1,8 +1,8 @@
-"""From one participation to a whole run: what the viewer is charged, given what it can see.
+"""The cost of a whole run, derived from the cost of one participation and from what the viewer can see.
 
-A viewer who sees the draw pays for every participation, the others for every round at the sampler's rate; both
-are upper bounds for the latter, so the cheaper one counts. Whoever sees less than the server pays at most what
-the server pays. Another client knows whether it was drawn itself: see `trust.Viewer.drawn_from`.
+A viewer who sees the draw is charged for every participation, other viewers for every round at the sampler's rate. For
+the latter both are upper bounds, so the smaller one counts. A viewer who sees less than the server is charged at most
+what the server is charged. Another client knows whether it was drawn itself: see `trust.Viewer.drawn_from`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from sordino.privacy.samplers import Sampler, of_records_inside
 from sordino.privacy.tightest import epsilon
 from sordino.privacy.written import to_json
 
-VIEWERS = ("server", "public")  # those every run reports
-ONE_PLACE = ("record", "label")  # units that are used for training, or held out, as a whole
+VIEWERS = ("server", "public")  # viewers that every run reports
+ONE_PLACE = ("record", "label")  # units that are entirely used for training or entirely held out
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
 def cost_to(viewer: str, costs: Sequence[Cost]) -> Cost:
-    """The cost that names the viewer; else that of someone who sees all that this viewer sees."""
+    """Return the cost that names the viewer, or else the cost of one who sees everything that this viewer sees."""
     kind = trust.viewer(viewer).kind
     by_viewer = {c.viewer: c for c in costs}
     for name in (viewer, *(("public", "server") if kind != "server" else ("server",))):
@@ -48,10 +48,18 @@ def total(
     once: Sequence[Event] = (),
     apart: Sequence[Event] = (),
 ) -> tuple[Event, ...]:
-    """Events that each bound the whole run; the least epsilon counts.
+    """Return events that each bound the whole run; the smallest epsilon counts.
 
-    `costs` is what each round costs who takes part in it: one for all rounds, or one a round. `once` is released beside
-    the rounds, of all data; `apart` too, of data that no round touches: see `beside`."""
+    Args:
+        costs: the cost of a round for those who take part in it: one for all rounds, or one per round.
+        viewer: the viewer, as in trust.py.
+        sampler: the sampler of clients.
+        population: the number of clients.
+        rounds: the number of rounds.
+        participations: the largest number of rounds in which one client takes part.
+        once: releases made in addition to the rounds, on all data.
+        apart: releases made in addition to the rounds, on data that no round uses: see `beside`.
+    """
     by_round = [costs] * rounds if isinstance(costs, Cost) else list(costs)
     for cost, _ in groupby(by_round):
         _check(cost)
@@ -67,7 +75,7 @@ def total(
 
 
 def _check(cost: Cost) -> None:
-    """Refuse a cost whose event is no statement about units that are added and removed, or replaced, as it says."""
+    """Refuse a cost whose event does not hold under the relation (add/remove or replace) that the cost names."""
     if cost.draw != "changed" and non_private(cost.event) is None and cost.relation not in relations(cost.event):
         (other,) = relations(cost.event)
         raise UnsupportedEvent(
@@ -77,36 +85,37 @@ def _check(cost: Cost) -> None:
 
 
 def beside(rounds: Event, once: Sequence[Event], apart: Sequence[Event], costs: Sequence[Cost]) -> Event:
-    """Compose the rounds with what is released beside them.
+    """Compose the rounds with the releases that are made in addition to them.
 
-    A unit pays for `once` and either for the rounds or for `apart`, where it lies on one side: a record, or its label,
-    whose side goes by its place and a public seed; a user that comes or goes, of whom all records are on the side that
-    its own number and a public seed say. Other units may lie on both sides and pay for all.
+    A unit pays for `once`, and either for the rounds or for `apart` if it lies entirely on one side: a record, or its
+    label, whose side follows from its place and a public seed; or a user that is added or removed, all of whose records
+    are on the side determined by the user's number and a public seed. Other units may lie on both sides and pay for
+    everything.
     """
     if not apart:
         return Composed((rounds, *once)) if once else rounds
     kinds = [cost for cost, _ in groupby(costs)]
     by_place = all(cost.unit in ONE_PLACE and cost.copies == 1 for cost in kinds)
     if by_place or all(cost.unit == "user" and cost.relation == "add/remove" for cost in kinds):
-        stays = by_place or all(cost.draw == "changed" for cost in kinds)  # a user's coming changes clients in place
+        stays = by_place or all(cost.draw == "changed" for cost in kinds)  # adding a user changes clients in place
         return Composed((Parallel((rounds, Composed(tuple(apart))), by_place=stays), *once))
     return Composed((rounds, *once, *apart))
 
 
 def by_run(make: Callable[[A], B], rounds: Sequence[A]) -> list[B]:
-    """One thing made of each round; of equal rounds next to each other it is made once."""
+    """Return `make` of each round, evaluated once for each run of consecutive equal rounds."""
     return [made for one, run in groupby(rounds) for made in [make(one)] for _ in run]
 
 
 def _each(cost: Cost) -> Event:
-    """Of a round in which it is known who takes part."""
+    """Return the event of a round in which it is known who takes part."""
     if cost.draw == "changed":
         return grouped(replaced(cost.event), cost.copies)
     return _times(cost.event, cost.copies)
 
 
 def _hidden(cost: Cost, sampler: Sampler, population: int) -> Event:
-    """Of a round in which that is not known."""
+    """Return the event of a round in which it is not known who takes part."""
     if cost.draw == "changed":
         one = replaced(cost.event) if sampler.relation == "replace" else cost.event
         return grouped(replaced(sampler.hidden(one, population)), cost.copies)
@@ -114,7 +123,7 @@ def _hidden(cost: Cost, sampler: Sampler, population: int) -> Event:
         return _copies_inside(cost, sampler, population)
     if cost.relation == sampler.relation:
         return sampler.hidden(cost.event, population)
-    if cost.relation == "replace":  # a client that is not drawn need not look like one whose data were replaced
+    if cost.relation == "replace":  # a client that is not drawn may not look like one whose data were replaced
         return of_records_inside(sampler, cost.event, population)
     raise UnsupportedEvent(
         "a cohort of a fixed size hides replaced clients only: charge relation replace (twice a client's bound), "
@@ -123,13 +132,16 @@ def _hidden(cost: Cost, sampler: Sampler, population: int) -> Event:
 
 
 def _sum(events: Sequence[Event]) -> Event:
-    """All of them, runs of equal ones together."""
+    """Compose all events, with runs of equal events as `Repeated`."""
     found = tuple(Repeated(event, len(list(run))) for event, run in groupby(events))
     return found[0] if len(found) == 1 else Composed(found)
 
 
 def _dearest(events: Sequence[Event], count: int) -> list[Event]:
-    """The rounds that cost most, as many as one client can be in; they must differ in the amount of noise alone."""
+    """Return the `count` most expensive rounds, where `count` is the number of rounds that one client can be in.
+
+    The rounds must differ in the amount of noise only.
+    """
     if count >= len(events) or all(e == events[0] for e in events):
         return list(events[:count])
     if any(non_private(e) is not None for e in events):
@@ -143,7 +155,7 @@ def _dearest(events: Sequence[Event], count: int) -> list[Event]:
 
 
 def _level(event: Any) -> tuple[str, tuple[float, ...]]:
-    """What an event is apart from its noise, and the noise multipliers in it."""
+    """Return a description of an event without its noise, and the noise multipliers in it."""
     found: list[float] = []
 
     def walk(value: Any) -> Any:
@@ -156,7 +168,10 @@ def _level(event: Any) -> tuple[str, tuple[float, ...]]:
 
 
 def _copies_inside(cost: Cost, sampler: Sampler, population: int) -> Event:
-    """A unit inside several clients, each drawn on its own; in a cohort of a fixed size draws are not independent."""
+    """Return the event of a unit inside several clients, each drawn independently.
+
+    In a cohort of a fixed size, draws are not independent.
+    """
     if cost.copies == 1 or sampler.relation == "add/remove":
         return _times(of_records_inside(sampler, cost.event, population), cost.copies)
     whole, rate = _times(cost.event, cost.copies), min(1.0, cost.copies * sampler.probability(population))
@@ -180,7 +195,21 @@ def guarantee(
     once: Sequence[Event] = (),
     apart: Sequence[Event] = (),
 ) -> Guarantee:
-    """`costs` are those of one round, for all of them, or one list a round."""
+    """Return the guarantee of a run against a viewer.
+
+    Args:
+        costs: the costs by viewer of one round, for all rounds, or one such list per round.
+        viewer: the viewer, as in trust.py.
+        sampler: the sampler of clients.
+        population: the number of clients.
+        rounds: the number of rounds.
+        participations: the largest number of rounds in which one client takes part.
+        delta: the delta of the guarantee.
+        mode: the mode of randomness, "research" or "secure".
+        cells: the grid of the accountant.
+        once: see `total`.
+        apart: see `total`.
+    """
     by_round = [cost_to(viewer, c) for c in costs if not isinstance(c, Cost)]
     cost = by_round[0] if by_round else cost_to(viewer, [c for c in costs if isinstance(c, Cost)])
     events = total(by_round or cost, viewer, sampler, population, rounds, participations, once, apart)
@@ -190,7 +219,7 @@ def guarantee(
 def of(
     events: Sequence[Event], cost: Cost, viewer: str, rounds: int, delta: float, mode: str, cells: float = pld.FINE
 ) -> Guarantee:
-    """The guarantee that the best of these bounds gives."""
+    """Return the guarantee given by the best of these bounds."""
     return Guarantee(
         epsilon=min(epsilon(e, delta, cells) for e in events),
         delta=delta,

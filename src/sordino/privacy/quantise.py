@@ -1,10 +1,10 @@
-"""Float rows -> integer rows on a lattice, with the bounds that the rounding enforces.
+"""Randomised rounding of float rows to integer rows on a lattice, with the bounds that the rounding enforces.
 
-A row is divided by the granularity and every coordinate rounded up or down at random, so that its mean is kept.
+A row is divided by the granularity, and every coordinate is rounded up or down at random so that its mean is preserved.
 Kairouz, Liu, Steinke (2021), arXiv:2102.06387, Algorithm 1 and Theorem 1 (conditional randomised rounding): a rounding
-whose norm is above the bound is thrown away and drawn again; with beta = e^(-1/2) at most 61 % are. The bounds are
-whole numbers, checked on whole numbers. We differ from the paper: no rotation before the rounding, and after `TRIES`
-rejections the row is rounded towards zero, which always keeps the bound.
+whose norm exceeds the bound is rejected and drawn again; with beta = e^(-1/2), at most 61 % are. The bounds are
+integers and are checked on integers. We differ from the paper: there is no rotation before the rounding, and after
+`TRIES` rejections the row is rounded towards zero, which always keeps the bound.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from sordino.privacy.clip import Bounded
 
 Ints = NDArray[np.int64]
 
-TRIES = 40  # 0.61^40: one row in a billion is then rounded towards zero
-CHUNK = 2**22  # coordinates worked on at once
+TRIES = 40  # 0.61^40: about one row in a billion is then rounded towards zero
+CHUNK = 2**22  # coordinates processed at once
 LARGEST = 2**62  # a sum of squares is at most L-infinity times L1, and must fit into 63 bits
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What no integer row exceeds. A row that is not there (zeros) differs from another by at most this."""
+    """Norm bounds that no integer row exceeds.
+
+    They also bound the difference between a row and an absent one (zeros).
+    """
 
     dim: int
     l1: int
@@ -49,11 +52,18 @@ class Bounds:
 
     @property
     def l2(self) -> float:
-        """Never below the root."""
+        """Return the L2 bound, rounded up from the square root."""
         return math.nextafter(math.sqrt(self.l2_squared), math.inf)
 
     def modulus(self, clients: int, noise: float) -> int:
-        """Binary digits of a modulus that a sum does not exceed unless its noise exceeds ten standard deviations."""
+        """Return the number of bits of a modulus that is large enough for a sum over `clients` rows.
+
+        The sum does not exceed it unless its noise exceeds ten standard deviations.
+
+        Args:
+            clients: the number of rows in the sum.
+            noise: standard deviation of the noise in the sum.
+        """
         check.count(clients=clients)
         check.non_negative(noise=noise)
         digits = math.ceil(2 * (clients * self.linf + 10 * noise) + 1).bit_length()
@@ -67,7 +77,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Integers:
-    """Integer rows that are inside their bounds: looked at, not believed."""
+    """Integer rows whose bounds have been checked, not assumed."""
 
     value: Tensor  # [clients, dim], int64
     bounds: Bounds
@@ -80,20 +90,21 @@ class Integers:
             raise SpecError(f"an integer row exceeds its bounds {self.bounds}; clip and quantise it first.")
 
     def plus(self, noise: Ints) -> Tensor:
+        """Return the rows with integer noise added."""
         return self.value + torch.from_numpy(noise).to(self.value.device)
 
 
 def bounds(clip: float, norm: float, dim: int, granularity: float) -> Bounds:
-    """What rows of `dim` coordinates clipped to `clip` in `norm` can become on the lattice.
+    """Return the bounds on the lattice of rows of `dim` coordinates that are clipped to `clip` in `norm`.
 
-    L2: the paper's c^2 + d/4 + (c + sqrt(d)/2), where that is below (c + sqrt(d))^2, in units of the granularity.
-    L1: the sum of d independent roundings is above its mean by sqrt(d)/2 with probability at most beta (Hoeffding).
-    An integer is at most its square, so L1 <= L2^2; and L1 <= sqrt(d) L2.
+    L2: the paper's c^2 + d/4 + (c + sqrt(d)/2), where that is below (c + sqrt(d))^2, in units of the granularity. L1:
+    the sum of d independent roundings exceeds its mean by sqrt(d)/2 with probability at most beta (Hoeffding). The
+    absolute value of an integer is at most its square, so L1 <= L2^2; and L1 <= sqrt(d) L2.
     """
     check.positive(clip=clip, granularity=granularity)
     check.count(dim=dim)
     c = Fraction(clip) / Fraction(granularity)
-    most = math.ceil(c)  # of one coordinate
+    most = math.ceil(c)  # bound on one coordinate
     if norm == 2:
         root = Fraction(math.nextafter(math.sqrt(dim), math.inf))
         squared = math.floor(min(c * c + Fraction(dim, 4) + c + root / 2, (c + root) ** 2))
@@ -109,7 +120,7 @@ def bounds(clip: float, norm: float, dim: int, granularity: float) -> Bounds:
 
 
 def quantise(rows: Bounded, granularity: float, rng: RowStream) -> Integers:
-    """Round to multiples of the granularity, at random and without bias but for what the bound rejects."""
+    """Round rows to multiples of the granularity at random, without bias except for what the bound rejects."""
     limits = bounds(rows.bound, rows.norm, rows.value.shape[1], granularity)
     out = np.empty(tuple(rows.value.shape), dtype=np.int64)
     step = max(1, CHUNK // limits.dim)
@@ -123,9 +134,9 @@ def quantise(rows: Bounded, granularity: float, rng: RowStream) -> Integers:
 def _rounded(value: NDArray[np.float64], limits: Bounds, rng: RowStream) -> Ints:
     if not np.isfinite(value).all():
         raise SpecError("a row to quantise is not finite; clip it first.")
-    size = np.minimum(np.abs(value), 2.0**33)  # more than any bound allows, and refused below
+    size = np.minimum(np.abs(value), 2.0**33)  # above any bound, so refused below
     low, sign = np.floor(size).astype(np.int64), np.sign(value).astype(np.int64)
-    over, out = size - low, low * sign  # out: towards zero
+    over, out = size - low, low * sign  # out: rounded towards zero
     if not _inside(out, limits).all():
         raise SpecError(f"a row to quantise is not inside the bound it came with ({limits}); clip it first.")
     left = np.arange(len(out))
@@ -141,7 +152,7 @@ def _rounded(value: NDArray[np.float64], limits: Bounds, rng: RowStream) -> Ints
 
 
 def _inside(rows: Ints, limits: Bounds) -> NDArray[np.bool_]:
-    """Which rows keep all three bounds. No row is summed or squared before it is known to be small enough."""
+    """Return which rows keep all three bounds; no row is summed or squared before it is known to be small enough."""
     fine = (rows.min(axis=1, initial=0) >= -limits.linf) & (rows.max(axis=1, initial=0) <= limits.linf)
     kept = rows if fine.all() else np.where(fine[:, None], rows, 0)
     fine &= np.abs(kept).sum(axis=1) <= limits.l1

@@ -1,7 +1,8 @@
-"""What a method lets out: a `Release` holds the mechanism object that will act, and is priced by it.
+"""Releases of a method: a `Release` holds the mechanism that will be applied, and its cost is derived from it.
 
-A method declares releases, computes inside the clients and lets values out through outlets (contract/outlets.py), which
-clip, apply the declared mechanism and count. What a release costs is derived in privacy/derive.py, once for everyone.
+A method declares releases, computes inside the clients and releases values through outlets (contract/outlets.py), which
+clip, apply the declared mechanism and count. The cost of a release is derived in privacy/derive.py, once for all
+methods.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Event, FixedSize, NonPrivate, Sampled
 
 PLACES = ("client", "server")
-GRADIENTS = 0  # `terms` of a sum of clipped gradients
-DICE = "merge/path"  # the stream of a round from which a server's public randomness comes, and so no noise
+GRADIENTS = 0  # value of `terms` for a sum of clipped gradients
+DICE = "merge/path"  # stream of a round for a server's public randomness, so not for noise
 
 
 @dataclass(frozen=True)
@@ -27,28 +28,33 @@ class Use:
     """The public circumstances of one application of a mechanism."""
 
     round: int = 0
-    split: int = 1  # honest clients that add the noise together, each its share
-    multiplier: Tensor | None = None  # [rows, 1]: each row's own; infinite where all is noise, so the row becomes zero
+    split: int = 1  # number of honest clients that share the noise
+    multiplier: Tensor | None = None  # [rows, 1]: multiplier of each row; infinite: only noise, so the row becomes zero
 
 
 class Mechanism(Protocol):
-    """An object that randomises values and says what one use of it costs.
+    """An object that randomises values and states the cost of one use.
 
-    `noise_multiplier` is the scale of the noise over the bound, where there is one (clients' own multipliers and
-    filters need it). `correlated` says that noise comes from the stream of the run and depends on the round.
-    `std(bound)` is the deviation of the noise in a coordinate, where it is known.
+    `noise_multiplier` is the noise scale over the bound, if there is one (clients with their own multipliers, and
+    filters, need it). `correlated` states that the noise comes from the stream of the run and depends on the round.
+    `std(bound)` is the standard deviation of the noise in a coordinate, where it is known.
     """
 
-    def apply(self, x: Bounded, rng: RowStream, use: Use) -> Tensor: ...
+    def apply(self, x: Bounded, rng: RowStream, use: Use) -> Tensor:
+        """Return the randomised rows."""
+        ...
 
-    def event(self, split: int = 1) -> Event: ...
+    def event(self, split: int = 1) -> Event:
+        """Return the event of one use, if `split` clients share the noise."""
+        ...
 
 
 @dataclass(frozen=True)
 class Unproven:
-    """Acts as its mechanism, or lets values through as they are, at an infinite price: `reason` says why.
+    """Acts as its mechanism, or passes values through unchanged, at infinite cost; `reason` says why.
 
-    Published methods whose claim has no proof act so, and whatever is not private at all."""
+    It is used for published methods whose claim has no proof, and for whatever is not private at all.
+    """
 
     reason: str
     mechanism: Mechanism | None = None
@@ -65,7 +71,7 @@ class Draw:
     """A secret draw of units inside a client before a release: Poisson with a rate, or `size` of `population`."""
 
     rate: float = 1.0
-    size: int = 0  # above 0: a sample of a fixed size without replacement
+    size: int = 0  # above 0: fixed-size sample without replacement
     population: int = 0
 
     def __post_init__(self) -> None:
@@ -75,13 +81,15 @@ class Draw:
 
     @property
     def fixed(self) -> bool:
-        """Whether samples have a fixed size, so that leaving a unit out lets another one in.
+        """Return whether samples have a fixed size, so that leaving one unit out lets another one in.
 
-        Also where the priced client, the dearest one, takes all of its units: larger ones do not."""
+        This is also the case where the client used for pricing, the most expensive one, takes all of its units: larger
+        clients do not.
+        """
         return self.size > 0
 
     def hidden(self, event: Event) -> Event:
-        """Return what an event on the drawn units costs one of all units."""
+        """Return the cost to one of all units of an event on the drawn units."""
         if self.fixed:
             return FixedSize(event, self.size, self.population)
         return event if self.rate >= 1 else Sampled(event, self.rate)
@@ -89,27 +97,27 @@ class Draw:
 
 @dataclass(frozen=True)
 class Release:
-    """One outlet of a method: which mechanism, on whose data, with which bound, where and how often in a round."""
+    """One outlet of a method: its mechanism, unit, bound, location and number of uses in a round."""
 
-    name: str  # of the outlet, and usually of the message's field
+    name: str  # name of the outlet, and usually of the message's field
     mechanism: Mechanism
-    unit: str  # whose contribution the bound bounds: record, client, user
-    bound: float | None = None  # on one unit's contribution, in the mechanism's norm
-    where: str = "client"  # or "server": trusted with bounded rows, noise goes onto their sum
-    times: int = 1  # uses in one participation
+    unit: str  # unit whose contribution is bounded: record, client, user
+    bound: float | None = None  # bound on one unit's contribution, in the mechanism's norm
+    where: str = "client"  # or "server": trusted with bounded rows, and adds noise to their sum
+    times: int = 1  # number of uses in one participation
     draw: Draw = field(default_factory=Draw)
-    total: Mechanism | None = None  # all uses of the run together cost one use of this, whatever each of them costs
-    onto: str = ""  # at the server: a field whose sum gets this noise on top of what is there
-    swing: int = 2  # bounds by which a replaced unit moves the value; 1 for values of one sign
-    relation: str = ""  # "replace" where leaving a unit out means nothing; else as the draws say
-    terms: int | None = None  # vectors within the bound that floating point has added up in the value; GRADIENTS: those
-    # of clipped gradients; None: not known, so that exact noise has no proof for it
-    additive: bool = False  # its field is what the outlet gave, unweighted, and `merge` reads the sum alone: in secure
-    # mode it then travels as whole numbers, where everyone answers
-    rows: bool = True  # at the server: whether each row is within the bound; else one unit moves it by that at most
-    part: str = ""  # releases of different parts touch disjoint records and are priced in parallel
-    phase: str = ""  # of the round; the first one unless said
-    key: str = ""  # path of the noise stream below the client's (or the server's) of the round
+    total: Mechanism | None = None  # all uses in the run together cost one use of this, whatever each costs
+    onto: str = ""  # at the server: field to whose sum this noise is added, beyond the noise already there
+    swing: int = 2  # number of bounds by which a replaced unit changes the value; 1 for values of one sign
+    relation: str = ""  # "replace" where leaving a unit out has no meaning; else determined by the draws
+    terms: int | None = None  # number of vectors within the bound that were summed in floating point; GRADIENTS: a sum
+    # of clipped gradients; None: unknown, so there is no proof for exact noise
+    additive: bool = False  # whether the field is the unweighted output of the outlet and `merge` reads only its sum;
+    # in secure mode it is then sent as integers, if all clients answer
+    rows: bool = True  # at the server: whether each row is within the bound; else one unit changes it by at most that
+    part: str = ""  # releases with different parts use disjoint records and compose in parallel
+    phase: str = ""  # phase of the round; the first by default
+    key: str = ""  # path of the noise stream below the stream of the client (or server) for the round
 
     def __post_init__(self) -> None:
         check.one_of(PLACES, where=self.where)
@@ -125,12 +133,12 @@ class Release:
 
     @property
     def multiplier(self) -> float | None:
-        """The declared noise multiplier, where the mechanism has one."""
+        """Return the declared noise multiplier, if the mechanism has one."""
         inner = self.mechanism.mechanism if isinstance(self.mechanism, Unproven) else self.mechanism
         return getattr(inner, "noise_multiplier", None)
 
     @property
     def norm(self) -> float:
-        """The norm that the bound is in."""
+        """Return the order of the norm of the bound."""
         inner = self.mechanism.mechanism if isinstance(self.mechanism, Unproven) else self.mechanism
         return float(getattr(inner, "norm", 2))

@@ -1,19 +1,19 @@
-"""Normal numbers rounded to integers, exactly: P(k) = Phi((k + 1/2) / s) - Phi((k - 1/2) / s), for any scale s.
+"""Exact sampling of normals rounded to integers: P(k) = Phi((k + 1/2) / s) - Phi((k - 1/2) / s), for any scale s.
 
-Box and Muller (1958): of two uniform real numbers, s sqrt(-2 ln u) cos(2 pi v) and s sqrt(-2 ln u) sin(2 pi v) are
-normal and independent. A word of the keystream is taken for the leading bits of such a real number, the rest of which
-nobody has looked at yet. float64 gives the product up to an error that is bounded in advance. Where no half-integer is
-within reach of that error, the rounding is decided; where one is (about one number in 10^6 at a scale of 10^5), the
-pair is computed again in interval arithmetic, with as many further bits of the same two numbers as it takes.
+Box and Muller (1958): for two uniform real numbers u and v, s sqrt(-2 ln u) cos(2 pi v) and s sqrt(-2 ln u) sin(2 pi v)
+are normal and independent. A word of the keystream is taken as the leading bits of such a real number, whose remaining
+bits have not been drawn yet. float64 gives the product up to an error that is bounded in advance. If no half-integer
+lies within that error, the rounding is decided; if one does (for about one number in 10^6 at a scale of 10^5), the pair
+is recomputed in interval arithmetic, with as many further bits of the same two numbers as it takes.
 
-So a draw is the rounding of a normal number and not of its approximation: its distance from the law is zero. What is
-assumed: the keystream is uniform; numpy's logarithm and root and torch's sine and cosine are within 2^-44 (256 units in
-the last place) of the truth; mpmath's intervals contain it.
+A draw is thus the rounding of a normal number and not of its approximation: its distance from the distribution is zero.
+The assumptions are: the keystream is uniform; numpy's logarithm and square root and torch's sine and cosine are within
+2^-44 (256 units in the last place) of the true values; mpmath's intervals contain them.
 
-The error, for a scale of 1. The logarithm's argument is off by the rounding of the word, 2^-53, and by the bits not
-looked at, 2^-63 / u. With a radius R = sqrt(-2 ln u) between LEAST and MOST this moves R by at most 2^-41.8, and the
-functions by 1.6 x 2^-44 R. The angle is off by 2^-49.7, its sine by 2^-44 more. Together less than 2^-39.7; `ERROR` is
-more than that. Pairs with a radius outside those two (7 in 10^7) are all computed again.
+The error, for a scale of 1: the argument of the logarithm is off by the rounding of the word, 2^-53, and by the bits
+not drawn, 2^-63 / u. With a radius R = sqrt(-2 ln u) between LEAST and MOST this moves R by at most 2^-41.8, and the
+functions by 1.6 x 2^-44 R. The angle is off by 2^-49.7, its sine by 2^-44 more. The total is less than 2^-39.7; `ERROR`
+is larger than that. Pairs with a radius outside these limits (7 in 10^7) are always recomputed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from sordino.core.rng import RowStream, Stream
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Use = Callable[[slice, slice, Tensor, Tensor], None]  # rows, columns, integers [rows, columns], room of that shape
+Use = Callable[[slice, slice, Tensor, Tensor], None]  # rows, columns, integers [rows, columns], scratch of that shape
 
-BLOCK = 1 << 15  # numbers drawn at once: a block's memory (650 kB) stays in the cache
-ERROR = 2.0**-39  # of a number, relative to the scale
-LEAST, MOST = 2.0**-10, math.sqrt(44 * math.log(2))  # radius: u from 2^-22 to 1 - 2^-21
-WIDEST = 2.0**36  # scale: the error is then at most 1/8
+BLOCK = 1 << 15  # numbers drawn at once; the memory of a block (650 kB) fits into the cache
+ERROR = 2.0**-39  # error of a number, relative to the scale
+LEAST, MOST = 2.0**-10, math.sqrt(44 * math.log(2))  # limits of the radius: u from 2^-22 to 1 - 2^-21
+WIDEST = 2.0**36  # largest scale; the error is then at most 1/8
 TURN = 2 * math.pi * 2.0**-64
 
 
 def draw(rng: RowStream, n: int, scale: float | Floats) -> Ints:
-    """Return independent integers [clients, n]; scale is one number, or one for each client."""
+    """Return independent integers [clients, n]; `scale` is one number, or one per client."""
     out = np.empty((len(rng.ids), n), dtype=np.int64)
 
     def keep(rows: slice, columns: slice, noise: Tensor, room: Tensor) -> None:
@@ -54,9 +54,15 @@ def draw(rng: RowStream, n: int, scale: float | Floats) -> Ints:
 
 
 def blocks(rng: RowStream, n: int, scale: float | Floats, use: Use) -> None:
-    """Draw integers [clients, n] block by block; hand each to `use`, with room to work in, which must keep neither.
+    """Draw integers [clients, n] block by block and pass each block to `use`.
 
-    They are exact in float64. Row i depends on its client alone.
+    The integers are exact in float64. Row i depends only on its client.
+
+    Args:
+        rng: the streams of the clients.
+        n: the number of integers per client.
+        scale: one number, or one per client.
+        use: called with rows, columns, the integers and scratch memory of the same shape; it must keep neither.
     """
     clients = len(rng.ids)
     scales = np.broadcast_to(np.asarray(scale, dtype=np.float64), (clients,))
@@ -76,7 +82,7 @@ def blocks(rng: RowStream, n: int, scale: float | Floats, use: Use) -> None:
 
 
 class _Workspace:
-    """The memory of one block: asking for it anew each time would cost as much as the arithmetic."""
+    """The memory of one block, which is reused because allocating it again would cost as much as the arithmetic."""
 
     def __init__(self) -> None:
         self.words = np.empty(BLOCK + 2, dtype=np.uint64)
@@ -84,13 +90,16 @@ class _Workspace:
 
     @cached_property
     def context(self) -> Any:
-        """Interval arithmetic. mpmath's own context is one for all threads, and making another takes long."""
-        from mpmath.ctx_iv import MPIntervalContext  # most blocks do not need it
+        """Return a context for interval arithmetic.
+
+        All threads share mpmath's own context, and creating another one is slow.
+        """
+        from mpmath.ctx_iv import MPIntervalContext  # imported here because most blocks do not need it
 
         return MPIntervalContext()
 
 
-_idle: list[_Workspace] = []  # those that no thread is using
+_idle: list[_Workspace] = []  # workspaces that no thread is using
 
 
 def _workspace() -> _Workspace:
@@ -101,7 +110,7 @@ def _workspace() -> _Workspace:
 
 
 def _block(rng: RowStream, columns: slice, scales: Floats, own: _Workspace) -> tuple[Tensor, Tensor]:
-    """Return the integers of these columns, of a few clients, and room of that shape; both lie in the workspace."""
+    """Return the integers of these columns for a few clients, and scratch memory of that shape, in the workspace."""
     n, start, clients = columns.stop - columns.start, columns.start, len(rng.ids)
     half = (n + 1) // 2
     for row, client in enumerate(rng.ids.tolist()):
@@ -112,7 +121,7 @@ def _block(rng: RowStream, columns: slice, scales: Floats, own: _Workspace) -> t
     cosine, sine = noise[:, :half], noise[:, half:]
     first = np.right_shift(words[:, :half], 1, out=words[:, :half])
     np.multiply(first.view(np.int64), 2.0**-63, out=radius)
-    with np.errstate(divide="ignore"):  # a word of zeros; computed again below
+    with np.errstate(divide="ignore"):  # a word of zeros, recomputed below
         np.log(radius, out=radius)
     radius *= -2
     np.sqrt(radius, out=radius)
@@ -148,31 +157,31 @@ def _word(stream: Stream, client: int, at: int) -> int:
 
 
 def signed(word: int) -> int:
-    """Return the same 64 bits as a number from -2^63 on."""
+    """Return the same 64 bits as a signed integer."""
     return word - (word >> 63 << 64)
 
 
 class Bits:
-    """The bits of two real numbers behind those that were read."""
+    """The bits of two real numbers after those already drawn."""
 
     def __init__(self, stream: Stream, client: int) -> None:
         self._stream, self._client = stream, client
 
     def words(self, level: int) -> tuple[int, int]:
-        """Return the next 64 bits of each, at level 0, 1, 2 and so on."""
+        """Return the next 64 bits of each number, at level 0, 1, 2 and so on."""
         first, second = self._stream.words(2, self._client, 2 * level).tolist()
         return first, second
 
 
 def settle(first: int, second: int, scale: float, more: Bits, context: Any) -> tuple[int, int]:
-    """Return the pair of integers that belongs to the reals first / 2^63 (radius) and second / 2^64 (angle).
+    """Return the pair of integers for the real numbers first / 2^63 (radius) and second / 2^64 (angle).
 
-    Both begin with the bits given and go on as `more` says. An interval that contains the true number is made narrower
-    until it contains no half-integer.
+    Both begin with the given bits and continue with those of `more`. An interval that contains the true number is
+    narrowed until it contains no half-integer.
     """
     if scale == 0:
         return 0, 0
-    level, ones = 0, 0  # ones: bits read beyond the first 64 of each
+    level, ones = 0, 0  # ones: number of bits drawn beyond the first 64 of each
     while True:
         context.prec = 192 + ones
         if first > 0:
@@ -187,7 +196,7 @@ def settle(first: int, second: int, scale: float, more: Bits, context: Any) -> t
 
 
 def _integer(interval: Any) -> int | None:
-    """Return the integer part of everything in an interval, None where there are several."""
+    """Return the common integer part of all numbers in an interval, or None if there are several."""
     from mpmath.libmp import to_int
 
     low, high = (int(to_int(end, "f")) for end in interval._mpi_)

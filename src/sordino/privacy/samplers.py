@@ -1,4 +1,4 @@
-"""Who takes part: the object that draws is the object that is accounted."""
+"""Samplers of participants: the object that draws is the object that is accounted."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from sordino.privacy.events import Event, Sampled, Visible
 
 
 class Sampler(Protocol):
+    """A random draw of units."""
+
     @property
     def relation(self) -> str:
-        """The neighbouring relation under which the draw amplifies."""
+        """Return the neighbouring relation under which the draw amplifies privacy."""
 
-    def draw(self, population: int, rng: Stream) -> Ints: ...
+    def draw(self, population: int, rng: Stream) -> Ints:
+        """Return the indices of the drawn units."""
+        ...
 
     def probability(self, population: int) -> float:
-        """With which one unit is drawn."""
+        """Return the probability with which one unit is drawn."""
 
     def hidden(self, event: Event, population: int) -> Event:
-        """What `event`, done to the drawn units, costs a unit against a viewer who cannot see the draw."""
+        """Return the cost to a unit of `event` on the drawn units, against a viewer who cannot see the draw."""
 
 
 @dataclass(frozen=True)
 class Poisson:
-    """Each unit independently with probability `rate`."""
+    """Draws each unit independently with probability `rate`."""
 
     rate: float
 
@@ -47,7 +51,11 @@ class Poisson:
         return self.rate
 
     def hidden(self, event: Event, population: int) -> Event:
-        """Sampled; but whether a report came shows, so of a statement about replaced units the chance alone helps."""
+        """Return the sampled event.
+
+        Whether a report arrived is visible, so an event about replaced units is `Visible`: only the probability of the
+        draw reduces its cost.
+        """
         if self.rate == 1:
             return event
         return Visible(event, self.rate) if of_replaced_units(event) else Sampled(event, self.rate)
@@ -55,7 +63,7 @@ class Poisson:
 
 @dataclass(frozen=True)
 class FixedSizeSampler:
-    """`size` units without replacement, all subsets equally likely."""
+    """Draws `size` units without replacement; all subsets are equally likely."""
 
     size: int
 
@@ -79,9 +87,9 @@ class FixedSizeSampler:
 
 
 def of_records_inside(sampler: Sampler, event: Event, population: int) -> Event:
-    """What `event` costs a record whose client is drawn by `sampler`, against a viewer who cannot see the draw.
+    """Return the cost of `event` to a record whose client is drawn, against a viewer who cannot see the draw.
 
-    A drawn client brings its other records along, so whether it took part may show: see events.Visible.
+    A drawn client contributes its other records as well, so its participation may be visible: see events.Visible.
     """
     rate = sampler.probability(population)
     return event if rate >= 1 else Visible(event, rate)

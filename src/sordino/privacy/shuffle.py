@@ -1,20 +1,20 @@
-"""Reports of a local randomizer through a shuffler that hides who sent what.
+"""Amplification by a shuffler, which hides the sender of each report of a local randomizer.
 
-Clones: Feldman, McMillan, Talwar (2021), "Hiding among the clones", arXiv:2012.12803. Write E = e^eps0 and R_0, R_1
-for the two candidate reports of one client. Pure local DP gives R_0 = (E Q_0 + Q_1)/(E + 1) and, with 0 and 1 swapped,
-R_1; every other client reports a draw from (Q_0 + Q_1)/2 = (R_0 + R_1)/2 with some probability r. So what the
-shuffler shows is a function of the pair
+Clones: Feldman, McMillan, Talwar (2021), "Hiding among the clones", arXiv:2012.12803. Write E = e^eps0 and R_0, R_1 for
+the two candidate reports of one client. Pure local DP gives R_0 = (E Q_0 + Q_1)/(E + 1) and, with 0 and 1 swapped, R_1;
+every other client reports a draw from (Q_0 + Q_1)/2 = (R_0 + R_1)/2 with some probability r. The output of the shuffler
+is therefore a function of the pair
 
     C ~ Bin(n - 1, r),  A ~ Bin(C, 1/2),  B ~ Bern(E/(E + 1)):  (A + B, C - A + 1 - B)  against  (A + 1 - B, C - A + B).
 
 - `any` randomizer: r = 1/E, since R >= max(R_0, R_1)/E >= (R_0 + R_1)/(2E) (2021, Section 3).
-- `response`: r = 2/(E + 1), if R >= (R_0 + R_1)/(E + 1) holds at every output and for any three inputs. True of k-ary
-  randomized response. Feldman, McMillan, Talwar (2023), arXiv:2208.04591, stated it for every randomizer; their errata
-  withdraw that (the proof of Lemma 3.5 fails for p < 1/(E + 1)) and keep it for a restricted class only. The
+- `response`: r = 2/(E + 1), if R >= (R_0 + R_1)/(E + 1) holds at every output and for any three inputs. This is true of
+  k-ary randomized response. Feldman, McMillan, Talwar (2023), arXiv:2208.04591, stated it for every randomizer; their
+  errata withdraw that (the proof of Lemma 3.5 fails for p < 1/(E + 1)) and keep it for a restricted class only. The
   condition here is all that the decomposition above needs.
 
-n counts honest reports that arrive; a report is local-DP as a whole; the relation is "replace" (one client's value is
-another), and epsilon must be meant for it; rounds compose after the shuffling, by the pair.
+n counts honest reports that arrive. A report is local-DP as a whole. The relation is "replace" (one client's value is
+replaced by another), and epsilon must refer to it. Rounds compose after the shuffling, through the pair.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from sordino.privacy.pairs import Atoms, logsumexp
 Floats = NDArray[np.float64]
 
 RANDOMIZERS = ("any", "response")
-NO_CLONES = 300.0  # from this eps0 on nobody is ever a clone
-TAIL = 1e-18  # mass of C beyond each end of the window; it is priced as if nobody were a clone
-BLOCKS = 20_000  # values of C told apart when epsilon is asked for
-ATOMS = 1_000_000  # outcomes written down for a pair, before they are put on the grid
-GRID = 20_000  # losses of a pair on either side of zero
+NO_CLONES = 300.0  # eps0 from which on no client is ever a clone
+TAIL = 1e-18  # mass of C beyond each end of the window, accounted as if no client were a clone
+BLOCKS = 20_000  # number of values of C that are distinguished for epsilon
+ATOMS = 1_000_000  # number of outcomes enumerated for a pair before they are put on the grid
+GRID = 20_000  # number of losses of a pair on either side of zero
 
 
 @dataclass(frozen=True)
 class ShuffledEvent(Event):
-    """`reports` reports of an epsilon-LDP randomizer, shuffled: one client's value is replaced."""
+    """`reports` reports of an epsilon-LDP randomizer, shuffled, where one client's value is replaced."""
 
     replaces: ClassVar[bool] = True
     epsilon: float
@@ -58,7 +58,7 @@ class ShuffledEvent(Event):
         _check(self.reports, self.epsilon, self.randomizer)
 
     def pure(self) -> float:
-        return self.epsilon  # a shuffler never harms
+        return self.epsilon  # shuffling never increases epsilon
 
     def pair(self) -> Atoms:
         return _pair(self.reports, self.epsilon, self.randomizer)
@@ -72,7 +72,7 @@ class ShuffledEvent(Event):
 
 
 def shuffled(event: Event, reports: int, randomizer: str = "any") -> Event:
-    """What a shuffler makes of one report each of `reports` clients; `event` is what replacing one report does."""
+    """Return the event of `reports` shuffled reports, one per client; `event` is the effect of replacing one report."""
     epsilon = event.pure()
     if epsilon is None:
         raise UnsupportedEvent(
@@ -83,21 +83,24 @@ def shuffled(event: Event, reports: int, randomizer: str = "any") -> Event:
 
 
 def epoch(event: Event) -> Event:
-    """The cost of an epoch in which every record is used exactly once, by one step that costs `event`: `event`.
+    """Return the cost of an epoch in which every record is used exactly once, by one step that costs `event`: `event`.
 
-    Proof. Fix the order of the records. Replacing the record at one place changes one step; the steps before it do
-    not see the record, those after it see it through released values only, so the transcript is as far apart as that
-    one step. The order has the same law with either record, so the transcript is a mixture with common weights, and
-    H_g is jointly convex. The relation is "replace", or "zero out" (a removed record leaves its place empty);
-    removing a record so that the others move up would change many batches. No amplification is claimed: shuffled
-    batches are not Poisson samples, and the Poisson price does not hold for them (Chua et al. 2024,
+    Proof. Fix the order of the records. Replacing the record at one position changes one step; the steps before it do
+    not see the record, and those after it see it through released values only, so the divergence of the transcripts is
+    that of this one step. The order has the same distribution with either record, so the transcript is a mixture with
+    common weights, and H_g is jointly convex. The relation is "replace", or "zero out" (a removed record leaves its
+    position empty); removing a record so that the others move up would change many batches. No amplification is
+    claimed: shuffled batches are not Poisson samples, and the Poisson cost does not hold for them (Chua et al. 2024,
     arXiv:2403.17673).
     """
     return event
 
 
 def epsilon(reports: int, epsilon0: float, delta: float, randomizer: str = "any") -> float:
-    """The least epsilon of all bounds that hold: the clones' exact sum, the closed forms, and no amplification."""
+    """Return the smallest epsilon of all valid bounds.
+
+    These are the exact sum over clones, the closed forms, and no amplification.
+    """
     found = [epsilon0, numerical(reports, epsilon0, delta, randomizer), closed_2021(reports, epsilon0, delta)]
     if randomizer == "response":
         found.append(closed_2023(reports, epsilon0, delta))
@@ -105,7 +108,7 @@ def epsilon(reports: int, epsilon0: float, delta: float, randomizer: str = "any"
 
 
 def closed_2021(reports: int, epsilon0: float, delta: float) -> float:
-    """Feldman, McMillan, Talwar (2021), Theorem 3.1; epsilon0 where it does not apply."""
+    """Return the bound of Feldman, McMillan, Talwar (2021), Theorem 3.1; epsilon0 where it does not apply."""
     _check(reports, epsilon0, "any", delta)
     if epsilon0 > math.log(reports / (16 * math.log(2 / delta))):
         return epsilon0
@@ -115,7 +118,10 @@ def closed_2021(reports: int, epsilon0: float, delta: float) -> float:
 
 
 def closed_2023(reports: int, epsilon0: float, delta: float) -> float:
-    """Feldman, McMillan, Talwar (2023), for a `response` only (see their errata); epsilon0 where it does not apply."""
+    """Return the bound of Feldman, McMillan, Talwar (2023); epsilon0 where it does not apply.
+
+    It holds for a `response` only (see their errata).
+    """
     _check(reports, epsilon0, "response", delta)
     most = reports / (8 * math.log(2 / delta)) - 1
     if most <= 0 or epsilon0 > math.log(most):
@@ -126,7 +132,7 @@ def closed_2023(reports: int, epsilon0: float, delta: float) -> float:
 
 
 def numerical(reports: int, epsilon0: float, delta: float, randomizer: str = "any") -> float:
-    """The epsilon of the clones' pair: its hockey stick summed, and inverted to the safe side."""
+    """Return the epsilon of the clones' pair: its hockey-stick divergence is summed and inverted conservatively."""
     _check(reports, epsilon0, randomizer, delta)
     if epsilon0 >= NO_CLONES:
         return epsilon0
@@ -143,7 +149,7 @@ def numerical(reports: int, epsilon0: float, delta: float, randomizer: str = "an
 
 
 def numerical_delta(reports: int, epsilon0: float, eps: float, randomizer: str = "any") -> float:
-    """delta(eps) of the clones' pair."""
+    """Return delta(eps) of the clones' pair."""
     _check(reports, epsilon0, randomizer)
     check.non_negative(epsilon=eps)
     if eps >= epsilon0:
@@ -165,9 +171,9 @@ def _rate(epsilon0: float, randomizer: str) -> float:
 
 
 def _clones(reports: int, epsilon0: float, randomizer: str, blocks: int) -> tuple[Floats, Floats, float]:
-    """Values of C with their masses, and the mass outside the window.
+    """Return values of C with their masses, and the mass outside the window.
 
-    Where there are more values than blocks, a block counts as its least value: fewer clones hide less.
+    If there are more values than blocks, each block counts as its smallest value, because fewer clones hide less.
     """
     rate = _rate(epsilon0, randomizer)
     c = binom(reports - 1, rate)
@@ -179,9 +185,12 @@ def _clones(reports: int, epsilon0: float, randomizer: str, blocks: int) -> tupl
 
 
 def _hockey(clones: Floats, weights: Floats, rest: float, epsilon0: float, eps: float) -> float:
-    """delta(eps): for every C two binomial tails, as the loss grows with A + B; the rest as randomized response."""
+    """Return delta(eps), the sum over C of two binomial tails, as the loss increases with A + B.
+
+    The mass outside the window counts as randomized response.
+    """
     keep, cut = 1 / (1 + math.exp(-epsilon0)), -math.expm1(eps - epsilon0)
-    first = np.floor((clones + 1) * _share(epsilon0, eps)) + 1  # the least A + B with a loss above eps
+    first = np.floor((clones + 1) * _share(epsilon0, eps)) + 1  # smallest A + B with a loss above eps
     at = binom.pmf(first - 1, clones, 0.5)
     over = np.where(first <= clones, betainc(first, np.maximum(clones - first + 1, 0.5), 0.5), 0.0)
     each = np.maximum(keep * cut * at - math.expm1(eps) * over, 0.0)
@@ -189,17 +198,17 @@ def _hockey(clones: Floats, weights: Floats, rest: float, epsilon0: float, eps: 
 
 
 def _share(epsilon0: float, eps: float) -> float:
-    """The share (A + B)/(C + 1) at which the loss is eps: (gE - 1)/((E - 1)(1 + g))."""
+    """Return the fraction (A + B)/(C + 1) at which the loss is eps: (gE - 1)/((E - 1)(1 + g))."""
     return math.expm1(-epsilon0 - eps) / (math.expm1(-epsilon0) * (1 + math.exp(-eps)))
 
 
 @lru_cache(maxsize=16)
 def _pair(reports: int, epsilon0: float, randomizer: str) -> Atoms:
-    """All outcomes, on a grid of losses.
+    """Return the pair of all outcomes, on a grid of losses.
 
-    An outcome between two losses of the grid is split so that its masses under P and Q stay what they are; that can
-    only make the pair easier to tell apart (Doroshenko et al. 2022, arXiv:2207.04380). Outcomes too rare to be
-    written down are split between the last loss of the grid and +-eps0, by their total.
+    An outcome between two losses of the grid is split so that its masses under P and Q are preserved, which can only
+    make the pair easier to distinguish (Doroshenko et al. 2022, arXiv:2207.04380). Outcomes too rare to be enumerated
+    are split between the last loss of the grid and +-eps0, according to their total.
     """
     if epsilon0 >= NO_CLONES:
         return Atoms([-epsilon0, epsilon0], [0.0, 1.0], [1.0, 0.0], symmetric=True)
@@ -207,7 +216,7 @@ def _pair(reports: int, epsilon0: float, randomizer: str) -> Atoms:
     clones, weights, rest = _clones(reports, epsilon0, randomizer, max(16, min(1000, int(ATOMS / each))))
     keep = 1 / (1 + math.exp(-epsilon0))
     flip = math.exp(-epsilon0) * keep
-    end = 0.5 + 4.5 / math.sqrt(clones[0] + 1)  # nine standard deviations of A, where C is least
+    end = 0.5 + 4.5 / math.sqrt(clones[0] + 1)  # nine standard deviations of A, where C is smallest
     far = math.log((end * keep + (1 - end) * flip) / (end * flip + (1 - end) * keep)) if end < 1 else epsilon0
     grid = np.linspace(-far, far, 2 * GRID + 1)
     if far < epsilon0:
@@ -233,7 +242,7 @@ def _pair(reports: int, epsilon0: float, randomizer: str) -> Atoms:
 
 
 def _on_grid(loss: Floats, p: Floats, q: Floats, grid: Floats) -> Atoms:
-    """Positive losses and their mirror images, split between neighbours on the grid."""
+    """Split positive losses and their mirror images between neighbours on the grid."""
     left = np.clip(np.searchsorted(grid, loss, side="right") - 1, 0, len(grid) - 2)
     low, high = grid[left], grid[left + 1]
     # q2 (e^high - e^low) = p - e^low q, written without large exponentials

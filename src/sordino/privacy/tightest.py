@@ -1,6 +1,7 @@
-"""One question for all theories: what does this event cost? epsilon(delta), delta(epsilon), the trade-off curve.
+"""The cost of an event under all theories at once: epsilon(delta), delta(epsilon), the trade-off curve.
 
-Every accountant gives an upper bound; the answer is the least of those that apply. Everything is float64 on the host.
+Every accountant gives an upper bound; the result is the smallest of those that apply. Everything is float64 on the
+host.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from sordino.privacy.pairs import Floats
 
 __all__ = ["AccountantBound", "by_accountant", "delta", "epsilon", "explain", "trade_off"]
 
-SPARE = 1e-6  # share of delta kept for samplers that are not exact
-TINY = 1e-15  # deltas at which the composition of pairs is loose
-MANY = 40  # different releases, from which on a grid is coarser
+SPARE = 1e-6  # fraction of delta reserved for samplers that are not exact
+TINY = 1e-15  # delta below which the composition of pairs is loose
+MANY = 40  # number of different releases above which the grid is coarser
 WHY = {
     "basic": "adds the epsilons and deltas of all releases",
     "advanced": "Dwork, Rothblum, Vadhan: grows with the root of the number of releases",
@@ -39,19 +40,21 @@ WHY = {
 
 @dataclass(frozen=True)
 class AccountantBound:
+    """The result of one accountant."""
+
     accountant: str
-    epsilon: float | None  # None: this theory says nothing here
-    valid: bool  # whether it is an upper bound
+    epsilon: float | None  # None: the theory does not apply
+    valid: bool  # whether epsilon is an upper bound
     note: str
 
 
 def by_accountant(event: Event, delta: float) -> dict[str, float]:
-    """The answer of every accountant that has a theory for the event."""
+    """Return the epsilon of every accountant that has a theory for the event."""
     return {a.accountant: a.epsilon for a in explain(event, delta) if a.valid and a.epsilon is not None}
 
 
 def explain(event: Event, delta: float) -> list[AccountantBound]:
-    """What every accountant says, or why it says nothing."""
+    """Return the result of every accountant, or the reason why it has none."""
     check.below_one(delta=delta)
     if (reason := non_private(event)) is not None:
         return [AccountantBound("none", math.inf, True, reason)]
@@ -73,7 +76,7 @@ def explain(event: Event, delta: float) -> list[AccountantBound]:
 
 
 def _dearest(event: Event, delta: float) -> Event:
-    """Return what a unit pays in the dearest of the parts of the data that it may lie in."""
+    """Return the alternative of an event that costs most, over the parts of the data that a unit may lie in."""
     each = alternatives(event)
     return each[0] if len(each) == 1 else max(each, key=lambda e: epsilon(e, delta, pld.ROUGH))
 
@@ -85,9 +88,9 @@ def _theories(event: Event) -> dict[str, Callable[[float], float]]:
 
 @lru_cache(maxsize=4096)
 def epsilon(event: Event, delta: float, cells: float = pld.FINE) -> float:
-    """The least valid epsilon of an event at delta; infinite where nothing is promised.
+    """Return the smallest valid epsilon of an event at delta; infinite if there is no guarantee.
 
-    With coarser `cells` (pld.ROUGH) it is many times quicker and lies a few parts in ten thousand higher.
+    Coarser `cells` (pld.ROUGH) are many times faster, and the result is larger by a few parts in ten thousand.
     """
     check.below_one(delta=delta)
     if non_private(event) is not None:
@@ -101,7 +104,10 @@ def epsilon(event: Event, delta: float, cells: float = pld.FINE) -> float:
 
 
 def _of_inexact_samplers(found: float, spare: float, distance: float) -> float:
-    """Samplers a total variation distance off the accounted laws cost (1 + e^epsilon) * distance of delta."""
+    """Return epsilon if the deviation of inexact samplers fits into the spare delta, else infinity.
+
+    Samplers at a total variation distance from the accounted distributions cost (1 + e^epsilon) * distance of delta.
+    """
     return found if found < 600 and (1 + math.exp(found)) * distance <= spare else math.inf
 
 
@@ -113,7 +119,7 @@ def _epsilon(event: Event, delta: float, cells: float) -> float:
         cells = pld.ROUGH
     theories: list[Callable[[], float]] = [lambda: pld.epsilon(event, delta, cells)]
     if delta < TINY or not all(_tight(part) for part in found):  # no theory beats the composition of exact pairs
-        if cells == pld.FINE or not any(isinstance(part, FixedSize) for part in found):  # whose curve takes long
+        if cells == pld.FINE or not any(isinstance(part, FixedSize) for part in found):  # whose curve is slow
             theories.append(lambda: rdp.epsilon(event, delta))
         theories += [lambda: zcdp.epsilon(event, delta), lambda: basic.epsilon(event, delta)]
         theories.append(lambda: kov.epsilon(event, delta))
@@ -133,14 +139,14 @@ def _answers(theories: Sequence[Callable[[], float]]) -> list[float]:
 
 
 def _tight(part: Event) -> bool:
-    """Whether the pair of a release is exact: Gaussian noise, alone, sampled, or in rounds that are."""
+    """Return whether the pair of a release is exact: Gaussian noise, alone, sampled, or in rounds of such noise."""
     if isinstance(part, Sampled | Visible):
         return all(_tight(inner) for inner in parts(part.event))
     return isinstance(part, GaussianEvent)
 
 
 def delta(event: Event, epsilon: float) -> float:
-    """The least valid delta at epsilon >= 0; one where nothing is promised."""
+    """Return the smallest valid delta at epsilon >= 0; 1 if there is no guarantee."""
     check.non_negative(epsilon=epsilon)
     if non_private(event) is not None:
         return 1.0
@@ -155,9 +161,14 @@ def delta(event: Event, epsilon: float) -> float:
 
 
 def trade_off(event: Event, alphas: Floats, epsilons: int = 64) -> NDArray[np.float64]:
-    """A lower bound on the type II error of any test at type I error alpha: f(alpha).
+    """Return f(alpha), a lower bound on the type II error of any test at type I error alpha.
 
     f is the upper envelope of the lines of all (epsilon, delta(epsilon)): Dong, Roth, Su (2022), Proposition 2.12.
+
+    Args:
+        event: the event.
+        alphas: type I errors in [0, 1].
+        epsilons: the number of values of epsilon at which the envelope is evaluated.
     """
     points = np.asarray(alphas, dtype=np.float64)
     if not np.all((points >= 0) & (points <= 1)):

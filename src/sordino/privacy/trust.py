@@ -1,8 +1,9 @@
-"""Who looks. What a channel hides from whom is priced by the channel (channels/base.py).
+"""Viewers: the adversaries against whom a guarantee holds.
 
-Viewers: `server` sees every message and who takes part; `public` every released model; `client` is another client,
-which sees the released models, its own messages and whether it takes part itself; `server+2` is the server with what
-two colluding clients know: their own data, messages and noise.
+`server` sees every message and who takes part. `public` sees every released model. `client` is another client, which
+sees the released models, its own messages and whether it takes part itself. `server+2` is the server together with what
+two colluding clients know: their own data, messages and noise. What a channel hides from a viewer is accounted for by
+the channel (channels/base.py).
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ _TEXT = re.compile(r"(server)\s*\+\s*(\d{1,9})(?: clients?)?|(server|public|clie
 
 @dataclass(frozen=True)
 class Viewer:
+    """A viewer, with the number of clients that collude with it."""
+
     kind: str  # server, public or client
-    colluders: int = 0  # clients that tell the server all they know
+    colluders: int = 0  # number of clients that share all they know with the server
 
     @property
     def sees_draw(self) -> bool:
-        """Whether it sees who takes part, so that a draw amplifies nothing against it."""
+        """Return whether the viewer sees who takes part, so that there is no amplification by sampling against it."""
         return self.kind == "server"
 
     def drawn_from(self, population: int) -> int:
-        """Among how many clients a draw hides one of them.
+        """Return the number of clients among which a draw hides each of them.
 
-        Another client knows whether it was drawn itself. If it was not, a cohort of a fixed size comes from the others,
-        and each of them is in it with m / (n - 1) instead of m / n.
+        Another client knows whether it was drawn itself. If it was not, a cohort of a fixed size is drawn from the
+        others, and each of them is in it with probability m / (n - 1) instead of m / n.
         """
         return max(1, population - 1) if self.kind == "client" else population
 
@@ -39,6 +42,7 @@ class Viewer:
 
 
 def viewer(text: str) -> Viewer:
+    """Parse a viewer: server, public, client or server+N with N colluding clients."""
     found = _TEXT.fullmatch(str(text).strip())
     if found is None:
         raise SpecError(f"viewer must be one of server, public, client or server+N (N colluders), not {text!r}.")

@@ -1,4 +1,4 @@
-"""Events as they are written to files, and read back."""
+"""Conversion of events to JSON and back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sordino.privacy.events import Event
 
 
 def to_json(event: Event) -> dict[str, Any]:
+    """Return an event as a dictionary that JSON can hold."""
     out: dict[str, Any] = {"kind": event.written_as}
     for name, value in vars(event).items():
         if isinstance(value, Event):
@@ -22,7 +23,7 @@ def to_json(event: Event) -> dict[str, Any]:
 
 
 def from_json(data: Any) -> Event:
-    """The event that `to_json` wrote down; one clear error for anything else."""
+    """Return the event that `to_json` saved; raise one clear error for anything else."""
     if not isinstance(data, dict):
         raise SpecError(f"a privacy event is an object with a kind, not {data!r}.")
     fields = {k: v for k, v in data.items() if k != "kind"}
@@ -32,7 +33,7 @@ def from_json(data: Any) -> Event:
         elif isinstance(value, list):
             fields[name] = tuple(from_json(v) if isinstance(v, dict) else v for v in value)
     name = data.get("kind", "")
-    if name not in Event._kinds:  # the leaves stand in the mechanisms' files
+    if name not in Event._kinds:  # leaves are defined in the modules of the mechanisms
         plugin.import_all("privacy.mechanisms", "privacy.shuffle")
     kind = Event._kinds.get(name)
     if kind is None:

@@ -1,6 +1,6 @@
-"""What a guarantee takes as public, in words: the last sentence of what a run promises.
+"""The assumptions of a guarantee in words: what it treats as public. They end the sentence that a run promises.
 
-A statement stands here only if it is true of the run; none depends on a private record."""
+A statement is listed only if it is true of the run, and no statement depends on a private record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from sordino.runs.spec import Spec
 
 
 def of_data(data: Dataset, spec: Spec) -> tuple[str, ...]:
-    """What the owner of the data declared, or what was read from it; of a benchmark, its test records."""
+    """Return what the guarantee treats as public in the data.
+
+    This is what the owner of the data declared or what was read from the data, followed by the test records, if these
+    come from the data or belong to a shipped benchmark.
+    """
     return tuple(_of_data(data, spec))
 
 
@@ -29,10 +33,13 @@ def _of_data(data: Dataset, spec: Spec) -> Iterator[str]:
 
 
 def of_run(spec: Spec, method: Method, server: Batch | None, evaluation: Evaluation) -> tuple[str, ...]:
-    """What the rounds use of the clients without charge: the noise follows how much data each has."""
+    """Return the facts about the clients that the rounds use free of charge.
+
+    The number of records (or users) of each client is always among them, since the noise depends on it.
+    """
     by_user = spec.unit == "user" and method.viewer == "server"
     found = [f"how many {'users' if by_user else 'records'} each client has"]
-    if spec.unit == "user" and evaluation.text:  # of records it follows from the sizes and the seed
+    if spec.unit == "user" and evaluation.text:  # for records, it follows from the sizes and the seed
         found.append("how many users are held out")
     if server is not None:
         found.append(f"the {len(server.y):,} records that the server holds")

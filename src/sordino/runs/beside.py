@@ -1,7 +1,7 @@
-"""What is released once, beside the rounds: private statistics, and evaluations on held-out records.
+"""Releases outside the training rounds: private statistics, and evaluations on held-out records.
 
-Both are small methods of their own: they declare a release, compute inside the clients and let the value out through an
-outlet, so that they are priced, noised and counted as everything else is."""
+Both are small methods in their own right: they declare a release, compute inside the clients and send the value through
+an outlet, so they are priced, noised and counted like any other release."""
 
 from __future__ import annotations
 
@@ -22,7 +22,17 @@ from sordino.federations.base import Federation, Work
 def released(
     federation: Federation, method: Method, model: Model, plan: Plan, state: State, rng: Stream, part: str = ""
 ) -> Message:
-    """Return the sum over all clients of what such a method lets out, with its noise."""
+    """Return the noisy sum over all clients of what the method releases.
+
+    Args:
+        federation: runs the clients.
+        method: the small method, such as `Figure` or `FeatureMoments`.
+        model: the model that the clients use.
+        plan: the plan of the run; its algorithm, channel and personal noise multipliers are not used.
+        state: the state that the clients start from.
+        rng: the stream that the clients' noise and the server's noise are drawn from.
+        part: the part of the clients' data to use ("" for the training data).
+    """
     plain = replace(plan, algorithm=FedAvg(), channel=Direct(), multipliers=())
     sent = federation.once(Work(method, model, plain), state, part, rng)
     return received(sent, declared(method, plain, state.round, state), state.round, rng, rng).total()

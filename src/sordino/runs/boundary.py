@@ -1,8 +1,8 @@
-"""What may leave a run: every file and field of the public part, with the reason why it may be there.
+"""The table of everything that may leave a run: each file and field of the public part, with the reason.
 
-Whatever is not in this table is not written: `check_fields` and `check_file` refuse it, so that a new field is private
-until somebody says here why it may be public. Standard output and `--json` obey the same table. A name may end in `.*`:
-then whatever is below it is covered by its reason.
+Anything that is not in this table is not written: `check_fields` and `check_file` refuse it, so a new field is private
+until somebody states here why it may be public. Standard output and `--json` obey the same table. If a name ends in
+`.*`, its reason covers everything below it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ FIGURES = "computed on public test records, or on held-out ones with noise that 
 DERIVED = "computed from public inputs and from what was released"
 PLANNED = "the bound that was planned: it does not depend on who was drawn"
 
-HIDDEN = (  # keys of a spec that name places on the owner's machine, the run to its owner, or what the owner keeps
+HIDDEN = (  # keys of a spec: paths on the owner's machine, the run's name, what the owner records
     "data_dir", "schema", "test", "name", "out", "ledger", "record_views",
 )  # fmt: skip
-VALUES = {  # keys that may name a file instead of a value, and what their values look like
+VALUES = {  # keys that hold either a value or a path, with the pattern of a value; paths are hidden
     "budgets": re.compile(r"[\d.eE+:,\s-]+\Z"),
     "private_data": re.compile(r"(label|feature):"),
 }
-OWN = "own-data"  # stands for the path of one's own file that has no name in the ledger
+OWN = "own-data"  # replaces the path of the owner's file if the data have no name in the ledger
 PICTURES = ("accuracy", "rmse", "mae", "loss", "convergence", "noise", "claims")
 
 
@@ -76,7 +76,7 @@ TABLE: dict[str, dict[str, str]] = {
     | _of(FIGURES, "accuracy metrics.* evaluated_on"),
     "stdout": _of(INPUT, "folder"),
 }
-FILES: dict[str, str] = {  # without fields, or whose fields are those of the files above
+FILES: dict[str, str] = {  # files without fields, or made only of fields of the files above
     "model.safetensors": RELEASED,
     "results.csv": "made of the public records and results of the cells alone",
     "summary.csv": "made of the public records and results of the cells alone",
@@ -85,19 +85,25 @@ FILES: dict[str, str] = {  # without fields, or whose fields are those of the fi
 
 
 def check_file(name: str) -> None:
-    """Refuse a file of which nobody has said why it may be public."""
+    """Raise BoundaryError if a file is not listed as public."""
     if name not in TABLE and name not in FILES:
         raise BoundaryError(f"{name} is not listed in runs/boundary.py, so it may not be in public/. Move it away.")
 
 
 def check_fields(name: str, data: Mapping[str, Any], also: Iterable[str] = ()) -> None:
-    """Refuse a field of which nobody has said why it may be public; `also` names the options of plug-ins."""
+    """Raise BoundaryError if a file, or a field in it, is not listed as public.
+
+    Args:
+        name: the name of the file.
+        data: its contents.
+        also: further fields that are allowed: the options of plug-ins.
+    """
     check_file(name)
     _check(name, data, {*TABLE[name], *also})
 
 
 def check_output(data: Mapping[str, Any]) -> None:
-    """Refuse to print a JSON object with a field that is in no list."""
+    """Raise BoundaryError if a JSON object that is about to be printed has a field that is not listed as public."""
     known = {*TABLE["stdout"], *TABLE["result.json"], "accuracy_without_privacy"}
     _check("standard output", data, known | {f"plan.{field}" for field in TABLE["plan.json"]})
 
@@ -113,7 +119,7 @@ def _check(name: str, data: Mapping[str, Any], allowed: set[str]) -> None:
 
 
 def _paths(data: Any, above: str = "") -> Iterator[str]:
-    """Yield the path of every value that is no mapping; the entries of a list share one path."""
+    """Yield the dotted path of every value that is not a mapping; the entries of a list share one path."""
     if isinstance(data, Mapping) and (data or not above):
         for key, value in data.items():
             yield from _paths(value, f"{above}.{key}" if above else str(key))
@@ -124,20 +130,32 @@ def _paths(data: Any, above: str = "") -> Iterator[str]:
         yield above
 
 
-PLANNING = ("SpecError", "BudgetError", "UnsupportedEvent")  # errors that speak of the plan, never of a record
+PLANNING = ("SpecError", "BudgetError", "UnsupportedEvent")  # errors that are about the plan, never about a record
 
 
 def public_reason(reason: str) -> str:
-    """Return why a run on private data failed, as anyone may hear it: data errors name records and values."""
+    """Return the part of a failure's reason that may be public if the data are private.
+
+    Only errors about the plan are returned in full. Of any other error only its kind is returned, since errors about
+    data name records and values.
+    """
     kind = reason.partition(":")[0]
     return reason if kind in PLANNING else f"{kind if kind.isidentifier() else 'an error'}: its reason is the owner's"
 
 
-# --- the spec as it may be handed out
+# --- the public version of a spec
 
 
 def public_spec(spec: Spec, public_data: bool, own: bool) -> dict[str, Any]:
-    """Return the keys of a spec without what names places, and without the seed of a run on one's own data."""
+    """Return the keys of a spec that may be public.
+
+    Paths are left out, and so is the seed unless the data are public.
+
+    Args:
+        spec: the spec of the run.
+        public_data: whether the records are public already, as those of a shipped benchmark.
+        own: whether the caller passed their own objects, so the keys that would name them (`NAMED`) are left out.
+    """
     kept = spec
     if spec.dataset not in plugin.available("data.sets"):
         kept = replace(spec, dataset=spec.data_name or OWN)
@@ -148,6 +166,6 @@ def public_spec(spec: Spec, public_data: bool, own: bool) -> dict[str, Any]:
 
 
 def options_of(spec: Spec) -> set[str]:
-    """Return the keys that the method and the algorithm of a spec add: public inputs like all others."""
+    """Return the keys that the method and the algorithm of a spec add; they are public inputs like all others."""
     pairs = (("methods", spec.method), ("algorithms", spec.algorithm))
     return {f.name for kind, name in pairs for f in plugin_fields(kind, name)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.workers import Workers
 from sordino.gradients.engine import CohortGradients
 from sordino.privacy import price
+from sordino.privacy.events import Event
 from sordino.runs import assumptions, evaluation, exactness, held_out, legal, noise, public_facts, returned, statistics
 from sordino.runs.evaluation import Evaluation
 from sordino.runs.fingerprint import digests
@@ -80,87 +81,44 @@ def build(
     public: Sequence[str] | None = None,
     own_file: bool = False,
 ) -> Job:
-    """A job on one's own module (or a function that makes one) and one's own clients.
+    """Return a job on the caller's own module (or a function that makes one) and own clients.
 
-    `public` says in words which test records and facts of the data are taken as public; `own_file` that the records
-    come from a file, of which some are held out to evaluate on where none is public. A mode that is still open is
+    `public` lists, in words, the test records and facts of the data that are taken as public. `own_file` says that the
+    records come from a file: if none of them is public, some are held out to evaluate on. A mode that is still open is
     decided as for private data."""
     spec = settled(spec, public=False)
     legal.require(spec.method, spec.algorithm, spec.unit)
     held = adopt(clients)
-    brought = brought or held
     device = device_of("cpu" if spec.federation == "workers" else spec.device)
-    module = copy.deepcopy(module if isinstance(module, nn.Module) else module()).cpu()  # the caller's stays as it is
-    fixed: list[str] = []
-    if spec.fix_model:
-        module, fixed = fix(module)
+    module, fixed = _copied(spec, module)
     method: Method = spec.method_object()
-    unit = spec.unit or method.units[0]
-    if spec.server_data and method.private and unit != "record":
-        raise SpecError(
-            f"server_data gives the server single records of everyone in the clear, so no {unit} is protected from it: "
-            "use it with unit = record."
-        )
-    everyone = public_facts.of_clients(held)
+    _check_server_data(spec, method)
+    adopted, everyone = held, public_facts.of_clients(held)
     held, shown = held_out.public(spec, held)
-    if method.tagged and (not isinstance(held, ArrayClients) or held.tags is None):
-        raise DataError(
-            f"{spec.method} must know which records carry private attributes: set private_data, such as label:3,8."
-        )
-    if isinstance(held, ArrayClients) and held.tags is not None:
-        method.check_groups(int(held.tags.max()))
+    _check_tags(spec, method, held)
     first = held.fetch([0], torch.device("cpu"))
     sample_loss = losses.loss_for(loss, first.y)
-    pair = None if test is None else checked("the test data", *test)
-    owners = _test_owners(test_clients, pair, held.count)
-    if public is None:  # from Python
-        public = () if pair is None else (f"the {len(pair[1]):,} test records",)
-    if spec.standardise:
-        if not isinstance(held, ArrayClients):
-            raise SpecError("standardise needs clients whose records are in memory.")
-        module = statistics.standardised(module, first.x)
-    validate(module, _sample(first.x))
-    if sample_loss is losses.cross_entropy:
-        held = _check_classes(module, held, first.x, pair)
-    module = module.to(device)
-    one = Batch(first.x[:1].to(device), first.y[:1].to(device), (1,))
-    augment(one, spec.augment, spec.views, Stream.research(0).rows([0]))  # refuses what is no picture
-    model = settled_model(module, sample_loss, one, _model_keys(spec))
-    whole, wanted = held, evaluation.asked(spec, method, held, pair is not None, own_file)
-    held, kept_out, left = held_out.split(spec, method, whole, wanted)
-    known = public_facts.of_clients(held)
-    plan, viewer = plan_of(spec, method, known, model.layout)
-    found, once, apart = held_out.releases(spec, method, plan, wanted, kept_out, first.x[0].numel())
-    if wanted.held_out and not found.held_out:  # its figure would say nothing: all records are trained on
-        held, kept_out, left = held_out.split(spec, method, whole, found)
-        known = public_facts.of_clients(held)
-        plan, viewer = plan_of(spec, method, known, model.layout)
-    if owners is not None and len(left) < whole.count:
-        place = np.full(whole.count, -1, dtype=np.int64)
-        place[left] = np.arange(len(left))
-        owners = np.where(owners >= 0, place[owners], -1)
+    pair, owners, words = _tested(test, test_clients, held.count)
+    public = words if public is None else public  # None: from Python
+    module, held = _fit(spec, module, held, first.x, sample_loss, pair)
+    model, one = _tried_model(spec, module.to(device), sample_loss, first, device)
+    wanted = evaluation.asked(spec, method, held, pair is not None, own_file)
+    division = _divided(spec, method, held, wanted, model.layout, first.x[0].numel())
+    owners = _renumbered(owners, held.count, division.left)
+    kept_out, viewer, once, apart = division.kept_out, division.viewer, division.once, division.apart
+    plan = division.plan if shown is None else _with_server_data(division.plan, model, shown, device)
     if shown is not None:
-        on = Batch(shown.x.to(device), shown.y.to(device), shown.sizes)
-        plan = replace(plan, public=Public(model, on), server_data=True)
         notes = (*notes, f"{len(shown.y)} records are held by the server and count as public")
-    plan = replace(plan, exact=exactness.of_run(spec, method, plan, model, torch.zeros_like(one.x)))
-    if method.private:
-        plan = replace(plan, noise_multiplier=noise.calibrated(method, plan, viewer, spec, once, apart))
+    plan = _calibrated(spec, method, plan, division, model, torch.zeros_like(one.x))
     plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))
-    state = State(model.layout.read(module))
-    started(returned.wrapped(method, spec.method), state, model.layout, plan)  # refuses what cannot start
-    if isinstance(held, ArrayClients) and device.type != "cpu":
-        held = held.to(device)
-    rng = Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system()
-    parts = {} if kept_out is None else {held_out.HELD_OUT: kept_out.part()}
-    federation = _federation(spec, device, held, rng, known, parts)
-    federation.open(Work(method, model, plan))
+    started(returned.wrapped(method, spec.method), State(model.layout.read(model.module)), model.layout, plan)
+    held, rng, federation = _opened(spec, device, division, Work(method, model, plan))
     return Job(
         spec=spec,
         method=method,
         plan=plan,
         model=model,
-        owner=Owner(brought, digests=digests(held)),
+        owner=Owner(brought or adopted, digests=digests(held)),
         test=None if pair is None else (pair[0].to(device), pair[1].to(device)),
         test_clients=owners,
         held_out=None if kept_out is None else kept_out.facts,
@@ -168,20 +126,153 @@ def build(
         device=device,
         rng=rng,
         viewer=viewer,
-        notes=(
-            *notes,
-            *fixed,
-            *more,
-            *_remarks(spec, method, plan, kept_out, found),
-            *_large_delta(method, plan, viewer, everyone),
-        ),
+        notes=(*notes, *fixed, *more, *_notes(spec, method, plan, division, everyone)),
         once=once,
         apart=apart,
         budgets=budgets,
         caps=caps,
-        evaluation=found,
-        public=(*assumptions.of_run(spec, method, shown, found), *public),
+        evaluation=division.evaluation,
+        public=(*assumptions.of_run(spec, method, shown, division.evaluation), *public),
     )
+
+
+def _copied(spec: Spec, module: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module, list[str]]:
+    """Return a copy of the caller's module, with unfit layers replaced where the spec asks for it, and what was."""
+    copied = copy.deepcopy(module if isinstance(module, nn.Module) else module()).cpu()
+    return fix(copied) if spec.fix_model else (copied, [])
+
+
+def _check_server_data(spec: Spec, method: Method) -> None:
+    unit = spec.unit or method.units[0]
+    if spec.server_data and method.private and unit != "record":
+        raise SpecError(
+            f"server_data gives the server single records of everyone in the clear, so no {unit} is protected from it: "
+            "use it with unit = record."
+        )
+
+
+def _check_tags(spec: Spec, method: Method, held: Clients) -> None:
+    if method.tagged and (not isinstance(held, ArrayClients) or held.tags is None):
+        raise DataError(
+            f"{spec.method} must know which records carry private attributes: set private_data, such as label:3,8."
+        )
+    if isinstance(held, ArrayClients) and held.tags is not None:
+        method.check_groups(int(held.tags.max()))
+
+
+def _tested(
+    test: tuple[Any, Any] | None, test_clients: Any, clients: int
+) -> tuple[tuple[Tensor, Tensor] | None, Ints | None, tuple[str, ...]]:
+    """Return the public test records, the client of each, and the words that say that they are public."""
+    pair = None if test is None else checked("the test data", *test)
+    words = () if pair is None else (f"the {len(pair[1]):,} test records",)
+    return pair, _test_owners(test_clients, pair, clients), words
+
+
+def _fit(
+    spec: Spec,
+    module: nn.Module,
+    held: ArrayClients | LazyClients,
+    x: Tensor,
+    loss: SampleLoss,
+    pair: tuple[Tensor, Tensor] | None,
+) -> tuple[nn.Module, ArrayClients | LazyClients]:
+    """Return a module that is fit for private training, and clients whose labels it can predict."""
+    module = _standardised(spec, module, held, x)
+    validate(module, _sample(x))
+    return module, _check_classes(module, held, x, pair) if loss is losses.cross_entropy else held
+
+
+def _standardised(spec: Spec, module: nn.Module, held: Clients, x: Tensor) -> nn.Module:
+    """Return the module with features standardised in front of it, where the spec asks for it."""
+    if not spec.standardise:
+        return module
+    if not isinstance(held, ArrayClients):
+        raise SpecError("standardise needs clients whose records are in memory.")
+    return statistics.standardised(module, x)
+
+
+def _tried_model(
+    spec: Spec, module: nn.Module, loss: SampleLoss, first: Batch, device: torch.device
+) -> tuple[Model, Batch]:
+    """Return the model, tried on one record, and that record; refuse augmentation of what is no picture."""
+    one = Batch(first.x[:1].to(device), first.y[:1].to(device), (1,))
+    augment(one, spec.augment, spec.views, Stream.research(0).rows([0]))
+    return settled_model(module, loss, one, _model_keys(spec)), one
+
+
+def _calibrated(spec: Spec, method: Method, plan: Plan, division: _Division, model: Model, sample: Tensor) -> Plan:
+    """Return the plan with what exact noise may count on, and with the noise that the budget asks for."""
+    plan = replace(plan, exact=exactness.of_run(spec, method, plan, model, sample))
+    if not method.private:
+        return plan
+    level = noise.calibrated(method, plan, division.viewer, spec, division.once, division.apart)
+    return replace(plan, noise_multiplier=level)
+
+
+def _with_server_data(plan: Plan, model: Model, shown: Batch, device: torch.device) -> Plan:
+    """Return the plan with the records that the server holds, which are public."""
+    on = Batch(shown.x.to(device), shown.y.to(device), shown.sizes)
+    return replace(plan, public=Public(model, on), server_data=True)
+
+
+def _opened(
+    spec: Spec, device: torch.device, division: _Division, work: Work
+) -> tuple[ArrayClients | LazyClients, Stream, Federation]:
+    """Return the clients on their device, the stream of the run, and the federation that holds the clients."""
+    held = division.held
+    if isinstance(held, ArrayClients) and device.type != "cpu":
+        held = held.to(device)
+    rng = Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system()
+    parts = {} if division.kept_out is None else {held_out.HELD_OUT: division.kept_out.part()}
+    federation = _federation(spec, device, held, rng, division.known, parts)
+    federation.open(work)
+    return held, rng, federation
+
+
+@dataclass(frozen=True)
+class _Division:
+    """Which records are trained on, which are held out to evaluate on, and the plan that follows."""
+
+    held: ArrayClients | LazyClients
+    kept_out: HeldOut | None
+    left: Ints  # clients that still have records to train on
+    known: Facts
+    plan: Plan
+    viewer: str
+    evaluation: Evaluation
+    once: tuple[Event, ...]
+    apart: tuple[Event, ...]
+
+
+def _divided(
+    spec: Spec, method: Method, whole: Clients, wanted: Evaluation, layout: Layout, features: int
+) -> _Division:
+    """Hold out records to evaluate on, unless the noisy figure on them would say nothing."""
+    held, kept_out, left = held_out.split(spec, method, whole, wanted)
+    known = public_facts.of_clients(held)
+    plan, viewer = plan_of(spec, method, known, layout)
+    found, once, apart = held_out.releases(spec, method, plan, wanted, kept_out, features)
+    if wanted.held_out and not found.held_out:
+        held, kept_out, left = held_out.split(spec, method, whole, found)
+        known = public_facts.of_clients(held)
+        plan, viewer = plan_of(spec, method, known, layout)
+    return _Division(held, kept_out, left, known, plan, viewer, found, once, apart)
+
+
+def _renumbered(owners: Ints | None, clients: int, left: Ints) -> Ints | None:
+    """Return the clients of the test records by the numbers of those who are left; -1 where one is gone."""
+    if owners is None or len(left) >= clients:
+        return owners
+    place = np.full(clients, -1, dtype=np.int64)
+    place[left] = np.arange(len(left))
+    return np.where(owners >= 0, place[owners], -1)
+
+
+def _notes(spec: Spec, method: Method, plan: Plan, division: _Division, everyone: Facts) -> Iterator[str]:
+    """Yield what whoever starts the run should know."""
+    yield from _remarks(spec, method, plan, division.kept_out, division.evaluation)
+    yield from _large_delta(method, plan, division.viewer, everyone)
 
 
 def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown: Evaluation) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Functions that a caller brings to a run: looked at before anything is planned."""
+"""Checks of the callbacks that a caller passes to a run, made before anything is planned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sordino.core.errors import SpecError
 
 
 def check(**functions: Any) -> None:
-    """Refuse what cannot be called with one thing; None stands for no function."""
+    """Raise SpecError unless each value is None or can be called with one argument; keywords give the names."""
     for name, function in functions.items():
         if function is None:
             continue
@@ -17,7 +17,7 @@ def check(**functions: Any) -> None:
             raise SpecError(f"{name} must be a function of one argument, not a {type(function).__name__}.")
         try:
             signature = inspect.signature(function)
-        except (TypeError, ValueError):  # some builtins have none
+        except (TypeError, ValueError):  # some builtins have no signature
             continue
         try:
             signature.bind(object())

@@ -1,4 +1,4 @@
-"""What was derived from a spec, for people and programs: plan.json, which is public."""
+"""The contents of plan.json: what was derived from a spec, for people and programs. The file is public."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sordino.runs.job import Job
 
 
 def describe(job: Job) -> dict[str, Any]:
-    """What was derived from the spec, for people and programs."""
+    """Return what was derived from the spec of a job, as written to plan.json."""
     plan, promise = job.plan, job.promise
     return {
         "method": job.spec.method,
@@ -49,16 +49,21 @@ def describe(job: Job) -> dict[str, Any]:
 
 
 def _reason(job: Job) -> str:
-    """Return why gradients are clipped the way they are; of one's own code not what a look at a record found."""
+    """Return why the gradients are computed the way they are.
+
+    If the model or the loss is the user's own code, return a fixed text instead of what a look at a record showed.
+    """
     if getattr(job.model.gradients, "own_code", False):
         return "the model or the loss is one's own code, which is given one record at a time"
     return job.model.gradients.reason
 
 
 def _cost_of_evaluation(job: Job) -> dict[str, Any] | None:
-    """What evaluations and statistics alone would cost; it is part of the promise.
+    """Return what evaluations and statistics alone would cost, or None if there are none; the promise includes it.
 
-    Those that are apart are on records that no round touches, so the promise is the larger of both."""
+    If `apart` is true, the evaluations use records that no round touches, so the promise is the larger of the two
+    costs.
+    """
     released = (*job.once, *job.apart)
     if not released or not job.method.private:
         return None
@@ -73,7 +78,11 @@ def _cost_of_evaluation(job: Job) -> dict[str, Any] | None:
 
 
 def _own_budgets(job: Job) -> list[dict[str, float]] | None:
-    """The distinct personal budgets: who has them, and how often those may take part or how much noise they add."""
+    """Return the distinct personal budgets, or None if there are none.
+
+    Each comes with the number of clients that have it, and with how often these may take part or how much noise they
+    add.
+    """
     if job.budgets is None:
         return None
     of, caps, own = job.budgets.of, job.caps, np.array(job.plan.multipliers)

@@ -1,13 +1,14 @@
-"""What a run is evaluated on, how often, and with how much noise: decided here where the spec leaves it open.
+"""Settings of the evaluation: on which records, how often and with how much noise, where the spec leaves it open.
 
-Public test records cost nothing and are looked at after every round. Without any, one's own data are evaluated once,
-after the last round, on records (with unit = user: on users) that are held out of training.
+Public test records cost nothing and are used after every round. Without them, a run on the user's own data is evaluated
+once, after the last round, on records (with unit = user: on users) that are held out of training.
 
-- A unit that is held out as a whole pays for the evaluation alone, all others for the training alone, so the price of
-  both together is the larger of the two, and the evaluation may use the whole budget.
-- A unit that lies on both sides pays for both: the evaluation then takes BUDGET of the budget, measured in mu^2, where
-  mu is the Gaussian differential privacy level of the run's (epsilon, delta).
-- A figure whose noise would have a deviation above WORST says nothing: then no record is held out and none is shown."""
+- If every unit is either held out as a whole or trained on, each pays for the evaluation alone or for the training
+  alone. The cost of both together is then the larger of the two, and the evaluation may use the whole budget.
+- If a unit can be on both sides, it pays for both: the evaluation then takes the fraction BUDGET of the budget,
+  measured in mu^2, where mu is the Gaussian differential privacy level of the run's (epsilon, delta).
+- A figure whose noise would have a standard deviation above WORST says nothing: then no record is held out and no
+  figure is shown."""
 
 from __future__ import annotations
 
@@ -22,37 +23,44 @@ from sordino.privacy.accountants import gdp
 from sordino.privacy.events import Cost
 from sordino.runs.spec import Spec
 
-SHARE = 0.1  # of the records or users that is held out unless the spec says how many
-BUDGET = 0.02  # of mu^2, where the evaluation is composed with the training
-WORST = 0.05  # largest deviation of a figure that is still shown
-STATISTICS = 20.0  # noise multiplier of private statistics unless the spec says another
+SHARE = 0.1  # default fraction of the records or users that is held out
+BUDGET = 0.02  # fraction of mu^2 for the evaluation if it is composed with the training
+WORST = 0.05  # largest standard deviation of a figure that is still shown
+STATISTICS = 20.0  # default noise multiplier of private statistics
 HELD = ("validation", "tuning")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A settled one has its noise; `on` None means that there is no evaluation."""
+    """The evaluation of a run; if `on` is None there is none. `settled` fills in the noise."""
 
     on: str | None = None  # test, validation or tuning
     every: int = 1  # rounds between two evaluations
-    times: int = 0  # how many there are in the run
-    validation: float = 0.0  # share of the records or users held out
-    noise: float | None = None  # multiplier of every figure on held-out records; None: exact
-    apart: bool = False  # whether a unit is either held out or trained on
-    chosen: bool = False  # whether the spec asks for it: then it is made however noisy it is
-    deviation: float = 0.0  # of the noise in one figure
-    text: str = ""  # for whoever runs it: what is evaluated on and what that costs, or why there is no evaluation
+    times: int = 0  # number of evaluations in the run
+    validation: float = 0.0  # fraction of the records or users that is held out
+    noise: float | None = None  # noise multiplier of every figure on held-out records; None: exact
+    apart: bool = False  # whether every unit is either held out or trained on, never both
+    chosen: bool = False  # whether the spec asks for it; then it takes place however noisy it is
+    deviation: float = 0.0  # standard deviation of the noise in one figure
+    text: str = ""  # for the user: the records and the cost of the evaluation, or why there is none
 
     @property
     def held_out(self) -> bool:
+        """Whether the evaluation uses held-out records of the clients."""
         return self.on in HELD
 
 
 def asked(spec: Spec, method: Method, clients: Any, has_test: bool, own_file: bool) -> Evaluation:
-    """What the spec asks for, or what is usual for such data; the noise is still open.
+    """Return the evaluation that the spec asks for, or the default for such data; its noise is still open.
 
-    `own_file` says that the records come from a file of one's own: then some are held out unasked. Whoever calls from
-    Python has split them already, or says `validation`."""
+    Args:
+        spec: the spec of the run.
+        method: its method.
+        clients: its clients.
+        has_test: whether there are public test records.
+        own_file: whether the records come from the user's own file; then some are held out by default. A caller from
+            Python has split the records already, or sets `validation`.
+    """
     on, share = spec.evaluate_on, spec.validation or 0.0
     if on == "test" and not has_test:
         raise SpecError("evaluate_on = test, but there are no public test records: name them with test.")
@@ -72,7 +80,7 @@ def asked(spec: Spec, method: Method, clients: Any, has_test: bool, own_file: bo
 
 
 def _impossible(spec: Spec, method: Method, clients: Any) -> str | None:
-    """Why records are not held out unasked."""
+    """Return why records are not held out by default, or None if they can be."""
     if not isinstance(clients, ArrayClients):
         return "the clients' records are not in memory"
     if spec.budgets is not None:
@@ -85,7 +93,13 @@ def _impossible(spec: Spec, method: Method, clients: Any) -> str | None:
 
 
 def refused(found: Evaluation, reason: str, more: str = "") -> Evaluation:
-    """No evaluation: all records are trained on."""
+    """Return the settings for a run without evaluation, which trains on all records.
+
+    Args:
+        found: the evaluation that was considered.
+        reason: why it does not take place.
+        more: a further way to get an evaluation, added to the text.
+    """
     way = "name public test records (test = PATH), or declare some of the records public (public_share)"
     text = f"no evaluation: {reason}. To have one, {way}{more}"
     return replace(found, on=None, times=0, validation=0.0, noise=None, text=text)
@@ -94,9 +108,16 @@ def refused(found: Evaluation, reason: str, more: str = "") -> Evaluation:
 def settled(
     found: Evaluation, spec: Spec, method: Method, cost: Cost, held: tuple[int, int], spent: float
 ) -> Evaluation:
-    """The evaluation with noise and price; `held` is how many units are held out and how many parties add noise.
+    """Return the evaluation with its noise and the text about its cost, or the refusal if it would be too noisy.
 
-    `cost` is that of the method's rounds against the viewer of the budget, `spent` the mu^2 of private statistics."""
+    Args:
+        found: the evaluation whose noise is open.
+        spec: the spec of the run.
+        method: its method.
+        cost: the cost of the method's rounds against the viewer of the budget.
+        held: the number of units that are held out, and the number of parties that add noise.
+        spent: the mu^2 that private statistics take.
+    """
     if not found.held_out:
         return found
     units, holders = held
@@ -105,7 +126,7 @@ def settled(
     apart = cost.unit in ("record", "label") or (cost.unit == "user" and cost.relation == "add/remove")
     whole = gdp.mu_for(spec.epsilon, spec.delta) ** 2
     level = max(whole - spent, 1e-12 * whole) if apart else BUDGET * whole
-    central = method.viewer == "public"  # one party's noise covers all copies of a unit at once, else each pays
+    central = method.viewer == "public"  # one party's noise covers all copies of a unit at once; else each pays
     moves = cost.copies**2 * found.times if central else cost.copies * found.times
     z = spec.release_noise or (1 + 1e-6) * math.sqrt(moves / level)
     deviation = z * math.sqrt(holders) / units if units else math.inf

@@ -1,4 +1,4 @@
-"""What exact noise may count on in a run: how far floating point can move the sums of clipped gradients."""
+"""The bound that exact noise relies on: how far floating point can move the sums of clipped gradients in a run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from sordino.gradients.float_error import float_error
 from sordino.privacy.release import GRADIENTS
 from sordino.runs.spec import Spec
 
-MOST = 0.005  # of the clip: an error above it would cost more than 1 % more noise, and the caveat stays instead
+MOST = 0.005  # of the clip bound: a larger error would take over 1 % more noise, so the caveat stays instead
 
 
 def of_run(spec: Spec, method: Method, plan: Plan, model: Model, sample: Tensor) -> Exact | None:
-    """Return what exact noise needs to know, in secure mode; None: the noise is drawn as floating point numbers.
+    """Return what exact noise needs to know in secure mode; None if the noise is drawn as floating point numbers.
 
-    `sample` [1, ...] has the shape of a record and holds nothing of one: what is said here is public."""
+    The result is public: `sample` [1, ...] has the shape of a record but contains no data of any record.
+    """
     if spec.mode != "secure" or not method.private:
         return None
     ready = replace(plan, noise_multiplier=1.0)

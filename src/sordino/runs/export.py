@@ -19,12 +19,21 @@ from sordino.core.parts import PUBLIC, runs_below
 from sordino.runs import boundary, spec
 from sordino.runs.folder import RECORDS, RunFolder
 
-WHOLE = {"spec.toml", "plan.json", "records.jsonl", "model.safetensors", "result.json"}  # what a run hands out
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the first time that a .zip archive can hold: when a file was written is not told
+WHOLE = {"spec.toml", "plan.json", "records.jsonl", "model.safetensors", "result.json"}  # files of every finished run
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a .zip archive can hold; it hides when a file was written
 
 
 def export(run: Path, target: Path, anyway: bool = False) -> list[str]:
-    """Write the public files of a run, or of a comparison and its cells, to `target`; return their names."""
+    """Write the public files of a run, or of a comparison and its cells, to `target`; return their names.
+
+    Args:
+        run: the folder of the run or comparison.
+        target: a folder or archive (.zip, .tar, .tar.gz, .tgz) that does not exist yet.
+        anyway: export a run on private data even if it has no finite guarantee.
+
+    Raises:
+        RunError: if the run is unfinished or damaged, or promises nothing to whoever sees the files.
+    """
     if not run.is_dir():
         raise RunError(f"there is no run folder {run}.")
     if target.exists():
@@ -54,7 +63,7 @@ def export(run: Path, target: Path, anyway: bool = False) -> list[str]:
 
 
 def _may_leave(run: Path, anyway: bool) -> None:
-    """Refuse a run without a public part, an unfinished one, and one that promises nothing to whoever sees it."""
+    """Raise RunError if a run has no public part, is unfinished, or promises nothing to whoever sees its files."""
     folder = RunFolder(run)
     if not folder.public.is_dir():
         raise RunError(
@@ -76,7 +85,7 @@ def _may_leave(run: Path, anyway: bool) -> None:
 
 
 def _files(run: Path, prefix: str) -> dict[str, bytes]:
-    """Return the listed files of a public part, every field of them checked once more."""
+    """Return the files of a public part by name; every file and field is checked again."""
     found = {}
     for path in sorted((run / PUBLIC).iterdir()):
         if path.name.endswith(".tmp"):
@@ -108,7 +117,7 @@ def _check(path: Path, data: bytes) -> None:
 
 
 def _write(target: Path, files: dict[str, bytes]) -> None:
-    """Write all files or none."""
+    """Write either all files or none."""
     beside = target.with_name(target.name + ".tmp")
     try:
         if target.name.endswith(".zip"):

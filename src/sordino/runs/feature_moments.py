@@ -1,4 +1,4 @@
-"""Sums of clients' features and of their squares, released once with noise, to standardise features by."""
+"""A noisy release of the sums of the clients' features and of their squares, used to standardise features."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ from sordino.runs.spec import Spec
 
 @dataclass(frozen=True)
 class FeatureMoments(Method):
-    """Sums of bounded features and of their squares, released once with the noise where the method adds its own."""
+    """Sums of bounded features and of their squares, released once.
+
+    The noise is added where the training method adds its noise: inside the clients or by a trusted server.
+    """
 
     unit: str = "record"
     features: int = 1
     feature_bound: float = 1.0
-    multiplier: float | None = STATISTICS  # None: exact
+    multiplier: float | None = STATISTICS  # noise multiplier; None: exact
     central: bool = False  # whether a trusted server adds the noise
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        """Declare one Gaussian release of the sums; without a multiplier, an exact release that has no proof."""
         exact = Unproven("statistics and evaluations on clients' records are exact")
         noise = exact if self.multiplier is None else Gaussian(self.multiplier)
         where = "server" if self.central else "client"
@@ -45,6 +49,7 @@ class FeatureMoments(Method):
         )
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Return the sums of each client [clients, 2 * features]; nothing is trained."""
         rows = [self._row(x, runs) for x, runs in zip(*self._clients(site), strict=True)]
         sums = site.out["moments"](Bounded(torch.stack(rows), moments.reach(self.features)))
         return Message({"moments": sums}), site.own
@@ -56,7 +61,7 @@ class FeatureMoments(Method):
         return each, [(len(x),) for x in each] if users is None else list(users)
 
     def _row(self, x: Tensor, runs: tuple[int, ...]) -> Tensor:
-        """Return one client's sums; a user or client counts by its mean, so with no more than a record would."""
+        """Return one client's sums; a user or client contributes its mean, so no more than a single record would."""
         if self.unit == "record":
             first, second, _ = moments.sums(x, self.feature_bound)
             return torch.cat([first, second])
@@ -68,7 +73,7 @@ class FeatureMoments(Method):
 
 
 def planned(spec: Spec, method: Method, features: int) -> FeatureMoments:
-    """Return the release of the statistics that a run standardises by."""
+    """Return the method that releases the statistics by which a run standardises features."""
     noise = (spec.release_noise or STATISTICS) if method.private else None
     unit = spec.unit or method.units[0]
     return FeatureMoments(unit, features, spec.feature_bound, noise, central=method.viewer == "public")

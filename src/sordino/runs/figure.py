@@ -1,4 +1,4 @@
-"""A figure on clients' records, released with noise: accuracy, or for regression the absolute error."""
+"""A noisy evaluation on the clients' records: accuracy, or the absolute error for regression."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Unproven
 from sordino.tasks.losses import accuracy
 
-RECORDS = 2000  # evaluated at once
+RECORDS = 2000  # records evaluated at once
 
 
 @dataclass(frozen=True)
 class Figure(Method):
-    """The sum over units of a value in [0, 1], released with noise once: one unit moves it by at most 1."""
+    """The sum over units of a value in [0, 1], released once with noise; one unit changes it by at most 1."""
 
     unit: str = "record"
-    multiplier: float | None = None  # None: exact
+    multiplier: float | None = None  # noise multiplier; None: exact
     regression: bool = False
-    central: bool = False  # whether one party adds the noise to the sum of all
+    central: bool = False  # whether one party adds the noise to the sum over all clients
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        """Declare one Gaussian release of the sum; without a multiplier, an exact release that has no proof."""
         exact = Unproven("statistics and evaluations on clients' records are exact")
         noise = exact if self.multiplier is None else Gaussian(self.multiplier)
         where, key = "server" if self.central else "client", f"evaluation {round}"
@@ -38,6 +39,7 @@ class Figure(Method):
         )
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Return the sum over the units of each client [clients, 1]; a unit counts by the mean over its records."""
         module = copy.deepcopy(site.model.module).eval()
         site.model.layout.write(module, state.params.to(next(module.parameters()).device))
         values = _values(module, site.data.x, site.data.y, self.regression)
@@ -51,7 +53,7 @@ class Figure(Method):
 
 
 def _values(module: nn.Module, x: Tensor, y: Tensor, regression: bool) -> Tensor:
-    """Return each record's value in [0, 1] [records]."""
+    """Return the value of each record, in [0, 1]: shape [records]."""
     device = next(module.parameters()).device
     values = [torch.zeros(0, dtype=torch.float64)]
     with torch.inference_mode():

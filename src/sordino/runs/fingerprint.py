@@ -1,4 +1,4 @@
-"""What a run is known by: its data in a ledger, and everything that a resumed run must share with it."""
+"""Fingerprints of a run: of its data, for the ledger, and of everything that a resumed run must share with it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from sordino.core.types import Clients
 from sordino.data.clients import ArrayClients
 from sordino.runs.job import Job
 
-PLACES = ("name", "out", "ledger", "dataset", "data_dir", "schema", "test")  # where things lie; what they hold counts
-FREE = ("workers",)  # how many processes changes nothing
+PLACES = ("name", "out", "ledger", "dataset", "data_dir", "schema", "test")  # paths and names: the contents count
+FREE = ("workers",)  # keys that may change: the number of processes has no effect
 
 
 def of_job(job: Job, ordered: str) -> str:
-    """Of everything a resumed run must share with the one it continues."""
+    """Return a digest of everything that a resumed run must share with the run it continues.
+
+    `ordered` is the first digest of `fingerprints`.
+    """
     facts = job.federation.facts
     size = int(facts.records[0])
     parts = [
@@ -32,16 +35,16 @@ def of_job(job: Job, ordered: str) -> str:
         parts.append(_digest(*job.test))
     if job.test_clients is not None:
         parts.append(hashlib.blake2b(job.test_clients.tobytes(), digest_size=16).hexdigest())
-    if job.caps is not None:  # the file they came from may have changed
+    if job.caps is not None:  # the file that the budgets came from may have changed
         parts.append(hashlib.blake2b(job.caps.tobytes(), digest_size=16).hexdigest())
-    # the same noise at another scale would give it away
+    # the same noise at another scale would reveal the noise
     parts.append(str((job.plan.noise_multiplier, job.plan.multipliers, job.evaluation.noise)))
     parts += job.owner.digests
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 
 def digests(clients: Any) -> tuple[str, ...]:
-    """Return what a resumed run must share beside the records: whose they are, and which carry private attributes."""
+    """Return digests of what a resumed run must share besides the records: their users and private attributes."""
     if not isinstance(clients, ArrayClients):
         return ()
     out = () if clients.users is None else (hashlib.blake2b(clients.users.tobytes(), digest_size=16).hexdigest(),)
@@ -49,10 +52,10 @@ def digests(clients: Any) -> tuple[str, ...]:
 
 
 def fingerprints(clients: Clients) -> tuple[str, str]:
-    """Of the records in the order of the clients; and of the records in any order, however they are dealt.
+    """Return a digest of the records in the order of the clients, and one that does not depend on the order.
 
-    The second names the data in a ledger: another seed, another number of clients is still the same data. Of clients
-    made when asked for, the first one and the declared sizes stand for all.
+    The second identifies the data in a ledger: with another seed or another number of clients they are still the same
+    data. If clients are made on demand, the first client and the declared sizes stand for all of them.
     """
     lazy = not isinstance(clients, ArrayClients)
     held: Any = clients.fetch([0], torch.device("cpu")) if lazy else clients
@@ -72,7 +75,7 @@ def fingerprints(clients: Clients) -> tuple[str, str]:
 
 
 def _bytes(tensor: Tensor) -> Any:
-    """One row of bytes a record."""
+    """Return the bytes of a tensor, one row per record."""
     return tensor.detach().cpu().reshape(len(tensor), -1).contiguous().view(torch.uint8).numpy()
 
 

@@ -1,27 +1,27 @@
-"""A run folder: everything a run leaves behind, written so that a crash loses no more than a round.
+"""The run folder: all files that a run writes, in such a way that a crash loses at most one round.
 
-It has two parts (docs/boundary.md names every file with its first reader). What is in `public/` may be handed to anyone
-whom the guarantee names, and every field of it is checked against the table in runs/boundary.py before it is written:
+It has two parts (docs/boundary.md names every file with its first reader). Files in `public/` may be given to anyone
+whom the guarantee names; every field in them is checked against the table in runs/boundary.py before it is written:
 
-    spec.toml               what was asked, without paths
-    plan.json               what was derived: noise multiplier, guarantees, gradient path, environment
-    records.jsonl           one line a round: epsilon, loss, accuracy
+    spec.toml               the spec, without paths
+    plan.json               what was derived from it: noise multiplier, guarantees, gradient path, environment
+    records.jsonl           one line per round: epsilon, loss, accuracy
     model.safetensors       the final model
-    result.json             the guarantee and the figures at the end
+    result.json             the guarantee and the final figures
 
-What is in `private/` (mode 0700) is the owner's:
+Files in `private/` (mode 0700) are for the owner alone:
 
-    spec.toml               what was asked, with the places of all files
+    spec.toml               the spec, with all paths
     job.json                what a resumed run must share with this one
-    ledger.json             which job of which ledger it is, and the last entry of the ledger that it saw
-    records.jsonl           one line a round: who was drawn, bytes, seconds, what the method decided
+    ledger.json             the ledger, the job in it, and the last ledger entry that the run saw
+    records.jsonl           one line per round: who was drawn, bytes, seconds, what the method decided
     checkpoint.safetensors  the state after a round (and the one before it, checkpoint.previous.safetensors)
-    clients.sqlite          what clients keep for themselves, where they keep anything (clients-N.sqlite: of a block)
-    views/                  what server and public saw of every round, with record_views
-    result.json             epsilon by the draws that happened
+    clients.sqlite          the clients' own state, if they keep any (clients-N.sqlite: of block N)
+    views/                  what server and public saw in every round, if record_views is set
+    result.json             epsilon for the draws that happened
     notes.txt               what the owner was told
-    statistics.key          of the noise of private statistics, until these are in the first checkpoint
-    error.json              why the run stopped, where it did
+    statistics.key          the key of the noise of private statistics, until these are in the first checkpoint
+    error.json              why the run stopped, if it did
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ R = TypeVar("R", RoundRecord, OwnerRecord)
 
 
 class RunFolder:
-    """The two parts of a run (or of a comparison). Whatever is written without `publish` goes to the private part."""
+    """The folder of a run (or of a comparison), with a public and a private part.
+
+    Only `publish`, `publish_json` and `append` write to the public part; everything else goes to the private part.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,19 +65,26 @@ class RunFolder:
 
     @property
     def public(self) -> Path:
+        """The folder of the public part."""
         return self.path / PUBLIC
 
     @property
     def private(self) -> Path:
+        """The folder of the private part."""
         return self.path / PRIVATE
 
     @property
     def flat(self) -> bool:
-        """Whether an earlier version made it, without parts: it can be read and not be continued."""
+        """Whether an earlier version wrote it, without parts; it can be read but not resumed."""
         return not self.private.is_dir() and (self.path / "plan.json").is_file()
 
     @staticmethod
     def create(out: str, name: str | None) -> RunFolder:
+        """Create a new run folder in `out`; without a name, the name is the current time.
+
+        Raises:
+            RunError: if a folder of this name exists, or none can be created.
+        """
         root = Path(out)
         chosen = name or time.strftime("%Y%m%d-%H%M%S")
         try:
@@ -97,7 +107,11 @@ class RunFolder:
         return self
 
     def lock(self) -> None:
-        """Let one process have the run: two would spend and overwrite side by side."""
+        """Lock the run for this process, since two would spend budget and overwrite files side by side.
+
+        Raises:
+            RunError: if another process holds the lock.
+        """
         try:
             self._with_parts()
             self._lock = open(self.private / "lock", "w")  # noqa: PTH123, SIM115 (held until the run ends)
@@ -109,6 +123,7 @@ class RunFolder:
             raise RunError(f"cannot open the run folder {self.path}: {error.strerror}") from error
 
     def close(self) -> None:
+        """Close all files and release the lock."""
         for handle in (*self._records.values(), self._lock):
             if handle is not None:
                 with contextlib.suppress(OSError):
@@ -116,21 +131,21 @@ class RunFolder:
         self._records, self._lock = {}, None
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file of the private part, whole or not at all."""
+        """Write a file of the private part atomically."""
         self._write(PRIVATE, name, data)
 
     def publish(self, name: str, data: bytes) -> None:
-        """Write a file of the public part, whole or not at all; one that nobody has listed is refused."""
+        """Write a file of the public part atomically; it must be listed in runs/boundary.py."""
         boundary.check_file(name)
         self._write(PUBLIC, name, data)
 
     def publish_json(self, name: str, data: dict[str, Any]) -> None:
-        """Write a JSON file of the public part, of which every field is listed."""
+        """Write a JSON file of the public part; all its fields must be listed in runs/boundary.py."""
         boundary.check_fields(name, data)
         self._write(PUBLIC, name, _json(data))
 
     def _write(self, part: str, name: str, data: bytes) -> None:
-        """Write a temporary file, synchronise it, then rename it."""
+        """Write a temporary file, sync it to disk, then rename it."""
         folder = self.path / part
         target, temporary = folder / name, folder / f"{name}.tmp"
         try:
@@ -146,9 +161,11 @@ class RunFolder:
             raise RunError(f"cannot write {target}: {error.strerror}. Free some space, then try again.") from error
 
     def write_json(self, name: str, data: Any) -> None:
+        """Write a JSON file of the private part."""
         self.write(name, _json(data))
 
     def read_json(self, name: str, part: str = PRIVATE) -> Any:
+        """Return the contents of a JSON file of one part."""
         path = locate(self.path, part, name)
         try:
             return json.loads(path.read_text())
@@ -156,11 +173,11 @@ class RunFolder:
             raise RunError(f"{path} is missing or damaged: {error}") from error
 
     def remove(self, name: str) -> None:
-        """Remove a file of the private part, if it is there."""
+        """Remove a file of the private part if it exists."""
         (self.private / name).unlink(missing_ok=True)
 
     def tell_owner(self, text: str) -> None:
-        """Keep what only the owner may know; a terminal shows it as well."""
+        """Append to notes.txt what only the owner may know; a terminal shows it as well."""
         try:
             with (self.private / "notes.txt").open("a", encoding="utf-8") as file:
                 file.write(text.rstrip() + "\n")
@@ -168,18 +185,18 @@ class RunFolder:
             raise RunError(f"cannot write {self.private / 'notes.txt'}: {error.strerror}.") from error
 
     def note_ledger(self, head: dict[str, Any]) -> None:
-        """The last entry of the ledger that the run has seen, beside what is already known of it."""
+        """Update ledger.json with the last ledger entry that the run has seen."""
         self.write_json("ledger.json", self.read_json("ledger.json") | head)
 
     def owner_notes(self) -> tuple[str, ...]:
-        """Return what the owner was told, a text a line."""
+        """Return the lines of notes.txt: what the owner was told."""
         path = self.private / "notes.txt"
         return tuple(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else ()
 
     # --- records
 
     def append(self, record: RoundRecord, owners: OwnerRecord) -> None:
-        """Write a round down: first what is the owner's, then what is public."""
+        """Append the records of a round: first the owner's, then the public one."""
         boundary.check_fields(RECORDS, json.loads(record.to_line()))
         for part, line in ((PRIVATE, owners.to_line()), (PUBLIC, record.to_line())):
             path = self.path / part / RECORDS
@@ -192,11 +209,14 @@ class RunFolder:
                 raise RunError(f"cannot write {path}: {error.strerror}.") from error
 
     def records(self, until: int | None = None) -> list[RoundRecord]:
-        """Return the rounds on file; with `until`, later ones and a torn last line are dropped from the file too."""
+        """Return the public records of the rounds on file.
+
+        If `until` is given, later rounds and an incomplete last line are also removed from the file.
+        """
         return self._rounds(PUBLIC, RoundRecord, until)
 
     def owner_records(self, until: int | None = None) -> list[OwnerRecord]:
-        """Return what only the owner may know of the rounds on file; `until` as in `records`."""
+        """Return the owner's records of the rounds on file; `until` works as in `records`."""
         return self._rounds(PRIVATE, OwnerRecord, until)
 
     def _rounds(self, part: str, kind: type[R], until: int | None) -> list[R]:
@@ -207,7 +227,7 @@ class RunFolder:
                 try:
                     found.append(kind.from_line(line))
                 except (ValueError, TypeError, KeyError):
-                    break  # the line a crash tore
+                    break  # a line left incomplete by a crash
         if until is not None:
             found = [r for r in found if r.round <= until]
             self._write(part, RECORDS, "".join(r.to_line() + "\n" for r in found).encode())
@@ -216,7 +236,7 @@ class RunFolder:
     # --- checkpoint
 
     def save_state(self, state: State, done: int) -> None:
-        """The state after `done` rounds; the one before is kept beside it."""
+        """Write a checkpoint of the state after `done` rounds, and keep the previous checkpoint."""
         faults.point("saving")
         data = pack(written(state), {"done": str(done)})
         current = self.private / CHECKPOINT
@@ -229,7 +249,14 @@ class RunFolder:
         faults.point("saved")
 
     def load_state(self) -> tuple[Saved, int, str | None] | None:
-        """The newest sound checkpoint, the rounds behind it, and a warning if it is not the newest of all."""
+        """Return the newest undamaged checkpoint, or None if there are no checkpoints.
+
+        Returns:
+            The saved state, the number of rounds completed, and a warning if a newer checkpoint is damaged.
+
+        Raises:
+            RunError: if all checkpoints are damaged.
+        """
         problems: list[str] = []
         for name in (CHECKPOINT, PREVIOUS):
             path = self.private / name
@@ -272,7 +299,7 @@ def pack(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
 
 
 def unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return what `pack` wrote, or say that the file is damaged."""
+    """Return the tensors and metadata that `pack` wrote; raise RunError if the file is damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -285,5 +312,5 @@ def unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def pack_model(module: torch.nn.Module) -> bytes:
-    """A safetensors file of a model's whole state dict."""
+    """Return a safetensors file with the state dict of a model."""
     return save({k: v.detach().cpu().clone().contiguous() for k, v in module.state_dict().items()})

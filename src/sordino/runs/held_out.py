@@ -1,12 +1,13 @@
-"""Evaluation on records that clients hold out: what it shows of them is noisy and charged like everything else.
+"""Evaluation on records that clients hold out; the figures are noisy and charged like every other release.
 
-- validation: a share of every client's records or, with unit = user, of the users, with all records they have anywhere.
-  With noise inside the clients each adds it to its own sum; with a trusted server the sum of all is noised there.
-- tuning: a share of the training data that no client trains on, held by one party, to choose settings on.
+- validation: a fraction of every client's records or, with unit = user, of the users with all their records at any
+  client. If noise is added inside the clients, each adds it to its own sum; a trusted server adds it to the sum over
+  all clients.
+- tuning: a fraction of the training data that no client trains on, held by one party, for choosing settings.
 
 A figure is the mean over units of a value in [0, 1] (accuracy; for regression the absolute error, at most 1). One unit
-moves the sum of one party by at most 1, so each evaluation is one Gaussian release; runs/evaluation.py says with how
-much noise, and which units are on one side of the split only.
+changes the sum of one party by at most 1, so each evaluation is one Gaussian release; runs/evaluation.py decides how
+much noise it has, and which units are on one side of the split only.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ HELD_OUT = "held out"  # the part of the clients' data that no round touches
 
 @dataclass(frozen=True)
 class Held:
-    """What the server knows of held-out records: public."""
+    """The public facts about held-out records, which the server knows."""
 
     kind: str  # validation or tuning
     units: int
@@ -51,21 +52,22 @@ class Held:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out records, where the clients' data are."""
+    """Held-out records; they stay where the clients' data are."""
 
     kind: str  # validation or tuning
     x: Tensor
     y: Tensor
-    holder: Ints  # [records]: the client that adds the noise to its part; all 0 where one party holds all
-    unit: Ints  # [records]: whose value a record is part of; counted from 0
+    holder: Ints  # [records]: the client that adds the noise for a record; all 0 if one party holds all
+    unit: Ints  # [records]: the unit whose value a record contributes to, from 0
 
     @property
     def facts(self) -> Held:
+        """The public facts about these records."""
         units, holders = counts(self)
         return Held(self.kind, units, holders, self.y.is_floating_point())
 
     def part(self) -> ClientPart:
-        """Return the records by the party that adds the noise to their sum, those of a unit next to each other."""
+        """Return the records grouped by the party that adds the noise to their sum; those of a unit are adjacent."""
         order = np.lexsort((self.unit, self.holder))
         holder = self.holder[order]
         parties = np.unique(holder)
@@ -74,9 +76,14 @@ class HeldOut:
 
 
 def split(spec: Spec, method: Method, clients: Any, wanted: Evaluation) -> tuple[Any, HeldOut | None, Ints]:
-    """Clients without the records that are held out, those of them that are evaluated on, and which clients are left.
+    """Hold out records for validation and tuning.
 
-    A client whose users are all held out is gone: that depends on the users that are trained on alone."""
+    A client whose users are all held out is removed; that depends only on the users that are trained on.
+
+    Returns:
+        The clients without the records that are held out, the held-out records to evaluate on (None: no evaluation on
+        held-out records), and the numbers of the clients that remain.
+    """
     everyone = np.arange(clients.count)
     shares = {"tuning": spec.tuning, "validation": wanted.validation}
     if not any(shares.values()):
@@ -98,7 +105,7 @@ def split(spec: Spec, method: Method, clients: Any, wanted: Evaluation) -> tuple
         many = sum(map(len, out))
         if not many or not sum(map(len, kept)):
             if wanted.on == kind and not wanted.chosen and spec.validation is None:
-                return clients, None, everyone  # too few to hold any out unasked
+                return clients, None, everyone  # too few records to hold any out by default
             which, other = ("every", "smaller") if many else ("no", "larger")
             raise SpecError(f"{kind} = {share} holds out {which} record at all. Use a {other} share.")
         if wanted.on == kind:
@@ -113,11 +120,11 @@ def split(spec: Spec, method: Method, clients: Any, wanted: Evaluation) -> tuple
 def _held(kind: str, clients: ArrayClients, out: list[Ints], unit: str, method: Method) -> HeldOut:
     index = np.concatenate(out)
     owner = np.repeat(np.arange(len(out)), [len(o) for o in out])
-    central = method.viewer == "public"  # what is noised is the sum over all clients
+    central = method.viewer == "public"  # the noise is added to the sum over all clients
     if unit == "client":
         of = owner
     elif unit == "user" and clients.users is not None:
-        pairs = np.stack([owner, clients.users[index]])  # a user in two clients is two
+        pairs = np.stack([owner, clients.users[index]])  # a user at two clients counts as two
         of = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
     else:
         of = np.arange(len(index))
@@ -126,7 +133,11 @@ def _held(kind: str, clients: ArrayClients, out: list[Ints], unit: str, method: 
 
 
 def public(spec: Spec, clients: Any) -> tuple[Any, Batch | None]:
-    """Clients without the records that the server holds, and those; they count as public."""
+    """Take the server's records (`server_data`), which count as public, out of the clients' data.
+
+    Returns:
+        The clients without these records, and the records (None: the server holds none).
+    """
     if not spec.server_data:
         return clients, None
     if not isinstance(clients, ArrayClients):
@@ -143,9 +154,13 @@ def public(spec: Spec, clients: Any) -> tuple[Any, Batch | None]:
 def releases(
     spec: Spec, method: Method, plan: Plan, wanted: Evaluation, held: HeldOut | None, features: int
 ) -> tuple[Evaluation, tuple[Event, ...], tuple[Event, ...]]:
-    """Return the evaluation with its noise, what is released beside the rounds, and what of data that no round touches.
+    """Return the evaluation with its noise, and the events released outside the rounds.
 
-    All of it for the unit of the method, against the viewer of the budget."""
+    The events are for the unit of the method, against the viewer of the budget.
+
+    Returns:
+        The evaluation; the events on the data of the rounds; the events on data that no round touches.
+    """
     if not method.private:
         if wanted.held_out and held is None:
             return evaluation.refused(wanted, "there are too few records to hold any out"), (), ()
@@ -168,10 +183,10 @@ def releases(
 
 
 def counts(held: HeldOut | None) -> tuple[int, int]:
-    """How many units are held out, and how many parties add noise."""
+    """Return the number of units that are held out and the number of parties that add noise."""
     return (0, 0) if held is None else (int(held.unit.max()) + 1, len(np.unique(held.holder)))
 
 
 def deviation(held: Held, z: float) -> float:
-    """Return the deviation of the noise in a figure."""
+    """Return the standard deviation of the noise in a figure with noise multiplier `z`."""
     return z * math.sqrt(held.holders) / held.units

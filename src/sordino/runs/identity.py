@@ -1,4 +1,4 @@
-"""Whose data a job uses, as a ledger knows it: their name, and keyed hashes of everyone in them."""
+"""Identity of a job's data in a ledger: their name, and keyed hashes of everyone in them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ from sordino.runs.job import Job
 
 @dataclass(frozen=True)
 class Whose:
-    """The name of a job's data ("" where their owner gave none) and who is in them (None: the name says it all)."""
+    """The identity of a job's data."""
 
-    name: str
-    units: Units | None
+    name: str  # "" if the owner gave none
+    units: Units | None  # who is in the data; None: the name alone identifies them
 
     @property
     def public_name(self) -> str | None:
-        """The name that a run folder may show."""
+        """The name that may appear in a run folder; None if there is none."""
         return self.name or None
 
 
 def of_job(job: Job, units: Path, fingerprint: str) -> Whose:
-    """Whose data a job uses, given the file with the units of its ledger; earlier versions knew the `fingerprint`.
+    """Return whose data a job uses. A shipped benchmark is identified by its name alone.
 
-    A shipped benchmark counts by its name alone.
+    Args:
+        job: the job.
+        units: the file with the units of its ledger, whose key the hashes use.
+        fingerprint: the digest of the data by which earlier versions identified them.
     """
     if job.owner.benchmark is not None:
         return Whose(BENCHMARK + job.owner.benchmark, None)
@@ -47,7 +50,7 @@ def of_job(job: Job, units: Path, fingerprint: str) -> Whose:
 
 
 def of_raw(raw: Raw, unit: str, name: str, key: Key, fingerprint: Callable[[], str] | None = None) -> Units:
-    """Everyone in these rows: by row, and by id where users or clients are protected."""
+    """Return everyone in these rows: by row, and by id if users or clients are the protected unit."""
     rows, whole = _rows(raw, key)
     notes = () if rows else _untold("their rows are too alike to tell people apart", name)
     ids: dict[str, macs.Macs] = {}
@@ -66,7 +69,7 @@ def of_raw(raw: Raw, unit: str, name: str, key: Key, fingerprint: Callable[[], s
 
 
 def _rows(raw: Raw, key: Key) -> tuple[Forms, Forms]:
-    """The hashes of the rows in every form that tells them apart; else one hash of them all."""
+    """Return the hashes of the rows in every form that tells them apart; if there is none, one hash of all rows."""
     found: dict[str, macs.Macs] = {}
     for form in raw.forms:
         if form.tells_apart():

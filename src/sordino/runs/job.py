@@ -1,4 +1,4 @@
-"""Everything a run needs, checked and ready; and what it promises."""
+"""A job: everything that a run needs, checked and ready, with the guarantee that it promises."""
 
 from __future__ import annotations
 
@@ -26,51 +26,59 @@ from sordino.runs.evaluation import Evaluation
 from sordino.runs.held_out import Held
 from sordino.runs.spec import Spec
 
-Costs = tuple[Cost, ...]  # of one round, by viewer
+Costs = tuple[Cost, ...]  # the costs of one round, one per viewer
 
 
 @dataclass(frozen=True)
 class Owner:
-    """What the owner of the data brought, for the ledger of the owner alone."""
+    """What the owner of the data provided; only the owner's ledger uses it."""
 
-    brought: Clients  # all records as they came, before any was held out or left out
-    raw: Raw | None = None  # the rows as they came, before any encoding; None: the records of `brought` are
-    benchmark: str | None = None  # of public data: the shipped name or the path by which alone it counts in a ledger
-    digests: tuple[str, ...] = ()  # of users and private attributes, which a resumed run must share
+    brought: Clients  # all records as provided, before any was held out or left out
+    raw: Raw | None = None  # the rows as provided, before any encoding; None: those of `brought`
+    benchmark: str | None = None  # for public data: the shipped name or the path, its only identity in a ledger
+    digests: tuple[str, ...] = ()  # of users and private attributes; a resumed run must share them
 
 
 @dataclass(frozen=True)
 class Job:
+    """A run that is ready to start."""
+
     spec: Spec
     method: Method
     plan: Plan
     model: Model
     test: tuple[Tensor, Tensor] | None
-    owner: Owner  # what the owner's ledger knows the data by; no part of the server's code reads it
-    federation: Federation  # who runs the clients, and owns their data
+    owner: Owner  # how the owner's ledger identifies the data; the server's code never reads it
+    federation: Federation  # runs the clients and holds their data
     device: torch.device
     rng: Stream
     viewer: str
-    notes: tuple[str, ...]  # what was changed or chosen on the way
-    once: tuple[Event, ...] = ()  # released beside the rounds, of the same data: private statistics
-    apart: tuple[Event, ...] = ()  # released of records that no round touches: noisy evaluations on held-out ones
-    test_clients: Ints | None = None  # whose part of the test data a record is
-    held_out: Held | None = None  # records of clients that are evaluated on, with noise
-    budgets: personal.Budgets | None = None  # of the clients, where they have their own
-    caps: Ints | None = None  # [clients]: in how many rounds each may take part for its own budget
-    evaluation: Evaluation = field(default_factory=Evaluation)  # on what, how often, with how much noise
-    public: tuple[str, ...] = ()  # what was taken as public, in words
-    public_data: bool = False  # whether the records are public already, as those of a shipped benchmark
+    notes: tuple[str, ...]  # what was changed or chosen while preparing the run
+    once: tuple[Event, ...] = ()  # released outside the rounds, from the same data: private statistics
+    apart: tuple[Event, ...] = ()  # released from records that no round touches: noisy evaluations
+    test_clients: Ints | None = None  # [records]: the client that each test record belongs to
+    held_out: Held | None = None  # held-out records of clients, evaluated with noise
+    budgets: personal.Budgets | None = None  # the clients' personal budgets, if they have any
+    caps: Ints | None = None  # [clients]: the rounds in which each may take part within its own budget
+    evaluation: Evaluation = field(default_factory=Evaluation)  # which records, how often, how much noise
+    public: tuple[str, ...] = ()  # what the guarantee treats as public, in words
+    public_data: bool = False  # whether the records are already public, as in a shipped benchmark
 
     def guarantee(
         self, viewer: str, rounds: int, participations: int, rough: bool = False, evaluated: bool = True
     ) -> Guarantee:
-        """What so many rounds cost; `rough` is quicker and still an upper bound. `evaluated` False leaves out an
-        evaluation apart from the rounds that has not been made yet.
+        """Return the guarantee after a number of rounds.
 
-        A method that ends by what it released, with no cost of the whole run to keep to, pays for all rounds of the
-        plan from the first on: when it stopped is an answer too. Who does not see the draw is told what one client can
-        pay at most, not what some client did, which is a function of the draw.
+        If the method may stop early, depending on what it released, and has no cost for the run as a whole, all rounds
+        of the plan are charged from the first round on: when it stopped is an answer too. A viewer who does not see the
+        draw is told the most that one client can pay, not what some client did pay, which is a function of the draw.
+
+        Args:
+            viewer: against whom the guarantee holds.
+            rounds: the number of rounds.
+            participations: the largest number of these rounds in which one client took part.
+            rough: compute faster; the result is still an upper bound.
+            evaluated: False leaves out an evaluation apart from the rounds that has not taken place yet.
         """
         plan = self.plan
         if rounds and self.may_end and self.whole_costs is None:
@@ -86,7 +94,7 @@ class Job:
         return replace(found, delta=delta, channel=plan.channel.name, public=self.public, exact=proven)
 
     def doubt(self, viewer: str) -> str | None:
-        """Return why the rounding of floats is not covered by the proof against a viewer; None where it is."""
+        """Return why the proof against a viewer does not cover floating point rounding; None if it does."""
         costs = self._by_round[0] if self.whole_costs is None and self._by_round else ()
         server = price.cost_to("server", costs) if costs else None
         seen = price.cost_to(viewer, costs) if costs else None
@@ -99,36 +107,39 @@ class Job:
 
     @property
     def may_end(self) -> bool:
-        """Whether the method has a say in when it ends."""
+        """Whether the method itself may end the run early."""
         return getattr(self.method.over, "__func__", None) is not Method.over
 
     def planned(self, rounds: int) -> int:
-        """Return in how many of the first rounds one client may have been; in how many it was is the draw's secret."""
+        """Return in how many of the first `rounds` rounds one client may have taken part.
+
+        In how many it really did is a secret of the draw.
+        """
         return min(rounds, self.plan.participations)
 
     @property
     def mode(self) -> str:
-        """Where the noise comes from: research (a seed) or secure (the operating system)."""
+        """The source of the noise: research (a seed) or secure (the operating system)."""
         return self.spec.mode or "secure"
 
     @property
     def viewers(self) -> tuple[str, ...]:
-        """Against whom a guarantee is reported."""
+        """The viewers against whom a guarantee is reported."""
         return tuple(dict.fromkeys((*price.VIEWERS, self.viewer)))
 
     @property
     def by_round(self) -> tuple[Costs, ...]:
-        """What every round of the plan costs; nothing where the run has one price."""
+        """The costs of every round of the plan; empty if only the run as a whole has a price."""
         return self._by_round
 
     @cached_property
     def _by_round(self) -> tuple[Costs, ...]:
-        """What every round of the plan costs: asked after each round, so kept."""
+        """The costs of every round of the plan, cached because they are needed after each round."""
         return () if self.whole_costs is not None else by_round(self.method, self.plan, self.plan.rounds)
 
     @cached_property
     def whole_costs(self) -> Costs | None:
-        """What the run costs as a whole, where noise is chosen on the way or correlated over the rounds."""
+        """The costs of the run as a whole if noise is chosen during the run or correlated across rounds, else None."""
         return pricing.whole(self.method, self.plan)
 
     @property
@@ -138,11 +149,11 @@ class Job:
 
     @cached_property
     def promise(self) -> Guarantee:
-        """What the whole plan costs the viewer the budget is meant against."""
+        """The guarantee of the whole plan against the viewer of the budget."""
         return self.guarantee(self.viewer, self.plan.rounds, self.plan.participations)
 
     def whole(self) -> Cost:
-        """The whole plan as one event, against the viewer of the budget."""
+        """Return the cost of the whole plan as one event, against the viewer of the budget."""
         plan = self.plan
         rounds, most = plan.rounds, plan.participations
         cost, found = totals(self.method, plan, self.viewer, rounds, most, self.once, self.apart, known=self._by_round)
@@ -151,7 +162,7 @@ class Job:
 
 
 def by_round(method: Method, plan: Plan, rounds: int) -> tuple[Costs, ...]:
-    """What each of the first rounds costs."""
+    """Return the costs of each of the first `rounds` rounds."""
     return tuple(pricing.costs(method, plan, t) for t in range(rounds))
 
 
@@ -165,11 +176,23 @@ def totals(
     apart: Sequence[Event] = (),
     known: Sequence[Costs] | None = None,
 ) -> tuple[Cost, tuple[Event, ...]]:
-    """What so many rounds cost a viewer: whose data in which relation, and events that each bound all of it. `once` and
-    `apart` are released beside the rounds (price.beside). `known`: what every round costs, if asked already; it
-    is empty where the run as a whole has one price."""
+    """Return the total cost of a number of rounds against a viewer.
+
+    Args:
+        method: the method.
+        plan: the plan of the run.
+        viewer: against whom the cost is computed.
+        rounds: the number of rounds.
+        participations: the largest number of these rounds in which one client takes part.
+        once: events on the data of the rounds, released outside the rounds (see `price.beside`).
+        apart: events on data that no round touches (see `price.beside`).
+        known: the costs of every round if they are already computed; empty if only the run as a whole has a price.
+
+    Returns:
+        A cost that states the unit and the neighbouring relation, and events each of which bounds the whole total.
+    """
     whole = None if known else pricing.whole(method, plan)
-    if whole is not None:  # however little has happened: what is spent on the way is chosen on the way
+    if whole is not None:  # however few rounds there were: the spending is chosen during the run
         cost = price.cost_to(viewer, whole)
         return cost, (price.beside(cost.event if rounds else Composed(()), once, apart, (cost,)),)
     cost = price.cost_to(viewer, known[0] if known else pricing.costs(method, plan))
@@ -181,9 +204,9 @@ def totals(
 
 
 def seen_draw(plan: Plan, cost: Cost) -> Sampler:
-    """The draw as it amplifies, given who may be late: see contract/presence.py."""
+    """Return the sampler whose amplification may be claimed, given that clients may be late: contract/presence.py."""
     if plan.stragglers.late and cost.draw == "changed":
         return Poisson(
             1.0
-        )  # a client whose data change may be late in both worlds, at odds that differ: none is claimed
+        )  # a client whose data change may be late in both worlds, at different odds: no amplification is claimed
     return plan.sampler

@@ -1,7 +1,8 @@
-"""Which method goes with which algorithm, for whose data: the one source of the refusal, of `sordino methods --table`
-and of the docs. Adding a rule is adding a function to RULES.
+"""Which combinations of method, algorithm and unit are allowed.
 
-A rule returns why not, or None. Where nothing forbids a combination, REMARKS say what holds it together.
+This is the only source for the error message, for `sordino methods --table` and for the docs. To add a rule, add a
+function to RULES: it returns the reason why a combination is forbidden, or None. If no rule forbids a combination,
+REMARKS state why it holds.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ UNITS = plugin.UNITS
 
 @dataclass(frozen=True)
 class Combination:
+    """A method, an algorithm and a unit, by name."""
+
     method: str
     algorithm: str
     unit: str
 
     @property
     def noisy_gradients(self) -> bool:
-        """Whether whatever a client computes from its data passes through clipped, noisy gradients."""
+        """Whether everything a client computes from its data passes through clipped, noisy gradients."""
         return self.method_class.private and self.method_class.noisy_steps
 
     @property
@@ -35,26 +38,32 @@ class Combination:
 
     @property
     def method_class(self) -> type[Method]:
+        """The class of the method."""
         found: type[Method] = plugin.load("methods", self.method)
         return found
 
     @property
     def made_for(self) -> tuple[str, ...]:
+        """The units that the method protects."""
         return self.method_class.units
 
     @property
     def way(self) -> type[Algorithm]:
+        """The class of the algorithm."""
         found: type[Algorithm] = plugin.load("algorithms", self.algorithm)
         return found
 
 
 @dataclass(frozen=True)
 class Verdict:
+    """Whether a combination is allowed, and why."""
+
     allowed: bool
-    why: str  # the reason of a refusal, or what holds it together
+    why: str  # the reason of a refusal, or the remarks on an allowed combination
 
 
 def unit_has_a_bound(case: Combination) -> str | None:
+    """Forbid a unit whose contribution the method does not bound."""
     if case.unit in case.made_for:
         return None
     if case.unit == "client":
@@ -67,6 +76,7 @@ def unit_has_a_bound(case: Combination) -> str | None:
 
 
 def method_knows_the_algorithm(case: Combination) -> str | None:
+    """Forbid an algorithm that is not among those the method names, if it names any."""
     named = case.method_class.algorithms
     return f"it goes with {', '.join(named)}" if named and case.algorithm not in named else None
 
@@ -75,11 +85,12 @@ RULES: tuple[Callable[[Combination], str | None], ...] = (method_knows_the_algor
 
 
 def own_condition(case: Combination) -> str | None:
+    """Return the condition that the algorithm states."""
     return case.way.condition or None
 
 
 def held_together(case: Combination) -> str | None:
-    """By what the algorithm says of itself; what is personal is no part of any guarantee."""
+    """Return what the algorithm says about its privacy; personal parts are not covered by any guarantee."""
     noisy, clipped = case.noisy_gradients, case.clipped_message
     said = case.way.with_noisy_gradients if noisy else case.way.with_clipped_message if clipped else ""
     if said or not case.way.personal:
@@ -88,6 +99,7 @@ def held_together(case: Combination) -> str | None:
 
 
 def user_bounds(case: Combination) -> str | None:
+    """Return how the contribution of a user is bounded, if users are the unit."""
     if case.unit != "user":
         return None
     if case.noisy_gradients:
@@ -99,7 +111,10 @@ REMARKS = (own_condition, held_together, user_bounds)
 
 
 def verdict(method: str, algorithm: str, unit: str | None = None) -> Verdict:
-    """Whether a method, an algorithm and a unit go together, and why."""
+    """Return whether a method, an algorithm and a unit can be combined, and why.
+
+    Without a unit, the first unit of the method is used.
+    """
     case = Combination(method, algorithm, unit or plugin.load("methods", method).units[0])
     for rule in RULES:
         if (reason := rule(case)) is not None:
@@ -108,6 +123,7 @@ def verdict(method: str, algorithm: str, unit: str | None = None) -> Verdict:
 
 
 def require(method: str, algorithm: str, unit: str | None) -> None:
+    """Raise SpecError if a method, an algorithm and a unit cannot be combined."""
     if unit is not None and unit not in UNITS:
         raise SpecError(f"unit must be one of {', '.join(UNITS)}, not {unit!r}.")
     found = verdict(method, algorithm, unit)
@@ -117,7 +133,7 @@ def require(method: str, algorithm: str, unit: str | None) -> None:
 
 
 def table() -> list[dict[str, str]]:
-    """Every combination: one row an algorithm and unit, one column a method that goes with any algorithm."""
+    """Return all combinations: one row per algorithm and unit, one column per method that works with any algorithm."""
     return [
         {"algorithm": algorithm, "unit": unit} | {m: _cell(m, algorithm, unit) for m in carriers()}
         for algorithm in plugin.loadable("algorithms")
@@ -126,14 +142,16 @@ def table() -> list[dict[str, str]]:
 
 
 def carriers() -> list[str]:
-    """The methods that carry any algorithm; the others name those they go with, or are one of these with a part
-    replaced and go with what that goes with."""
+    """Return the methods that work with any algorithm.
+
+    The other methods name their algorithms, or are variants of one of these methods and work with the same algorithms.
+    """
     found = {m: plugin.load("methods", m) for m in plugin.loadable("methods")}
     return [m for m, cls in found.items() if not cls.algorithms and Method in cls.__bases__]
 
 
 def others() -> list[dict[str, str]]:
-    """The methods that are no columns of the table: whom they protect, and what they go with."""
+    """Return the methods that are not columns of the table, with their units and algorithms."""
     found = {m: plugin.load("methods", m) for m in plugin.loadable("methods") if m not in carriers()}
     return [
         {

@@ -98,12 +98,7 @@ def _rounds(
         rng = job.rng.at("round", done)
         cohort = _draw(job, ledger, done)
         faults.point("drawn")
-        if ledger.repeats(done) is None:
-            faults.point("paying")
-            now = pricing.costs(method, job.plan, done, state)  # of one participation
-            _as_priced(job, method, now, state)
-            cost = price.cost_to(job.viewer, now)
-            ledger.spend(done, cohort, cost)  # durably, or stop here
+        _pay(job, method, ledger, state, cohort)
         faults.point("paid")
         epsilon = beside.submit(spent, job, ledger.charged, not _goes_on(job, ledger, done + 1))
         before, seen, sent = _round(job, method, state, cohort.tolist(), rng, observe)
@@ -125,17 +120,8 @@ def _rounds(
             noise=foreseen,
             **(evaluate(job, state.model, done) if due else {}),
         )
-        owners = OwnerRecord(
-            round=done,
-            clients=len(cohort),
-            bytes_up=-(-sum(message.bits for message in sent) // 8),
-            bytes_down=len(cohort) * job.plan.algorithm.numbers_down(state) * state.params.element_size(),
-            seconds=time.monotonic() - start,
-            answers=None if job.plan.stragglers.none else len(sent[-1]),
-            noise=_injected(decided) if foreseen is None else foreseen,
-            decided=decided,
-        )
-        folder.append(record, owners)
+        shown_to_owner = _owners(job, state, len(cohort), sent, foreseen, decided, start)
+        folder.append(record, shown_to_owner)
         faults.point("recorded")
         if kept < done and (done == job.plan.rounds or time.monotonic() - saved >= job.spec.checkpoint_seconds):
             _save(job, folder, ledger, state, done)
@@ -143,6 +129,37 @@ def _rounds(
         yield record
     if done != kept:  # the budget ended the run before its rounds did
         _save(job, folder, ledger, state, done)
+
+
+def _pay(job: Job, method: Method, ledger: Account, state: State, cohort: Ints) -> None:
+    """Charge the cohort for the coming round, durably, or stop here; a round that is repeated was paid for before."""
+    if ledger.repeats(state.round) is None:
+        faults.point("paying")
+        now = pricing.costs(method, job.plan, state.round, state)  # of one participation
+        _as_priced(job, method, now, state)
+        ledger.spend(state.round, cohort, price.cost_to(job.viewer, now))
+
+
+def _owners(
+    job: Job,
+    state: State,
+    clients: int,
+    sent: Sequence[Message],
+    foreseen: float | None,
+    decided: dict[str, Any] | None,
+    start: float,
+) -> OwnerRecord:
+    """Return what only the owner of the data may know of a round."""
+    return OwnerRecord(
+        round=state.round,
+        clients=clients,
+        bytes_up=-(-sum(message.bits for message in sent) // 8),
+        bytes_down=clients * job.plan.algorithm.numbers_down(state) * state.params.element_size(),
+        seconds=time.monotonic() - start,
+        answers=None if job.plan.stragglers.none else len(sent[-1]),
+        noise=_injected(decided) if foreseen is None else foreseen,
+        decided=decided,
+    )
 
 
 def _round(

@@ -1,4 +1,4 @@
-"""Records that are made up: of a shape that is public, from a law that the model can take."""
+"""Synthetic records of a public shape, from a distribution that the model accepts."""
 
 from __future__ import annotations
 
@@ -12,26 +12,37 @@ from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Model
 from sordino.federations.facts import Facts
 
-TRIED, LABELS = 3, 64  # records that a model is tried with, and labels of them, at most
+TRIED, LABELS = 3, 64  # number of records that a model is tried with, and largest number of labels
 
 
 @dataclass(frozen=True)
 class MadeUp:
-    """Records of a shape, drawn from a law that the model can take."""
+    """A distribution of synthetic records of a given shape that the model accepts."""
 
-    x: tuple[tuple[int, ...], torch.dtype]  # shape and type of one record
-    y: tuple[tuple[int, ...], torch.dtype]  # and of its target
-    law: str  # of the features: normal, unit (between 0 and 1), whole or zero
-    high: int  # whole numbers are below it
-    classes: int
-    users: bool
-    groups: int | None  # of private attributes
+    x: tuple[tuple[int, ...], torch.dtype]  # shape and dtype of one record
+    y: tuple[tuple[int, ...], torch.dtype]  # shape and dtype of its target
+    law: str  # distribution of the features: normal, unit (uniform on [0, 1)), whole (uniform integers) or zero
+    high: int  # integers are below it
+    classes: int  # number of labels
+    users: bool  # whether the clients' records belong to users
+    groups: int | None  # number of groups of private attributes; None: records have no attributes
 
     @staticmethod
     def like(facts: Facts, model: Model, groups: object) -> MadeUp:
-        """Return the widest law whose records the model and its loss take; labels are as many as its outputs.
+        """Return the widest distribution whose records the model and its loss accept.
 
-        A model of someone's own may take but a part of all numbers; where it takes none of ours, that is one error."""
+        There are as many labels as the model has outputs, or one if it accepts no others. A user's own model may accept
+        only some inputs.
+
+        Args:
+            facts: the public facts about the clients' data.
+            model: the model.
+            groups: the number of groups of private attributes that the method knows; anything but an int means that
+                it is taken from `facts`.
+
+        Raises:
+            SpecError: if the model or its loss accepts none of the distributions, not even zeros.
+        """
         tags = groups if isinstance(groups, int) and facts.tags is not None else facts.tags
         words = [part.num_embeddings for part in model.module.modules() if isinstance(part, nn.Embedding)]
         high = min(words, default=256 if facts.x[1] == torch.uint8 else 2)
@@ -46,14 +57,17 @@ class MadeUp:
         )
 
     def _tried(self, model: Model, labels: bool) -> MadeUp | None:
-        """Return the law with as many classes as the model has outputs (else one), if it takes such records."""
+        """Return this distribution if the model accepts its records, else None.
+
+        With `labels` it has as many classes as the model has outputs, otherwise one.
+        """
         try:
             with Snapshot(model.module, model.loss), torch.no_grad():
                 out = model.module(self.draw((TRIED,), None, 1).x)
                 outputs = int(out.shape[-1]) if out.ndim > 1 and out.shape[-1] > 1 else 2
                 found = replace(self, classes=outputs if labels else 1)
                 y = found.draw((max(TRIED, min(outputs, LABELS)),), None, 1).y
-                if not y.is_floating_point():  # every label once
+                if not y.is_floating_point():  # use every label once
                     y = (torch.arange(len(y)) % found.classes).reshape(-1, *(1,) * (y.ndim - 1)).expand_as(y).to(y)
                 losses = model.loss(out[torch.arange(len(y)) % TRIED], y)
         except Exception:
@@ -61,7 +75,14 @@ class MadeUp:
         return found if self.law == "zero" or bool(torch.isfinite(losses).all()) else None
 
     def draw(self, sizes: tuple[int, ...], users: tuple[int, ...] | None, seed: int, scale: float = 1.0) -> Batch:
-        """Return records of clients of these sizes; normal ones are `scale` times as large as usual."""
+        """Return a batch of records.
+
+        Args:
+            sizes: the number of records of each client.
+            users: the number of records of each user, the same at every client; None: no users.
+            seed: the seed of the draw.
+            scale: factor by which normal features are multiplied.
+        """
         draw, n = torch.Generator().manual_seed(seed), sum(sizes)
         shape, targets = (n, *self.x[0]), (n, *self.y[0])
         if self.law == "normal":
@@ -78,7 +99,7 @@ class MadeUp:
         return Batch(x.to(self.x[1]), y.to(self.y[1]), sizes, None if users is None else (users,) * len(sizes), tags)
 
     def opposite(self, batch: Batch, seed: int) -> Batch:
-        """Return other records of the same clients, as unlike the given ones as the law allows."""
+        """Return other records of the same clients, as different from the given ones as the distribution allows."""
         x, y = batch.x, batch.y
         if self.law == "normal":
             x = -3 * x

@@ -1,9 +1,10 @@
-"""Research or secure: where a run's noise comes from when nobody said.
+"""The default mode of a run: whether its noise comes from a seed (research) or from the operating system (secure).
 
-`research` draws from a seed, so that an experiment repeats; whoever knows the seed can subtract the noise. `secure`
-draws from the operating system. The promise of a run on one's own data should hold as it stands, so secure is the
-default there; a shipped benchmark is public and made for experiments. Set-up that depends on no record's values
-(partition, first weights) comes from a public stream in both.
+In `research` mode the noise is drawn from a seed, so an experiment can be repeated; anyone who knows the seed can
+subtract the noise. In `secure` mode it is drawn from the operating system. The guarantee of a run on the user's own
+data should hold as stated, so secure is the default there; a shipped benchmark is public and made for experiments.
+Set-up that does not depend on the values of any record (partition, initial weights) comes from a public stream in both
+modes.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from sordino.runs.spec import Spec
 
 
 def settled(spec: Spec, public: bool) -> Spec:
-    """Decide the mode that was left open: research with a seed or on public data, else secure.
+    """Return the spec with its mode set: if left open, research with a seed or on public data, else secure.
 
-    A seed is a choice: whoever gives one wants a run that repeats, and its sentence says what that costs."""
+    Giving a seed is a choice: the user wants a run that can be repeated, and the sentence of its guarantee says what
+    that costs.
+    """
     if spec.mode is not None:
         return spec
     return replace(spec, mode="research" if public or spec.seed is not None else "secure")

@@ -1,4 +1,4 @@
-"""How much noise a plan needs for its budget, and what clients with budgets of their own pay for."""
+"""Calibration of the noise to the budget of a run, and personal budgets of clients."""
 
 from __future__ import annotations
 
@@ -23,9 +23,21 @@ from sordino.runs.spec import Spec
 def calibrated(
     method: Method, plan: Plan, viewer: str, spec: Spec, once: tuple[Event, ...], apart: tuple[Event, ...] = ()
 ) -> float:
-    """The least noise with which the whole plan stays within the budget, against the viewer."""
+    """Return the smallest noise multiplier with which the whole plan stays within the budget, against the viewer.
 
-    @cache  # a search asks for some twice
+    Args:
+        method: the method.
+        plan: the plan; its own noise multiplier is ignored.
+        viewer: the viewer of the budget.
+        spec: the spec, with the budget.
+        once: events on the data of the rounds, released outside the rounds.
+        apart: events on data that no round touches.
+
+    Raises:
+        BudgetError: if no noise is enough, or `once` and `apart` alone exceed the budget.
+    """
+
+    @cache  # the search asks for some values twice
     def alternatives(z: float) -> tuple[Any, ...]:
         tried = replace(plan, noise_multiplier=z)
         return totals(method, tried, viewer, plan.rounds, plan.participations, once, apart)[1]
@@ -52,12 +64,25 @@ def calibrated(
 def personal_budgets(
     spec: Spec, method: Method, plan: Plan, viewer: str, charged: bool
 ) -> tuple[Plan, personal.Budgets | None, Ints | None, tuple[str, ...]]:
-    """The clients' own budgets and what they pay for: noise of their own, or fewer rounds with the noise of the run."""
+    """Return what the clients' personal budgets pay for: their own noise, or fewer rounds with the noise of the run.
+
+    Args:
+        spec: the spec of the run.
+        method: its method.
+        plan: its plan, with the noise of the run.
+        viewer: the viewer of the budget.
+        charged: whether anything is released outside the rounds, which personal budgets do not support.
+
+    Returns:
+        The plan, with each client's noise multiplier if the method supports that; the budgets; otherwise the rounds in
+        which each client may take part [clients]; and notes for the user. Without personal budgets: the plan as it is,
+        None, None and no notes.
+    """
     if spec.budgets is None:
         return plan, None, None, ()
     if not method.private and not method.own_noise:
         raise SpecError(f"budgets of clients go with methods whose epsilon is accounted, not with {spec.method}.")
-    dealer = Stream.research(spec.seed or 0).at("budgets")  # public, also in secure mode
+    dealer = Stream.research(spec.seed or 0).at("budgets")  # a public stream, even in secure mode
     budgets = personal.read(spec.budgets, plan.population, spec.delta, dealer)
     if spec.unit == "user" or charged:
         raise SpecError("budgets of clients go with unit = record or client, and with evaluation on test data only.")
@@ -66,9 +91,9 @@ def personal_budgets(
 
     def noise(e: float, d: float) -> float:
         e, d = min(e, spec.epsilon), min(d, spec.delta)
-        if not method.private:  # as printed: the noise with which (e, d) is claimed
+        if not method.private:  # as printed in the paper: the noise for which (e, d) is claimed
             return method.claimed_noise(replace(plan, epsilon=e, delta=d))
-        # a search may end a little above its target: never less noise than that of the run, which is what is declared
+        # a search may end slightly above its target; never use less noise than the run declares
         return max(plan.z, calibrated(method, plan, viewer, replace(spec, epsilon=e, delta=d), ()))
 
     if method.own_noise:

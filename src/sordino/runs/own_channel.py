@@ -1,7 +1,7 @@
-"""A channel of someone else's: what its verbs return is looked at before it is used.
+"""Checks of third-party channels: what their methods return is checked before it is used.
 
-Whatever goes wrong inside it is told in one line with its name, its verb and the place in its file. Ours are used as
-they are."""
+An error inside a third-party channel is reported in one line with the name of the channel, the method and the place in
+its file. Sordino's own channels are used as they are."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ from sordino.runs.returned import asked, shown
 
 @dataclass(frozen=True)
 class OwnChannel:
-    """A channel; its verbs are checked, all else is as it was."""
+    """A wrapper of a channel that checks what its methods return; all other attributes are passed through."""
 
     channel: Any
 
     def __getattr__(self, name: str) -> Any:
-        if name == "channel" or name.startswith("__"):  # asked for while it is copied, before it is there
+        if name == "channel" or name.startswith("__"):  # requested while copying, before the field exists
             raise AttributeError(name)
         return getattr(self.channel, name)
 
     def seal(self, message: Message, cohort: Sequence[int]) -> Message:
+        """Call `seal` of the channel and check that it returns a message."""
         return self._message("seal", self._asked("seal", RunError, message, cohort))
 
     def carry(self, message: Message, rng: Stream) -> Message:
+        """Call `carry` of the channel and check that it returns a message."""
         return self._message("carry", self._asked("carry", RunError, message, rng))
 
     def split(self, crowd: Crowd) -> int:
+        """Call `split` of the channel and check that it returns an integer from 1 to the number of clients."""
         found = self._asked("split", SpecError, crowd)
         if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= crowd.population:
             wanted = f"a whole number from 1 to the {crowd.population} clients"
@@ -45,6 +48,7 @@ class OwnChannel:
         return found
 
     def cost(self, event: Event, viewer: Viewer, crowd: Crowd, linear: bool = False, more: float = 0.0) -> Event:
+        """Call `cost` of the channel and check that it returns an event."""
         found = self._asked("cost", SpecError, event, viewer, crowd, linear, more)
         if not isinstance(found, Event):
             raise SpecError(f"{self.channel.name}.cost must return an Event, not {shown(found)}.")
@@ -60,5 +64,5 @@ class OwnChannel:
 
 
 def checked(channel: Any) -> Channel:
-    """Return a channel whose verbs are checked, where it is not one of ours."""
+    """Return the channel, wrapped in `OwnChannel` unless it is one of Sordino's own."""
     return cast(Channel, channel if plugin.ours("channels", channel.name) else OwnChannel(channel))

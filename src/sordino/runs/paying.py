@@ -1,4 +1,4 @@
-"""What a job asks of the ledger that it or its run folder names: whether it can be paid, and the pages to pay on."""
+"""Access of a job to its ledger: whether the budgets can pay for it, and the account that it is charged to."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from sordino.runs.job import Job
 
 
 def ledger_path(job: Job) -> Path:
-    """The ledger that a new job is charged to."""
+    """Return the path of the ledger that a new job is charged to."""
     return home.registry() if job.spec.ledger is None else Path(job.spec.ledger).absolute()
 
 
 def named_ledger(folder: RunFolder) -> tuple[Path, int, str]:
-    """The ledger that a run folder names, and the entry that the run saw last; no path means the user's registry."""
+    """Return the ledger that a run folder names; if it names no path, this is the user's registry.
+
+    Returns:
+        The path, the number of entries that the run saw last, and the hash of the last of them.
+    """
     kept = folder.read_json("ledger.json")
     try:
         path = home.registry() if kept["path"] is None else folder.path / kept["path"]
@@ -32,7 +36,7 @@ def named_ledger(folder: RunFolder) -> tuple[Path, int, str]:
 
 
 def opened(folder: RunFolder) -> Ledger:
-    """The ledger that a run folder names; with the entry that the run saw last."""
+    """Open the ledger that a run folder names; it must contain the entry that the run saw last."""
     path, entries, head = named_ledger(folder)
     if entries and not path.is_file():
         raise RunError(f"the ledger {path} of this run is gone; it had {entries} entries. Put it back.")
@@ -46,21 +50,28 @@ def opened(folder: RunFolder) -> Ledger:
 
 
 def plan_charge(job: Job) -> Charge:
-    """What the whole plan of a job costs the viewer of its budget."""
+    """Return the charge for the whole plan of a job, against the viewer of its budget."""
     return Charge(job.whole(), job.promise.epsilon, job.spec.delta)
 
 
 def whose_data(job: Job, exact: str, at: Path | None) -> Whose:
-    """Whose data these are, for the ledger that the job is or was charged to."""
+    """Return whose data a job uses, for the ledger that it is or was charged to.
+
+    Args:
+        job: the job.
+        exact: the digest of its data that does not depend on their order (`fingerprints`).
+        at: the run folder of a job that was charged before; None: a new job.
+    """
     path = ledger_path(job) if at is None else named_ledger(RunFolder(at))[0]
     require_both(path)
     return identity.of_job(job, home.units_beside(path), exact)
 
 
 def require_both(path: Path) -> None:
-    """Refuse a ledger without the file that says whose data it charged, and such a file without its ledger.
+    """Raise RunError if only one exists of a ledger and the file that says whose data it charged.
 
-    Half of a registry would let everyone start from nothing, and nobody would be told."""
+    With half of a registry, everyone's budget would silently start again in full.
+    """
     units = home.units_beside(path)
     there = path.is_file() and path.stat().st_size > 0
     way = "Put it back (`sordino ledger restore`), or move the other away too, to start from nothing."
@@ -70,7 +81,7 @@ def require_both(path: Path) -> None:
             plans = [e for e in book.chain.select("kind = 'plan'") if not e.data.startswith(labels.BENCHMARK)]
         finally:
             book.close()
-        if known := sum("fingerprint" not in e.details() for e in plans):  # imported ones have no units
+        if known := sum("fingerprint" not in e.details() for e in plans):  # imported entries have no units
             raise RunError(f"{units} is gone, which says whose data {known} runs in {path} were charged to. {way}")
     if not there and units.is_file():
         store = UnitStore(units, "read")
@@ -83,7 +94,7 @@ def require_both(path: Path) -> None:
 
 
 def afford(job: Job, whose: Whose) -> None:
-    """Refuse what the budgets of the data cannot pay before there is a run folder."""
+    """Raise BudgetError if the budgets of the data cannot pay for a job; called before there is a run folder."""
     path = ledger_path(job)
     if not path.is_file():
         return
@@ -97,7 +108,7 @@ def afford(job: Job, whose: Whose) -> None:
 
 
 def account(book: Ledger, folder: RunFolder, job: Job, whose: Whose) -> Account:
-    """The pages of this run in the ledger; the first time, its whole plan is charged."""
+    """Return the account of a run in the ledger; the first call charges the whole plan."""
     plan, mode = job.plan, job.spec.mode
     pages = book.open_job(
         str(folder.read_json("ledger.json")["job"]),

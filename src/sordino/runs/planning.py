@@ -9,6 +9,7 @@ import torch
 
 from sordino.algorithms.base import Algorithm
 from sordino.contract.method import Local, Method, Plan
+from sordino.contract.presence import Stragglers
 from sordino.core.errors import DataError, RunError, SpecError
 from sordino.core.message import Message
 from sordino.core.vector import Layout
@@ -28,22 +29,10 @@ def _sampler(spec: Spec, population: int) -> Sampler:
 def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[Plan, str]:
     """Return the public plan, by public facts of the data alone, and the viewer that the budget is meant against."""
     by_user = spec.unit == "user" and method.viewer == "server"  # users are what is drawn and counted
-    if spec.unit == "user" and known.users is None:
-        raise DataError("unit = user, but the clients do not say whose a record is: give users (one number a record).")
-    if spec.unit == "user" and (most := known.spread) > spec.clients_per_user:
-        raise DataError(
-            f"some user's records lie in {most} clients, and clients_per_user = {spec.clients_per_user}. "
-            "Raise it, or bound the users' contributions."
-        )
+    _check_users(spec, known)
     counts = known.sizes(by_user)
     sizes = tuple(np.unique(counts).tolist())
-    what = "users" if by_user else "records"
-    noisy_steps = method.private and method.noisy_steps  # whose cost is that of the smallest client
-    if noisy_steps and spec.batch_size is not None and spec.batch_size > min(sizes):
-        raise SpecError(
-            f"batch_size {spec.batch_size} is larger than the smallest client's {min(sizes)} {what}. "
-            "Use a smaller batch_size, or batch_rate."
-        )
+    _check_batch(spec, method, min(sizes), "users" if by_user else "records")
     algorithm: Algorithm = spec.algorithm_object()
     local = algorithm.local(_local(spec))
     if algorithm.plain_sgd and local.optimizer != "sgd":
@@ -51,14 +40,7 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
             f"{spec.algorithm} holds for plain local SGD steps: use optimizer = sgd, not {local.optimizer}."
         )
     algorithm.check_steps(min(local.count(n) for n in sizes))
-    law = spec.stragglers()
-    law.require(known.population, spec.rounds)
-    if law.late and spec.client_sampling == "fixed" and spec.client_rate < 1:
-        raise SpecError("late answers with cohorts of a fixed size have no accounting: use client_sampling = poisson.")
-    if algorithm.mirrored and (law.late or law.dropout[0] != law.dropout[1]):
-        raise SpecError(
-            f"{spec.algorithm} needs every answer to count once and fully: use late = 0 and one dropout for all."
-        )
+    law = _law(spec, algorithm, known.population)
     steps = np.array([law.mean_steps(local.count(int(n))) for n in counts])
     plan = Plan(
         rounds=spec.rounds,
@@ -82,6 +64,48 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
         dim=layout.dim,
         layers=len(layout.layers()),
     )
+    _check_channel(spec, method, plan)
+    returned.Checked(method, spec.method, error=SpecError).require(plan)
+    returned.check_releases(spec, method, plan)
+    return plan, spec.viewer or method.viewer
+
+
+def _check_users(spec: Spec, known: Facts) -> None:
+    """Refuse to protect users that the data do not name, or that lie in more clients than was said."""
+    if spec.unit == "user" and known.users is None:
+        raise DataError("unit = user, but the clients do not say whose a record is: give users (one number a record).")
+    if spec.unit == "user" and (most := known.spread) > spec.clients_per_user:
+        raise DataError(
+            f"some user's records lie in {most} clients, and clients_per_user = {spec.clients_per_user}. "
+            "Raise it, or bound the users' contributions."
+        )
+
+
+def _check_batch(spec: Spec, method: Method, smallest: int, what: str) -> None:
+    """Refuse batches that the smallest client cannot fill: the cost of noisy steps is the cost for that client."""
+    if method.private and method.noisy_steps and spec.batch_size is not None and spec.batch_size > smallest:
+        raise SpecError(
+            f"batch_size {spec.batch_size} is larger than the smallest client's {smallest} {what}. "
+            "Use a smaller batch_size, or batch_rate."
+        )
+
+
+def _law(spec: Spec, algorithm: Algorithm, population: int) -> Stragglers:
+    """Return the law by which clients fail, are late or slow; refuse one that has no accounting."""
+    law = spec.stragglers()
+    law.require(population, spec.rounds)
+    if law.late and spec.client_sampling == "fixed" and spec.client_rate < 1:
+        raise SpecError("late answers with cohorts of a fixed size have no accounting: use client_sampling = poisson.")
+    if algorithm.mirrored and (law.late or law.dropout[0] != law.dropout[1]):
+        raise SpecError(
+            f"{spec.algorithm} needs every answer to count once and fully: use late = 0 and one dropout for all."
+        )
+    return law
+
+
+def _check_channel(spec: Spec, method: Method, plan: Plan) -> None:
+    """Refuse a channel that the method, the stragglers or the viewer does not go with."""
+    law = plan.stragglers
     if not {spec.channel, getattr(plan.channel, "like", "")} & set(method.channels):
         raise SpecError(f"{spec.method} does not go with channel = {spec.channel}: use {', '.join(method.channels)}.")
     if method.reads == "rows" and not plan.channel.shows_rows:
@@ -99,9 +123,6 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
         )
     if spec.channel != "direct" and plan.colluders >= plan.population:
         raise SpecError(f"viewer {spec.viewer}: of {plan.population} clients at least one must be honest.")
-    returned.Checked(method, spec.method, error=SpecError).require(plan)
-    returned.check_releases(spec, method, plan)
-    return plan, spec.viewer or method.viewer
 
 
 def _local(spec: Spec) -> Local:

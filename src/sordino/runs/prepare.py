@@ -78,13 +78,8 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
     tags = None if spec.private_data is None else _tags(spec, data)
     if tags is not None and spec.without_private:
         parts = _taken_away(spec, parts, tags)
-    who = data.user_train if spec.unit == "user" else None
-    if spec.unit == "user":
-        if who is None:
-            raise DataError(
-                f"unit = user, but {data.name} does not say whose a record is: name the user_column of a table, or put "
-                "user_train into the .npz file."
-            )
+    who = _users(spec, data)
+    if who is not None:
         parts = list(_bounded(spec, parts, who).values())
         spec = replace(spec, clients=len(parts))
     few = data.x_train[:3] if len(data.x_train) > 1 else data.x_train.expand(2, *data.x_train.shape[1:])
@@ -115,6 +110,18 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         x_test, y_test, owners = x_test[owners >= 0], y_test[owners >= 0], owners[owners >= 0]
     test = (x_test, y_test) if len(y_test) else None
     return Prepared(spec, data, clients, brought, module, sample, test, owners)
+
+
+def _users(spec: Spec, data: Dataset) -> Ints | None:
+    """Return the user of every training record, where users are protected."""
+    if spec.unit != "user":
+        return None
+    if data.user_train is None:
+        raise DataError(
+            f"unit = user, but {data.name} does not say whose a record is: name the user_column of a table, or put "
+            "user_train into the .npz file."
+        )
+    return data.user_train
 
 
 def _once(keep: Kept | None, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:

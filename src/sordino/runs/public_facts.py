@@ -1,4 +1,4 @@
-"""What a server may know of the clients' data, taken down where the data are."""
+"""The public facts about the clients' data, which the server may know; computed where the data are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sordino.federations.facts import Facts
 
 
 def of_clients(held: Any) -> Facts:
-    """Return the public facts of clients that are in memory, or made when asked for."""
+    """Return the public facts about clients that are in memory or made on demand."""
     first = held.fetch([0], torch.device("cpu"))
     x, y = ((tuple(v.shape[1:]), v.dtype) for v in (first.x, first.y))
     if not isinstance(held, ArrayClients):

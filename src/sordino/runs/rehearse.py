@@ -1,7 +1,7 @@
-"""Rehearse a job before its run: a small plan, the model on the CPU and made-up records of the right shape.
+"""Rehearsal of a job before its run, with a small plan, the model on the CPU and synthetic records of the right shape.
 
-Of the clients' records only public facts are used, the shape and type of one; labels are as many as the model's
-outputs, tags as the method's groups. Plays and laws are in federations/rehearsal.py."""
+Only public facts about the clients' records are used: the shape and dtype of one. There are as many labels as the model
+has outputs, and as many tags as the method has groups. The plays and their laws are in federations/rehearsal.py."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from sordino.runs import returned
 from sordino.runs.job import Job
 from sordino.runs.made_up import MadeUp
 
-CLIENTS, RECORDS, USERS = 4, 3, (1, 2)  # made-up ones; records of a client; records of a client's users
-STEPS, RATE = 2, 0.75  # local steps at most, so that a second use shows; of the records in a batch that is drawn
-LARGE = 100.0  # how much larger the one unit is that is replaced
+CLIENTS, RECORDS, USERS = 4, 3, (1, 2)  # synthetic clients; records per client; records of each user of a client
+STEPS, RATE = 2, 0.75  # most local steps, enough to show a second use; sampling rate of records if batches are drawn
+LARGE = 100.0  # factor by which the unit that is replaced is larger
 
 
 def rehearse(job: Job) -> None:
-    """Refuse a method from which a value leaves past an outlet; before there is a folder or a charge.
+    """Raise an error if values leave a method other than through an outlet; called before any folder or charge exists.
 
-    A method that promises nothing has nothing to refuse; where someone brought it, two rounds are played all the same,
-    for the shapes of what it returns."""
+    A method without a finite guarantee has nothing to violate. If it, or its channel, is third-party code, two rounds
+    are played nevertheless, to check the shapes of what it returns.
+    """
     releases = returned.checked(job).releases(job.plan)
     promises = promising(releases)
     if promises or not (plugin.ours("methods", job.spec.method) and plugin.ours("channels", job.spec.channel)):
@@ -43,11 +44,11 @@ def rehearse(job: Job) -> None:
 
 
 def prepared(job: Job) -> Rehearsal:
-    """Return the rehearsal of a job: its method with made-up clients."""
+    """Return the rehearsal of a job: its method with synthetic clients."""
     method, plan = returned.checked(job), job.plan
     model = job.model if job.device.type == "cpu" else on_cpu(job.model)
     made_up = MadeUp.like(job.federation.facts, model, getattr(method, "groups", None))
-    by_user = plan.unit == "user" and method.viewer == "server"  # sizes are then numbers of users
+    by_user = plan.unit == "user" and method.viewer == "server"  # sizes then count users
     plan = small(plan, len(USERS) if by_user else min(RECORDS, plan.sizes[-1]))
     if plan.public is not None:
         plan = replace(plan, public=Public(model, made_up.draw((RECORDS,), None, 4)))
@@ -55,7 +56,7 @@ def prepared(job: Job) -> Rehearsal:
 
 
 def promising(releases: tuple[Release, ...]) -> bool:
-    """Return whether the releases have a finite price."""
+    """Return whether all releases have a finite cost."""
     return not any(isinstance(r.mechanism.event(), NonPrivate) for r in releases)
 
 
@@ -66,9 +67,14 @@ def on_cpu(model: Model) -> Model:
 
 
 def small(plan: Plan, size: int) -> Plan:
-    """Return the plan of a rehearsal: few records, few steps, two rounds at least, and everyone answers in time.
+    """Return the plan of a rehearsal: few records, few steps, at least two rounds, and all clients answer in time.
 
-    A draw of records stays one, with a rate at which some of a few are drawn; clients keep multipliers of their own."""
+    If the plan samples records, the rehearsal samples too, at the rate RATE; personal noise multipliers are kept.
+
+    Args:
+        plan: the plan of the run.
+        size: the size of a client: its number of records, or of users if these are what the plan counts.
+    """
     local, least = plan.local, max(CLIENTS, plan.population)
     full = all(local.rate(n) >= 1 for n in plan.sizes)
     steps = _few(plan, max(local.count(n) for n in plan.sizes))
@@ -88,12 +94,12 @@ def small(plan: Plan, size: int) -> Plan:
 
 
 def uneven(plan: Plan, size: int) -> bool:
-    """Return whether one of the made-up clients has a record less: where sizes differ and records are what is sized."""
+    """Return whether one synthetic client has one record less: if sizes differ in the plan and count records."""
     return len(plan.sizes) > 1 and size > 1 and plan.unit != "user"
 
 
 def _few(plan: Plan, most: int) -> int:
-    """Return the least number of local steps, from two on, with which the algorithm does all that it does."""
+    """Return the smallest number of local steps, from two on, that the algorithm accepts; at most `most`."""
     for steps in range(min(STEPS, most), most):
         with contextlib.suppress(SpecError):
             plan.algorithm.check_steps(steps)
@@ -102,8 +108,11 @@ def _few(plan: Plan, most: int) -> int:
 
 
 def cast_of(made_up: MadeUp, method: Method, plan: Plan) -> Cast:
-    """Return made-up clients for all three plays: one unit is replaced, or as many copies as a user may have, and one
-    removed where that is what the price speaks of."""
+    """Return the synthetic clients of all three plays.
+
+    In the third, one unit is replaced (for users, up to two copies at different clients), and one is removed if the
+    neighbouring relation of the cost is add/remove.
+    """
     ids = (*range(CLIENTS - 1), plan.population - 1)
     releases = method.releases(plan)
     unit, at_clients = releases[0].unit, all(r.where == "client" for r in releases)
@@ -113,7 +122,7 @@ def cast_of(made_up: MadeUp, method: Method, plan: Plan) -> Cast:
     groups = USERS if plan.unit == "user" or made_up.users else None
     size = sum(USERS) if groups else plan.sizes[-1]
     sizes = (size,) * (CLIENTS - 1) + (size - 1 if len(plan.sizes) > 1 and not groups else size,)
-    last = {"client": size, "user": USERS[-1]}.get(unit, 1)  # records of the unit, the last ones of a client
+    last = {"client": size, "user": USERS[-1]}.get(unit, 1)  # records of the unit: the last ones of a client
     first = made_up.draw(sizes, groups, 1)
     other = made_up.opposite(first, 2)
     strange = made_up.draw(sizes, groups, 3, LARGE)
@@ -128,7 +137,7 @@ def cast_of(made_up: MadeUp, method: Method, plan: Plan) -> Cast:
 
 
 def without(batch: Batch, client: int, last: int) -> Batch:
-    """Return the records without the last ones of a client, which are those of one unit."""
+    """Return the batch without the last `last` records of a client, which belong to one unit."""
     end = sum(batch.sizes[: client + 1])
     keep = torch.tensor([not end - last <= k < end for k in range(len(batch.y))])
     groups = batch.groups

@@ -1,8 +1,8 @@
-"""What a method returned, looked at before it is used.
+"""Checks of what the functions of a method return.
 
-The loop calls a method, and hands it to the federation, as `Checked`: rows of the wrong shape are one error that says
-what was expected and what came. Whatever else goes wrong inside a method that someone brought is told in one line too,
-with the place in its file; where one of ours fails, the fault is ours and its trace is shown.
+The loop and the federation call a method through `Checked`: rows of the wrong shape raise one error that says what was
+expected and what was returned. Any other error inside a third-party method is also reported in one line, with the place
+in its file. If one of Sordino's own methods fails, the fault is ours and the traceback is shown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sordino.runs.spec import Spec
 
 
 def check_releases(spec: Spec, method: Method, plan: Plan) -> None:
-    """A method that someone brought must declare what it lets out, in words we know, before anything is spent."""
+    """Raise SpecError if a third-party method does not declare its releases correctly; called before any charge."""
     if plugin.ours("methods", spec.method):
         return
     ready = replace(plan, noise_multiplier=1.0)
@@ -53,7 +53,15 @@ def check_releases(spec: Spec, method: Method, plan: Plan) -> None:
 
 
 def asked(name: str, verb: str, function: Callable[..., Any], *args: Any, error: type[SordinoError] = SpecError) -> Any:
-    """What a plug-in's function answers; whatever it raises is one error with its place."""
+    """Call a function of a plug-in and return its result; turn what it raises into one error with its place.
+
+    Args:
+        name: the name of the plug-in.
+        verb: the name of the function.
+        function: the function.
+        *args: its arguments.
+        error: the class of the error to raise.
+    """
     try:
         return function(*args)
     except (SordinoError, torch.OutOfMemoryError):
@@ -65,7 +73,10 @@ def asked(name: str, verb: str, function: Callable[..., Any], *args: Any, error:
 
 
 class Checked:
-    """A method; its verbs are checked, all else is as it was."""
+    """A wrapper of a method that calls its functions and checks what they return.
+
+    All other attributes are passed through. The functions are documented in `Method`.
+    """
 
     def __init__(
         self, method: Method, name: str, viewer: str | None = None, error: type[SordinoError] = RunError
@@ -84,12 +95,14 @@ class Checked:
         return function(*args) if self._ours else asked(self._name, verb, function, *args, error=self._error)
 
     def remarks(self, plan: Plan) -> Any:
+        """Check that `remarks` returns a tuple or list of text."""
         found = self._call("remarks", self._method.remarks, plan)
         if not isinstance(found, tuple | list) or not all(isinstance(line, str) for line in found):
             raise self._wrong("remarks", "a tuple of text", found)
         return found
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> Any:
+        """Check that `releases` returns releases with different names, known units and phases, and valid mechanisms."""
         if type(self._method).releases is Method.releases:
             raise self._error(
                 f"{self._name} does not declare `releases`. Methods of the earlier contract (costs, release) must be "
@@ -118,6 +131,7 @@ class Checked:
         return found
 
     def variables(self, state: State, layout: Layout, plan: Plan) -> Any:
+        """Check that `variables` returns None or a frozen dataclass that a checkpoint can hold."""
         found = self._call("variables", self._method.variables, state, layout, plan)
         if found is not None and not _frozen(found):
             what = "a dict" if isinstance(found, dict) else shown(found)
@@ -127,6 +141,7 @@ class Checked:
         return found
 
     def keeps(self, state: State, clients: int, plan: Plan) -> Any:
+        """Check that `keeps` returns a dict of tensors [clients, ...]."""
         found = self._call("keeps", self._method.keeps, state, clients, plan)
         if not isinstance(found, dict):
             raise self._wrong("keeps", f"a dict of tensors [{clients}, ...]", found)
@@ -139,6 +154,7 @@ class Checked:
         return found
 
     def train(self, state: State, site: Site) -> Any:
+        """Check that `train` returns a message with one row per client, and what clients keep in the same shapes."""
         found = self._call("train", self._method.train, state, site)
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise self._wrong("train", "two things, a Message and what clients keep", found)
@@ -154,7 +170,7 @@ class Checked:
         if not self._ours and message.weight is not None and not _weights(message.weight):
             raise self._error(f"{self._name}.train must return weights that are finite and not negative.")
         plain = type(site.plan.algorithm).message is Algorithm.message and type(self._method).merge is Method.merge
-        plain = plain and site.phase == self._method.phases[-1]  # what is sent before is for `between`
+        plain = plain and site.phase == self._method.phases[-1]  # messages of earlier phases go to `between`
         if plain and (message.fields.get("update") is None or message["update"].shape[1:] != state.params.shape):
             raise self._wrong("train", f"a field update [{clients}, {len(state.params)}]", message.fields.get("update"))
         shapes = {name: (value.shape, value.dtype) for name, value in site.own.items()}
@@ -164,25 +180,30 @@ class Checked:
         return found
 
     def between(self, phase: str, state: State, seen: Message, plan: Plan) -> Any:
+        """Check that `between` returns a state of the same shapes and types."""
         found = self._call("between", self._method.between, phase, state, seen, plan)
         return self._state("between", found, state)
 
     def merge(self, state: State, seen: Message, plan: Plan) -> Any:
+        """Check that `merge` returns a state of the same shapes and types."""
         return self._state("merge", self._call("merge", self._method.merge, state, seen, plan), state)
 
     def over(self, state: State, plan: Plan) -> Any:
+        """Check that `over` returns a bool."""
         found = self._call("over", self._method.over, state, plan)
         if not isinstance(found, bool):
             raise self._wrong("over", "True or False", found)
         return found
 
     def noise(self, state: State, plan: Plan) -> Any:
+        """Check that `noise` returns a number or None."""
         found = self._call("noise", self._method.noise, state, plan)
         if found is not None and (isinstance(found, bool) or not isinstance(found, int | float)):
             raise self._wrong("noise", "a number or None", found)
         return found
 
     def decided(self, state: State, plan: Plan) -> Any:
+        """Check that `decided` returns None or a dict that JSON can hold."""
         found = self._call("decided", self._method.decided, state, plan)
         try:
             if found is not None and not isinstance(found, dict):
@@ -195,6 +216,7 @@ class Checked:
         return found
 
     def explain(self, rounds: list[dict[str, Any]]) -> Any:
+        """Check that `explain` returns a list of text."""
         found = self._call("explain", self._method.explain, rounds)
         if not isinstance(found, list) or not all(isinstance(line, str) for line in found):
             raise self._wrong("explain", "a list of text", found)
@@ -216,7 +238,7 @@ class Checked:
         return found
 
     def _fields(self, verb: str, variables: Any, before: Any = None) -> None:
-        """Refuse variables that could not be written to a checkpoint and read back as they were."""
+        """Raise an error if variables could not be written to a checkpoint and read back unchanged."""
         for field in dataclasses.fields(variables) if variables is not None else ():
             value = getattr(variables, field.name)
             old = None if before is None else getattr(before, field.name)
@@ -231,16 +253,17 @@ class Checked:
 
 
 def wrapped(method: Method, name: str) -> Method:
-    """Return a method whose verbs are checked."""
+    """Return a method whose results are checked."""
     return cast(Method, Checked(method, name))
 
 
 def checked(job: Job) -> Method:
+    """Return the method of a job, with its results checked."""
     return cast(Method, Checked(job.method, job.spec.method, job.viewer))
 
 
 def _rows(found: Any, clients: int) -> bool:
-    """Return whether something is a dense tensor with one row a client."""
+    """Return whether a value is a dense tensor with one row per client."""
     return isinstance(found, Tensor) and found.layout is torch.strided and found.ndim > 0 and len(found) == clients
 
 
@@ -249,12 +272,12 @@ def _weights(found: Tensor) -> bool:
 
 
 def _frozen(found: Any) -> bool:
-    """Return whether something is an instance of a frozen dataclass."""
+    """Return whether a value is an instance of a frozen dataclass."""
     return bool(getattr(getattr(type(found), "__dataclass_params__", None), "frozen", False))
 
 
 def shown(found: Any) -> str:
-    """Say in a few words what something is."""
+    """Return a short description of a value for an error message."""
     if isinstance(found, Tensor):
         kind = "" if found.is_floating_point() else f" of {found.dtype}"
         kind += "" if found.layout is torch.strided else f" ({found.layout}, which is not dense)"

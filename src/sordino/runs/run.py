@@ -20,7 +20,7 @@ from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Stream
-from sordino.core.types import SampleLoss
+from sordino.core.types import SampleLoss, State
 from sordino.data import canonical
 from sordino.data.clients import ArrayClients, adopt
 from sordino.federations.base import Work
@@ -37,11 +37,13 @@ from sordino.runs.job import Job
 from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
 from sordino.runs.prepare import dataset_path, with_tags, with_users
 from sordino.runs.rehearse import rehearse
+from sordino.runs.saved import Saved
 from sordino.runs.views import Observe
 
 Watch = Callable[[RoundRecord], None]  # called after every round with its public record
 Tell = Callable[[str], None]  # called with what the owner of the data must know, and nobody else
 STATISTICS_KEY = "statistics.key"
+Checkpoint = tuple[Saved, int, str | None]  # a state, the rounds behind it, a warning
 
 
 @dataclass(frozen=True)
@@ -211,40 +213,13 @@ def execute(
         if began is not None:
             began(folder.path)
         found = folder.load_state() if at is not None else None
-        if found is not None and ledger.charged < found[1]:
-            raise RunError(
-                f"{folder.path}: the ledger has {ledger.charged} charges for {found[1]} rounds; it was lost."
-            )
-        if at is not None and found is None and ledger.charged:
-            raise RunError(
-                f"{folder.path}: both checkpoints are gone, after {ledger.charged} rounds were charged. Put "
-                f"{folder.private / CHECKPOINT} back, or start a new run."
-            )
-        if ledger.charged and pricing.correlated(job.method, job.plan) and job.spec.mode == "secure":
-            raise RunError(
-                f"{folder.path}: the secret noise of its rounds is gone with the process that drew it, so "
-                f"{job.spec.method} cannot go on in secure mode. Start anew."
-            )
-        notes = job.notes
-        secure = job.spec.mode == "secure"
+        _check_resumable(job, folder, ledger, at, found)
         if job.spec.standardise:  # paid for with the plan
             drawn = replace(job, rng=_statistics_stream(job, folder))
             statistics.release(drawn, None if found is None else found[0])
             job = build.again(job)
-        state, done = loop.begin(job), 0
-        faults.point("beginning")
-        if found is None:
-            folder.save_state(state, 0)  # a resumed run goes on from these statistics and weights, not from new ones
-        folder.remove(STATISTICS_KEY)
-        job.federation.open(Work(returned.checked(job), job.model, job.plan))
-        if loop.remembers(job, state):
-            # what died may have been seen, late answers in its sum too
-            lost = found is not None and secure and ledger.charged > found[1]
-            job.federation.resume(folder.private / "clients.sqlite", 0 if found is None else found[1], seen=lost)
-        if found is not None:
-            saved, done, warning = found
-            state = saved.restored(state, job.device)
-            notes += (warning,) if warning else ()
+        state, done, warning = _begun(job, folder, ledger, found)
+        notes = (*job.notes, warning) if warning else job.notes
         loop.complete(job, folder, ledger, state, done)
         for record in loop.run(job, folder, ledger, state, done, [] if observe is None else [observe]):
             if watch is not None:
@@ -261,6 +236,40 @@ def execute(
         if book is not None:
             book.close()
         folder.close()
+
+
+def _check_resumable(job: Job, folder: RunFolder, ledger: Account, at: Path | None, found: Checkpoint | None) -> None:
+    """Refuse to go on where the ledger, the checkpoints or the secret noise of earlier rounds were lost."""
+    if found is not None and ledger.charged < found[1]:
+        raise RunError(f"{folder.path}: the ledger has {ledger.charged} charges for {found[1]} rounds; it was lost.")
+    if at is not None and found is None and ledger.charged:
+        raise RunError(
+            f"{folder.path}: both checkpoints are gone, after {ledger.charged} rounds were charged. Put "
+            f"{folder.private / CHECKPOINT} back, or start a new run."
+        )
+    if ledger.charged and pricing.correlated(job.method, job.plan) and job.spec.mode == "secure":
+        raise RunError(
+            f"{folder.path}: the secret noise of its rounds is gone with the process that drew it, so "
+            f"{job.spec.method} cannot go on in secure mode. Start anew."
+        )
+
+
+def _begun(job: Job, folder: RunFolder, ledger: Account, found: Checkpoint | None) -> tuple[State, int, str | None]:
+    """Open the federation; return the state to go on from, the rounds behind it, and a warning, if there is one."""
+    state = loop.begin(job)
+    faults.point("beginning")
+    if found is None:
+        folder.save_state(state, 0)  # a resumed run goes on from these statistics and weights, not from new ones
+    folder.remove(STATISTICS_KEY)
+    job.federation.open(Work(returned.checked(job), job.model, job.plan))
+    if loop.remembers(job, state):
+        # what died may have been seen, late answers in its sum too
+        lost = found is not None and job.spec.mode == "secure" and ledger.charged > found[1]
+        job.federation.resume(folder.private / "clients.sqlite", 0 if found is None else found[1], seen=lost)
+    if found is None:
+        return state, 0, None
+    saved, done, warning = found
+    return saved.restored(state, job.device), done, warning
 
 
 def _statistics_stream(job: Job, folder: RunFolder) -> Stream:

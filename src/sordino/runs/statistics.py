@@ -1,6 +1,6 @@
-"""Features shifted and scaled by statistics of the private data: released once, with noise, and charged with the plan.
+"""Standardisation of features by statistics of the private data: released once, with noise, and charged with the plan.
 
-The first layer of the model holds shift and scale as constants, so whoever uses the model later needs nothing else.
+The first layer of the model holds shift and scale as constants, so a user of the model needs nothing else.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sordino.runs.saved import Saved
 
 @dataclass(frozen=True)
 class Inputs:
-    """What features are shifted and scaled by."""
+    """The shift and scale of the features, as part of the state."""
 
     shift: Tensor
     scale: Tensor
 
 
 class Standardise(nn.Module):
-    """(x - shift) / scale, a column at a time; both are constants, set once."""
+    """The layer (x - shift) / scale, column by column; both are constants that are set once."""
 
     shift: Tensor
     scale: Tensor
@@ -41,18 +41,19 @@ class Standardise(nn.Module):
         self.register_buffer("scale", torch.ones(features))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the standardised features [records, features]."""
         return (x - self.shift) / self.scale
 
 
 def standardised(module: nn.Module, x: Tensor) -> nn.Module:
-    """The module behind such a layer."""
+    """Return the module with a `Standardise` layer in front of it, for records shaped like `x`."""
     if x.ndim != 2 or not x.is_floating_point():
         raise SpecError(f"standardise is for rows of numbers [records, features], not {list(x.shape)} of {x.dtype}.")
     return nn.Sequential(Standardise(x.shape[1]), module)
 
 
 def reset(module: nn.Module) -> nn.Module:
-    """A copy with shift and scale as they were before anything was drawn."""
+    """Return a copy of a standardised module with shift 0 and scale 1, as before anything was released."""
     fresh = copy.deepcopy(module)
     layer = cast(Standardise, cast(nn.Sequential, fresh)[0])
     with torch.no_grad():
@@ -62,7 +63,7 @@ def reset(module: nn.Module) -> nn.Module:
 
 
 def release(job: Job, found: Saved | None) -> None:
-    """Put shift and scale into the job's model: drawn now, or as the checkpoint has them."""
+    """Set shift and scale in the job's model: from the checkpoint if there is one, else from a new noisy release."""
     layer = cast(Standardise, cast(nn.Sequential, job.model.module)[0])
     if found is not None:
         shift, scale = found.tensors["inputs.shift"], found.tensors["inputs.scale"]
@@ -74,13 +75,13 @@ def release(job: Job, found: Saved | None) -> None:
 
 
 def noted(job: Job, state: State) -> State:
-    """The state with shift and scale, for the checkpoint."""
+    """Return the state with shift and scale added, for the checkpoint."""
     layer = cast(Standardise, cast(nn.Sequential, job.model.module)[0])
     return replace(state, inputs=Inputs(layer.shift.clone(), layer.scale.clone()))
 
 
 def _noisy(job: Job) -> tuple[Tensor, Tensor]:
-    """Return shift and scale [features] from released sums."""
+    """Release the noisy sums and return the shift and scale [features] computed from them."""
     facts, spec = job.federation.facts, job.spec
     if not facts.known:
         raise SpecError("standardise needs clients whose records are in memory.")

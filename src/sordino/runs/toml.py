@@ -1,4 +1,4 @@
-"""Specs as TOML: a commented file with every key, and values as TOML has them."""
+"""TOML output of specs: a commented file with every key, and the formatting of values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _line(name: str, value: Any, text: str, commented: bool = False) -> str:
 
 
 def to_toml(value: Any) -> str:
-    """Return a value as TOML has it."""
+    """Return a value formatted as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Values of keys: checked against the type of a field, or read from a flag's text."""
+"""Type checks of the values of keys, and parsing of command line flags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from sordino.core.errors import SpecError
 
 
 def typed(name: str, value: Any, hint: Any) -> Any:
-    """The value, if it is of the field's type; whole numbers pass for numbers, booleans do not."""
+    """Return the value if it has the type of the field; raise SpecError otherwise.
+
+    Integers are accepted as floats, booleans are not accepted as numbers.
+    """
     allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None and type(None) in allowed:
         return None
@@ -26,7 +29,7 @@ def typed(name: str, value: Any, hint: Any) -> Any:
 
 
 def parse(name: str, text: str, hint: Any) -> Any:
-    """A flag's text -> a value of the field's type."""
+    """Return the text of a flag as a value of the field's type; raise SpecError if it cannot be parsed."""
     kind = next(k for k in (typing.get_args(hint) or (hint,)) if k is not type(None))
     try:
         if kind is bool:

@@ -1,10 +1,11 @@
-"""Views on file: what server and public saw of every round, in the private part of a run folder.
+"""Recorded views: what server and public saw in every round, in the private part of a run folder.
 
-    private/views/000003-server-train.safetensors    one file a look: round, viewer, phase
+    private/views/000003-server-train.safetensors    one file per view: round, viewer, phase
     private/views/000003-public.safetensors
 
-Tensors keep their types. `state.*` is the state as a checkpoint has it, `message.*` are the fields of what arrived, and
-`ids`, `weight` and `cohort` stand beside them where the viewer saw them. A round that is played again overwrites.
+Tensors keep their dtypes. `state.*` is the state as in a checkpoint, `message.*` are the fields of the message that
+arrived; `ids`, `weight` and `cohort` are included if the viewer saw them. A round that is repeated overwrites its
+files.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from sordino.runs.folder import RunFolder, pack, unpack
 from sordino.runs.saved import PARTS, written
 
 VIEWS = "views"
-Observe = Callable[[View], None]  # called with every view of a run; what it is given is the owner's
+Observe = Callable[[View], None]  # called with every view of a run, which only the owner may see
 
 
 class ViewRecorder:
-    """Writes every view that it is shown to the private part of a run folder."""
+    """An observer that writes every view to the private part of a run folder."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder, self._round, self._place = folder, 0, 0
@@ -57,21 +58,26 @@ class ViewRecorder:
             head |= {"heavy": view.seen.heavy, "summed": view.seen.summed, "released": sorted(view.seen.released)}
         held = {
             name: value.detach().clone() for name, value in tensors.items()
-        }  # a file has no two names for one memory
+        }  # safetensors refuses tensors that share memory
         self._folder.write(f"{VIEWS}/{_name(view)}", pack(held, {"head": json.dumps(head)}))
 
 
 def shown(observe: Sequence[Observe], view: View) -> None:
-    """Call every observer with a view; only the recorder, which writes and changes nothing, is given the run's own."""
+    """Call every observer with a copy of a view; only the recorder, which changes nothing, gets the original."""
     for look in observe:
         look(view if isinstance(look, ViewRecorder) else view.copied())
 
 
 def read_views(folder: str | Path, viewer: str = "server") -> list[View]:
-    """Return what a viewer saw of a run whose views were recorded, round by round and phase by phase.
+    """Return what a viewer saw of a run with recorded views, ordered by round and phase.
 
-    The variables of methods and algorithms come back as plain dataclasses with the same fields."""
-    trust.viewer(viewer)  # a name and no pattern
+    The variables of methods and algorithms are returned as plain dataclasses with the same fields.
+
+    Args:
+        folder: the run folder; the run must have been started with `record_views = true`.
+        viewer: "server" or "public".
+    """
+    trust.viewer(viewer)  # refuses anything but a viewer's name, such as a pattern
     place = RunFolder(Path(folder)).private / VIEWS
     if not place.is_dir():
         raise RunError(f"{folder} holds no views: the run must be started with record_views = true.")
@@ -94,7 +100,7 @@ def _name(view: View) -> str:
 
 
 def _plain(variables: Any) -> dict[str, str] | None:
-    """Return which fields of variables are no tensors, and what they are; None: there are no variables."""
+    """Return the types of the fields that are not tensors, by name; None if there are no variables."""
     if variables is None:
         return None
     values = {f.name: getattr(variables, f.name) for f in dataclasses.fields(variables)}

@@ -1,16 +1,16 @@
-"""A pretrained model, made ready for private training of a part of it.
+"""Prepare a pretrained model for private training of a part of its parameters.
 
-The fewer parameters are trained, the less noise there is: noise is paid for every trainable number, and frozen ones
-are public constants. Three ways, each giving a copy and leaving the caller's model alone:
+The fewer parameters are trained, the less noise there is: noise is added to every trainable parameter, while frozen
+parameters are public constants. There are three ways; each returns a copy and leaves the caller's model unchanged:
 
     freeze  train the parameters below some names and nothing else
-    head    a fresh last layer on a frozen backbone
-    lora    small low-rank additions to frozen layers; Hu et al. (2021), arXiv:2106.09685
+    head    train a fresh last layer on a frozen backbone
+    lora    train small low-rank additions to frozen layers; Hu et al. (2021), arXiv:2106.09685
 
-What was learnt privately costs nothing more afterwards: `merge_lora` folds the additions into plain layers. A frozen
-BatchNorm becomes the fixed affine map that it is in eval mode, so that it neither mixes records nor moves; its entries
-of the state dict keep their names. In-place activations are switched off. Pretraining on private data is not covered
-by any epsilon of a run.
+What was learnt privately costs no further privacy (post-processing): `merge_lora` folds the additions into plain
+layers. A frozen BatchNorm becomes the fixed affine map that it is in eval mode, so that it neither mixes records nor
+changes; its entries in the state dict keep their names. In-place activations are switched off. If the model was
+pretrained on private data, no epsilon of a run covers that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["freeze", "head", "lora", "merge_lora"]
 
 
 class FrozenNorm(nn.Module):
-    """BatchNorm in eval mode for good: y = (x - mean) / sqrt(variance + eps) * weight + bias, all of them buffers."""
+    """BatchNorm fixed in eval mode: y = (x - mean) / sqrt(variance + eps) * weight + bias, all buffers."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -43,6 +43,7 @@ class FrozenNorm(nn.Module):
             self.register_buffer(name, value.clone())
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the affine map to x [n, channels, ...]."""
         scale = (self.running_var + self.eps).rsqrt()
         if "weight" in self._buffers:
             scale = scale * self.get_buffer("weight")
@@ -54,7 +55,7 @@ class FrozenNorm(nn.Module):
 
 
 class LowRank(nn.Module):
-    """A frozen layer W and what is learnt beside it: W x + scale up(down(x)), up starting at zero (eq. 3)."""
+    """Frozen layer W with a trainable low-rank addition: W x + scale up(down(x)), where up starts at zero (eq. 3)."""
 
     def __init__(self, base: nn.Linear | nn.Conv2d, rank: int, alpha: float, rng: Stream) -> None:
         super().__init__()
@@ -76,21 +77,26 @@ class LowRank(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """What base, down and up are together, as one weight; also for code that reads a layer's weight directly."""
+        """Weight of base, down and up combined; also serves code that reads a layer's weight directly."""
         added = self.up.weight.flatten(1) @ self.down.weight.flatten(1)
         return self.base.weight + self.scale * added.view_as(self.base.weight)
 
     @property
     def bias(self) -> Tensor | None:
+        """Bias of the base layer."""
         return self.base.bias
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the output of the frozen layer plus the low-rank addition."""
         y: Tensor = self.base(x) + self.scale * self.up(self.down(x))
         return y
 
 
 def freeze(module: nn.Module, train: Sequence[str]) -> nn.Module:
-    """A copy that trains the parameters at or below the names in `train`: "fc" is fc.weight and fc.bias, not fc2."""
+    """Return a copy that trains only the parameters at or below the names in `train`.
+
+    The name "fc" stands for fc.weight and fc.bias, but not for fc2.
+    """
     if isinstance(train, str):
         raise ModelError(f"train must be a list of names, not the text {train!r}; write [{train!r}].")
     module = copy.deepcopy(module)
@@ -101,7 +107,13 @@ def freeze(module: nn.Module, train: Sequence[str]) -> nn.Module:
 
 
 def head(module: nn.Module, path: str, outputs: int) -> nn.Module:
-    """A copy with a fresh linear layer of `outputs` at `path`, started at zero, and everything else frozen."""
+    """Return a copy with a fresh linear layer, initialised to zero, and everything else frozen.
+
+    Args:
+        module: the model.
+        path: name of the linear layer to replace, usually the last one.
+        outputs: number of outputs of the fresh layer.
+    """
     check.count(outputs=outputs)
     layers = dict(module.named_modules())
     if not path or path not in layers:
@@ -125,17 +137,24 @@ def lora(
     train: Sequence[str] = (),
     seed: int = 0,
 ) -> nn.Module:
-    """A copy in which layers get a trainable addition of a low rank, and all else is frozen but the names in `train`.
+    """Return a copy in which some layers have trainable low-rank additions and everything else is frozen.
 
-    targets: the names of Linear or Conv2d layers, or of parts that hold some; by default every Linear outside `train`.
-    alpha: the addition is scaled by alpha / rank; rank itself by default. seed: of the random down-projections, which
-    are public. Subclasses of the two kinds may compute something else and are left alone.
+    Subclasses of Linear and Conv2d may compute something else and are left unchanged.
+
+    Args:
+        module: the model.
+        rank: rank of the additions.
+        alpha: the additions are scaled by alpha / rank; equal to rank by default.
+        targets: names of Linear or Conv2d layers, or of modules that contain some; by default every Linear outside
+            `train`.
+        train: names of parameters or modules that are trained as they are.
+        seed: seed of the random down-projections, which are public.
     """
     check.count(rank=rank)
     if alpha is not None:
         check.positive(alpha=alpha)
     module, rng = freeze(module, train), Stream.research(seed)
-    layers = dict(module.named_modules(remove_duplicate=False))  # a layer used at two places has two names
+    layers = dict(module.named_modules(remove_duplicate=False))  # a layer used in two places has two names
     _known(targets or (), [path for path in layers if path])
     kinds = (nn.Linear,) if targets is None else (nn.Linear, nn.Conv2d)
     made: dict[nn.Module, LowRank] = {}
@@ -161,7 +180,7 @@ def _plain(path: str, layer: nn.Module) -> nn.Linear | nn.Conv2d:
 
 
 def merge_lora(module: nn.Module) -> nn.Module:
-    """A copy in which every addition is folded into its layer: as fast as before, with the state dict's old names."""
+    """Return a copy with every addition folded into its layer, with the speed and state dict names of the original."""
 
     def plain(layer: nn.Module) -> nn.Module | None:
         if not isinstance(layer, LowRank):
@@ -174,7 +193,7 @@ def merge_lora(module: nn.Module) -> nn.Module:
 
 
 def _settled(module: nn.Module) -> nn.Module:
-    """Frozen BatchNorm fixed for good, in-place activations switched off; in place."""
+    """Fix frozen BatchNorm layers in eval mode and switch in-place activations off; changes the module."""
 
     def settle(layer: nn.Module) -> nn.Module | None:
         if getattr(layer, "inplace", False):
@@ -189,7 +208,7 @@ def _settled(module: nn.Module) -> nn.Module:
 
 
 def _mapped(module: nn.Module, new: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
-    """The module with each layer replaced by what `new` makes of it, where that is something."""
+    """Return the module with each layer replaced by `new(layer)`, unless that is None; changes the module."""
     for path, layer in list(module.named_modules(remove_duplicate=False)):
         made = new(layer)
         if made is not None and not path:

@@ -1,4 +1,4 @@
-"""Per-sample losses and the metric that goes with each."""
+"""Per-sample losses, and per-sample accuracy."""
 
 from __future__ import annotations
 
@@ -11,24 +11,33 @@ from sordino.core.types import SampleLoss
 
 
 def cross_entropy(predictions: Tensor, targets: Tensor) -> Tensor:
-    """One class a record [n], or one a position [n, t] with predictions [n, t, classes]."""
+    """Return the cross-entropy of each record [n].
+
+    Targets are one class per record [n] with predictions [n, classes], or one class per position [n, t] with
+    predictions [n, t, classes]; the loss of a record is then the mean over positions.
+    """
     if predictions.ndim == 3:
         return F.cross_entropy(predictions.transpose(1, 2), targets, reduction="none").mean(dim=1)
     return F.cross_entropy(predictions, targets, reduction="none")
 
 
 def squared_error(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Return the squared error of each record [n], averaged over its values."""
     difference = predictions.reshape(len(targets), -1) - targets.reshape(len(targets), -1)
     return difference.square().mean(dim=1)
 
 
 def absolute_error(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Return the absolute error of each record [n], averaged over its values."""
     difference = predictions.reshape(len(targets), -1) - targets.reshape(len(targets), -1)
     return difference.abs().mean(dim=1)
 
 
 def huber(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Half the square up to an error of 1, linear beyond.  Huber (1964), doi:10.1214/aoms/1177703732."""
+    """Return the Huber loss of each record [n], averaged over its values.
+
+    Half the square up to an error of 1, linear beyond.  Huber (1964), doi:10.1214/aoms/1177703732.
+    """
     difference = (predictions.reshape(len(targets), -1) - targets.reshape(len(targets), -1)).abs()
     return torch.where(difference < 1, difference.square() / 2, difference - 0.5).mean(dim=1)
 
@@ -42,7 +51,10 @@ LOSSES: dict[str, SampleLoss] = {
 
 
 def loss_for(name: str | SampleLoss | None, targets: Tensor) -> SampleLoss:
-    """By name, or a function of one's own; by default what the targets call for."""
+    """Return the loss with this name, or the given function.
+
+    The default is squared error for floating-point targets and cross-entropy for integers.
+    """
     if name is None:
         return squared_error if targets.is_floating_point() else cross_entropy
     if callable(name):
@@ -54,6 +66,6 @@ def loss_for(name: str | SampleLoss | None, targets: Tensor) -> SampleLoss:
 
 @torch.no_grad()
 def accuracy(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Right or wrong, a record [n]."""
+    """Return 1 for each correctly classified record and 0 for others [n]; for sequences, the share of positions."""
     right = (predictions.argmax(dim=-1) == targets).float()
     return right if right.ndim == 1 else right.flatten(1).mean(dim=1)

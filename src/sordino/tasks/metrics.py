@@ -1,13 +1,14 @@
-"""How good a model is: figures of test records, added up batch by batch, also for the worst class and client.
+"""Metrics of a model on test records, accumulated batch by batch, also for the worst class and client.
 
     classification  accuracy, worst_class, class_gap
     next-token      accuracy, perplexity = exp(mean loss of a token)
     regression      rmse, mae
 
-and, where every record comes with its client's number, worst_client, client_gap and client_std (over clients, each
-counted once) of the accuracy, of the perplexity and of the rmse. A gap is best minus worst, never negative. Sums are
-float64 and counts whole numbers, so batches do not matter; no prediction is kept. A record with a prediction that is
-not finite counts as wrong, with an infinite loss and error. None of this is private: it is for public test data.
+If every record comes with the number of its client, there are also worst_client, client_gap and client_std (over
+clients, each counted once) of the accuracy, the perplexity or the rmse, respectively. A gap is the difference between
+best and worst, never negative. Sums are float64 and counts are integers, so the division into batches does not matter;
+no prediction is kept. A record with a prediction that is not finite counts as wrong, with an infinite loss and error.
+None of this is private: it is meant for public test data.
 """
 
 from __future__ import annotations
@@ -27,25 +28,31 @@ TASKS = ("classification", "next-token", "regression")
 
 
 def task_for(targets: Tensor) -> str:
-    """What the targets call for: floats are regressed, one class a record [n] or one a position [n, t] predicted."""
+    """Return the task for targets: regression for floats, classification for classes [n], next-token for [n, t]."""
     if targets.is_floating_point():
         return "regression"
     return "next-token" if targets.ndim > 1 else "classification"
 
 
 class Meter:
-    """classes: how many there are; None takes what the predictions have. clients: whether records tell theirs."""
+    """Accumulates metrics over batches.
+
+    Args:
+        task: "classification", "next-token" or "regression".
+        classes: number of classes; None takes the number from the predictions.
+        clients: whether every record comes with the number of its client.
+    """
 
     def __init__(self, task: str, classes: int | None = None, clients: bool = False) -> None:
         check.one_of(TASKS, task=task)
         self._task, self._classes, self._clients = task, classes, clients
-        self._total = torch.zeros(3, dtype=torch.float64)  # number of items, and the two sums of `_items`
-        self._by_class: Tensor | None = None  # [2, classes]: records, right ones
-        self._by_client: dict[int, Tensor] = {}  # number -> as _total
+        self._total = torch.zeros(3, dtype=torch.float64)  # number of items, and the two sums of `_tokens` or `_errors`
+        self._by_class: Tensor | None = None  # [2, classes]: records, and correct ones
+        self._by_client: dict[int, Tensor] = {}  # client number -> sums as in _total
 
     @torch.no_grad()
     def add(self, predictions: Tensor, targets: Tensor, client_ids: Tensor | Sequence[int] | None = None) -> None:
-        """One batch; client_ids has one number a record."""
+        """Add one batch; client_ids has one number per record, negative for records without a client."""
         owners = self._owners(len(targets), client_ids)
         predictions, targets = predictions.detach(), targets.detach()
         targets = targets if targets.is_floating_point() else targets.long()
@@ -54,14 +61,14 @@ class Meter:
             return
         self._total += sums.sum(0)
         if owners is not None:
-            known = owners >= 0  # a negative number: nobody's
+            known = owners >= 0  # negative: the record belongs to no client
             ids, place = owners[known].unique(return_inverse=True)
             grouped = sums.new_zeros(len(ids), 3).index_add_(0, place, sums[known.to(sums.device)])
             for i, row in zip(ids.tolist(), grouped, strict=True):
                 self._by_client[i] = self._by_client[i] + row if i in self._by_client else row
 
     def result(self) -> dict[str, float]:
-        """The figures by name; empty as long as there is no record."""
+        """Return the metrics by name; empty if no record was added."""
         count = float(self._total[0])
         if not count:
             return {}
@@ -78,7 +85,7 @@ class Meter:
         return out
 
     def _figure(self, sums: Tensor) -> float:
-        """What clients are compared by: the accuracy, the perplexity or the rmse of these sums."""
+        """Return the metric by which clients are compared: accuracy, perplexity or rmse of these sums."""
         count, first, second = sums.tolist()
         if self._task == "classification":
             return float(first / count)
@@ -95,7 +102,7 @@ class Meter:
         return {"worst_class": min(each), "class_gap": max(each) - min(each)}
 
     def _tokens(self, predictions: Tensor, targets: Tensor) -> Tensor:
-        """[n, 3]: tokens, right ones, their loss; a token is a record, or a position of one."""
+        """Return tokens, correct tokens and their loss [n, 3]; a token is a record, or a position of a sequence."""
         shape = (*targets.shape, predictions.shape[-1] if predictions.ndim else 0)
         if targets.ndim != 1 + (self._task == "next-token") or predictions.shape != shape:
             raise DataError(
@@ -118,7 +125,7 @@ class Meter:
         return per_token.reshape(len(targets), -1, 3).sum(1).cpu()
 
     def _errors(self, predictions: Tensor, targets: Tensor) -> Tensor:
-        """[n, 3]: numbers, their squared errors, their absolute errors."""
+        """Return the number of values, their squared errors and their absolute errors [n, 3]."""
         if predictions.numel() != targets.numel() or len(predictions) != len(targets):
             raise DataError(
                 f"regression takes as many predictions as targets, not {list(predictions.shape)} for "
@@ -145,7 +152,7 @@ def _gap(best: float, worst: float) -> float:
 
 
 def _std(values: list[float]) -> float:
-    """Of all clients, not of a sample of them."""
+    """Return the population standard deviation; infinite if any value is."""
     if any(math.isinf(v) for v in values):
         return math.inf
     mean = math.fsum(values) / len(values)

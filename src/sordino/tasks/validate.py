@@ -1,8 +1,8 @@
-"""Is this model fit for private training? Asked once, before the first broadcast.
+"""Check whether a model is fit for private training, once, before the first broadcast.
 
-What must hold: every trainable parameter is a float and gets a gradient, no buffer changes in training (it would
-carry private data around the noise), and no sample's output depends on another sample. Every complaint names the
-module's path and what `--fix-model` would do about it.
+Every trainable parameter must be a float and get a gradient, no buffer may change in training (it would carry private
+data around the noise), and no sample's output may depend on another sample. Every error names the path of the module
+and what `--fix-model` would do about it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch.nn.parameter import UninitializedParameter
 from sordino.core.errors import ModelError
 from sordino.core.state import Snapshot
 
-MANY = 20  # records of a batch in which layers that wait for large ones show
+MANY = 20  # batch size that reveals layers which behave differently on large batches
 
 
 def fix(module: nn.Module) -> tuple[nn.Module, list[str]]:
-    """A copy without BatchNorm, running statistics and in-place activations, and what was changed."""
+    """Return a copy without BatchNorm, running statistics and in-place activations, and a list of the changes."""
     module, notes = copy.deepcopy(module), []
     for path, layer in list(module.named_modules()):
         if isinstance(layer, _BatchNorm):
-            # without further dimensions a group must hold several channels, or it would always come out as zero
+            # without spatial dimensions a group must hold several channels, or its output would always be zero
             groups = 1 if isinstance(layer, nn.BatchNorm1d) else math.gcd(32, layer.num_features)
             group_norm = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
             _replace(module, path, group_norm)
@@ -50,10 +50,10 @@ def _replace(module: nn.Module, path: str, layer: nn.Module) -> None:
 
 
 def validate(module: nn.Module, sample: Tensor) -> None:
-    """Raise ModelError unless the module can be trained privately; `sample` is a batch of a few inputs."""
+    """Raise ModelError unless the module can be trained privately; `sample` is a small batch of inputs."""
     _check_parameters(module)
     _check_layers(module)
-    with Snapshot(module):  # what its code keeps elsewhere, of these records, is forgotten
+    with Snapshot(module):  # restores state that the model's code keeps elsewhere
         _check_behaviour(copy.deepcopy(module), sample)
 
 
@@ -98,11 +98,11 @@ def _check_behaviour(module: nn.Module, sample: Tensor) -> None:
     module.train()
     with torch.random.fork_rng(devices=[]):
         seed = torch.manual_seed if sample.is_cuda else torch.default_generator.manual_seed
-        seed(0)  # without a GPU the former takes many times as long
+        seed(0)  # without a GPU torch.manual_seed takes many times as long
         try:
             with torch.no_grad():
                 module(sample)
-                module.eval()  # dropout off: outputs must now repeat
+                module.eval()  # dropout off: outputs must now be reproducible
                 together, alone = module(sample), module(sample[:1])
                 many = module(sample.repeat(-(-MANY // len(sample)), *(1,) * (sample.dim() - 1))[:MANY])
                 again = module(sample)

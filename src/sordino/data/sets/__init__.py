@@ -1,1 +1,1 @@
-"""The benchmarks, one file each: `fashion_mnist.py` is the dataset fashion-mnist, its SOURCE says all of it."""
+"""The benchmarks, one file each: `fashion_mnist.py` describes the dataset fashion-mnist in its SOURCE."""

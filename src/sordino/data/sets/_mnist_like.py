@@ -1,4 +1,4 @@
-"""Datasets in the form of MNIST: four idx files, or one .npz file with their arrays."""
+"""Datasets in the format of MNIST: four idx files, or one .npz file with their arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ from sordino.data.sets.base import File, FileLayout, digest, pair, verify
 def layouts(
     name: str, content: str, names: tuple[str, ...], mean: float, std: float, url: str | None
 ) -> tuple[FileLayout, ...]:
-    """`content` is the sha256 of pixels and labels, training then test."""
+    """Return the layouts of a dataset in the format of MNIST.
+
+    Args:
+        name: Name of the dataset.
+        content: sha256 of pixels and labels, training part first.
+        names: Names of the classes.
+        mean: Public constant that is subtracted from the pixels, scaled to [0, 1].
+        std: Public constant that the result is divided by.
+        url: Address of the idx files, if they can be downloaded.
+    """
     folder = name.replace("-", "_")
 
     def dataset(paths: list[Path], parts: Sequence[NDArray[Any] | None]) -> Dataset:
@@ -47,7 +56,7 @@ def layouts(
 
 
 def idx(path: Path) -> NDArray[np.uint8]:
-    """An idx file of bytes, plain or gzipped: http://yann.lecun.com/exdb/mnist, "the IDX file format"."""
+    """Read an idx file of bytes, plain or gzipped: http://yann.lecun.com/exdb/mnist, "the IDX file format"."""
     try:
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
@@ -60,7 +69,7 @@ def idx(path: Path) -> NDArray[np.uint8]:
 
 
 def idx_files(folder: str, url: str | None, suffix: str = ".gz") -> tuple[File, ...]:
-    """The four files of an MNIST-like dataset. Several datasets use these names, so each needs its folder."""
+    """Return the four files of an MNIST-like dataset, in a folder of its own since several datasets use these names."""
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
     full = [f"{n}-ubyte{suffix}" for n in names]
     return tuple(File(f"{folder}/{n}", url=None if url is None else f"{url}/{n}", flat=False) for n in full)

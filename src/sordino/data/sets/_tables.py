@@ -1,4 +1,4 @@
-"""Tables of benchmarks: cells as text, and a checksum of them that does not depend on how they were packed."""
+"""Tables of benchmarks: cells as text, and a checksum that does not depend on how the file was packed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sordino.core.errors import DataError
 
 
 def cells(path: Path, **options: Any) -> Any:
-    """A pandas table of text."""
+    """Read a pandas table of text."""
     import pandas as pd
 
     try:
@@ -22,7 +22,7 @@ def cells(path: Path, **options: Any) -> Any:
 
 
 def text_digest(table: Any) -> str:
-    """sha256 of the cells, row by row."""
+    """Return the sha256 of the cells, row by row."""
     columns = (table.iloc[:, k].tolist() for k in range(table.shape[1]))
     rows = "\n".join(map(",".join, zip(*columns, strict=True)))
     return hashlib.sha256(rows.encode()).hexdigest()

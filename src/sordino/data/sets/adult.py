@@ -1,8 +1,9 @@
-"""Adult (census income): Becker and Kohavi (1996), UCI Machine Learning Repository.  Income above 50K or not.
+"""Adult (census income): Becker and Kohavi (1996), UCI Machine Learning Repository. Is an income above 50K or not?
 
-Read from adult.csv.gz or from UCI's own adult.data and adult.test, whose rows are checked after reading. Categories and
+Read from adult.csv.gz or from UCI's own adult.data and adult.test; the rows are verified after reading. Categories and
 bounds are those of the code book (adult.names), widened to round numbers; "?" is a category of its own. The sampling
-weight fnlwgt is left out: it describes the survey, not the person."""
+weight fnlwgt is left out, since it describes the survey, not the person.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from sordino.data.sets.base import DatasetSource, File, FileLayout, halves, veri
 __all__ = ["SOURCE"]
 
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
-CONTENT = "21e0ea2f925a00338929a8c86c27354c72ac1c79819bcca81c7d91c3d64218c2"  # of the cells, training rows first
+CONTENT = "21e0ea2f925a00338929a8c86c27354c72ac1c79819bcca81c7d91c3d64218c2"  # sha256 of the cells, training rows first
 COLUMNS = (
     "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship", "race",
     "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income",

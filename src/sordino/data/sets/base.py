@@ -1,8 +1,9 @@
-"""What a benchmark is: which files it is made of, where they come from and how they are read.
+"""The description of a benchmark: its files, where they come from and how they are read.
 
-A file with a sha256 is checked against it wherever it lies. Where the checksum of a public file is not known, its
-content is: the reader checks a sha256 of the records after parsing. A named dataset is exactly that dataset, or an
-error; that is what allows to call it public."""
+A file with a known sha256 is verified wherever it was found. If the checksum of a public file is not known, the reader
+verifies a sha256 of the parsed records instead. So a named dataset is exactly that dataset, or an error, which is why
+its records can be treated as public.
+"""
 
 from __future__ import annotations
 
@@ -26,37 +27,43 @@ Halves = tuple[Tensor, Tensor, Tensor, Tensor]  # x and y of the training part, 
 
 @dataclass(frozen=True)
 class File:
-    path: str  # below a data folder: "adult/adult.csv.gz"
-    sha256: str | None = None  # of the file; None: the reader checks the content
-    url: str | None = None
-    flat: bool = True  # it may also lie in the data folder itself
+    """One file of a dataset."""
+
+    path: str  # relative to a data folder, such as "adult/adult.csv.gz"
+    sha256: str | None = None  # checksum of the file; None: the reader verifies the content
+    url: str | None = None  # None: cannot be downloaded
+    flat: bool = True  # whether it may also lie in the data folder itself
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """One complete way to have a dataset."""
+    """A complete set of files for a dataset, and the function that reads it."""
 
     files: tuple[File, ...]
-    read: Callable[[list[Path]], Dataset]
+    read: Callable[[list[Path]], Dataset]  # takes the paths of the files, in order
 
     @property
     def downloads(self) -> bool:
+        """Whether all files can be downloaded."""
         return all(f.url is not None for f in self.files)
 
 
 @dataclass(frozen=True)
 class DatasetSource:
+    """A benchmark and the ways to obtain it."""
+
     name: str
     task: str
-    records: tuple[int, int]  # training, test
-    clients: int | None  # natural ones, in training
+    records: tuple[int, int]  # number of training and of test records
+    clients: int | None  # number of natural clients in the training part, if it has any
     licence: str
-    origin: str  # where it can be had, in words
-    layouts: tuple[FileLayout, ...]
+    origin: str  # where it can be obtained, as a sentence
+    layouts: tuple[FileLayout, ...]  # tried in order
     note: str = ""  # a caveat for the listing
 
 
 def digest(*arrays: NDArray[Any]) -> str:
+    """Return the sha256 of the bytes of the arrays, one after the other."""
     found = hashlib.sha256()
     for array in arrays:
         found.update(np.ascontiguousarray(array).tobytes())
@@ -64,6 +71,7 @@ def digest(*arrays: NDArray[Any]) -> str:
 
 
 def verify(name: str, paths: Sequence[Path], found: str, expected: str) -> None:
+    """Raise an error unless the checksum of the records is the expected one."""
     if found != expected:
         files = f"{paths[0]}{' and the files beside it' if len(paths) > 1 else ''}"
         raise DataError(
@@ -73,17 +81,21 @@ def verify(name: str, paths: Sequence[Path], found: str, expected: str) -> None:
 
 
 def pair(x: NDArray[Any], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
-    """Pictures and labels as tensors."""
+    """Return images and labels as tensors."""
     return torch.from_numpy(np.require(x, requirements=["C", "W"])), torch.from_numpy(y.astype(np.int64))
 
 
 def fixed_split(records: int, share: float, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(train, test) where the source has no split of its own: always the same draw, round(share records) of them."""
+    """Return the indices of training and test records for a source without a split of its own.
+
+    The draw is always the same; round(share * records) records are test records.
+    """
     order = Stream.research(0).at("test", name).permutation(records)
     cut = round(share * records)
     return np.sort(order[cut:]), np.sort(order[:cut])
 
 
 def halves(x: Tensor, y: Tensor, parts: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Halves:
+    """Split x and y by the indices of the training and of the test records."""
     train, test = (torch.from_numpy(p) for p in parts)
     return x[train], y[train], x[test], y[test]

@@ -1,8 +1,9 @@
-"""Breast cancer Wisconsin (diagnostic): Street, Wolberg and Mangasarian (1993); UCI.  Malignant (0) or benign (1).
+"""Breast cancer Wisconsin (diagnostic): Street, Wolberg and Mangasarian (1993); UCI. Malignant (0) or benign (1).
 
-Read from breast_cancer.csv.gz or from UCI's own wdbc.data; the numbers are checked after reading. Bounds are round
-numbers around the ranges that the documentation of scikit-learn prints. The source has no split: a fifth of the rows,
-always the same, is the test part."""
+Read from breast_cancer.csv.gz or from UCI's own wdbc.data; the numbers are verified after reading. Bounds are round
+numbers around the ranges printed in the documentation of scikit-learn. The source has no split: a fifth of the rows,
+always the same, is the test part.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from sordino.data.sets.base import DatasetSource, File, FileLayout, digest, fixe
 __all__ = ["SOURCE"]
 
 CONTENT = (
-    "54cbf95e148c6eed11e8b2ac1637b5f44a8053293412279de71c47b345e9eb50"  # of features and label as float64, row by row
+    "54cbf95e148c6eed11e8b2ac1637b5f44a8053293412279de71c47b345e9eb50"  # sha256 of the values as float64, row by row
 )
 URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/breast-cancer-wisconsin/wdbc.data"
 BOUNDS = (  # radius, texture, perimeter, area, smoothness, compactness, concavity, points, symmetry, fractal dimension
@@ -37,7 +38,7 @@ def _csv(paths: list[Path]) -> Dataset:
 
 
 def _uci(paths: list[Path]) -> Dataset:
-    """Number of the patient, M or B, thirty features."""
+    """Read wdbc.data, whose columns are the number of the patient, M or B, and thirty features."""
     table = cells(paths[0], header=None)
     benign = (table[1] == "B").to_numpy().astype(np.float64)
     features = [numbers(str(c), table[c]) for c in table.columns[2:]]

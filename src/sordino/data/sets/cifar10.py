@@ -1,7 +1,8 @@
 """CIFAR-10: Krizhevsky (2009), "Learning multiple layers of features from tiny images".
 
-Read from the binary version's archive (the python version is pickled and never opened), or from six .npz files of one
-batch each. No checksum of the archive is relied on: pixels and labels of every batch are checked after reading."""
+Read from the archive of the binary version (the Python version is pickled and never opened), or from six .npz files of
+one batch each. Instead of a checksum of the archive, pixels and labels of every batch are verified after reading.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ __all__ = ["SOURCE"]
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CONTENT = (  # of the pixels [10000, 32, 32, 3] and the labels of the five training batches and the test batch
+CONTENT = (  # sha256 of pixels [10000, 32, 32, 3] and labels, for the five training batches and the test batch
     "8350d89ba6404c270d263d84bf037e74b0158eecac79f27405efcf23445a6997",
     "28d2d506ff2e052a3c902ac74931514d4c22d54b3f23622088bee441ab096cf0",
     "e56532de152c7a77fc2a722499682f2699ce5177bbfac2ed2e415096184fa1d9",
@@ -45,7 +46,7 @@ def _npz(paths: list[Path]) -> Dataset:
 
 
 def _archive(paths: list[Path]) -> Dataset:
-    """Records of 1 + 3072 bytes: the label, then the red, green and blue plane, row by row."""
+    """Read the archive, whose records have 1 + 3072 bytes: the label, then the red, green and blue planes by rows."""
     batches = []
     try:
         with tarfile.open(paths[0], "r:*") as tar:

@@ -1,8 +1,9 @@
 """Default of credit-card clients: Yeh and Lien (2009), Expert Systems with Applications 36(2); UCI.
 
-Read from credit_default.csv.gz or from UCI_Credit_Card.csv; the numbers are checked after reading. Bounds are those of
-the code book, amounts (NT dollars) up to a million on a logarithmic scale; codes it does not document share a slot. The
-source has no split: a fifth of the rows, always the same, is the test part."""
+Read from credit_default.csv.gz or from UCI_Credit_Card.csv; the numbers are verified after reading. Bounds are those of
+the code book, with amounts (NT dollars) up to a million on a logarithmic scale; codes that it does not document share a
+slot. The source has no split: a fifth of the rows, always the same, is the test part.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from sordino.data.sets.base import DatasetSource, File, FileLayout, digest, fixe
 
 __all__ = ["SOURCE"]
 
-CONTENT = "9c3c9ae60f343b5fba1102e0f539176c277cfd1065702542e5890fd4cf9f2f79"  # of the numbers as float64, row by row
+CONTENT = "9c3c9ae60f343b5fba1102e0f539176c277cfd1065702542e5890fd4cf9f2f79"  # sha256 as float64, row by row
 COMMIT = "5a06d9e4c4cd7ab97a5c8357828adbffaca87785"
 URL = f"https://raw.githubusercontent.com/FederatedAI/FATE/{COMMIT}/examples/data/UCI_Credit_Card.csv"
 TARGET = "default.payment.next.month"
@@ -30,7 +31,7 @@ SCHEMA: dict[str, Column] = {
     "EDUCATION": Category(("1", "2", "3", "4")),  # graduate school, university, high school, others
     "MARRIAGE": Category(("1", "2", "3")),  # married, single, others
     "AGE": Number(20, 80),
-    **{f"PAY_{i}": Number(-2, 9) for i in (0, 2, 3, 4, 5, 6)},  # months behind; -1 is paid duly
+    **{f"PAY_{i}": Number(-2, 9) for i in (0, 2, 3, 4, 5, 6)},  # months in arrears; -1: paid on time
     **{f"BILL_AMT{i}": Number(-MILLION, MILLION, log=True) for i in range(1, 7)},
     **{f"PAY_AMT{i}": Number(0, MILLION, log=True) for i in range(1, 7)},
 }

@@ -1,7 +1,8 @@
 """Fashion-MNIST: Xiao, Rasul and Vollgraf (2017), arXiv:1708.07747.
 
-Read from the four idx files of its official site or from fashion_mnist.npz; no checksum of the files is relied on, the
-pixels and labels are checked after reading."""
+Read from the four idx files of its official site or from fashion_mnist.npz. Instead of a checksum of the files, the
+pixels and labels are verified after reading.
+"""
 
 from sordino.data.sets._mnist_like import layouts
 from sordino.data.sets.base import DatasetSource

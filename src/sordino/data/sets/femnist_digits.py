@@ -1,7 +1,8 @@
-"""A small SUBSET of FEMNIST (Caldas et al. 2018, arXiv:1812.01097): digits only, 12 clients of about 500 pictures.
+"""A small SUBSET of FEMNIST (Caldas et al. 2018, arXiv:1812.01097): digits only, 12 clients of about 500 images.
 
-There are NO writer ids: a client mixes several writers, so that a client here is not a person. The source has no split;
-a sixth of every client's pictures, always the same, is the test part. This prepared file has no public address."""
+There are NO writer ids: a client mixes several writers and is not a person. The source has no split: a sixth of every
+client's images, always the same, is the test part. This prepared file cannot be downloaded.
+"""
 
 from __future__ import annotations
 

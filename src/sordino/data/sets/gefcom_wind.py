@@ -1,8 +1,10 @@
-"""GEFCom2014 wind: Hong et al. (2016), International Journal of Forecasting 32(3).  Power of ten wind farms, 0 to 1.
+"""GEFCom2014 wind: Hong et al. (2016), International Journal of Forecasting 32(3). Power of ten wind farms, 0 to 1.
 
-Regression of the hourly power (a share of what the farm can give) on forecasts of the wind 10 m and 100 m above ground.
-A client is a zone (0 to 9 for zones 1 to 10). Training until the end of June 2013, test after; the 112 hours without a
-power are dropped. Scales are public: 15 and 25 m/s, the hour of the day and the day of the year."""
+The task is to predict the hourly power (a fraction of the capacity of the farm) from forecasts of the wind at 10 m and
+100 m above ground. A client is a zone (0 to 9 for zones 1 to 10). Training data end with June 2013, and test data
+follow; the 112 hours without a power value are dropped. Scales are public: 15 and 25 m/s, the hour of the day and the
+day of the year.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,14 @@ def _read(paths: list[Path]) -> Dataset:
 
 
 def wind(u: NDArray[np.float64], v: NDArray[np.float64], scale: float) -> list[NDArray[np.float64]]:
-    """Components, speed and direction (cosine, sine), each within a few units of 0."""
+    """Return the components, the speed and the direction (cosine, sine), each within a few units of 0."""
     speed = np.hypot(u, v)
     calm = np.maximum(speed, 1e-9)
     return [u / scale, v / scale, speed / scale, u / calm, v / calm]
 
 
 def clock(time: NDArray[np.datetime64]) -> list[NDArray[np.float64]]:
-    """Sine and cosine of the hour and of the day of the year."""
+    """Return the sine and cosine of the hour of the day and of the day of the year."""
     days = time.astype("datetime64[D]")
     hour = (time - days).astype(np.float64) / 24
     day = (days - time.astype("datetime64[Y]").astype("datetime64[D]")).astype(np.float64) / 365.25

@@ -1,7 +1,8 @@
 """Medical MNIST (MedNIST): six kinds of scans, after B. Erickson, Mayo Clinic.
 
-A balanced subset of 3000 training and 600 test pictures a class, scaled from 64 to 32 pixels (box filter), exact
-duplicates dropped; the source has no split of its own. This prepared file has no public address."""
+A balanced subset with 3000 training and 600 test images per class, scaled from 64 to 32 pixels (box filter), without
+exact duplicates. The source has no split of its own. This prepared file cannot be downloaded.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""MNIST: LeCun, Cortes and Burges (1998), "The MNIST database of handwritten digits".  Inside the package.
+"""MNIST: LeCun, Cortes and Burges (1998), "The MNIST database of handwritten digits".
 
-The idx files of the usual public sources are read too, from a folder `mnist`."""
+It is part of the package. The idx files of the usual public sources can be read too, from a folder `mnist`.
+"""
 
 from sordino.data.sets._mnist_like import layouts
 from sordino.data.sets.base import DatasetSource

@@ -1,7 +1,8 @@
 """Omniglot, the two small background sets: Lake, Salakhutdinov and Tenenbaum (2015), Science 350(6266).
 
 242 characters of 8 alphabets, each drawn once by 20 people, scaled from 105 to 28 pixels (box filter) and inverted.
-A client is a drawer within an alphabet. Drawers 17 to 20 are the test part, so that test clients are new people."""
+A client is a drawer within an alphabet. The test part is drawers 17 to 20, so that test clients are new people.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Shakespeare by speaking role, in the manner of LEAF: Caldas et al. (2018), arXiv:1812.01097; McMahan et al. (2017).
 
-A client is a role in a play, and a user as well. Its speeches, in order and one to a line, are cut into windows of 80
-characters; the target of a window is the same window one character later, at every position. The last tenth of a
-client's windows (at least one) is its test part; roles of fewer than two windows are dropped.  The vocabulary is
-declared: line feed and the printable characters of ASCII.  Not LEAF's own file: another edition, the same construction.
+A client is a role in a play, and so is a user. Its speeches, in order and one per line, are cut into windows of 80
+characters; the target of a window is the window shifted by one character, at every position. The last tenth of a
+client's windows (at least one) is its test part; roles with fewer than two windows are dropped. The vocabulary is
+declared: line feed and the printable ASCII characters. This is not the file of LEAF but another edition of the text,
+with the same construction.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _read(paths: list[Path]) -> Dataset:
 
 
 def tokens(text: str) -> NDArray[np.int64]:
-    """Places in the alphabet."""
+    """Return the characters of a text as indices into the alphabet."""
     codes = np.frombuffer(text.encode("latin-1", errors="replace"), np.uint8).astype(np.int64)
     found = np.where(codes == 10, 0, codes - 31)
     if len(found) and (found.min() < 0 or found.max() >= len(ALPHABET)):
@@ -54,7 +55,7 @@ def tokens(text: str) -> NDArray[np.int64]:
 
 
 def windows(found: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """([n, 80], the same one character later)."""
+    """Cut tokens into windows [n, 80], and return them with their targets, which are shifted by one character."""
     n = max(0, (len(found) - 1) // WINDOW)
     return found[: n * WINDOW].reshape(n, WINDOW), found[1 : n * WINDOW + 1].reshape(n, WINDOW)
 

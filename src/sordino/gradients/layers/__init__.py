@@ -1,4 +1,4 @@
-"""The layers the book can be kept for, by exact type: a subclass may compute something else."""
+"""Layers with a book-keeping rule, matched by exact type: a subclass may compute something else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RANDOM: dict[type[nn.Module], type[TapedLayer]] = {
     nn.Dropout3d: ChannelDropout,
 }
 
-FREE: dict[type[nn.Module], type[TapedLayer]] = {  # stand-ins also where nothing is trained; see `norm.InstanceNorm`
+FREE: dict[type[nn.Module], type[TapedLayer]] = {  # replaced even if nothing is trained; see `norm.InstanceNorm`
     nn.InstanceNorm1d: InstanceNorm,
     nn.InstanceNorm2d: InstanceNorm,
     nn.InstanceNorm3d: InstanceNorm,

@@ -1,4 +1,4 @@
-"""A layer of the user's model that the book can be kept for."""
+"""Base class of the stand-ins for layers of the user's model that have a book-keeping rule."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sordino.gradients.tape import Tape, Unsupported, Weight
 
 
 class TapedLayer(ABC):
-    """Stands in for one module of a private copy of the model: same arguments, same result, book kept.
+    """Stand-in for one module of a private copy: same arguments and results, but its gradients go to the tape.
 
-    `slots` maps a parameter's own name to its name in the layout; frozen parameters are not in it.
+    `slots` maps the name of a parameter in the module to its name in the layout; it does not contain frozen parameters.
     """
 
-    names: ClassVar[str] = "weight|bias"  # parameters it knows, as a regular expression
-    absolute: ClassVar[bool] = True  # whether its terms have L1 norms
+    names: ClassVar[str] = "weight|bias"  # regular expression for the parameters it handles
+    absolute: ClassVar[bool] = True  # whether its terms can compute L1 norms
 
     def __init__(self, module: nn.Module, slots: dict[str, str]) -> None:
         self.module, self.slots = module, slots
@@ -28,32 +28,35 @@ class TapedLayer(ABC):
 
     @property
     def places(self) -> tuple[int, int]:
-        """The dimension of the records in the first tensor that goes in and comes out, and in those after it."""
+        """Dimension of the records in the first tensor of the inputs and outputs, and in all later tensors."""
         return 0, 0
 
     @classmethod
     def refuses(cls, module: nn.Module) -> str | None:
-        """Why this very module cannot be handled; None if it can."""
+        """Return why this module cannot be handled; None if it can."""
         return None
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's forward."""
+        """Run the module's forward."""
 
     @property
     def tape(self) -> Tape:
+        """The tape of the current call; raises `Unsupported` outside a call."""
         if self._tape is None:
             raise Unsupported("a layer is called outside of the model's forward")
         return self._tape
 
     def open(self, tape: Tape | None) -> None:
-        """Begin (or, with None, end) a call."""
+        """Begin a call with this tape or, with None, end it."""
         self._tape = tape
 
     def weight(self, name: str) -> Weight | None:
+        """Return the parameter, trainable or frozen; None if the module does not have it."""
         return self.tape.weight(self.slots.get(name), self.frozen.get(name))
 
     def needed(self, name: str) -> Weight:
+        """Return the parameter; raise `Unsupported` if the module does not have it."""
         weight = self.weight(name)
         if weight is None:
             raise Unsupported(f"{type(self.module).__name__} has no parameter {name}")
@@ -61,5 +64,5 @@ class TapedLayer(ABC):
 
 
 def tokens(x: Tensor, tail: int = 1) -> Tensor:
-    """[records, ..., *tail] -> [records, t, *tail]."""
+    """Flatten all dimensions between the first and the last `tail`: [records, ..., *tail] -> [records, t, *tail]."""
     return x.reshape(x.shape[0], -1, *x.shape[x.dim() - tail :])

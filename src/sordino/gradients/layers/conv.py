@@ -1,9 +1,9 @@
 """Conv1d, Conv2d and Conv3d as linear maps of patches.
 
-With every patch of the input laid out as a row, a convolution is a linear map of t = output positions, d = kernel
-size x input channels, p = output channels, and its per-sample gradients and norms are those of `terms.Outer`
-(Rochette et al. 2019, arXiv:1912.06015; Bu et al. 2022, arXiv:2205.10683). Shared weights use PyTorch's kernels,
-and patches only for the norms; each client's own weights multiply the patches themselves.
+With every patch of the input laid out as a row, a convolution is a linear map with t = output positions, d = kernel
+size x input channels and p = output channels, and its per-sample gradients and norms are those of `terms.Outer`
+(Rochette et al. 2019, arXiv:1912.06015; Bu et al. 2022, arXiv:2205.10683). Shared weights use PyTorch's kernels, and
+patches only for the norms; per-client weights are multiplied with the patches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sordino.gradients.terms import Dense, Term, absolutes, folded, ghost, squar
 
 
 class Convolution(Op):
-    """By patches where clients have their own weights and where patches are small; else by PyTorch's kernels."""
+    """A convolution, by patches if clients have their own weights or patches are small, else by PyTorch's kernels."""
 
     def __init__(self, tape: Tape, weight: Weight, bias: Weight | None, shape: Geometry) -> None:
         super().__init__(tape, weight, bias)
@@ -57,7 +57,7 @@ class Convolution(Op):
         ])  # fmt: skip
 
     def _whole(self, w: Tensor, bias: Tensor | None) -> tuple[Split, Tensor, Tensor | None]:
-        """Shared weights are those of one client that has all records."""
+        """Return split, weight and bias; shared weights are treated as those of one client with all records."""
         if self.tape.stacked:
             return self.tape.split, w, bias
         return Split((self.tape.split.records,)), w.unsqueeze(0), None if bias is None else bias.unsqueeze(0)
@@ -82,22 +82,22 @@ class Convolution(Op):
 
 
 class Kernel(Term):
-    """The gradient of a convolution's weight. Patches are made chunk by chunk unless they are at hand."""
+    """The gradients of a convolution's weight. Patches are created in chunks unless they already exist."""
 
     def __init__(self, shape: Geometry, x: Tensor, g: Tensor, patches: Tensor | None, weight: Tensor) -> None:
         self.shape, self.x, self.g, self.patches = shape, x, g, patches
         self.weight = weight
         self.values: Tensor | None = None  # [units, p, d] once instantiated
-        self.width = 1  # records a unit: see `fold`
+        self.width = 1  # records per unit: see `fold`
 
     @property
     def _size(self) -> tuple[int, int, int]:
-        """t, d, p of the linear map."""
+        """The sizes t, d and p of the linear map."""
         d = math.prod(self.shape.kernel) * self.x.shape[1] // self.shape.groups
         return self.width * math.prod(self.shape.out), d, self.g.shape[1]
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Patches and output gradients as rows, a few units at a time."""
+        """Yield patches and output gradients as rows, a few units at a time."""
         if self.patches is not None:
             yield self._rows(self.patches), self._rows(self.shape.tokens(self.g))
         else:
@@ -113,7 +113,7 @@ class Kernel(Term):
         return folded(tokens, self.width) if self.width > 1 else tokens
 
     def _instantiate(self, a: Tensor, g: Tensor, out: Tensor | None = None) -> Tensor:
-        """Per-sample gradients [records, p, d]."""
+        """Return per-sample gradients [records, p, d]."""
         n, _, p = g.shape
         groups = self.shape.groups
         if groups == 1:
@@ -136,16 +136,16 @@ class Kernel(Term):
         return by.moved(self.shape.rows).squares(self._held)
 
     def absolute(self, clip: Clip) -> Tensor:
-        """Instantiated and held, so that what is summed is what was measured."""
+        """Return L1 norms [records] of the held gradients, so that exactly what was measured is summed."""
         return absolutes(self._held)
 
     @property
     def _held(self) -> Tensor:
-        """The units' gradients [units, p, d], kept from now on."""
+        """The units' gradients [units, p, d], held from the first access on."""
         return self._hold()[0] if self.values is None else self.values
 
     def _hold(self) -> tuple[Tensor, Tensor]:
-        """Keep the units' gradients, and nothing else; these and their squared norms."""
+        """Hold the units' gradients, free everything else, and return the gradients and their squared norms."""
         _, d, p = self._size
         values, norms, at = self.x.new_empty(self.x.shape[0] // self.width, p, d), [], 0
         for a, g in self._chunks():
@@ -183,7 +183,7 @@ class Kernel(Term):
         return out
 
     def _by_patches(self, split: Split, g: Tensor) -> Tensor:
-        """Every client's sum of g aᵀ [clients, p, d], patches a made chunk by chunk."""
+        """Return each client's sum of g aᵀ [clients, p, d], with the patches a created in chunks."""
         _, d, p = self._size
         out = g.new_zeros(split.clients, p, d)
         for k, units in split.slices():
@@ -193,7 +193,7 @@ class Kernel(Term):
         return out
 
     def _each(self, units: Tensor) -> Tensor:
-        """A number a unit [units] -> the same for each of its records."""
+        """Repeat one number per unit [units] for each of its records [records]."""
         return units.repeat_interleave(self.width) if self.width > 1 else units
 
     def add(self, other: Term) -> Term:
@@ -208,6 +208,8 @@ class Kernel(Term):
 
 
 class Conv(TapedLayer):
+    """Stand-in for nn.Conv1d, nn.Conv2d and nn.Conv3d with zero padding."""
+
     @classmethod
     def refuses(cls, module: nn.Module) -> str | None:
         mode = getattr(module, "padding_mode", "zeros")

@@ -1,7 +1,8 @@
-"""Dropout whose mask depends on the client's own seed and nothing else.
+"""Dropout whose mask depends on nothing but the client's own seed.
 
-Srivastava et al. (2014), JMLR 15: keep with probability 1 - p, scaled by 1 / (1 - p). The flat batch holds many
-clients, so each client's rows are drawn from a generator of its own; no global state is read or moved.
+Srivastava et al. (2014), JMLR 15: keep with probability 1 - p and scale by 1 / (1 - p). The flat batch holds many
+clients, so the mask of each client's rows is drawn from the client's own generator; no global random state is read or
+changed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sordino.gradients.tape import Tape, Unsupported
 
 
 def drop(x: Tensor, p: float, tape: Tape, shape: tuple[int, ...] | None = None) -> Tensor:
-    """x with each number (or each entry of shape, which is broadcast) dropped with probability p."""
+    """Return x with each entry (or each entry of `shape`, which is broadcast) dropped with probability p."""
     shape = tuple(x.shape) if shape is None else shape
     keep = x.new_empty(shape)
     for k, rows in tape.split.slices():
@@ -23,9 +24,10 @@ def drop(x: Tensor, p: float, tape: Tape, shape: tuple[int, ...] | None = None) 
 
 
 class Dropout(TapedLayer):
-    """nn.Dropout: each number alone."""
+    """Stand-in for nn.Dropout, which drops single entries."""
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
+        """Return the shape of the mask."""
         return tuple(x.shape)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -34,7 +36,7 @@ class Dropout(TapedLayer):
 
 
 class ChannelDropout(Dropout):
-    """nn.Dropout1d, 2d and 3d: whole channels."""
+    """Stand-in for nn.Dropout1d, nn.Dropout2d and nn.Dropout3d, which drop whole channels."""
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
         if x.dim() != 2 + self.spatial:
@@ -43,5 +45,6 @@ class ChannelDropout(Dropout):
 
     @property
     def spatial(self) -> int:
+        """Number of spatial dimensions."""
         kinds = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
         return 1 + [isinstance(self.module, kind) for kind in kinds].index(True)

@@ -1,4 +1,4 @@
-"""nn.Embedding, also with padding_idx."""
+"""Book-keeping for nn.Embedding, also with padding_idx."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sordino.gradients.terms import Lookup
 
 
 class EmbeddingTable(Op):
-    """y_t = E[i_t]; the gradient of row r is the sum of g_t over the tokens with i_t = r."""
+    """A table lookup y_t = E[i_t]; the gradient of row r is the sum of g_t over the tokens with i_t = r."""
 
     def __init__(self, tape: Tape, weight: Weight, padding: int | None) -> None:
         super().__init__(tape, weight)
@@ -31,6 +31,8 @@ class EmbeddingTable(Op):
 
 
 class Embedding(TapedLayer):
+    """Stand-in for nn.Embedding."""
+
     absolute = False
 
     @classmethod

@@ -1,4 +1,4 @@
-"""nn.Linear, on any number of leading dimensions."""
+"""Book-keeping for nn.Linear, with any number of leading dimensions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sordino.gradients.terms import Dense, Outer
 
 
 class LinearMap(Op):
-    """y_t = W x_t + b for every token t; dL/dW = sum_t g_t x_tᵀ, dL/db = sum_t g_t."""
+    """A linear map y_t = W x_t + b for every token t; dL/dW = sum_t g_t x_tᵀ, dL/db = sum_t g_t."""
 
     def __init__(self, tape: Tape, weight: Weight, bias: Weight | None) -> None:
         super().__init__(tape, weight, bias)
@@ -37,5 +37,7 @@ class LinearMap(Op):
 
 
 class Linear(TapedLayer):
+    """Stand-in for nn.Linear."""
+
     def __call__(self, x: Tensor) -> Tensor:
         return self.tape.run(LinearMap(self.tape, self.needed("weight"), self.weight("bias")), x)

@@ -1,7 +1,8 @@
-"""LayerNorm, RMSNorm, GroupNorm and InstanceNorm: y = xhat * w + b with xhat from one sample alone.
+"""LayerNorm, RMSNorm, GroupNorm and InstanceNorm: y = xhat * w + b with xhat computed from one sample alone.
 
-dL/dw = sum g xhat and dL/db = sum g over the positions that share w and b: small, so always instantiated.
-xhat is recomputed from the saved input, mean and reciprocal deviation, as PyTorch's own kernels do.
+The gradients dL/dw = sum g xhat and dL/db = sum g, over the positions that share w and b, are small and therefore
+always instantiated. xhat is recomputed from the saved input, mean and reciprocal standard deviation, as in PyTorch's
+own kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ aten = torch.ops.aten
 
 
 class Norm(Op):
-    """Shared weights go into the fused kernel; each client's own are applied after it."""
+    """A norm; shared weights are passed to the fused kernel, per-client weights are applied after it."""
 
     def __init__(self, tape: Tape, weight: Weight | None, bias: Weight | None) -> None:
         super().__init__(tape, weight, bias)
@@ -31,18 +32,18 @@ class Norm(Op):
 
     @abstractmethod
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """xhat * weight + bias; keeps the statistics."""
+        """Return xhat * weight + bias and save the statistics."""
 
     @abstractmethod
     def pull(self, x: Tensor, g: Tensor, weight: Tensor | None) -> Tensor:
-        """The gradient of the input."""
+        """Return the gradient of the input."""
 
     @abstractmethod
     def per_sample(self, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of w and b for each sample [records, *shape]."""
+        """Return the gradients of w and b for each sample [records, *shape]."""
 
     def over(self, weight: Weight | None, x: Tensor) -> Tensor | None:
-        """Each sample's own w or b [records, 1..., *shape], to multiply x with."""
+        """Return w or b of each sample's client, shaped to broadcast with x [records, 1..., *shape]."""
         if weight is None:
             return None
         rows = self.tape.split.spread(weight.value)
@@ -99,7 +100,7 @@ class LastNorm(Norm):
 
 
 class RootNorm(LastNorm):
-    """RMSNorm: Zhang and Sennrich (2019), arXiv:1910.07467; xhat = x / sqrt(mean x² + eps)."""
+    """RMSNorm over the last dimensions: Zhang and Sennrich (2019), arXiv:1910.07467; xhat = x / sqrt(mean x² + eps)."""
 
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         self.dims = tuple(range(-len(self.shape), 0))
@@ -116,13 +117,14 @@ class RootNorm(LastNorm):
 
 
 class ChannelNorm(Norm):
-    """GroupNorm; InstanceNorm is the case of one channel a group.  Wu and He (2018), arXiv:1803.08494."""
+    """GroupNorm; InstanceNorm is the case of one channel per group.  Wu and He (2018), arXiv:1803.08494."""
 
     def __init__(self, tape: Tape, weight: Weight | None, bias: Weight | None, groups: int, eps: float) -> None:
         super().__init__(tape, weight, bias)
         self.groups, self.eps = groups, eps
 
     def sizes(self, x: Tensor) -> tuple[int, int, int, int]:
+        """Return records, channels, positions and groups, as the kernels need them."""
         return x.shape[0], x.shape[1], math.prod(x.shape[2:]), self.groups
 
     def over(self, weight: Weight | None, x: Tensor) -> Tensor | None:
@@ -152,11 +154,13 @@ class ChannelNorm(Norm):
 
 
 def dense(x: Tensor) -> Tensor:
-    """x as the kernels take it: contiguous in one of the two orders."""
+    """Return x as the kernels need it: contiguous in one of the two memory formats."""
     return x if is_last(x) else x.contiguous()
 
 
 class LayerNorm(TapedLayer):
+    """Stand-in for nn.LayerNorm."""
+
     op: type[LastNorm] = LastNorm
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -167,11 +171,16 @@ class LayerNorm(TapedLayer):
 
 
 class RMSNorm(LayerNorm):
+    """Stand-in for nn.RMSNorm."""
+
     op = RootNorm
 
 
 class GroupNorm(TapedLayer):
+    """Stand-in for nn.GroupNorm."""
+
     def groups(self, x: Tensor) -> int:
+        """Return the number of groups."""
         return int(self.module.num_groups)  # type: ignore[arg-type]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -181,8 +190,10 @@ class GroupNorm(TapedLayer):
 
 
 class InstanceNorm(GroupNorm):
-    """Also without trainable parameters: PyTorch's own backward pass takes the gradient of a single record whose
-    channels are last in memory for one whose channels are first, and gives other numbers than beside a second record.
+    """Stand-in for nn.InstanceNorm1d, 2d and 3d, used even without trainable parameters.
+
+    PyTorch's own backward pass misreads the gradient of a single channels-last record as channels-first, and gives
+    other numbers than in a batch of two.
     """
 
     @classmethod

@@ -1,7 +1,8 @@
-"""The geometry of a convolution: patches of its input as rows (im2col), and rows back to an input (col2im).
+"""The geometry of a convolution: conversion of its input to rows of patches (im2col) and back (col2im).
 
-Rows are ordered kernel position first, channel last, so that a patch of a channels-last image is a few long runs
-of memory. Positions are t, kernel positions K = k1 k2 ..., channels c: patches are [records, t, K c].
+Rows are ordered by kernel position first and channel last, so that a patch of a channels-last image consists of a few
+long runs of memory. With t output positions, K = k1 k2 ... kernel positions and c channels, patches are
+[records, t, K c].
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from torch import Tensor
 from sordino.gradients.memory import channels_last, is_last
 
 aten = torch.ops.aten
-SHORT = 32  # numbers: runs of memory up to here are copied faster by index
+SHORT = 32  # runs of memory with up to this many numbers are copied faster by index
 
 
 @dataclass(frozen=True)
 class Geometry:
+    """The hyperparameters of a convolution and the size of its input."""
+
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]  # (before, after) of each dimension
+    padding: tuple[tuple[int, int], ...]  # (before, after) for each dimension
     dilation: tuple[int, ...]
     groups: int
-    size: tuple[int, ...]  # of the input
+    size: tuple[int, ...]  # size of the input
 
     @staticmethod
     def of(module: Any, size: tuple[int, ...]) -> Geometry:
+        """Return the geometry of a convolution module for inputs of this size."""
         kernel, dilation = tuple(module.kernel_size), tuple(module.dilation)
         padding = module.padding
         if padding == "valid":
@@ -46,7 +50,7 @@ class Geometry:
 
     @property
     def out(self) -> tuple[int, ...]:
-        """Output positions along each dimension."""
+        """Number of output positions along each dimension."""
         every = zip(self.size, self.padding, self.kernel, self.dilation, self.stride, strict=True)
         return tuple((s + sum(p) - d * (k - 1) - 1) // step + 1 for s, p, k, d, step in every)
 
@@ -59,7 +63,7 @@ class Geometry:
         return F.pad(x, pairs) if any(pairs) else x
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """PyTorch's own kernel, one weight for all records."""
+        """Return the convolution by PyTorch's kernel, with one weight for all records."""
         if not self._symmetric:
             x = self._padded(x)
         y: Tensor = aten.convolution(x, like(weight, x), bias, *self._native)
@@ -76,11 +80,11 @@ class Geometry:
         return grads
 
     def pull(self, x: Tensor, g: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of the input, one weight for all records."""
+        """Return the gradient of the input, with one weight for all records."""
         return self._unpadded(self._backward(x, g, weight, [True, False, False])[0], not self._symmetric)
 
     def push(self, x: Tensor, g: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of the weight, summed over all records."""
+        """Return the gradient of the weight, summed over all records."""
         return self._backward(x, g, weight, [False, True, False])[1]
 
     def _unpadded(self, x: Tensor, padded: bool) -> Tensor:
@@ -90,13 +94,13 @@ class Geometry:
         return x
 
     def patches(self, x: Tensor) -> Tensor:
-        """[records, c, *size] -> [records, t, K c]."""
+        """Extract the patches of x as rows: [records, c, *size] -> [records, t, K c]."""
         x = self._padded(x).movedim(1, -1)
         n, c = x.shape[0], x.shape[-1]
         run = self.kernel[-1] * c
         if x.device.type == "cpu" and self.dilation[-1] == 1 and run <= SHORT:
             flat = x.reshape(-1)
-            runs = flat.as_strided((flat.numel() - run + 1, run), (1, 1))  # one run of memory at every place
+            runs = flat.as_strided((flat.numel() - run + 1, run), (1, 1))  # a run of memory at every offset
             return runs.index_select(0, self._starts(n, c)).view(n, math.prod(self.out), -1)
         for i, (k, d, step) in enumerate(zip(self.kernel, self.dilation, self.stride, strict=True)):
             x = x.unfold(1 + i, d * (k - 1) + 1, step)[..., ::d]
@@ -104,14 +108,15 @@ class Geometry:
         return x.reshape(n, math.prod(self.out), -1)
 
     def _starts(self, records: int, c: int) -> Tensor:
-        """Where in memory each run of each patch begins, for that many records."""
+        """Return the memory offset of each run of each patch, for this many records."""
         many = starts(self, c, 1 << (records - 1).bit_length())
         return many[: records * (many.numel() >> (records - 1).bit_length())]
 
     def fold(self, patches: Tensor, x: Tensor) -> Tensor:
-        """The transpose of `patches`: rows added up where they came from, as an image like x.
+        """Apply the transpose of `patches`: add rows where they came from, giving an image like x.
 
-        A kernel of whole strides is a smaller kernel on blocks of stride x stride points: fewer, longer additions.
+        A kernel whose size is a multiple of the stride is a smaller kernel on blocks of stride x stride points, which
+        takes fewer and longer additions.
         """
         c, dims = x.shape[1], len(self.kernel)
         whole = all(k % s == 0 and d == 1 for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True))
@@ -122,7 +127,7 @@ class Geometry:
         y = patches.new_zeros(patches.shape[0], *shape, c)
         parts = [n for k, b in zip(self.kernel, block, strict=True) for n in (k // b, b)]
         cols = patches.view(-1, *self.out, *parts, c)  # [records, *out, (kernel blocks, block) ..., c]
-        mixed = [i for d in range(dims) for i in (1 + d, 1 + dims + d)]  # out and block side by side
+        mixed = [i for d in range(dims) for i in (1 + d, 1 + dims + d)]  # out and block dimensions interleaved
         for at in product(*(range(n) for n in parts[::2])):
             area, pick = [slice(None)], [slice(None)] * (1 + dims)
             for i, d, s, o in zip(at, self.dilation, step, self.out, strict=True):
@@ -133,17 +138,17 @@ class Geometry:
         return self._unpadded(y.movedim(-1, 1), True)
 
     def grouped(self, patches: Tensor) -> Tensor:
-        """[records, t, K c] -> [records groups, t, K c / groups]."""
+        """Separate the groups of channels: [records, t, K c] -> [records groups, t, K c / groups]."""
         n, t, _ = patches.shape
         x = patches.view(n, t, math.prod(self.kernel), self.groups, -1)
         return x.permute(0, 3, 1, 2, 4).reshape(n * self.groups, t, -1)
 
     def tokens(self, g: Tensor) -> Tensor:
-        """An output image as rows: [records, p, *out] -> [records, t, p]."""
+        """Return an output image as rows: [records, p, *out] -> [records, t, p]."""
         return g.movedim(1, -1).reshape(g.shape[0], -1, g.shape[1])
 
     def blank(self, x: Tensor, p: int) -> Tensor:
-        """An output image [records, p, *out] to be filled through `tokens`, channels last in memory."""
+        """Return an empty output image [records, p, *out], stored channels-last, to be filled through `tokens`."""
         return x.new_empty_strided((x.shape[0], p, *self.out), self._strides(p))
 
     def _strides(self, p: int) -> tuple[int, ...]:
@@ -153,22 +158,22 @@ class Geometry:
         return (steps[0], 1, *steps[1:])
 
     def rows(self, weight: Tensor) -> Tensor:
-        """Weights as rows: [clients, p, c, *kernel] -> [clients, p, K c]."""
+        """Return weights as rows: [clients, p, c, *kernel] -> [clients, p, K c]."""
         return weight.movedim(2, -1).reshape(*weight.shape[:2], -1)
 
     def weight(self, rows: Tensor) -> Tensor:
-        """And back: [clients, p, K c] -> [clients, p, c, *kernel]."""
+        """Return rows as weights, the inverse of `rows`: [clients, p, K c] -> [clients, p, c, *kernel]."""
         return rows.view(*rows.shape[:2], *self.kernel, -1).movedim(-1, 2)
 
 
 def like(weight: Tensor, x: Tensor) -> Tensor:
-    """A kernel in the memory order of the images it meets."""
+    """Return a kernel in the memory format of the images x."""
     return channels_last(weight) if is_last(x) else weight
 
 
 @lru_cache(maxsize=64)
 def starts(shape: Geometry, c: int, records: int) -> Tensor:
-    """[records t K / last kernel size], for padded images in channels-last order."""
+    """Return memory offsets of patch runs [records t K / last kernel size], for padded channels-last images."""
     full = [s + sum(p) for s, p in zip(shape.size, shape.padding, strict=True)]
     at = torch.arange(records).view(-1, *(1,) * (2 * len(full) - 1)) * (math.prod(full) * c)
     for i, (k, d, step, o) in enumerate(zip(shape.kernel, shape.dilation, shape.stride, shape.out, strict=True)):

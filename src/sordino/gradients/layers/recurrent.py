@@ -1,8 +1,8 @@
-"""nn.RNN, nn.LSTM and nn.GRU, unrolled into linear maps.
+"""Book-keeping for nn.RNN, nn.LSTM and nn.GRU, unrolled into linear maps.
 
-A cell is two linear maps and element-wise functions. The map of the inputs runs over all time steps at once; the
-map of the hidden state is used once a step and its terms are added up over time, as for any layer that is used
-more than once. Formulas: the documentation of torch.nn.LSTM, torch.nn.GRU and torch.nn.RNN.
+A cell consists of two linear maps and element-wise functions. The map of the inputs runs over all time steps at once;
+the map of the hidden state is used once per step, and its terms are added over time, as for any layer that is used more
+than once. For the formulas see the documentation of torch.nn.LSTM, torch.nn.GRU and torch.nn.RNN.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ State = tuple[Tensor, ...]
 
 
 class TapedRecurrent(TapedLayer):
+    """Stand-in for nn.RNN, nn.LSTM and nn.GRU."""
+
     absolute = False
 
     names = r"(weight|bias)_(ih|hh|hr)_l\d+(_reverse)?"
@@ -30,6 +32,7 @@ class TapedRecurrent(TapedLayer):
         return (0 if self.module.batch_first else 1), 1
 
     def linear(self, x: Tensor, weight: str, bias: str | None) -> Tensor:
+        """Apply a linear map with these parameters of the module to x."""
         op = LinearMap(self.tape, self.needed(weight), None if bias is None else self.weight(bias))
         return self.tape.run(op, x)
 
@@ -65,7 +68,7 @@ class TapedRecurrent(TapedLayer):
         return [(hidden,)] * count
 
     def _run(self, x: Tensor, state: State, suffix: str, reverse: bool) -> tuple[Tensor, State]:
-        """One layer in one direction: every step's output [records, time, hidden] and the last state."""
+        """Run one layer in one direction; return the outputs [records, time, hidden] and the last state."""
         inputs = self.linear(x, "weight_ih" + suffix, "bias_ih" + suffix).unbind(1)
         outs: list[Tensor] = []
         for step in reversed(inputs) if reverse else inputs:

@@ -1,4 +1,4 @@
-"""FedSDP with Shapley values: the sound method; `fedsdp_paper` beside this folder is the printed one."""
+"""FedSDP with Shapley values: the sound method; the method as printed is `fedsdp_paper` beside this folder."""
 
 from sordino.methods.fedsdp.method import FedSdp
 

@@ -1,37 +1,39 @@
-"""FedSDP, sound: noise follows the contribution of private attributes, as far as it was released, within one budget.
-The idea of Li et al. (2025), arXiv:2503.12958, whose own noise gives that contribution away (fedsdp_paper.py).
+"""FedSDP, sound: noise adapts to the released contribution of private attributes, within one budget.
+
+The idea is that of Li et al. (2025), arXiv:2503.12958, whose own noise reveals that contribution (fedsdp_paper.py).
 
 Protects a record from the server: DP-SGD inside every client (dp_sgd.py) with full batches. `private_data` says which
-records carry private attributes, and of which of `groups` groups; a record's group is part of the record.
+records have private attributes, and to which of `groups` groups they belong; a record's group is part of the record.
 
-Budget. The run as a whole is mu-GDP, mu = 1/plan.z, so a client has rho = mu^2 / 2. A participation is given
-rho_t = min(rem, w rem / n_left), w = 1 / (1 + slope (R - 1/2)): the larger R, the contribution of the private groups,
-the less is spent and the more noise there is; but half of an even part is kept for each later participation, as what is
-spent early is missing at the end, when the model is taken. The K local steps have noise multiplier sqrt(K / (2 rho_t))
-each. R, what a client has spent and how often it took part are functions of what was released before, and the rho_t of
-a client add up to rho at most: fully adaptive composition of Gaussians (Smith and Thakurta 2022, arXiv:2210.17520)
-gives mu-GDP, whatever R is worth. What is spent is counted in whole 2^-24ths of rho, rounded against the client, so
-that the sum is exact. A client that has nothing left sends zeros.
+Budget. The run as a whole is mu-GDP, mu = 1/plan.z, so a client has rho = mu^2 / 2. A participation is given rho_t =
+min(rem, w rem / n_left), w = 1 / (1 + slope (R - 1/2)): the larger R, the contribution of the private groups, the less
+is spent and the more noise there is; but half of an even part is reserved for each later participation, since what is
+spent early is missing at the end, when the model is taken. Each of the K local steps has noise multiplier sqrt(K / (2
+rho_t)). R, what a client has spent and how often it took part are functions of what was released before, and the rho_t
+of a client add up to at most rho: fully adaptive composition of Gaussians (Smith and Thakurta 2022, arXiv:2210.17520)
+gives mu-GDP, whatever the value of R. Spending is counted in whole 2^-24ths of rho, rounded against the client, so that
+the sum is exact. A client that has nothing left sends zeros.
 
 Contribution. In the first round and every `refresh` rounds a step releases the clipped sums of the general records and
-of every private group separately, each with the whole noise z C. Adding or removing a record changes one of these
-sums, by C at most: all of them together are one Gaussian release of sensitivity C and cost what one sum costs. The step
-uses their total, whose noise is sqrt(groups + 1) times larger. Added up over steps and clients they are s_g; with
+of every private group separately, each with the full noise z C. Adding or removing a record changes one of these sums,
+by at most C: all of them together are one Gaussian release of sensitivity C and cost as much as one sum. The step uses
+their total, whose noise is sqrt(groups + 1) times larger. Added up over steps and clients, these sums are s_g; with
 v(S) = |sum of s_g over S|^2, the squared length of the step that the groups S would make, the Shapley value of a group
-is <s_g, sum of all> (shapley.py), of which the noise's expected part is taken away. R is the private groups' share,
-held in [0, 1]; 1/2 before the first refresh; where the length of the total is lost in its noise, R stays what it was.
-All of that is post-processing. (A later step of a round knows the noise of an earlier one; that may bias R a little,
-and is no matter of privacy.)
+is <s_g, sum of all> (shapley.py), from which the expected contribution of the noise is subtracted. R is the share of
+the private groups, clamped to [0, 1]; it is 1/2 before the first refresh; if the length of the total is lost in its
+noise, R keeps its value. All of that is post-processing. (A later step of a round knows the noise of an earlier one;
+that may bias R slightly, but does not affect privacy.)
 
-A round that was paid for and lost in a crash (secure mode) may have been seen: every client counts it as spent as fast
-as any R would have allowed.
+A round that was paid for and lost in a crash (secure mode) may have been seen: every client counts it as spent at the
+highest rate that any R would have allowed.
 
-The record lists what each client of a round spent, has left and had as noise: it follows from who took part and from
-what was released. The server sees who takes part (channel direct alone), and no epsilon here counts on hiding it.
+The record lists what each client of a round spent, what it has left and its noise: this follows from who took part and
+from what was released. The server sees who takes part (channel direct only), and no epsilon here relies on hiding it.
 
 Differs from the paper: gradients are clipped, not weights; contributions are those of gradients, pooled over the
 clients, not of validation accuracies of three models, which for a single client could be released with noise of 0.58 at
-best (epsilon = 1, a twentieth of it, four times, 100 validation records); epsilon is for the whole run."""
+best (epsilon = 1, a twentieth of it, four times, 100 validation records); epsilon is for the whole run.
+"""
 
 from __future__ import annotations
 
@@ -59,37 +61,39 @@ from sordino.privacy.release import GRADIENTS
 
 __all__ = ["FedSdp"]
 
-UNITS = 2**24  # that a client's budget is counted in
-LEAST = 0.5  # of an even part of the budget, that is kept for each later participation
+UNITS = 2**24  # number of units in a client's budget
+LEAST = 0.5  # fraction of an even part of the budget that is reserved for each later participation
 
-Kept = tuple[int, int, int]  # what a client keeps: units spent, participations, lost rounds that it has counted
+Kept = tuple[int, int, int]  # state of a client: units spent, participations, lost rounds that it has counted
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What the server knows beside the model; all of it follows from what was released and from who took part."""
+    """The server's state beside the model; it follows from what was released and from who took part."""
 
     ratio: float  # R from now on
-    ratio_used: float  # R behind the last round's noise
-    shares: Tensor  # of the general records, of group 1, ... from now on [groups + 1]
-    shares_used: Tensor  # behind the last round's noise
-    learnt: bool  # whether the shares are of the last round
-    learnt_in: int  # the round that the shares are of, from 1 on; 0: none was learnt yet
-    learnt_in_used: int  # the same of the shares behind the last round's noise
-    merged: int  # rounds that were merged
-    reference: Tensor  # what a client keeps that was in all rounds (`Kept`)
-    spent: float  # by a participation in the last round, as a share of the budget; the mean over the clients
-    left: float  # of the budget after it
-    clients: Tensor  # who was heard in the last round [clients],
-    units: Tensor  # and the units that each spent and has left [clients, 2]
+    ratio_used: float  # R that determined the last round's noise
+    shares: Tensor  # shares of the general records, of group 1, ... from now on [groups + 1]
+    shares_used: Tensor  # shares that determined the last round's noise
+    learnt: bool  # whether the shares were learnt in the last round
+    learnt_in: int  # round in which the shares were learnt, from 1 on; 0: none yet
+    learnt_in_used: int  # the same for `shares_used`
+    merged: int  # number of merged rounds
+    reference: Tensor  # state (`Kept`) of a client that took part in all rounds
+    spent: float  # fraction of the budget spent by a participation in the last round; mean over clients
+    left: float  # fraction of the budget left after it; mean over clients
+    clients: Tensor  # clients that answered in the last round [clients]
+    units: Tensor  # units that each of them spent and has left [clients, 2]
 
 
 @dataclass(frozen=True)
 class FedSdp(Method):
+    """DP-SGD with noise that adapts to the contribution of private attributes; see the module docstring."""
+
     clip: float = 1.0  # C: bound on the L2 norm of one record's gradient
-    groups: int = 1  # how many groups of private attributes private_data tells apart
+    groups: int = 1  # number of groups of private attributes in private_data
     refresh: int = 10  # rounds after which the contribution of the private groups is released again
-    slope: float = 1.0  # how strongly noise follows that contribution: 0 (not at all) to below 2
+    slope: float = 1.0  # how strongly noise depends on that contribution: 0 (not at all) to below 2
 
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")
     own_noise: ClassVar[bool] = True
@@ -106,7 +110,7 @@ class FedSdp(Method):
             raise SpecError(f"slope must lie in [0, 2), not {self.slope!r}.")
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        """Declare one noisy sum a step, or one for each group; a participation spends the whole budget at most."""
+        """Declare one noisy sum per step, or one for each group; a participation spends at most the whole budget."""
         steps = plan.local.count(plan.smallest_client)
 
         def group(g: int, name: str, part: str) -> Release:
@@ -121,6 +125,7 @@ class FedSdp(Method):
         return tuple(group(g, f"group {g}", str(g)) for g in range(self.groups + 1))
 
     def require(self, plan: Plan) -> None:
+        """Refuse batches that are not full, and late answers."""
         rate = min(plan.local.rate(n) for n in plan.sizes)
         if rate < 1:
             raise SpecError(
@@ -140,18 +145,22 @@ class FedSdp(Method):
         return Contribution(0.5, 0.5, even, even, False, 0, 0, 0, counters, 0.0, 1.0, nobody, units)
 
     def keeps(self, state: State, clients: int, plan: Plan) -> Own:
+        """Return the clients' initial budget counters (`Kept`)."""
         return {"budget": torch.zeros(clients, 3, dtype=torch.int64)}
 
     def refreshes(self, round: int) -> bool:
+        """Return whether a round (from 0) releases the contribution of the groups."""
         return round % self.refresh == 0
 
     def allow(self, kept: Kept, state: State, plan: Plan) -> tuple[int, Kept]:
-        """Return the units that a participation in this round gets, and what its client keeps then: by the transcript
-        alone."""
+        """Return the units granted to a participation in this round, and the client's state after it.
+
+        Both depend only on the transcript.
+        """
         spent, count, counted = kept
         even = UNITS / plan.participations
         lost = max(0, state.round - state.method.merged)
-        for back in range(lost - counted, 0, -1):  # as much as the least R would have allowed, in the latest rounds
+        for back in range(lost - counted, 0, -1):  # as much as the smallest R would have allowed, in the latest rounds
             left = min(plan.participations - count, plan.rounds - (state.round - back))
             spent = min(UNITS, spent + 1 + _grant(UNITS - spent, left, 0.0, self.slope, even))
             count += 1
@@ -160,6 +169,10 @@ class FedSdp(Method):
         return units, (spent + units, count + 1, max(lost, counted))
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Train with noise that each client's granted units pay for, and send update and budget.
+
+        In rounds that refresh, clients also send the noisy sums of the groups and the deviation of their noise.
+        """
         known(site.data, self.groups)
         plan, data, rng, like = site.plan, site.data, site.rng, state.params
         local = plan.now(state)
@@ -170,7 +183,7 @@ class FedSdp(Method):
         z = torch.tensor(multipliers, dtype=like.dtype, device=like.device)[:, None]
         expected = torch.tensor([local.expected_batch(n) for n in data.sizes], dtype=like.dtype, device=like.device)
         counts = plan.stragglers.steps([steps] * len(data.sizes), rng.at("slow"))
-        sums: list[Rows] = []  # by group, added up over the steps
+        sums: list[Rows] = []  # by group, summed over the steps
 
         def gradient(weights: Tensor, batch: Batch, number: int) -> Rows:
             parts = []
@@ -198,13 +211,16 @@ class FedSdp(Method):
         return Message(fields), site.kept(mine, budget=budget)
 
     def _parts(self, batch: Batch, state: State) -> list[tuple[str, Batch]]:
-        """Return what is summed, and noised, apart from the rest, by the name of its outlet."""
+        """Return the parts of a batch that are summed and noised separately, with the names of their outlets."""
         if batch.tags is None or not self.refreshes(state.round):
             return [("gradient", batch)]
         return [(f"group {g}", batch.where(batch.tags == g)) for g in range(self.groups + 1)]
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
-        """Remarks of a client are read as they are; its answer counts by the weight that stragglers give it."""
+        """Return the state after the round.
+
+        What a client reports about its budget is read as it is; its update is weighted as the stragglers require.
+        """
         if seen.ids is None:
             raise RunError("fedsdp records what each client spent: use channel = direct.")
         after, now = super().merge(state, seen, plan), state.method
@@ -232,19 +248,19 @@ class FedSdp(Method):
         return replace(after, method=known)
 
     def _learn(self, seen: Message, count: Tensor) -> Tensor | None:
-        """Return the groups' shares of the step; None where its length is lost in noise."""
+        """Return the groups' shares of the step; None if its length is lost in noise."""
         groups = seen["groups"] if seen.weight is None else seen["groups"] * seen.weight[:, None, None]
         sums = groups.sum(dim=0, dtype=torch.float64)  # [groups + 1, dim]
         players, dim = sums.shape
-        variance = float((seen["std"].cpu() * count).square().sum())  # of a coordinate of one group's sum
+        variance = float((seen["std"].cpu() * count).square().sum())  # of one coordinate of one group's sum
         values = shapley.quadratic(sums).cpu() - dim * variance
         total = float(values.sum())
-        if not total > math.sqrt(2 * dim) * players * variance:  # the deviation of the noise's own squared length
+        if not total > math.sqrt(2 * dim) * players * variance:  # standard deviation of the squared length of the noise
             return None
         return values / total
 
     def noise(self, state: State, plan: Plan) -> float | None:
-        """Return the noise of every client, where all take part in every round and so have spent the same."""
+        """Return the noise of every client if all take part in every round and so have spent the same, else None."""
         if not plan.everyone:
             return None
         local, own = plan.now(state), plan.multipliers or (plan.z,)
@@ -257,22 +273,22 @@ class FedSdp(Method):
     def decided(self, state: State, plan: Plan) -> dict[str, Any]:
         now, own, steps = state.method, plan.multipliers or (plan.z,), plan.local.count(plan.smallest_client)
         return {
-            "ratio_used": now.ratio_used,  # R behind this round's noise
+            "ratio_used": now.ratio_used,  # R that determined this round's noise
             "ratio": now.ratio,  # R from now on
             "shares": [float(s) for s in now.shares],  # of the general records, of group 1, ...
-            "learnt": now.learnt,  # whether they are of this round
-            "shares_used": [float(s) for s in now.shares_used],  # the shares behind this round's noise
-            "learnt_in": now.learnt_in_used,  # the round that they are of; 0: none was learnt yet
-            "sums": self.groups + 1 if self.refreshes(state.round - 1) else 1,  # that a step released, each with noise
-            "rho": now.spent,  # by a participation in this round, relative to the whole budget; the mean
+            "learnt": now.learnt,  # whether they were learnt in this round
+            "shares_used": [float(s) for s in now.shares_used],  # shares that determined this round's noise
+            "learnt_in": now.learnt_in_used,  # round in which they were learnt; 0: none yet
+            "sums": self.groups + 1 if self.refreshes(state.round - 1) else 1,  # noisy sums per step
+            "rho": now.spent,  # fraction of the budget spent by a participation in this round; the mean
             "left": now.left,
             "noise_multiplier": noise_for(int(now.spent * UNITS), steps, sum(own) / len(own)),
-            "even_multiplier": noise_for(UNITS // plan.participations, steps, sum(own) / len(own)),  # were all alike
+            "even_multiplier": noise_for(UNITS // plan.participations, steps, sum(own) / len(own)),  # in equal rounds
             "clients": self._each(now, plan, steps),
         }
 
     def _each(self, now: Contribution, plan: Plan, steps: int) -> dict[str, dict[str, float]]:
-        """Return what each client of the round spent, has left (of its own budget) and had as noise."""
+        """Return what each client of the round spent, what is left of its budget, and its noise multiplier."""
         out = {}
         for client, (spent, left) in zip(now.clients.tolist(), now.units.tolist(), strict=True):
             z = noise_for(spent, steps, plan.multipliers[client] if plan.multipliers else plan.z)
@@ -286,13 +302,14 @@ class FedSdp(Method):
 
 
 def known(data: Batch, groups: int) -> None:
-    """Refuse records that do not say which group of private attributes they belong to."""
+    """Raise an error if records do not say which group of private attributes they belong to."""
     if data.tags is None:
         raise DataError("which records are private is not said: set private_data, such as private_data = label:3,8.")
     require_groups(int(data.tags.max()) if len(data.tags) else 0, groups)
 
 
 def require_groups(highest: int, groups: int) -> None:
+    """Raise an error if records belong to more than `groups` groups."""
     if highest > groups:
         raise DataError(
             f"private_data marks group {highest}, and groups = {groups}. Set groups to the number of private groups."
@@ -300,13 +317,15 @@ def require_groups(highest: int, groups: int) -> None:
 
 
 def noise_for(units: int, steps: int, whole: float) -> float:
-    """Return the noise multiplier of each of so many steps that together cost units / UNITS of the budget 1 / whole^2;
-    0: there is nothing to pay with. It is a little larger than that, for the rounding to float32."""
+    """Return the noise multiplier of each of `steps` steps that together cost units / UNITS of the budget 1 / whole^2.
+
+    0 means that there is no budget. The multiplier is slightly larger than that, to allow for rounding to float32.
+    """
     return whole * math.sqrt(steps * UNITS / units) * (1 + 2**-22) if units else 0.0
 
 
 def _grant(left: int, participations: int, ratio: float, slope: float, even: float) -> int:
-    """Return the units, of those left, for one of so many participations; `even` is its part of an even spread."""
+    """Return how many of the units left go to one of `participations`; `even` is its part of an even spread."""
     n = max(1, participations)
     most = max(left / n, left - (n - 1) * LEAST * even)
     return math.floor(min(next_rho(float(left), n, ratio, slope), most, float(left)))

@@ -1,10 +1,11 @@
-"""Shapley values: what each player adds to a game, on average over all orders in which players may join.
+"""Shapley values: the marginal contribution of each player to a game, averaged over all orders of joining.
 
     phi_g = sum over S without g of |S|! (n - |S| - 1)! / n! [v(S + g) - v(S)]
 
-Shapley (1953); Li et al. (2025), arXiv:2503.12958, Eq. (2). `exact` asks for all 2^n coalitions, `sampled` for those on
-the way of some random orders (Castro, Gomez, Tejada 2009: unbiased), and a quadratic game has a closed form. Values may
-be arrays: then as many games are solved side by side, one a client."""
+Shapley (1953); Li et al. (2025), arXiv:2503.12958, Eq. (2). `exact` evaluates all 2^n coalitions, `sampled` those along
+some random orders (Castro, Gomez, Tejada 2009: unbiased), and a quadratic game has a closed form. Values may be arrays:
+then as many games are solved side by side, one per client.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.rng import Floats, Stream
 
-MOST = 12  # players for whom all coalitions are asked: 4096 of them
+MOST = 12  # maximum number of players for `exact`: 4096 coalitions
 
-Value = Callable[[frozenset[int]], ArrayLike]  # of a coalition; a number, or an array of one shape
+Value = Callable[[frozenset[int]], ArrayLike]  # value of a coalition: a number, or an array of fixed shape
 
 
 def exact(players: int, value: Value) -> Floats:
-    """The values [players, ...]."""
+    """Return the exact Shapley values [players, ...]."""
     check.count(players=players)
     if players > MOST:
         raise SpecError(f"{players} players have 2^{players} coalitions: sample orders of them instead.")
@@ -47,12 +48,17 @@ def exact(players: int, value: Value) -> Floats:
 
 @dataclass(frozen=True)
 class Estimate:
+    """Estimated Shapley values."""
+
     values: Floats  # [players, ...]
-    errors: Floats  # their standard errors
+    errors: Floats  # standard errors of the values
 
 
 def sampled(players: int, value: Value, orders: int, rng: Stream) -> Estimate:
-    """From that many random orders, drawn with replacement; they add up to v(all) - v(none), as one order's do."""
+    """Return Shapley values estimated from `orders` random orders, drawn with replacement.
+
+    They add up to v(all) - v(none), since those of every single order do.
+    """
     check.count(players=players, orders=orders)
     if orders < 2:
         raise SpecError("one order of the players says nothing about its own error: sample at least 2.")
@@ -69,9 +75,11 @@ def sampled(players: int, value: Value, orders: int, rng: Stream) -> Estimate:
 
 
 def quadratic(sums: Tensor) -> Tensor:
-    """Of the game v(S) = |sum of s_g over S|^2, s [players, dim]: phi_g = <s_g, sum of all>, float64.
+    """Return the Shapley values of the game v(S) = |sum of s_g over S|^2, for s [players, dim].
 
-    v adds |s_g|^2 for every member and 2 <s_g, s_h> for every pair, which a pair shares in halves."""
+    They are phi_g = <s_g, sum of all>, in float64: v adds |s_g|^2 for every member and 2 <s_g, s_h> for every pair,
+    which the pair shares equally.
+    """
     s = sums.to(torch.float64)
     return s @ s.sum(dim=0)
 

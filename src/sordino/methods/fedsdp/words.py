@@ -1,15 +1,22 @@
-"""FedSDP in words: what was chosen in a round, and why, for `sordino explain`."""
+"""Explanations of FedSDP: what was chosen in a round, and why, for `sordino explain`."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-UNKNOWN = -1  # in which round shares were learnt: records of earlier versions do not say
+UNKNOWN = -1  # round in which shares were learnt, if not recorded (earlier versions)
 
 
 def sentence(number: int, chosen: dict[str, Any], slope: float, least: float) -> str:
-    """Say what was chosen in a round and why; `least` of an even part is kept for each later participation."""
+    """Return what was chosen in a round and why.
+
+    Args:
+        number: Number of the round.
+        chosen: What the method `decided` in the round.
+        slope: The option `slope` of the method.
+        least: Fraction of an even part of the budget that is reserved for each later participation.
+    """
     if chosen["rho"] <= 0:
         return f"Round {number}: no client had any budget left (or none came), so nothing was learnt of anyone's data."
     used, ratio = chosen["ratio_used"], chosen["ratio"]
@@ -38,19 +45,22 @@ def sentence(number: int, chosen: dict[str, Any], slope: float, least: float) ->
 
 
 def _in_vain(chosen: dict[str, Any], slope: float, least: float) -> str:
-    """Say where R had no effect. R > 1/2 always has one. R < 1/2 asks for more than an even part of what is left, which
-    is not given in the last round, nor where that part is not more than what is kept for each later round."""
+    """Return a remark if R had no effect, else "".
+
+    R > 1/2 always has an effect. R < 1/2 asks for more than an even part of what is left, which is not granted in the
+    last round, nor if that part is not more than what is reserved for each later round.
+    """
     if slope == 0:
         return ", without effect (slope is 0)"
     if chosen["ratio_used"] >= 0.5 or not chosen["noise_multiplier"]:
         return ""
-    planned = (chosen["even_multiplier"] / chosen["noise_multiplier"]) ** 2 / chosen["rho"]  # participations
+    planned = (chosen["even_multiplier"] / chosen["noise_multiplier"]) ** 2 / chosen["rho"]  # number of participations
     every = {k: own for k, own in (chosen.get("clients") or {}).items() if own["rho"] > 0} or {"": chosen}
     reasons = []
     for own in every.values():
         if own["left"] <= 1e-6:
             reasons.append("the last participation spends all that is left")
-        elif own["rho"] * planned <= least * (1 + 1e-3):  # rounded to whole units
+        elif own["rho"] * planned <= least * (1 + 1e-3):  # tolerance for rounding to whole units
             reasons.append("no more was left than is kept for each later one")
     if not reasons:
         return ""
@@ -60,8 +70,8 @@ def _in_vain(chosen: dict[str, Any], slope: float, least: float) -> str:
 
 
 def _led(chosen: dict[str, Any]) -> str:
-    """Name the group that made most of the share behind this round's noise, and when that was learnt."""
-    since = chosen.get("learnt_in", UNKNOWN)  # which earlier versions did not record
+    """Return the group with the largest share behind this round's noise, and when that was learnt."""
+    since = chosen.get("learnt_in", UNKNOWN)  # not recorded by earlier versions
     if since == 0:
         return " (nothing was learnt yet)"
     if since == UNKNOWN:
@@ -75,7 +85,7 @@ def _led(chosen: dict[str, Any]) -> str:
 
 
 def _clients(chosen: dict[str, Any]) -> str:
-    """Give the noise of the client asked for, or the range over all of them."""
+    """Return the noise of the requested client, or the range over all clients."""
     every = chosen.get("clients")
     if every is None:  # recorded by an earlier version
         return ""

@@ -1,4 +1,4 @@
-"""UDP-FL and its Harmonizer: the sound method; `udp_fl_paper` beside this folder is the printed one."""
+"""The sound form of UDP-FL and its Harmonizer; the method as printed is `sordino.methods.udp_fl_paper`."""
 
 from sordino.methods.udp_fl.method import UdpFl
 

@@ -1,34 +1,36 @@
-"""DP-SGD whose noise may be of several kinds, chosen by public numbers: what udp_fl.py and its accounting rest on.
+"""DP-SGD with one of several noise mechanisms, chosen from public numbers: UDP-FL's clients and their accounting.
 
-Every mechanism has its own geometry: records' gradients are clipped in its norm, then their sum gets noise. C is the
-clip; C_1, close to C sqrt(2 d / pi), is the L1 norm that a dense gradient of L2 norm C has in d dimensions
-(harmonizer.py), so that dense gradients are as long under either clip.
-    gaussian     clipped to L2 norm C,    N(0, (z C)^2) a coordinate;
+Each mechanism has its own geometry: the gradients of records are clipped in its norm, and noise is added to their sum.
+C is the clip bound. C_1, close to C sqrt(2 d / pi), is the L1 norm of a dense gradient of L2 norm C in d dimensions
+(harmonizer.py), so that dense gradients keep the same length under either clip.
+    gaussian     clipped to L2 norm C,    N(0, (z C)^2) per coordinate;
     l2-laplace   clipped to L2 norm C,    Lap(z C): 1/(2 z^2)-zCDP in every dimension (privacy/mechanisms/laplace.py);
     laplace      clipped to L1 norm C_1,  Lap(z C_1): 1/z-DP;
     staircase    clipped to L1 norm C_1,  noise of density e^{-level / z} on L1 balls, step C_1: 1/z-DP.
 
-Re-selection (`reselect` = every so many rounds): between rounds the Harmonizer looks at the released mean update, how
-sparse and how heavy-tailed it is behind the known noise (_seen.py). Sound for whatever switching, because then all
-mechanisms share one scale z and are charged as a release of which rho = 1/(2 z^2) is known and nothing else. Proof.
-Given the transcript so far, the next mechanism is fixed, and one step of it has D_a <= a / (2 z^2) at every order a >
-1: Gaussian noise with equality; L2-Laplace noise as said; L1-Laplace noise and the staircase are 1/z-DP, and epsilon-DP
-implies epsilon^2/2-zCDP (Bun and Steinke 2016, Proposition 3.3). Renyi divergences of adaptively chosen releases add up
-at every order (Mironov 2017, Proposition 1), so K steps have D_a <= K a / (2 z^2), the curve of K Gaussians, whatever
-was chosen. Drawn batches would need more than rho, so batches must be full.
+Re-selection (`reselect`, a number of rounds): between rounds the Harmonizer examines the released mean update and
+estimates how sparse and how heavy-tailed it is behind the known noise (seen.py). This is sound however often the
+mechanism changes, because all mechanisms then share one scale z, and each is charged as a release of which only
+rho = 1/(2 z^2) is known. Proof. Given the transcript so far, the next mechanism is fixed, and one step of it has
+D_a <= a / (2 z^2) at every order a > 1: Gaussian noise with equality; L2-Laplace noise as stated above; L1-Laplace and
+staircase noise because they are 1/z-DP, and epsilon-DP implies epsilon^2/2-zCDP (Bun and Steinke 2016, Proposition
+3.3). Renyi divergences of adaptively chosen releases add up at every order (Mironov 2017, Proposition 1), so K steps
+have D_a <= K a / (2 z^2), the curve of K Gaussians, whatever was chosen. Accounting for sampled batches would need to
+know more than rho, so batches must be full.
 
-Kinds of clients: `profile`, `resources` and `data` may be mixtures (_kinds.py), and the Harmonizer then chooses for
-every kind by its own weights. A record is in one client, whose steps have what the proof asks for; so kinds need full
-batches and one scale too, and are charged by rho alone.
+Kinds of clients: `profile`, `resources` and `data` may be mixtures (kinds.py), and the Harmonizer then chooses for each
+kind with the weights of that kind. A record belongs to one client, whose steps satisfy the conditions of the proof.
+Kinds of clients therefore also need full batches and one scale, and are charged by rho alone.
 
-Managed multipliers (`managed`): before every round a client's multiplier follows from what is left of its own budget
-and the participations that are still to come (_managed.py), public numbers all. Sound: a participation of K steps at
-multiplier z_t has rho_t = K / (2 z_t^2); a client's rho_t are fixed before each of its rounds and never sum to more
-than rho = 1/(2 z^2), z being the calibrated multiplier of the whole run. At every order a the divergences then sum to
-rho a at most, and a filter on that sum gives D_a <= rho a (Feldman and Zrnic 2021; filters: Rogers et al. 2016). Where
-all of a run's noise is Gaussian its rounds are 1/z-GDP together (Smith and Thakurta 2022), which is less; the run is
-charged as the one or the other. A filter of rho alone knows no amplification: batches must be full. Nor does it know
-what L1-Laplace and staircase noise have beyond rho, which costs them about a sixth more noise where nobody is away."""
+Managed multipliers (`managed`): before every round a client's multiplier is computed from the remainder of its own
+budget and its remaining participations (managed.py), all of which are public numbers. This is sound: a participation
+of K steps at multiplier z_t has rho_t = K / (2 z_t^2); a client's rho_t are fixed before each of its rounds and never
+sum to more than rho = 1/(2 z^2), where z is the calibrated multiplier of the whole run. At every order a the
+divergences then sum to at most rho a, and a filter on that sum gives D_a <= rho a (Feldman and Zrnic 2021; filters:
+Rogers et al. 2016). If all noise in a run is Gaussian, its rounds together are 1/z-GDP (Smith and Thakurta 2022), which
+costs less; a run is charged in one way or the other. A filter on rho alone cannot use amplification by sampling, so
+batches must be full. Nor can it use what L1-Laplace and staircase noise guarantee beyond rho, which costs these about a
+sixth more noise when no client is ever absent."""
 
 from __future__ import annotations
 
@@ -58,36 +60,38 @@ from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Event, Repeated
 from sordino.privacy.mechanisms.gaussian import Gaussian
 
-FILTER = "filter"  # the name under which clients keep what they have spent, where multipliers are managed
-Allowed = list[tuple[int, _managed.Kept]]  # by client: the units that it may spend now, and what it keeps then
+FILTER = "filter"  # name under which clients store their spent budget if multipliers are managed
+Allowed = list[tuple[int, _managed.Kept]]  # per client: budget units it may spend now, and its filter afterwards
 
 
 @dataclass(frozen=True)
 class UdpState:
-    """What the server knows beside the model: public, or computed from what was released."""
+    """The server's state besides the model: public numbers, or values computed from releases."""
 
-    mechanism: Tensor | None = None  # [kinds]: the noise of the coming round, where it is chosen again
-    used: Tensor | None = None  # [kinds]: that of the last round
-    look: Tensor | None = None  # [5]: what the released update looked like when noise was last chosen (_seen.py)
-    merged: int | None = None  # managed: rounds that were merged, so that lost ones are known
-    reference: Tensor | None = None  # managed: what a client keeps that took part in every round
-    heard: Tensor | None = None  # [clients, 5]: what the last rows said of their noise (_managed.py)
-    w_max: Tensor | None = None  # [dim]: the model that clients with smaller budgets are pulled to
-    path: Tensor | None = None  # [2, points]: losses along a path of the server's, and straight across
+    mechanism: Tensor | None = None  # [kinds]: mechanism of the coming round, with re-selection
+    used: Tensor | None = None  # [kinds]: mechanism of the last round
+    look: Tensor | None = None  # [5]: statistics of the released update at the last selection (seen.py)
+    merged: int | None = None  # managed: number of merged rounds, from which lost rounds are inferred
+    reference: Tensor | None = None  # managed: filter of a client that took part in every round
+    heard: Tensor | None = None  # [clients, 5]: the noise that the clients of the last round reported (managed.py)
+    w_max: Tensor | None = None  # [dim]: model that clients with smaller budgets are pulled towards
+    path: Tensor | None = None  # [2, points]: losses along the server's path, and along the straight line
 
 
 @dataclass(frozen=True)
 class Harmonised(Method):
+    """Local DP-SGD whose noise mechanism is given, or chosen by the Harmonizer from public numbers."""
+
     clip: float = 1.0  # C: bound on the L2 norm of one record's (or user's) gradient
     batch_sampling: str = "poisson"  # or "fixed": batches of a fixed size, accounted under replace
     mechanism: str = "auto"  # auto (the Harmonizer picks), gaussian, l2-laplace, laplace or staircase
-    profile: str = "standard"  # whose weights the Harmonizer takes: standard, medical or iot; or medical:0.3,iot:0.7
+    profile: str = "standard"  # weights of the Harmonizer's score: standard, medical or iot; or medical:0.3,iot:0.7
     resources: str = "standard"  # the clients' compute: limited, standard or high; or a mixture
     data: str = "dense"  # as in the paper's Table 2: dense, sparse, complex, time-series, ...; or a mixture
-    prior: float = 0.05  # how much the paper's Table 2 counts, 0 to 1
-    pure: bool = False  # choose among mechanisms only whose every release has delta = 0
+    prior: float = 0.05  # weight of the paper's Table 2 in the score, 0 to 1
+    pure: bool = False  # choose only among mechanisms whose releases all have delta = 0
     reselect: int = 0  # rounds after which the Harmonizer chooses again; 0: never
-    managed: bool = False  # noise multipliers follow what is left of each client's budget, round by round
+    managed: bool = False  # whether noise multipliers follow each client's remaining budget, round by round
 
     units: ClassVar[tuple[str, ...]] = ("record", "user")
     channels: ClassVar[tuple[str, ...]] = ("direct",)
@@ -119,27 +123,34 @@ class Harmonised(Method):
 
     @property
     def mixed(self) -> bool:
-        """Whether there are clients of several kinds."""
+        """Whether clients are of several kinds."""
         return _kinds.mixed(self.profile, self.resources, self.data)
 
     @property
     def free(self) -> bool:
-        """Whether mechanisms differ, by client or by round: all are then charged by rho alone."""
+        """Whether mechanisms may differ by client or by round; all are then charged by rho alone."""
         return self.reselect > 0 or self.mixed
 
     def kinds(self, plan: Plan) -> _kinds.Dealt:
+        """Return the kinds of clients in this plan, and the kind of each client."""
         return _kinds.deal(self.profile, self.resources, self.data, plan.population)
 
     # --- the choice
 
     def chosen(self, plan: Plan, data: str | None = None, kind: int = 0) -> harmonizer.Choice:
-        """Choose for a kind of clients, by the public plan and what the data are declared (or were seen) to be."""
+        """Choose the mechanism for a kind of clients from the public plan and a description of the data.
+
+        Args:
+            plan: the public plan of the run.
+            data: the description of the data suggested by released updates; None: the one declared for the kind.
+            kind: index of the kind of clients.
+        """
         run, who = gaussian_run(plan, self.batch_sampling), self.kinds(plan).kinds[kind]
         what = (who.profile, who.resources, data or who.data, float(self.prior), self.pure, self.free, self.managed)
         return harmonizer.choose(harmonizer.HarmonizerSetting(run, plan.dim, float(plan.epsilon), plan.delta, *what))
 
     def noises(self, plan: Plan, state: State | None = None) -> tuple[str, ...]:
-        """Return the noise of every kind of clients in the round that begins with this state (None: the first)."""
+        """Return the mechanism of each kind of clients in the round that starts from `state` (None: the first)."""
         kinds = range(len(self.kinds(plan).kinds))
         if self.mechanism != "auto":
             return tuple(self.mechanism for _ in kinds)
@@ -148,29 +159,30 @@ class Harmonised(Method):
         return tuple(self.chosen(plan, kind=kind).mechanism for kind in kinds)
 
     def noise_of(self, state: State, plan: Plan, kind: int = 0) -> str:
-        """Return the noise of a kind of clients in the round that begins with this state."""
+        """Return the mechanism of one kind of clients in the round that starts from `state`."""
         return self.noises(plan, state)[kind]
 
     def _indices(self, plan: Plan, data: str | None = None) -> Tensor:
-        """Return what is chosen for each kind, as numbers."""
+        """Return the mechanism chosen for each kind, as indices into MECHANISMS."""
         names = [self.chosen(plan, data, kind).mechanism for kind in range(len(self.kinds(plan).kinds))]
         return torch.tensor([harmonizer.MECHANISMS.index(name) for name in names])
 
-    # --- what is released
+    # --- releases
 
     def bound(self, name: str, plan: Plan) -> float:
-        """Return what a record's gradient is clipped to, in the norm of the noise."""
+        """Return the clip bound of a record's gradient, in the norm of the named mechanism."""
         return self.clip * harmonizer.bound(name, plan.dim)
 
     def _sums(self, plan: Plan) -> int:
-        """Return the noisy sums of a participation."""
+        """Return the number of noisy sums that a client releases in one participation."""
         return plan.local.count(plan.smallest_client) + ("losses" in plan.algorithm.needs)
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        """Declare the noisy sums of a participation; managed, with the least noise that any in the round may have.
+        """Declare the noisy sums of a participation.
 
-        With clients of several kinds: one release for each noise that occurs; a record is in one client, and so in
-        one of them."""
+        With managed multipliers, they are declared with the smallest noise that any participation in the round may
+        have. With clients of several kinds, there is one release for each mechanism in use; a record belongs to one
+        client, and so to one of these releases."""
         names = tuple(dict.fromkeys(self.noises(plan, state)))
         by_rho = self.free or (self.managed and names != ("gaussian",))
         z = _managed.least(round, plan, self._sums(plan)) if self.managed else plan.z
@@ -205,7 +217,7 @@ class Harmonised(Method):
         seeds: list[int],
         groups: clipped_steps.Groups = None,
     ) -> Bounded:
-        """Return each client's sum of gradients that are clipped for the noise of that name."""
+        """Return each client's sum of gradients, clipped for the named mechanism."""
         norm, bound = harmonizer.NORMS[name], self.clip * harmonizer.bound(name, weights.shape[-1])
         return Bounded(model.gradients.sums(weights, batch, bound, seeds=seeds, groups=groups, norm=norm), bound, norm)
 
@@ -220,7 +232,7 @@ class Harmonised(Method):
             multiplier = torch.tensor(each, dtype=like.dtype, device=like.device)[:, None]
         rows, mine = self._by_noise(state, site, multiplier)
         weight = clipped_steps.weights(site, rows)
-        if allowed is not None and multiplier is not None:  # who has nothing left says nothing, and learns nothing
+        if allowed is not None and multiplier is not None:  # a client without budget sends zeros and keeps its rows
             silent = torch.isinf(multiplier)
             rows, mine = torch.where(silent, 0.0, rows), torch.where(silent, site.mine, mine)
             weight = torch.where(silent[:, 0], 0.0, weight)
@@ -230,14 +242,14 @@ class Harmonised(Method):
         return Message({"update": rows} | self._fields(site) | told, weight), site.kept(mine, **more)
 
     def _scales(self, plan: Plan, ids: Ints, allowed: Allowed | None) -> list[float]:
-        """Return each client's noise multiplier of a step; 0: it has nothing left."""
+        """Return each client's noise multiplier per step; 0 if it has no budget left."""
         whole = [plan.multipliers[int(i)] if plan.multipliers else plan.z for i in ids]
         if allowed is None:
             return whole
         return [_managed.noise_for(units, self._sums(plan), z) for (units, _), z in zip(allowed, whole, strict=True)]
 
     def _by_noise(self, state: State, site: Site, multiplier: Tensor | None) -> tuple[Rows, Rows]:
-        """Train clients with the same noise together."""
+        """Train clients that use the same mechanism together."""
         names = self.noises(site.plan, state)
         if len(set(names)) == 1:
             return self._alike(state, site, names[0], "", multiplier)
@@ -253,7 +265,7 @@ class Harmonised(Method):
         return rows, kept
 
     def _alike(self, state: State, site: Site, name: str, outlet: str, multiplier: Tensor | None) -> tuple[Rows, Rows]:
-        """Train clients with noise of that name, which leaves through the outlets whose names end so."""
+        """Train clients with the named mechanism, through the outlets whose names end in `outlet`."""
 
         def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: clipped_steps.Groups) -> Bounded:
             return self.clipped(name, weights, batch, site.model, seeds, groups)
@@ -269,21 +281,22 @@ class Harmonised(Method):
         )
 
     def _algorithm(self, state: State, site: Site) -> Algorithm | None:
-        """Return what these clients follow in place of the plan's algorithm."""
+        """Return the algorithm that these clients use instead of the plan's; None: the plan's."""
         return None
 
     def _fields(self, site: Site) -> dict[str, Tensor]:
-        """Return public fields that the server needs beside the update."""
+        """Return the public message fields that the server needs besides the update."""
         return {}
 
-    # --- what rows say of their noise
+    # --- reported noise
 
     @property
     def tells(self) -> bool:
-        """Whether rows say what noise is in them."""
+        """Whether messages report the noise that they contain."""
         return self.managed or self.mixed
 
     def _told(self, state: State, site: Site, scales: list[float], allowed: Allowed | None) -> dict[str, Tensor]:
+        """Return the message fields in which clients report their noise."""
         plan, ids, whole = site.plan, site.rng.ids, _managed.UNITS
         steps, unit = plan.local.count(plan.smallest_client), self.unit_noise(state, plan)
         names = self.noises(plan, state)
@@ -297,14 +310,14 @@ class Harmonised(Method):
         return _managed.remarks(records, shares, scales, stds, fourths, state.params.device)
 
     def unit_noise(self, state: State, plan: Plan, multiplier: float = 1.0) -> float:
-        """Return the deviation in a weighted message, a coordinate, of Gaussian noise with that multiplier."""
+        """Return the standard deviation per coordinate, in a weighted message, of Gaussian noise with `multiplier`."""
         local = plan.now(state)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
         return local.learning_rate * math.sqrt(steps) * multiplier * self.clip / batch
 
 
 def gaussian_run(plan: Plan, sampling: str) -> Event:
-    """Return all that a client releases in a run of noisy steps, with Gaussian noise of multiplier one."""
+    """Return the event of all that a client releases in a run of noisy steps, with Gaussian noise of multiplier 1."""
     setting = derive.Setting(plan.channel, plan.crowd, plan.sampler, plan.clients_per_user)
     (cost,) = derive.costs(clipped_steps.releases(plan, Gaussian(1.0), 1.0, sampling), setting)
     return Repeated(cost.event, plan.participations * cost.copies)

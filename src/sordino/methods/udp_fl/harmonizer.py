@@ -1,23 +1,24 @@
-"""The Harmonizer: which noise for a run, by public numbers alone, and why.  Feng et al. (2025), "Harmonizing
-Differential Privacy Mechanisms for Federated Learning", Sections 3.1 and 3.3, Algorithm 1, Tables 1 and 2.
+"""The Harmonizer: chooses the noise mechanism of a run from public numbers alone, and says why.  Feng et al. (2025),
+"Harmonizing Differential Privacy Mechanisms for Federated Learning", Sections 3.1 and 3.3, Algorithm 1, Tables 1 and 2.
 
     Score(M) = w_p Privacy(M) + w_u Utility(M) + w_e Efficiency(M)
 
-Every candidate is scaled on the accountant to the same total (epsilon, delta); then, each between 0 and 1,
-- Privacy: its epsilon at delta over its epsilon at delta / 1000: what is left of the promise far out in the tail;
-- Utility: the least noise-to-signal ratio of all candidates over its own. The ratio is the L2 norm of one step's noise
-  to that of one clipped gradient;
-- Efficiency: the least time of a draw over its own, to a power that the client's compute sets.
-The weights are those of the client's profile; the paper's Table 2 joins as a prior with a small weight of its own.
+Every candidate is calibrated with the accountant to the same total (epsilon, delta). The terms lie between 0 and 1:
+- Privacy: the candidate's epsilon at delta over its epsilon at delta / 1000: how much of the guarantee remains far out
+  in the tail;
+- Utility: the smallest noise-to-signal ratio of all candidates over the candidate's own. The ratio is the L2 norm of
+  the noise of one step over that of one clipped gradient;
+- Efficiency: the shortest sampling time over the candidate's own, to a power set by the client's compute.
+The weights are those of the client's profile; the paper's Table 2 enters as a prior with a small weight of its own.
 
-Geometry belongs to the mechanism. Gaussian and L2-Laplace noise are made for an L2 bound C, L1-Laplace and the L1-ball
-staircase for an L1 bound, and gradients are clipped in that norm: to the L1 norm that a dense gradient of L2 norm C has
-on average (`dense_l1`), so that dense gradients keep the same length whatever the noise. Above about ten dimensions the
-answer is Gaussian noise, unless delta = 0 is demanded (`pure`) or the prior is given most of the weight: of all noises
-of one variance, Gaussian noise is the most private in high dimension.
+The geometry depends on the mechanism. Gaussian and L2-Laplace noise are made for an L2 bound C, L1-Laplace and the
+L1-ball staircase for an L1 bound. Gradients are clipped in that norm: for an L1 bound, to the average L1 norm of a
+dense gradient of L2 norm C (`dense_l1`), so that dense gradients keep the same length whatever the noise. Above about
+ten dimensions the choice is Gaussian noise, unless delta = 0 is required (`pure`) or the prior has most of the weight:
+of all noise distributions of one variance, Gaussian noise is the most private in high dimension.
 
-Differs from the paper: no statistic of private data is looked at. What clients' data are like is declared (`data`), or
-seen in what was released already (_seen.py); "empirical resistance to attacks" is left to audits."""
+How this differs from the paper: no statistic of private data is used. The nature of the clients' data is declared
+(`data`), or estimated from what was already released (seen.py); "empirical resistance to attacks" is left to audits."""
 
 from __future__ import annotations
 
@@ -41,15 +42,16 @@ from sordino.privacy.mechanisms.staircase_ball import StaircaseBall, StaircaseBa
 from sordino.privacy.tightest import epsilon
 
 MECHANISMS = ("gaussian", "l2-laplace", "laplace", "staircase")
-NORMS = {"gaussian": 2, "l2-laplace": 2, "laplace": 1, "staircase": 1}  # in which each needs its bound
-PURE = ("laplace", "staircase")  # whose every release is epsilon-DP with delta = 0
-PROFILES = {  # w_p, w_u, w_e; the paper asks for w_p >= 0.5 of medical clients and w_e >= 0.4 of IoT devices
+NORMS = {"gaussian": 2, "l2-laplace": 2, "laplace": 1, "staircase": 1}  # p of the Lp norm of the clip bound
+PURE = ("laplace", "staircase")  # mechanisms that are epsilon-DP with delta = 0 in every release
+PROFILES = {  # w_p, w_u, w_e; the paper requires w_p >= 0.5 for medical clients and w_e >= 0.4 for IoT devices
     "standard": (0.3, 0.5, 0.2),
     "medical": (0.5, 0.4, 0.1),
     "iot": (0.2, 0.4, 0.4),
 }
-RESOURCES = {"limited": 1.0, "standard": 0.5, "high": 0.0}  # how much the time of a draw counts: a power
-# time of a draw, Gaussian noise = 1, 20 rows of 26,010 numbers on one core: benchmarks/mechanism_settings.py --draws
+RESOURCES = {"limited": 1.0, "standard": 0.5, "high": 0.0}  # exponent of the sampling time
+# sampling time relative to Gaussian noise, 20 rows of 26,010 numbers on one core:
+# benchmarks/mechanism_settings.py --draws
 SECONDS = {"gaussian": 1.0, "l2-laplace": 2.3, "laplace": 2.3, "staircase": 4.5}
 TABLE = (  # Table 2: client data, privacy requirement, resource, mechanism
     ("dense", "high", "standard", "gaussian"),
@@ -62,7 +64,7 @@ TABLE = (  # Table 2: client data, privacy requirement, resource, mechanism
     ("large-pool", "low", "standard", "staircase"),
 )
 DATA = tuple(row[0] for row in TABLE)
-FEW = 100  # dimensions beyond which an L1-ball staircase has the variance of Laplace noise to six digits
+FEW = 100  # above this dimension the L1-ball staircase has the variance of Laplace noise to six digits
 
 LEAVES: dict[str, Callable[[float], Event]] = {
     "gaussian": GaussianEvent,
@@ -75,9 +77,9 @@ LEAVES: dict[str, Callable[[float], Event]] = {
 
 @dataclass(frozen=True)
 class HarmonizerSetting:
-    """What the choice is made of: public, all of it."""
+    """The inputs of the choice, all of them public."""
 
-    run: Event  # all that is released to the server, with Gaussian noise of multiplier one
+    run: Event  # everything released to the server, with Gaussian noise of multiplier 1
     dim: int
     epsilon: float
     delta: float
@@ -86,28 +88,31 @@ class HarmonizerSetting:
     data: str = "dense"
     prior: float = 0.05
     pure: bool = False
-    harmonised: bool = False  # whether mechanisms may change on the way: one scale for all, by rho alone
-    managed: bool = False  # whether scales follow what is left: only Gaussian noise is then charged by more than rho
+    harmonised: bool = False  # whether mechanisms may differ within the run: one scale for all, charged by rho alone
+    managed: bool = False  # whether scales follow the remaining budget: then all but Gaussian noise is charged by rho
 
     @property
     def requirement(self) -> str:
-        """Table 2's words for epsilon."""
+        """The privacy requirement that Table 2 would name for this epsilon: high, moderate or low."""
         return "high" if self.epsilon < 3 else "moderate" if self.epsilon <= 8 else "low"
 
 
 @dataclass(frozen=True)
 class Candidate:
+    """A mechanism with its calibrated scale and the terms of its score."""
+
     mechanism: str
-    scale: float = math.inf  # noise scale over the bound in the mechanism's own norm
-    ratio: float = math.inf  # noise to signal
+    scale: float = math.inf  # noise scale over the clip bound in the mechanism's norm
+    ratio: float = math.inf  # noise-to-signal ratio
     privacy: float = 0.0
     utility: float = 0.0
     efficiency: float = 0.0
     prior: float = 0.0
     score: float = -math.inf
-    note: str = ""  # why it is out
+    note: str = ""  # why it was excluded, if it was
 
     def to_json(self) -> dict[str, Any]:
+        """Return the candidate for the run's record: its figures, or why it was excluded."""
         if self.note:
             return {"mechanism": self.mechanism, "note": self.note}
         return {k: v for k, v in vars(self).items() if k != "note"}
@@ -115,14 +120,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
+    """The candidates ranked by score, and the inputs they were scored for."""
+
     setting: HarmonizerSetting
-    candidates: tuple[Candidate, ...]  # the best first
+    candidates: tuple[Candidate, ...]  # best first
 
     @property
     def mechanism(self) -> str:
+        """The chosen mechanism."""
         return self.candidates[0].mechanism
 
     def to_json(self) -> dict[str, Any]:
+        """Return the choice for the run's record: the inputs, the weights and all candidates."""
         s = self.setting
         known = {k: getattr(s, k) for k in ("epsilon", "delta", "dim", "profile", "resources", "data", "prior", "pure")}
         return known | {"weights": list(PROFILES[s.profile]), "candidates": [c.to_json() for c in self.candidates]}
@@ -130,7 +139,7 @@ class Choice:
 
 @lru_cache(maxsize=256)
 def choose(setting: HarmonizerSetting) -> Choice:
-    """The candidates, the one with the best score first; of equal ones the first in MECHANISMS."""
+    """Rank the mechanisms by score, best first; ties go to the one listed first in MECHANISMS."""
     found = [_scaled(m, setting) for m in MECHANISMS]
     least = min(c.ratio for c in found)
     if not math.isfinite(least):
@@ -146,7 +155,7 @@ def _scaled(mechanism: str, setting: HarmonizerSetting) -> Candidate:
         by_rho = setting.harmonised or (setting.managed and mechanism != "gaussian")
         z = calibrated(setting.run, mechanism, setting.epsilon, setting.delta, by_rho)
         if mechanism == "staircase":
-            ball(1 / z, setting.dim).shells(setting.dim)  # refuses what cannot be drawn
+            ball(1 / z, setting.dim).shells(setting.dim)  # raises if the noise cannot be sampled
         event = of(setting.run, mechanism, z, by_rho)
         far = epsilon(event, setting.delta / 1000, pld.ROUGH)
         return Candidate(
@@ -170,7 +179,7 @@ def _scored(one: Candidate, setting: HarmonizerSetting, least: float) -> Candida
 
 
 def table_prior(mechanism: str, setting: HarmonizerSetting) -> float:
-    """How well the best row of Table 2 with this mechanism fits: the share of its three criteria that are met."""
+    """Return the share of three criteria met by the best-fitting row of Table 2 that recommends this mechanism."""
     wanted = (setting.data, setting.requirement, setting.resources)
     name = mechanism.removeprefix("l2-")  # the paper's Laplace noise follows an L2 clip
     return max(sum(a == b for a, b in zip(row[:3], wanted, strict=True)) / 3 for row in TABLE if row[3] == name)
@@ -178,14 +187,15 @@ def table_prior(mechanism: str, setting: HarmonizerSetting) -> float:
 
 @lru_cache(maxsize=1024)
 def calibrated(run: Event, mechanism: str, target: float, delta: float, harmonised: bool = False) -> float:
-    """The least scale with which all of the run costs at most (target, delta)."""
+    """Return the smallest noise scale with which the whole run costs at most (target, delta)."""
     return noise_multiplier(lambda z: of(run, mechanism, z, harmonised), target, delta)
 
 
 def of(event: Event, mechanism: str, z: float = 1.0, harmonised: bool = False) -> Event:
-    """The same releases with another noise, z times as much of it.
+    """Return the same releases with another mechanism, at z times the scale of the Gaussian noise in `event`.
 
-    Harmonised: what holds of every mechanism at that scale, 1/(2 z^2)-zCDP, and nothing more (see udp_fl.py)."""
+    With `harmonised`, the releases are charged by what holds for every mechanism at that scale, 1/(2 z^2)-zCDP, and
+    nothing more (see harmonised.py)."""
     match event:
         case GaussianEvent(own):
             return LaplaceL2Event(own * z) if harmonised else LEAVES[mechanism](own * z)
@@ -202,7 +212,7 @@ def of(event: Event, mechanism: str, z: float = 1.0, harmonised: bool = False) -
 
 
 def deviation(mechanism: str, z: float, dim: int) -> float:
-    """Standard deviation of the noise of one step in a coordinate, over the L2 norm of a clipped dense gradient."""
+    """Return the std of one step's noise per coordinate, over the L2 norm of a clipped dense gradient."""
     wide = bound(mechanism, dim)
     if mechanism == "gaussian":
         return z * wide
@@ -212,13 +222,13 @@ def deviation(mechanism: str, z: float, dim: int) -> float:
 
 
 def bound(mechanism: str, dim: int) -> float:
-    """What gradients are clipped to in the mechanism's own norm, over the L2 clip C."""
+    """Return the clip bound in the mechanism's norm, as a multiple of the L2 clip bound C."""
     return dense_l1(dim) if NORMS[mechanism] == 1 else 1.0
 
 
 @lru_cache(maxsize=1024)
 def ball(lam: float, dim: int) -> StaircaseBall:
-    """The L1-ball staircase; in few dimensions with the step shape of least variance, which does not move its cost."""
+    """Return the L1-ball staircase; up to FEW dimensions with the step shape of least variance, at the same cost."""
     if dim > FEW:
         return StaircaseBall(lam)
     shapes = [StaircaseBall(lam, float(g)) for g in np.linspace(0.02, 0.5, 25)]
@@ -227,9 +237,10 @@ def ball(lam: float, dim: int) -> StaircaseBall:
 
 @lru_cache(maxsize=256)
 def renyi(event: Event, delta: float) -> tuple[float, float] | None:
-    """The order that the conversion at delta picks, and the event's Renyi divergence there; None if no curve is known.
+    """Return the order that is optimal for the conversion at delta, and the event's Renyi divergence at that order.
 
-    What the paper's Harmonizer computes "at each iteration": a share of this for each round taken part in."""
+    None if the event has no known Renyi curve. The paper's Harmonizer computes this "at each iteration": each round
+    that a client takes part in accounts for a share of it."""
     try:
         curve = rdp.rdp(event)
     except UnsupportedEvent:
@@ -241,7 +252,7 @@ def renyi(event: Event, delta: float) -> tuple[float, float] | None:
 
 
 def why(found: dict[str, Any]) -> list[str]:
-    """A choice as it stands in a record -> sentences."""
+    """Explain a recorded choice (`Choice.to_json`) in sentences."""
     w_p, w_u, w_e = found["weights"]
     scored = [c for c in found["candidates"] if "score" in c]
     first = scored[0]

@@ -1,11 +1,12 @@
-"""Clients of several kinds in one run: their privacy profile, their compute, what their data are like. All declared, so
-public.  Feng et al. (2025), "Harmonizing Differential Privacy Mechanisms for Federated Learning", Section 3.3: the
-Harmonizer weighs by client-specific requirements.
+"""Kinds of clients in one run, by privacy profile, compute and type of data, all declared and therefore public.  Feng
+et al. (2025), "Harmonizing Differential Privacy Mechanisms for Federated Learning", Section 3.3: the Harmonizer weighs
+mechanisms by client-specific requirements.
 
-A field is one word for all clients ("medical") or a mixture of words and shares ("medical:0.3,iot:0.7"). Clients get
-theirs in the order of their numbers: here the first 30 % are medical. Shares are rounded to whole clients by largest
-remainders. All fields follow the same order, so that equal cuts describe the same clients, and a word may come twice:
-profile = "medical:0.3,iot:0.7" with resources = "high:0.3,limited:0.4,high:0.3" makes three kinds."""
+A field is one word for all clients ("medical") or a mixture of words and shares ("medical:0.3,iot:0.7"). Words are
+assigned in the order of the client numbers: here the first 30 % of the clients are medical. Shares are rounded to whole
+clients by largest remainders. All fields follow the same order, so that equal cuts describe the same clients, and a
+word may occur twice: profile = "medical:0.3,iot:0.7" with resources = "high:0.3,limited:0.4,high:0.3" makes three
+kinds."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ from sordino.core.rng import Ints
 
 @dataclass(frozen=True)
 class Kind:
+    """The declared privacy profile, compute and type of data of a group of clients."""
+
     profile: str
     resources: str
     data: str
@@ -34,17 +37,24 @@ class Kind:
 
 @dataclass(frozen=True)
 class Dealt:
-    """The kinds that occur, in the order of the clients, and which of them each client is."""
+    """The kinds that occur, in the order of the clients, and the kind of each client."""
 
     kinds: tuple[Kind, ...]
     of: Ints  # [clients]: index into kinds
 
     def counts(self) -> list[int]:
+        """Return the number of clients of each kind."""
         return [int(n) for n in np.bincount(self.of, minlength=len(self.kinds))]
 
 
 def parse(name: str, text: str, known: Sequence[str]) -> tuple[tuple[str, float], ...]:
-    """One word, or word:share pairs whose shares sum to 1; each word one of the known."""
+    """Parse one word, or word:share pairs whose shares sum to 1, into (word, share) pairs.
+
+    Args:
+        name: the name of the field, for error messages.
+        text: the value of the field.
+        known: the words that are allowed.
+    """
     if ":" not in text:
         check.one_of(tuple(known), **{name: text})
         return ((text, 1.0),)
@@ -64,13 +74,13 @@ def parse(name: str, text: str, known: Sequence[str]) -> tuple[tuple[str, float]
 
 
 def mixed(*fields: str) -> bool:
-    """Whether any of these fields tells clients apart."""
+    """Return whether any of these fields differs between clients."""
     return any(len({part.partition(":")[0].strip() for part in text.split(",")}) > 1 for text in fields)
 
 
 @lru_cache(maxsize=16)
 def deal(profile: str, resources: str, data: str, clients: int) -> Dealt:
-    """Fields that were checked -> every client's kind."""
+    """Return the kind of every client, from fields that `parse` has checked."""
     fields = [_runs(text, clients) for text in (profile, resources, data)]
     edges = sorted({0}.union(*(ends for _, ends in fields)))
     index: dict[Kind, int] = {}
@@ -82,7 +92,7 @@ def deal(profile: str, resources: str, data: str, clients: int) -> Dealt:
 
 
 def _runs(text: str, clients: int) -> tuple[list[str], list[int]]:
-    """Words, and before which client each of them ends."""
+    """Return the words of a field, and for each the index after its last client."""
     if ":" not in text:
         return [text], [clients]
     pairs = [part.split(":") for part in text.split(",")]

@@ -1,19 +1,19 @@
-"""Low-loss paths between client models, found by the server on data it may use.  Feng et al. (2025), "Harmonizing
+"""Low-loss paths between client models, optimised by the server on public data.  Feng et al. (2025), "Harmonizing
 Differential Privacy Mechanisms for Federated Learning", Section 3.2, step 4; the curves are those of Garipov et al.
 (2018), "Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs", arXiv:1802.10026, Section 3.2:
 
     polygon   phi(t) = 2 (t theta + (1/2 - t) w1),  t <= 1/2;   2 ((t - 1/2) w2 + (1 - t) theta),  t >= 1/2
     bezier    phi(t) = (1 - t)^2 w1 + 2 t (1 - t) theta + t^2 w2
-    tuned     phi(t) = theta: no path, and so a measure of what a path adds to training on the server's data
+    tuned     phi(t) = theta: no path, a baseline that shows what a path adds to training on the server's data
 
-theta begins as the average of the pair and follows stochastic gradients of E_t loss(phi(t)), t uniform. The optimised
-intermediate model of a pair is phi(1/2): theta itself, or the middle of the Bezier curve. Their mean is the new model.
-Models lie on a ring (first with second, ..., last with first), so that without any optimisation the mean of the
-intermediate models is the mean of the models: pairwise averages alone change nothing.
+theta starts at the average of the pair and follows stochastic gradients of E_t loss(phi(t)), t uniform. The optimised
+intermediate model of a pair is phi(1/2): theta itself, or the middle of the Bezier curve. The new model is the mean of
+these intermediate models. Models are paired on a ring (first with second, ..., last with first), so that without any
+optimisation the mean of the intermediate models is the mean of the models: pairwise averages alone change nothing.
 
-Post-processing of what was released, and of public records: costs no privacy. Differs from the paper, which says
-neither on whose data nor how a path is found: neighbours in the cohort are averaged first where there are more of them
-than pairs, and a step moves theta by at most the learning rate (the gradient's norm is held below 1)."""
+This is post-processing of releases and public records, and costs no privacy. The paper says neither on whose data nor
+how a path is found. Our choices: neighbours in the cohort are averaged first if there are more of them than pairs, and
+a step moves theta by at most the learning rate (the norm of the gradient is clipped to 1)."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ from sordino.core.types import Batch, Rows, State, Vector
 from sordino.privacy.clip import clip_rows
 
 CURVES = ("polygon", "bezier", "tuned")
-RECORDS = 64  # public records in a step
-SHOWN = 500  # public records on which the loss along a path is shown
-POINTS = 11  # of a path that are shown
+RECORDS = 64  # public records per step
+SHOWN = 500  # public records on which the loss along a path is evaluated
+POINTS = 11  # points of a path at which the loss is evaluated
 
 
 @dataclass(frozen=True)
 class FoundPath:
-    shift: Vector  # [dim]: from the mean of the models to that of the optimised intermediate models
+    """The result of optimising the paths of one round."""
+
+    shift: Vector  # [dim]: from the mean of the models to the mean of the optimised intermediate models
     along: Tensor  # [POINTS]: loss along the path of the first pair, on public records
-    straight: Tensor  # [POINTS]: on the straight line between the same two models
+    straight: Tensor  # [POINTS]: loss along the straight line between the same two models
 
 
 def weights(curve: str, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """phi(t) = a w1 + c theta + b w2: a, c and b at these t."""
+    """Return the coefficients (a, c, b) of phi(t) = a w1 + c theta + b w2 at these t."""
     if curve == "bezier":
         return (1 - t) ** 2, 2 * t * (1 - t), t**2
     if curve == "tuned":
@@ -51,7 +53,7 @@ def weights(curve: str, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def point(curve: str, first: Tensor, theta: Tensor, second: Tensor, t: Tensor) -> Tensor:
-    """phi(t); t is a number, or [pairs, 1] for rows of models."""
+    """Return phi(t); t is a number, or of shape [pairs, 1] for rows of models."""
     a, c, b = weights(curve, t)
     return a * first + c * theta + b * second
 
@@ -59,7 +61,20 @@ def point(curve: str, first: Tensor, theta: Tensor, second: Tensor, t: Tensor) -
 def optimise(
     curve: str, models: Rows, public: Public, steps: int, rate: float, most: int, rng: Stream
 ) -> FoundPath | None:
-    """Optimise at most `most` paths between neighbouring models; None where there are not two models."""
+    """Optimise paths between neighbouring models.
+
+    Args:
+        curve: one of CURVES.
+        models: the client models [clients, dim].
+        public: the server's public records and the model to evaluate on them.
+        steps: the number of SGD steps per path.
+        rate: the learning rate of these steps.
+        most: the largest number of paths; more models than this are averaged in groups of neighbours first.
+        rng: the random stream for t and the batches.
+
+    Returns:
+        The result, or None if there are fewer than two models.
+    """
     if len(models) < 2:
         return None
     if len(models) > most:
@@ -85,7 +100,7 @@ def _points(like: Tensor) -> Tensor:
 
 
 def _gradients(models: Rows, public: Public, rng: Stream) -> Rows:
-    """The mean gradient of each model [pairs, dim] on the same few public records."""
+    """Return the mean gradient of each model [pairs, dim] on the same few public records."""
     count, data = min(RECORDS, len(public.batch.y)), public.batch
     picked = torch.from_numpy(rng.at("records").fixed(len(data.y), count)).to(data.y.device)
     pairs = len(models)
@@ -95,7 +110,7 @@ def _gradients(models: Rows, public: Public, rng: Stream) -> Rows:
 
 
 def _losses(models: list[Vector], public: Public) -> Tensor:
-    """The mean loss of each model on public records."""
+    """Return the mean loss of each model on public records."""
     data = public.batch
     few = Batch(data.x[:SHOWN], data.y[:SHOWN], (min(SHOWN, len(data.y)),))
     return torch.stack([local_sgd.record_losses(State(m), few, public.model).double().mean() for m in models])

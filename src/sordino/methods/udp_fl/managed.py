@@ -1,18 +1,20 @@
-"""Noise multipliers managed round by round: what is left of each client's budget, and what a participation gets of it.
+"""Noise multipliers managed round by round: each client's remaining budget, and the share that a participation gets.
 
-Feng et al. (2025), Section 3.3, have the Harmonizer adjust the multiplier "throughout training by computing Renyi
+In Feng et al. (2025), Section 3.3, the Harmonizer adjusts the multiplier "throughout training by computing Renyi
 divergence at each iteration to ensure privacy loss remains within the set bounds". Here the bound is rho, in
-D_a <= rho a, the privacy loss of the whole run, and each client keeps a filter of its own: a participation is given
-    rho_t = (what is left) / n,    n = min(participations it may still have, rounds left, likely participations left),
-with the likely ones q (rounds left - 1) + 1 and a standard deviation more, q being the public share of the clients that
-a round hears. Who was not drawn, dropped out or joined late has more left for each later round, and adds less noise.
-Where all take part in every round n is the rounds left, and every round gets the same.
+D_a <= rho a, the privacy loss of the whole run, and each client keeps its own filter: a participation is granted
+    rho_t = (remaining rho) / n,    n = min(participations still allowed, rounds left, likely participations left).
+The likely participations are q (rounds left - 1) + 1 plus one standard deviation, where q is the public share of the
+clients whose messages arrive in a round. A client that was not sampled, dropped out or joined late has more budget left
+for each later round, and adds less noise. If all clients take part in every round, n is the number of rounds left, and
+every round gets the same budget.
 
-All of it follows from public numbers: the plan, the round, how often the client took part. What is given away is
-counted in whole 2^-24ths of rho, rounded against the client, so that the sum is exact: it never exceeds the whole. A
-client that has nothing left sends zeros. A round that was paid for and lost in a crash (secure mode) may have been
-seen: every client counts such rounds as if it had been in all of them, as late as they can have been. No history with
-fewer or earlier ones leaves less: n falls with the round and with the count, and so do the units left after a grant."""
+All of this follows from public numbers: the plan, the round, and how often the client took part. Grants are counted in
+whole units of 2^-24 rho, rounded against the client, so that the sum is exact and never exceeds the total. A client
+that has no budget left sends zeros. A round that was paid for and lost in a crash (secure mode) may have been seen:
+every client counts such rounds as if it had taken part in all of them, as late as they can have been. No history with
+fewer or earlier lost rounds leaves less budget: n falls with the round and with the count, and so do the units left
+after a grant."""
 
 from __future__ import annotations
 
@@ -29,14 +31,14 @@ from sordino.core.message import Message
 from sordino.core.types import State
 from sordino.methods.fedsdp.method import UNITS, Kept, noise_for
 
-KEPT = 3  # what a client keeps: units spent, participations, lost rounds that it has counted
-MARGIN = 1.0  # standard deviations beyond the expected participations that are provided for
+KEPT = 3  # numbers in a client's filter: units spent, participations, lost rounds counted so far
+MARGIN = 1.0  # standard deviations added to the expected number of participations
 
 __all__ = ["KEPT", "UNITS", "Kept", "allow", "figures", "grant", "heard", "kept", "least", "noise_for", "remarks"]
 
 
 def likely(round: int, plan: Plan) -> float:
-    """Return the participations that a client is given to expect from this round on, this one included: at least 1."""
+    """Return the likely number of a client's participations from this round on, including this one: at least 1."""
     after = plan.rounds - round - 1
     if after <= 0:
         return 1.0
@@ -45,12 +47,12 @@ def likely(round: int, plan: Plan) -> float:
 
 
 def grant(left: int, count: int, round: int, plan: Plan) -> int:
-    """Return how many of the units left are for this round, of a client that has taken part so often before it."""
+    """Return the units granted in this round to a client with `left` units and `count` earlier participations."""
     return math.floor(left / min(float(max(1, plan.participations - count)), likely(round, plan)))
 
 
 def allow(before: Kept, state: State, plan: Plan) -> tuple[int, Kept]:
-    """Return the units that a participation in this round gets, and what its client keeps then."""
+    """Return the units granted to a participation in this round, and the client's filter afterwards."""
     spent, count, counted = before
     lost = max(0, state.round - state.method.merged)
     for back in range(lost - counted, 0, -1):
@@ -61,24 +63,25 @@ def allow(before: Kept, state: State, plan: Plan) -> tuple[int, Kept]:
 
 
 def most(round: int, plan: Plan) -> int:
-    """Return units that no participation in this round exceeds, whatever its client's history.
+    """Return an upper bound on the units of any participation in this round, whatever the client's history.
 
-    Where P participations are allowed, left <= UNITS (P - count) / P, up to one unit of rounding a participation."""
+    If P participations are allowed, left <= UNITS (P - count) / P, up to one unit of rounding per participation."""
     even = UNITS / min(float(plan.participations), likely(round, plan))
     return min(UNITS, math.ceil(even) + plan.participations)
 
 
 def least(round: int, plan: Plan, releases: int) -> float:
-    """Return the noise multiplier of a release that no participation in this round is below."""
+    """Return a lower bound on the noise multiplier per release of any participation in this round."""
     return noise_for(most(round, plan), releases, plan.z)
 
 
 def kept(values: Tensor) -> Kept:
+    """Return a client's filter, stored as a row of KEPT numbers, as integers."""
     spent, count, counted = (int(v) for v in values)
     return spent, count, counted
 
 
-# --- what clients say of their noise, all of it public
+# --- what clients report about their noise, all of it public
 
 
 def remarks(
@@ -89,9 +92,16 @@ def remarks(
     fourths: Sequence[float],
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Return fields of a message [clients]: a client's records, by which its row weighs; the shares of its budget that
-    it spends now and has left; its noise multiplier (0: it is silent); and of the noise in a coordinate of its weighted
-    row the standard deviation and the fourth cumulant."""
+    """Return the message fields [clients] in which clients report their noise.
+
+    Args:
+        records: each client's number of records, which weights its row.
+        shares: the shares of each client's budget that it spends now and that it has left.
+        multipliers: each client's noise multiplier; 0 if it sends zeros.
+        stds: the standard deviation of the noise in a coordinate of each weighted row.
+        fourths: the fourth cumulant of the same noise.
+        device: the device of the fields.
+    """
     spent, left = ([share[k] for share in shares] for k in (0, 1))
     numbers = {"spent": spent, "left": left, "multiplier": multipliers, "std": stds, "fourth": fourths}
     found = {name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in numbers.items()}
@@ -99,8 +109,8 @@ def remarks(
 
 
 def heard(seen: Message) -> Tensor:
-    """Return what the record keeps of every row: client, budget spent now and left, multiplier, standard deviation
-    [clients, 5]. How much an answer counts (stragglers) is not in it."""
+    """Return the recorded figures of every row [clients, 5]: client, share of its budget spent now, share left, noise
+    multiplier, standard deviation. The weighting of stragglers' answers is not included."""
     ids = torch.from_numpy(seen.ids if seen.ids is not None else np.full(len(seen), -1))
     return torch.stack([ids.double(), *(seen[k].cpu() for k in ("spent", "left", "multiplier", "std"))], dim=1)
 
@@ -108,7 +118,7 @@ def heard(seen: Message) -> Tensor:
 def noise_of_mean(seen: Message, answers: float, mean_client: float) -> tuple[float, float]:
     """Return the variance and the excess kurtosis of the noise in a coordinate of the weighted sum over `answers`.
 
-    Stragglers' rows count otherwise than by their records, and so does their noise."""
+    Stragglers' rows are not weighted by their records alone, and their noise is weighted in the same way."""
     if seen.weight is None or not len(seen):
         return 0.0, 0.0
     usual = seen["records"].to(seen.weight.dtype) / mean_client
@@ -118,13 +128,13 @@ def noise_of_mean(seen: Message, answers: float, mean_client: float) -> tuple[fl
 
 
 def figures(each: Tensor) -> dict[str, Any]:
-    """Return what `heard` found, for the record."""
+    """Return a summary of the figures from `heard`, for the run's record."""
     loud, left = each[each[:, 3] > 0, 3], each[:, 2]
     out: dict[str, Any] = {
         "heard": len(each),
-        "silent": len(each) - len(loud),  # had nothing left
-        "multiplier": _spread(loud),  # of a step: least, mean and most of the clients that were heard
-        "spent": float(each[:, 1].mean()) if len(each) else 0.0,  # of a client's own budget, by this round; the mean
+        "silent": len(each) - len(loud),  # without budget left
+        "multiplier": _spread(loud),  # per step: least, mean and largest of the clients that sent noise
+        "spent": float(each[:, 1].mean()) if len(each) else 0.0,  # mean share of a client's budget spent in this round
         "left": _spread(left),
     }
     out["clients"] = {
@@ -137,4 +147,5 @@ def figures(each: Tensor) -> dict[str, Any]:
 
 
 def _spread(values: Tensor) -> list[float]:
+    """Return the minimum, mean and maximum; zeros if there are no values."""
     return [float(values.min()), float(values.mean()), float(values.max())] if len(values) else [0.0, 0.0, 0.0]

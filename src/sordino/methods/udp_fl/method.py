@@ -1,23 +1,25 @@
-"""UDP-FL, sound: local DP-SGD with the noise that the Harmonizer picks.  Feng et al. (2025), "Harmonizing Differential
-Privacy Mechanisms for Federated Learning: Boosting Accuracy and Convergence", Section 3 and Algorithm 1.
+"""UDP-FL, sound: local DP-SGD with a noise mechanism chosen by the Harmonizer.  Feng et al. (2025), "Harmonizing
+Differential Privacy Mechanisms for Federated Learning: Boosting Accuracy and Convergence", Section 3 and Algorithm 1.
 
-Protects a record from the server (and so from everyone else). Noise is Gaussian, L2-Laplace, L1-Laplace or an L1-ball
-staircase, records' gradients are clipped in the norm that it is made for, and its scale z is found on the accountant
-for the total (epsilon, delta). `mechanism = auto` leaves the choice to the Harmonizer (harmonizer.py), which sees
-public numbers only; the choice and its reasons stand in the record. It may choose again every `reselect` rounds, by
-what was released; choose for every kind of clients, where `profile`, `resources` and `data` are mixtures; and manage
-the noise multipliers round by round (`managed`). _harmonised.py says why each of these is sound, and what it costs.
+Protects a record from the server (and so from everyone else). The noise is Gaussian, L2-Laplace, L1-Laplace or an
+L1-ball staircase; the gradients of records are clipped in the norm that the mechanism is made for; and the noise scale
+z is calibrated with the accountant to the total (epsilon, delta). `mechanism = auto` leaves the choice to the
+Harmonizer (harmonizer.py), which uses public numbers only; the choice and its reasons are recorded. The Harmonizer may
+choose again every `reselect` rounds, based on what was released; choose for each kind of clients, if `profile`,
+`resources` and `data` are mixtures; and manage the noise multipliers round by round (`managed`). harmonised.py explains
+why each of these is sound, and what it costs.
 
-Clients with budgets of their own (key `budgets`) get scales of their own, all of one mechanism. With `penalty` those
-with less than the largest budget are pulled to what the clients with the largest released last:
-w <- w - eta (g + lambda_k (w - w_max)), lambda_k = (eps_max - eps_k) / eps_max (Section 3.3), never by more than the
-whole way; w_max is the mean of their noisy messages, so this is post-processing.
+Clients with their own budgets (key `budgets`) get their own scales, all of one mechanism. With `penalty`, clients that
+have less than the largest budget are pulled towards what the clients with the largest budget released last:
+w <- w - eta (g + lambda_k (w - w_max)), lambda_k = (eps_max - eps_k) / eps_max (Section 3.3), never past w_max. As
+w_max is the mean of their noisy messages, this is post-processing.
 
-`path`: the global model through intermediate models on low-loss paths between client models (Section 3.2, step 4;
-low_loss_path.py), optimised on data the server holds (key `server_data`). `pairs`, averages alone, is the mean.
+`path` moves the global model to intermediate models on low-loss paths between client models (Section 3.2, step 4;
+low_loss_path.py), optimised on data that the server holds (key `server_data`). `pairs`, pairwise averages alone, is the
+same as the mean.
 
-Differs from the paper: no private statistic is looked at, the vector case is accounted as what it is, batches are
-Poisson. As printed: udp_fl_paper.py."""
+How this differs from the paper: no private statistic is used, vectors are accounted as vectors, and batches are Poisson
+samples. The method as printed is in udp_fl_paper.py."""
 
 from __future__ import annotations
 
@@ -47,11 +49,13 @@ __all__ = ["UdpFl"]
 
 @dataclass(frozen=True)
 class UdpFl(Harmonised):
-    penalty: bool = True  # pull clients with smaller budgets to the models of those with the largest
+    """Local DP-SGD with the Harmonizer, a pull towards clients with larger budgets, and low-loss paths."""
+
+    penalty: bool = True  # pull clients with smaller budgets towards the models of those with the largest
     path: str = "none"  # intermediate models: none, pairs, polygon, bezier or tuned (no path, to compare)
     path_steps: int = 10  # SGD steps on public data that optimise a path
-    path_lr: float = 0.1  # their learning rate
-    path_pairs: int = 4  # paths at most
+    path_lr: float = 0.1  # learning rate of these steps
+    path_pairs: int = 4  # largest number of paths
 
     algorithms: ClassVar[tuple[str, ...]] = (
         "fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox", "scaffold", "q-fedavg",
@@ -59,10 +63,11 @@ class UdpFl(Harmonised):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.guide  # checks the keys of the path  # noqa: B018
+        self.guide  # checks the options of the path  # noqa: B018
 
     @property
     def guide(self) -> Guide:
+        """The server's options for the pull and the path."""
         return Guide(self.penalty, self.path, self.path_steps, self.path_lr, self.path_pairs)
 
     def uses_public(self) -> bool:
@@ -72,7 +77,7 @@ class UdpFl(Harmonised):
         goal = self.guide.start(state, plan)
         if self.mechanism == "staircase":
             for z in (self._even(plan),) if self.managed else set(plan.multipliers or (plan.z,)):
-                harmonizer.ball(1 / z, plan.dim).shells(plan.dim)  # refuses what cannot be drawn
+                harmonizer.ball(1 / z, plan.dim).shells(plan.dim)  # raises if the noise cannot be sampled
         return UdpState(
             mechanism=self._indices(plan) if self.reselect else None,
             merged=0 if self.managed else None,
@@ -83,7 +88,7 @@ class UdpFl(Harmonised):
     # --- clients
 
     def _algorithm(self, state: State, site: Site) -> Algorithm | None:
-        """Return the algorithm with the pull to those who have the largest budget, at most the whole way."""
+        """Return the algorithm with the pull towards w_max, capped so that the pull alone never passes it."""
         if not self.guide.pulls(site.plan):
             return None
         return self.guide.pull(state, site, self.strengths(site.plan), 1 / site.plan.now(state).learning_rate)
@@ -92,13 +97,15 @@ class UdpFl(Harmonised):
         return self.guide.fields(site)
 
     def strengths(self, plan: Plan) -> dict[float, float]:
-        """Return by scale lambda_k = (eps_max - eps_k) / eps_max; eps_k is what the scale costs at the run's delta."""
+        """Return, for each client noise scale, lambda_k = (eps_max - eps_k) / eps_max.
+
+        eps_k is the epsilon of a client with that scale, at the run's delta."""
         found = {z: epsilon(self._whole(plan, z), plan.delta, pld.ROUGH) for z in sorted(set(plan.multipliers))}
         most = max(found.values())
         return {z: (most - e) / most for z, e in found.items()}
 
     def _whole(self, plan: Plan, z: float) -> Event:
-        """Return all that a client with this scale releases to the server."""
+        """Return the event of all that a client with this scale releases to the server."""
         (cost,) = pricing.planned(self, replace(plan, noise_multiplier=z))
         return cost.event if self.managed else Repeated(cost.event, plan.participations * cost.copies)
 
@@ -122,7 +129,7 @@ class UdpFl(Harmonised):
         return replace(after, method=replace(known, **changes, **more))
 
     def _look(self, state: State, update: Vector, seen: Message, plan: Plan) -> dict[str, Tensor]:
-        """Choose again, by the released mean update."""
+        """Choose the mechanisms again, based on the released mean update."""
         answers, name = plan.expected_answers(state.round), self.noise_of(state, plan)
         if self.tells:
             variance, excess = managed.noise_of_mean(seen, answers, plan.mean_client)
@@ -137,9 +144,10 @@ class UdpFl(Harmonised):
     # --- the record
 
     def noise(self, state: State, plan: Plan) -> float | None:
-        """Return the deviation of the noise in a client's message, on average over the kinds of clients.
+        """Return the standard deviation of the noise in a client's message, averaged over the kinds of clients.
 
-        Managed: where all take part in every round and so have spent the same."""
+        With managed multipliers, it is known only if all clients take part in every round and so have spent the
+        same; otherwise None."""
         if self.managed and not plan.everyone:
             return None
         own = plan.multipliers or (plan.z,)
@@ -158,7 +166,7 @@ class UdpFl(Harmonised):
     def decided(self, state: State, plan: Plan) -> dict[str, Any]:
         known: UdpState = state.method
         out: dict[str, Any] = {"noise_multiplier": plan.z}
-        if plan.multipliers:  # plan.z is that of the run's epsilon; these are of the clients' budgets
+        if plan.multipliers:  # plan.z belongs to the run's epsilon, these to the clients' budgets
             out["multipliers"] = {f"{z:.6g}": plan.multipliers.count(z) for z in sorted(set(plan.multipliers))}
         look = None
         if known.look is not None and state.round % self.reselect == 0:
@@ -184,8 +192,8 @@ class UdpFl(Harmonised):
         return out
 
     def _of_kind(self, state: State, plan: Plan, kind: int, look: ReleasedStatistics | None) -> dict[str, Any]:
-        """Return the noise of a kind of clients in the round that was, the bound that it covers, and why it was
-        chosen, where it was chosen now."""
+        """Return the mechanism, scale and clip bound of one kind of clients in the last round, and the choice if it
+        was made in that round."""
         used = state.method.used
         name = self.noise_of(state, plan, kind) if used is None else harmonizer.MECHANISMS[int(used[kind])]
         bound, z = self.bound(name, plan), self._even(plan) if self.managed else plan.z
@@ -199,24 +207,25 @@ class UdpFl(Harmonised):
         return out
 
     def _even(self, plan: Plan) -> float:
-        """Return, where managed, the multiplier of a step if all participations cost the same."""
+        """Return the managed multiplier per step that would make all participations cost the same."""
         own = plan.multipliers or (plan.z,)
         return sum(own) / len(own) * math.sqrt(self._sums(plan) * plan.participations)
 
     def _spent(self, state: State, plan: Plan) -> dict[str, float]:
-        """Return the Renyi divergence of the rounds so far and of all.
+        """Return the Renyi divergence of the rounds so far and of the whole run.
 
-        For a client that takes part in every one or, managed, on average over those that were heard last."""
+        These are the figures of a client that takes part in every round or, with managed multipliers, the mean over
+        the clients of the last round."""
         whole = self._whole(plan, plan.z)
         found = harmonizer.renyi(whole, plan.delta)
         if found is None:
             return {}
-        copies = plan.clients_per_user if plan.unit == "user" else 1  # of a user's data, in so many clients
+        copies = plan.clients_per_user if plan.unit == "user" else 1  # number of clients that hold a user's data
         done = min(state.round, plan.participations)
         share = done / plan.participations
         if self.managed and state.method.heard is not None:
             left = state.method.heard[:, 2]
-            if not len(left):  # nobody was heard in this round
+            if not len(left):  # no message arrived in this round
                 return {}
             share = 1 - float(left.mean())
         out = {"order": found[0], "renyi": share * found[1], "renyi_total": found[1]}
@@ -225,7 +234,7 @@ class UdpFl(Harmonised):
             rho = copies * (1 if self.managed else releases) / (2 * plan.z**2)
             out |= {"rho": share * rho, "rho_total": rho}
         if self.pure and self.batch_sampling == "poisson":
-            # managed: the 1/z_t of n releases add up to sqrt(n sum 1/z_t^2) at most (Cauchy and Schwarz)
+            # managed: the 1/z_t of n releases sum to at most sqrt(n sum 1/z_t^2) (Cauchy-Schwarz)
             most = (
                 copies * math.sqrt(self._sums(plan) * done) / plan.z
                 if self.managed

@@ -1,8 +1,8 @@
-"""The noises that UDP-FL chooses among, as mechanisms that act and are priced: see _harmonised.py for their geometry.
+"""The noise mechanisms that UDP-FL chooses among, with their privacy events; harmonised.py describes their geometry.
 
-Rows may have multipliers of their own; one that is infinite means that nothing of the row is let out, and it gets no
-noise here (the outlet makes it zero). None of these noises is shared among clients: shares of Laplace or staircase
-noise do not add up to Laplace or staircase noise.
+Rows may have their own multipliers. An infinite multiplier means that nothing of the row is released: it gets no noise
+here, and the outlet sets it to zero. None of these mechanisms can be split among clients, because shares of Laplace or
+staircase noise do not add up to Laplace or staircase noise.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from sordino.privacy.release import Mechanism, Use
 
 
 def laplace(rng: RowStream, like: Rows) -> Rows:
-    """Return Lap(0, 1) of the shape of `like`, on its device: of independent normals X, Y, (X^2 + Y^2) / 2 is Exp(1),
-    and the sign of X is independent of it."""
+    """Return samples of Lap(0, 1) with the shape and device of `like`.
+
+    For independent normals X and Y, (X^2 + Y^2) / 2 is Exp(1), and the sign of X is independent of it."""
     dim = like.shape[1]
     x, y = rng.normal(2 * dim, like).chunk(2, dim=1)
     return torch.sign(x) * (x * x + y * y) / 2
@@ -37,10 +38,10 @@ def laplace(rng: RowStream, like: Rows) -> Rows:
 
 @dataclass(frozen=True)
 class RowLaplace:
-    """Adds Lap(noise_multiplier * bound) to every coordinate, drawn on the rows' device from normals."""
+    """Adds Lap(noise_multiplier * bound) to every coordinate, sampled from normals on the device of the rows."""
 
     noise_multiplier: float
-    norm: float = 2  # of the bound: 2 is priced by its zCDP, 1 is pure
+    norm: float = 2  # p of the bound's Lp norm: 2 is charged by its zCDP, 1 as pure DP
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
@@ -59,10 +60,10 @@ class RowLaplace:
 
 @dataclass(frozen=True)
 class RowStaircase:
-    """Adds L1-ball staircase noise with epsilon = 1 / noise_multiplier, its step being the bound."""
+    """Adds L1-ball staircase noise with epsilon = 1 / noise_multiplier and the bound as its step."""
 
     noise_multiplier: float
-    dim: int  # of the rows
+    dim: int  # dimension of the rows
 
     norm: ClassVar[float] = 1
 
@@ -100,7 +101,7 @@ NOISES: dict[str, Callable[[float, int], Mechanism]] = {
 
 @dataclass(frozen=True)
 class ByRho:
-    """Acts as the noise of that name and is priced by rho = 1 / (2 noise_multiplier^2) alone, which holds for each."""
+    """Adds the named noise and charges it by rho = 1 / (2 noise_multiplier^2) alone, which holds for each of them."""
 
     noise_multiplier: float
     name: str = "gaussian"
@@ -108,10 +109,12 @@ class ByRho:
 
     @property
     def acting(self) -> Mechanism:
+        """The mechanism that adds the noise."""
         return NOISES[self.name](self.noise_multiplier, self.dim)
 
     @property
     def norm(self) -> float:
+        """p of the Lp norm that the mechanism needs its bound in."""
         return harmonizer.NORMS[self.name]
 
     def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
@@ -126,10 +129,11 @@ class ByRho:
 
 
 def noise(name: str, z: float, dim: int, by_rho: bool = False) -> Mechanism:
-    """Return the mechanism of that name for rows of `dim` numbers; `by_rho`: priced by its rho and nothing else."""
+    """Return the named mechanism for rows of `dim` numbers; with `by_rho` it is charged by its rho alone."""
     return ByRho(z, name, dim) if by_rho else NOISES[name](z, dim)
 
 
 def _unshared(use: Use, name: str) -> None:
+    """Refuse to split the noise among clients."""
     if use.split > 1:
         raise SpecError(f"{name} noise is not shared among clients: use channel = direct, or gaussian noise.")

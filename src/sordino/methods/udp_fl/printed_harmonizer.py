@@ -1,27 +1,29 @@
-"""The Harmonizer as printed: every client's noise by exact statistics of its private gradients.  Feng et al. (2025),
-"Harmonizing Differential Privacy Mechanisms for Federated Learning", Section 3.3, Algorithm 1, Table 2.
+"""The Harmonizer as printed: chooses every client's noise from exact statistics of its private gradients.  Feng et al.
+(2025), "Harmonizing Differential Privacy Mechanisms for Federated Learning", Section 3.3, Algorithm 1, Table 2.
 
     Score(M) = w_p Privacy(M) + w_u Utility(M) + w_e Efficiency(M),   M in Gaussian, Laplace, staircase
 
-What is read off a client's gradients at the model it received (on its first LOOKED records; "simple gradient
-statistics") is not private in any sense: the choice shows in the shape of the noise, the sensitivity in its size.
+The statistics of a client's gradients at the model it received (on its first LOOKED records; "simple gradient
+statistics") are not private in any sense: the choice shows in the shape of the noise, the sensitivity in its size.
 
-The text has no formula but the sum above. Where it leaves a choice:
-- sparsity ratio: the share of the numbers of the mean gradient that are at most NEAR of their root mean square;
-- "gradient magnitude distribution": the kurtosis of the same numbers, about zero; from that of a Laplace law on
-  (HEAVY) tails are heavy. Not sparse and not heavy is Table 2's "dense", sparse and heavy its "sparse"; one
-  without the other is neither "normal-like" nor "sparse with heavy tails", and taken for its "complex distributions";
+The text gives no formula except the sum above. Where it leaves a choice:
+- sparsity ratio: the share of the components of the mean gradient that are at most NEAR times their root mean square;
+- "gradient magnitude distribution": the kurtosis of the same components about zero; tails count as heavy from the
+  kurtosis of a Laplace distribution (HEAVY) upwards. Neither sparse nor heavy is Table 2's "dense"; sparse and heavy is
+  its "sparse". One without the other is neither "normal-like" nor "sparse with heavy tails", and is taken for its
+  "complex distributions";
 - sensitivity, "the maximum change possible in the gradient when a single training example is modified": the norm of the
-  largest gradient of a single record. It is Algorithm 1's S_k, to which line 12 clips and the noise is calibrated, held
-  between LEAST and 1 times the clip of Section 5.2;
+  largest gradient of a single record. It is Algorithm 1's S_k, to which line 12 clips and the noise is calibrated; we
+  clamp it between LEAST and 1 times the clip bound of Section 5.2;
 - "small datasets": fewer than SMALL records; "high-dimensional data": a record has FEATURES numbers or more; "large
-  client pool": POOL clients or more. That data are heterogeneous or time series no gradient tells: that is declared;
-- Privacy and Utility are those of harmonizer.py, for noise on one number (see udp_fl_paper.py): what is left of the
-  promise far out in the tail, and the least deviation of all mechanisms over its own. Efficiency is as there;
-- Table 2, "a practical interpretation of the scoring function", is looked up as the share of a row's three criteria
-  that are met, in the best row of a mechanism, and joins the score with a weight of its own (`prior`): Utility "by
-  historical performance data" and "empirical resistance to known attacks" are what the authors put into that table;
-- weights are "continuously refined based on observed performance", by no rule that is given: they stay."""
+  client pool": POOL clients or more. Heterogeneous data and time series cannot be told from gradients and are declared;
+- Privacy and Utility are those of harmonizer.py, for noise on one number (see udp_fl_paper.py): how much of the
+  guarantee remains far out in the tail, and the smallest standard deviation of all mechanisms over the mechanism's own.
+  Efficiency is the same as there;
+- Table 2, "a practical interpretation of the scoring function", enters as the share of three criteria that are met by
+  the best row of a mechanism, with a weight of its own in the score (`prior`): Utility "by historical performance data"
+  and "empirical resistance to known attacks" are what the authors put into that table;
+- weights are "continuously refined based on observed performance", but no rule is given: here they are constant."""
 
 from __future__ import annotations
 
@@ -50,28 +52,28 @@ from sordino.privacy.mechanisms.staircase import PerCoordinateStaircaseEvent, St
 from sordino.privacy.release import Use
 from sordino.privacy.tightest import epsilon
 
-MECHANISMS = ("gaussian", "laplace", "staircase")  # Algorithm 1, line 1: of equal scores the first wins (line 6)
+MECHANISMS = ("gaussian", "laplace", "staircase")  # Algorithm 1, line 1; the first wins ties (line 6)
 STATISTICS = ("sparsity", "kurtosis", "sensitivity")
-KEPT = ("mechanism", "before", "round", "words", *STATISTICS)  # a choice as a row of numbers
-LOOKED = 100  # records of a client that are looked at
-NEAR, HALF = 0.01, 0.5  # below this part of the root mean square a number is none; sparse from this share on
-LEAST = 0.01  # of the clip: the least sensitivity, so that gradients of zero do not end all noise and all training
+KEPT = ("mechanism", "before", "round", "words", *STATISTICS)  # columns of a choice stored as a row of numbers
+LOOKED = 100  # records per client used for the statistics
+NEAR, HALF = 0.01, 0.5  # fraction of the root mean square up to which a component counts as zero; share of a sparse one
+LEAST = 0.01  # smallest sensitivity over the clip bound, so that zero gradients do not end all noise and all training
 SMALL, FEATURES, POOL = 100, 1000, 100  # records, numbers in a record, clients
-STEEPEST = 500.0  # lambda of a staircase beyond which there is no noise to speak of
+STEEPEST = 500.0  # largest lambda of a staircase; beyond it the noise is negligible
 
 
 # --- data characteristic analysis
 
 
 def statistics(weights: Tensor, data: Batch, model: Model, seeds: Sequence[int]) -> Tensor:
-    """Return the STATISTICS of each client's gradients at the weights it received [clients, 3], exact."""
+    """Return the exact STATISTICS of each client's gradients at the weights it received [clients, 3]."""
     place = torch.cat([torch.arange(n, device=data.x.device) for n in data.sizes] or [data.x.new_zeros(0)])
     few = data.where(place < LOOKED)
     total = model.gradients.sums(weights, few, None, seeds=seeds).double()
     norms = sums_and_norms(weights, few, model, seeds, None)[1].double()
     largest = of_clients(torch.nan_to_num(norms, nan=0.0, posinf=1e30), few.sizes, lambda own: own.max(dim=0).values)
     g = torch.where(torch.isfinite(total).all(dim=1, keepdim=True), total, 0.0)
-    g = g / g.abs().amax(dim=1, keepdim=True).clamp_min(1e-300)  # so that no power overflows
+    g = g / g.abs().amax(dim=1, keepdim=True).clamp_min(1e-300)  # prevents overflow of the powers
     square = (g * g).mean(dim=1, keepdim=True)
     sparsity = (g.abs() <= NEAR * square.sqrt()).double().mean(dim=1, keepdim=True)
     kurtosis = (g**4).mean(dim=1, keepdim=True) / (square * square).clamp_min(1e-300)
@@ -79,7 +81,16 @@ def statistics(weights: Tensor, data: Batch, model: Model, seeds: Sequence[int])
 
 
 def words(sparsity: float, kurtosis: float, records: int, features: int, clients: int, declared: str) -> list[str]:
-    """Return all of Table 2's descriptions of client data that fit this client; no gradient at all has kurtosis 0."""
+    """Return all of Table 2's descriptions of client data that fit this client.
+
+    Args:
+        sparsity: the sparsity ratio of the client's mean gradient.
+        kurtosis: the kurtosis of its components; 0 if there is no gradient.
+        records: the client's number of records.
+        features: the number of values in a record.
+        clients: the number of clients.
+        declared: the declared description, or "measured".
+    """
     sparse, heavy = sparsity >= HALF, kurtosis >= HEAVY
     found = [] if kurtosis <= 0 else ["sparse" if sparse else "dense"] if sparse == heavy else ["complex"]
     found += ["small"] * (records < SMALL) + ["high-dimensional"] * (features >= FEATURES)
@@ -88,11 +99,12 @@ def words(sparsity: float, kurtosis: float, records: int, features: int, clients
 
 
 def packed(found: Sequence[str]) -> int:
-    """Return words as one number, a bit each, in the order of the table."""
+    """Encode descriptions as one integer, one bit each, in the order of Table 2."""
     return sum(1 << harmonizer.DATA.index(word) for word in found)
 
 
 def unpacked(number: int) -> list[str]:
+    """Decode the descriptions encoded by `packed`."""
     return [word for i, word in enumerate(harmonizer.DATA) if number >> i & 1]
 
 
@@ -101,23 +113,26 @@ def unpacked(number: int) -> list[str]:
 
 @dataclass(frozen=True)
 class NoiseRequest:
-    """What is asked of a client's noise: public, all of it."""
+    """The requirements on a client's noise, all of them public."""
 
-    run: Event  # all that is released to the server, with Gaussian noise of multiplier one
-    epsilon: float  # of the client
+    run: Event  # everything released to the server, with Gaussian noise of multiplier 1
+    epsilon: float  # the client's epsilon
     delta: float
     profile: str = "standard"
     resources: str = "standard"
     prior: float = 0.5
-    data: str = "measured"  # or what is declared of its data
+    data: str = "measured"  # or the declared description of its data
 
     @property
     def requirement(self) -> str:
+        """The privacy requirement that Table 2 would name for this epsilon: high, moderate or low."""
         return harmonizer.HarmonizerSetting(self.run, 1, self.epsilon, self.delta).requirement
 
 
 @dataclass(frozen=True)
 class Terms:
+    """The noise scale of a mechanism and the terms of its score."""
+
     scale: float  # noise scale of one number over its sensitivity
     privacy: float
     utility: float
@@ -126,7 +141,9 @@ class Terms:
 
 @lru_cache(maxsize=256)
 def terms(asked: NoiseRequest) -> dict[str, Terms]:
-    """By mechanism, what the score is made of beside the client's data; without those that cannot reach epsilon."""
+    """Return the terms of each mechanism's score that do not depend on the client's data.
+
+    Mechanisms that cannot reach the client's epsilon are left out."""
     scales: dict[str, float] = {}
     reason = BudgetError("no mechanism was tried.")
     for name in MECHANISMS:
@@ -147,7 +164,7 @@ def terms(asked: NoiseRequest) -> dict[str, Terms]:
 
 
 def rating(mechanism: str, data: Sequence[str], asked: NoiseRequest) -> float:
-    """Table 2: the share of the criteria met by the best row that recommends this mechanism."""
+    """Return the share of three criteria met by the best-fitting row of Table 2 that recommends this mechanism."""
     return max(
         ((row in data) + (need == asked.requirement) + (compute == asked.resources)) / 3
         for row, need, compute, name in harmonizer.TABLE
@@ -156,6 +173,7 @@ def rating(mechanism: str, data: Sequence[str], asked: NoiseRequest) -> float:
 
 
 def scores(asked: NoiseRequest, data: Sequence[str]) -> dict[str, float]:
+    """Return the score of each mechanism for a client whose data fit these descriptions."""
     w_p, w_u, w_e = harmonizer.PROFILES[asked.profile]
     return {
         name: (1 - asked.prior) * (w_p * t.privacy + w_u * t.utility + w_e * t.efficiency)
@@ -165,15 +183,23 @@ def scores(asked: NoiseRequest, data: Sequence[str]) -> dict[str, float]:
 
 
 def choose(asked: NoiseRequest, data: Sequence[str]) -> str:
-    """Algorithm 1, lines 2 to 8."""
+    """Return the mechanism with the best score (Algorithm 1, lines 2 to 8)."""
     found = scores(asked, data)
-    return max(found, key=lambda name: found[name])  # the first of equal ones
+    return max(found, key=lambda name: found[name])  # the first wins ties
 
 
 def chosen(
     kept: Rows, number: int, asked: Sequence[NoiseRequest], data: Sequence[Sequence[str]], found: Tensor
 ) -> Rows:
-    """Every client's choice in this round, by its words and statistics, as rows of KEPT; `kept` are those before."""
+    """Return every client's choice in this round as rows with the columns KEPT.
+
+    Args:
+        kept: the previous choices, in the same format.
+        number: the number of the round.
+        asked: the requirements on each client's noise.
+        data: the descriptions that fit each client's data.
+        found: each client's STATISTICS [clients, 3].
+    """
     rows = [
         [MECHANISMS.index(choose(a, own)), before, number, packed(own), *one]
         for a, own, before, one in zip(asked, data, kept[:, 0].tolist(), found.tolist(), strict=True)
@@ -182,7 +208,7 @@ def chosen(
 
 
 def bounds(kept: Tensor, clip: float) -> Tensor:
-    """S_k: what every client clips at [clients, 1]."""
+    """Return every client's clip bound S_k [clients, 1]."""
     return kept[:, KEPT.index("sensitivity"), None].clamp(LEAST * clip, clip)
 
 
@@ -190,7 +216,7 @@ def bounds(kept: Tensor, clip: float) -> Tensor:
 
 
 def leaf(mechanism: str) -> str:
-    """The mechanism on one number, as harmonizer.of knows it."""
+    """Return the name under which `harmonizer.of` knows the mechanism on one number."""
     return "1-d staircase" if mechanism == "staircase" else mechanism
 
 
@@ -203,8 +229,9 @@ def deviation(mechanism: str, z: float) -> float:
 
 @lru_cache(maxsize=256)
 def claimed(run: Event, mechanism: str, z: float, delta: float) -> float:
-    """The epsilon that the paper has for noise of this scale: as of one number. Three digits, rounded up: a scale that
-    was calibrated to a budget says that budget again."""
+    """Return the epsilon that the paper would claim for noise of this scale, accounted as noise on one number.
+
+    Rounded up to three significant digits, so that a scale calibrated to a budget gives that budget again."""
     found = epsilon(harmonizer.of(run, leaf(mechanism), z), delta, pld.ROUGH)
     if not 0 < found < math.inf:
         return found
@@ -213,7 +240,7 @@ def claimed(run: Event, mechanism: str, z: float, delta: float) -> float:
 
 
 def add(mechanism: str, z: float, sums: Bounded, rng: RowStream) -> Rows:
-    """Add noise of one number's scale to every number."""
+    """Add to every component noise that is calibrated for a single number."""
     if mechanism == "gaussian":
         return Gaussian(z).add(sums, rng)
     if mechanism == "laplace":
@@ -222,7 +249,7 @@ def add(mechanism: str, z: float, sums: Bounded, rng: RowStream) -> Rows:
 
 
 def add_each(value: Rows, mechanisms: Sequence[str], scales: Sequence[float], bounds: Tensor, rng: RowStream) -> Rows:
-    """Add to every client's row its own noise: mechanism, scale, and bound [clients, 1]."""
+    """Add to every client's row noise of its own mechanism, scale and bound (`bounds`: [clients, 1])."""
     out, kinds = value.clone(), list(zip(mechanisms, scales, strict=True))
     for kind in sorted(set(kinds)):
         mine = [i for i, other in enumerate(kinds) if other == kind]
@@ -233,8 +260,9 @@ def add_each(value: Rows, mechanisms: Sequence[str], scales: Sequence[float], bo
 
 @dataclass(frozen=True)
 class OneNumber:
-    """Adds to each of `dim` numbers the noise of a single one whose sensitivity is the whole bound, and is priced for
-    the vector that it is: see udp_fl_paper.py."""
+    """Adds to each of `dim` components the noise of a single number whose sensitivity is the whole bound.
+
+    It is accounted as noise on a vector: see udp_fl_paper.py."""
 
     noise_multiplier: float
     name: str
@@ -262,16 +290,16 @@ class OneNumber:
 
 @dataclass(frozen=True)
 class Chosen(Bounded):
-    """Sums of clients that chose by their own gradients: no bound of anything."""
+    """Sums of clients that chose by their own gradients; the bound here does not bound any sensitivity."""
 
-    names: tuple[str, ...] = ()  # of the clients' mechanisms
-    scales: tuple[float, ...] = ()  # of their noise, over
-    bounds: Tensor = field(default_factory=lambda: torch.zeros(0, 1))  # [clients, 1]: the bounds that they measured
+    names: tuple[str, ...] = ()  # mechanism of each client
+    scales: tuple[float, ...] = ()  # noise scale of each client over its measured bound
+    bounds: Tensor = field(default_factory=lambda: torch.zeros(0, 1))  # [clients, 1]: measured bounds
 
 
 @dataclass(frozen=True)
 class EachItsOwn:
-    """Adds to every client's row the noise that it chose, of which nothing holds."""
+    """Adds to every client's row the noise that it chose, which has no privacy guarantee."""
 
     reason: str
 
@@ -284,11 +312,17 @@ class EachItsOwn:
         return NonPrivate(self.reason)
 
 
-# --- the record, and words for people
+# --- the record, and explanations
 
 
 def record(told: Tensor, asked: Sequence[NoiseRequest], clip: float) -> tuple[dict[str, Any], float | None]:
-    """What clients said, rows of (client, KEPT), for the record; the mean deviation of their noise over the clip."""
+    """Return the clients' reported choices for the record, and the mean standard deviation of their noise.
+
+    Args:
+        told: the reported choices, rows of (client, *KEPT).
+        asked: the requirements on each client's noise.
+        clip: the clip bound, of which the standard deviation is a multiple.
+    """
     clients: dict[str, dict[str, Any]] = {}
     deviations = []
     for row, a, (bound,) in zip(told.tolist(), asked, bounds(told[:, 1:], clip).tolist(), strict=True):
@@ -315,7 +349,7 @@ def record(told: Tensor, asked: Sequence[NoiseRequest], clip: float) -> tuple[di
 
 
 def why(client: str, own: dict[str, Any]) -> str:
-    """A client's choice as it stands in a record -> a sentence."""
+    """Explain a client's recorded choice in one sentence."""
     best, *others = sorted(own["scores"].items(), key=lambda pair: -pair[1])
     rest = ", ".join(f"{name} {score:.3f}" for name, score in others)
     w_p, w_u, w_e = harmonizer.PROFILES[own["profile"]]
@@ -330,14 +364,14 @@ def why(client: str, own: dict[str, Any]) -> str:
 
 
 def told(number: int, found: dict[str, Any]) -> list[str]:
-    """Tell of one round as it stands in a record who chose what, one example a mechanism; nothing where all stayed."""
+    """Explain the choices of one recorded round, with one example per mechanism; empty if no client chose again."""
     every = found["clients"]
     if not every and any(found["mechanisms"].values()):
         return [f"Round {number}: the client asked for was not in it."]
     new = {client: own for client, own in every.items() if own["round"] == number}
     if not new:
         return []
-    if len(every) < sum(found["mechanisms"].values()):  # those asked for
+    if len(every) < sum(found["mechanisms"].values()):  # restricted to one client (`explain --client`)
         return [why(client, own) for client, own in new.items()]
     counts = ", ".join(f"{name} {n}" for name, n in found["mechanisms"].items() if n)
     other = sum(own["before"] not in (None, own["mechanism"]) for own in new.values())

@@ -1,17 +1,20 @@
-"""What a released mean update looks like: how strong, how sparse, how heavy-tailed, with its known noise taken off.
+"""Statistics of a released mean update: how strong, sparse and heavy-tailed its signal is, corrected for known noise.
 
 Feng et al. (2025), Section 3.3: "the Harmonizer computes both the sparsity ratio and gradient magnitude distribution".
-There of private gradients; here of what was released, so it costs nothing.
+The paper computes them from private gradients, we from what was released, so they cost no privacy.
 
-Model: a share p of the coordinates carries signal of one symmetric law, the others none. With s2, s4, s6 the moments of
-the signal over all coordinates,
-    kurtosis  s4 / s2^2       = (kurtosis of the law) / p;
-    tail      s6 s2 / s4^2    = the same ratio of the law itself: p cancels. Two points 1, normal 5/3, Laplace 5/2.
-The tail tells the law's kurtosis (`of_law`, exact for generalised normal laws), and p = (that) / kurtosis. Where the
-sixth moment is lost in its own sampling error the tail is not known and the law is taken for normal, p = 3 / kurtosis.
+Model: a share p of the coordinates carries signal from one symmetric distribution, the others none. With s2, s4, s6 the
+moments of the signal over all coordinates,
+    kurtosis  s4 / s2^2       = (kurtosis of the distribution) / p;
+    tail      s6 s2 / s4^2    = the same ratio of the distribution itself, as p cancels: 1 for two points, 5/3 for a
+                                normal and 5/2 for a Laplace distribution.
+The tail determines the kurtosis of the distribution (`of_law`, exact for generalised normal distributions), and p is
+that kurtosis over the measured one. If the sixth moment is lost in its own sampling error, the tail is unknown and the
+distribution is taken to be normal: p = 3 / kurtosis.
 
-Moments of the signal S follow from those of X = S + N by cumulants, which add up: kappa_j(S) = kappa_j(X) - kappa_j(N).
-The noise has kappa_2 = v, kappa_4 = excess v^2, and kappa_6 close to 0: it is a sum of many draws."""
+The moments of the signal S follow from those of X = S + N by cumulants, which are additive:
+kappa_j(S) = kappa_j(X) - kappa_j(N). The noise has kappa_2 = v, kappa_4 = excess v^2, and kappa_6 close to 0, as it is
+a sum of many draws."""
 
 from __future__ import annotations
 
@@ -24,32 +27,36 @@ from torch import Tensor
 
 from sordino.core.rng import Floats
 
-HEAVY = 6.0  # kurtosis of a Laplace law; and of normal numbers of which half are zero
-NORMAL, LAPLACE = 5 / 3, 5 / 2  # tails
-CLEAR, CLEARLY = 3.0, 4.0  # standard errors that the sixth moment, and the signal as such, must have to be believed
-LEAST = 2  # coordinates that a share is never below
+HEAVY = 6.0  # kurtosis of a Laplace distribution, and of a normal one with half of its values set to zero
+NORMAL, LAPLACE = 5 / 3, 5 / 2  # tails of these distributions
+CLEAR, CLEARLY = 3.0, 4.0  # standard errors above which the sixth moment, and the signal itself, count as significant
+LEAST = 2  # smallest number of coordinates that carry signal
 
 
 @dataclass(frozen=True)
 class ReleasedStatistics:
-    signal: float  # mean square above that of the noise, over that of the noise
-    kurtosis: float  # of the signal; 3 is normal
-    visible: bool  # whether the signal stands out of the noise at all
+    """Statistics of the signal in a released update."""
+
+    signal: float  # mean square of the signal over that of the noise
+    kurtosis: float  # kurtosis of the signal; 3 is normal
+    visible: bool  # whether the signal stands out from the noise
     density: float = 1.0  # share of the coordinates that carry signal
-    tail: float | None = None  # of those; 5/3 is normal, 5/2 Laplace; None: not to be seen
+    tail: float | None = None  # tail of those coordinates: 5/3 is normal, 5/2 Laplace; None: unknown
 
     @property
     def data(self) -> str | None:
-        """The row of Table 2 that it looks like, where anything is seen: for Laplace noise where few coordinates carry
-        the signal or their tails are heavy, both of which make its kurtosis large."""
+        """The description in Table 2 that fits; None if the signal is not visible.
+
+        It is "sparse", which favours Laplace noise, if few coordinates carry the signal or their tails are heavy: both
+        make the kurtosis large."""
         return None if not self.visible else "sparse" if self.kurtosis >= HEAVY else "dense"
 
 
 def seen(update: Tensor, variance: float, excess: float) -> ReleasedStatistics:
-    """Of a released mean [dim] whose noise has this variance and excess kurtosis."""
+    """Return the statistics of a released mean update [dim] whose noise has this variance and excess kurtosis."""
     x = update.double()
     n, unit = max(1, x.numel()), float(x.abs().max()) if x.numel() else 0.0
-    if unit > 0:  # twelfth powers stay within floats
+    if unit > 0:  # prevents overflow of the twelfth powers
         x, variance = x / unit, variance / unit**2
     m2, m4, m6 = (float((x**j).mean()) for j in (2, 4, 6))
     s2 = m2 - variance
@@ -68,12 +75,15 @@ def seen(update: Tensor, variance: float, excess: float) -> ReleasedStatistics:
 
 
 def of_law(tail: float) -> float:
-    """Kurtosis of the generalised normal law e^{-|x|^b} with that tail; below the uniform law, down to two points."""
+    """Return the kurtosis of the generalised normal distribution e^{-|x|^b} with this tail.
+
+    Tails below that of the uniform distribution are interpolated down to the distribution on two points."""
     tails, kurtosis = _LAWS
     return float(np.interp(tail, tails, kurtosis))
 
 
 def _laws() -> tuple[Floats, Floats]:
+    """Return the tails of generalised normal distributions, in ascending order, and their kurtosis."""
     b = 1 / np.linspace(1 / 0.3, 1e-6, 400)  # from very heavy tails to uniform
     one, three, five, seven = (gammaln(k / b) for k in (1, 3, 5, 7))
     tails, kurtosis = np.exp(seven + three - 2 * five), np.exp(five + one - 2 * three)

@@ -1,5 +1,5 @@
-"""What the server of UDP-FL makes of released messages beyond their mean: the model that clients with smaller budgets
-are pulled to, and intermediate models on low-loss paths (udp_fl.py). Post-processing, all of it."""
+"""Server side of UDP-FL beyond the mean: the model that clients with smaller budgets are pulled towards, and
+intermediate models on low-loss paths (method.py). All of it is post-processing of released messages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sordino.core.message import Message
 from sordino.core.types import Rows, State, Vector
 from sordino.methods.udp_fl import low_loss_path
 
-LEAST = 1e-3  # noise may push a denominator below zero
+LEAST = 1e-3  # smallest denominator of a ratio, which noise may push below zero
 
 
 @dataclass(frozen=True)
 class Guide:
-    """The options of the pull and of the path."""
+    """The options of the pull and of the path, and the server's computations for them."""
 
     penalty: bool
     path: str
@@ -44,10 +44,11 @@ class Guide:
         return self.path in low_loss_path.CURVES
 
     def pulls(self, plan: Plan) -> bool:
+        """Return whether clients are pulled: `penalty` is set and their budgets differ."""
         return self.penalty and len(set(plan.multipliers)) > 1
 
     def start(self, state: State, plan: Plan) -> Vector | None:
-        """Return w_max before the first round, where clients are pulled; refuse a path without data."""
+        """Return w_max before the first round if clients are pulled, else None; refuse a path without public data."""
         if self.curved and plan.public is None:
             raise SpecError(
                 f"path = {self.path} is optimised on data that the server may use: set server_data (a share of the "
@@ -56,7 +57,14 @@ class Guide:
         return state.params.clone() if self.pulls(plan) else None
 
     def pull(self, state: State, site: Site, strength: dict[float, float], most: float | None = None) -> Algorithm:
-        """Return the plan's algorithm with the pull to w_max, of each client by its multiplier's strength."""
+        """Return the plan's algorithm with a pull of each client towards w_max.
+
+        Args:
+            state: the state at the start of the round.
+            site: the clients.
+            strength: lambda_k for each noise multiplier.
+            most: the largest strength; None: unlimited.
+        """
         goal: Tensor = state.method.w_max
         each = goal.new_tensor([strength[site.plan.multipliers[int(i)]] for i in site.rng.ids])
         held = (each if most is None else each.clamp_max(most))[:, None]
@@ -72,8 +80,9 @@ class Guide:
         return {"top": torch.tensor(top, dtype=torch.bool, device=site.data.x.device)}
 
     def guided(self, state: State, seen: Message, mean: Vector, plan: Plan) -> tuple[Vector, dict[str, Any]]:
-        """Return the mean message with its move to the optimised intermediate models, and what changes in the server's
-        variables: `w_max`, and `path`, the losses along a path and straight across."""
+        """Return the mean message moved to the optimised intermediate models, and the changes of the server's state.
+
+        These are `w_max`, and `path`, the losses along a path and along the straight line."""
         changes: dict[str, Any] = {}
         if seen.weight is None or not (self.pulls(plan) or self.curved):
             return mean, changes
@@ -97,13 +106,13 @@ class Guide:
         found = low_loss_path.optimise(self.path, state.params + moves, plan.public, *how)
         if found is None:
             return mean, {}
-        share = mean[-1:].clamp_min(LEAST) if "losses" in plan.algorithm.needs else 1.0  # of a ratio: its denominator
+        share = mean[-1:].clamp_min(LEAST) if "losses" in plan.algorithm.needs else 1.0  # denominator of a ratio
         moved = torch.cat([mean[: len(found.shift)] + share * found.shift, mean[len(found.shift) :]])
         return moved, {"path": torch.stack([found.along, found.straight])}
 
 
 def pulled(algorithm: Algorithm, pull: Callable[[Tensor], Rows]) -> Algorithm:
-    """Return the same algorithm, to whose every direction a pull at the weights is added."""
+    """Return the same algorithm with `pull(weights)` added to every corrected gradient."""
     found = copy.copy(algorithm)
 
     def correct(gradient: Rows, weights: Tensor, *rest: Any) -> Rows:
@@ -114,6 +123,6 @@ def pulled(algorithm: Algorithm, pull: Callable[[Tensor], Rows]) -> Algorithm:
 
 
 def _moves(rows: Rows, weight: Rows, dim: int, plan: Plan) -> Rows:
-    """Return what each client's weights moved by [clients, dim], from weighted messages (which may be a ratio)."""
+    """Return each client's change of the weights [clients, dim], from weighted messages (which may be a ratio)."""
     under = rows[:, -1:] if "losses" in plan.algorithm.needs else weight
     return rows[:, :dim] / under.clamp_min(1e-12)

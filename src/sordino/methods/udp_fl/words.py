@@ -1,5 +1,5 @@
-"""What udp-fl records of a round, in words: which kind of client uses which noise and why, what the released update
-looked like, what the multipliers were and what is left, and what the server's path was worth."""
+"""Explanations of what udp-fl records of a round: which kind of client uses which noise and why, the statistics of the
+released update, the noise multipliers and the remaining budget, and the gain of the server's path."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from sordino.methods.udp_fl import harmonizer, seen
 
 
 def explain(rounds: list[dict[str, Any]]) -> list[str]:
+    """Explain the recorded rounds in sentences."""
     out: list[str] = []
     for record in rounds:
         found, number = record.get("decided") or {}, record["round"]
@@ -37,7 +38,7 @@ def explain(rounds: list[dict[str, Any]]) -> list[str]:
 
 
 def path(rounds: list[dict[str, Any]]) -> list[str]:
-    """What the last of these rounds that had a path gained by it."""
+    """Explain what the path gained in the last round that had one."""
     for record in reversed(rounds):
         found = record.get("decided") or {}
         if "path_loss" in found:
@@ -51,7 +52,7 @@ def path(rounds: list[dict[str, Any]]) -> list[str]:
 
 
 def budgets(found: dict[str, Any]) -> list[str]:
-    """Whose scales the Harmonizer's are, where clients have budgets of their own."""
+    """Explain whom the Harmonizer's scales apply to if clients have their own budgets."""
     if "multipliers" not in found:
         return []
     each = ", ".join(f"{float(z):.4g} ({n} clients)" for z, n in found["multipliers"].items())
@@ -63,7 +64,7 @@ def budgets(found: dict[str, Any]) -> list[str]:
 
 
 def _scales(found: dict[str, Any]) -> str:
-    """Of the noise of a step, for everyone who has a scale of its own."""
+    """Return the noise scales of a step, one for each budget if clients have their own."""
     own = {float(z): n for z, n in found.get("multipliers", {}).items()}
     if not own:
         return f"{found['scale']:.4g}"
@@ -73,7 +74,7 @@ def _scales(found: dict[str, Any]) -> str:
 
 
 def chosen(found: dict[str, Any], key: str) -> list[str]:
-    """The Harmonizer's choice and its reasons, of every kind of client where there are several."""
+    """Explain the Harmonizer's choice and its reasons, for each kind of client if there are several."""
     if key in found:
         return harmonizer.why(found[key])
     out = []
@@ -84,6 +85,7 @@ def chosen(found: dict[str, Any], key: str) -> list[str]:
 
 
 def sensitivity(found: dict[str, Any]) -> list[str]:
+    """State the sensitivity of a step, for each kind of client if there are several."""
     out = []
     for one in found.get("kinds") or [found]:
         if "sensitivity" not in one:  # recorded by an earlier version
@@ -98,6 +100,7 @@ def sensitivity(found: dict[str, Any]) -> list[str]:
 
 
 def managed(number: int, found: dict[str, Any]) -> str:
+    """State the managed noise multipliers of a round and the budget that is left."""
     low, middle, high = found["multiplier"]
     if not found["heard"] or high == 0:
         return f"Round {number}: no client was heard that had any budget left."
@@ -116,7 +119,7 @@ def managed(number: int, found: dict[str, Any]) -> str:
 
 
 def _asked(found: dict[str, Any]) -> str:
-    """Of the one client that is asked for (`explain --client`)."""
+    """State the figures of the client selected with `explain --client`, if one is."""
     if not found["clients"]:
         return " The client asked for was not in it."
     if len(found["clients"]) > 1 or found["heard"] == 1:
@@ -128,6 +131,7 @@ def _asked(found: dict[str, Any]) -> str:
 
 
 def looked(number: int, found: dict[str, Any]) -> list[str]:
+    """Explain the statistics of the released update, and the mechanism that was chosen by them."""
     look = found["seen"]
     text = (
         f"Round {number}: the signal in the released mean update was {look['signal']:.3g} times its noise in variance, "

@@ -1,7 +1,7 @@
 """Advanced composition: sqrt(2 ln(1/delta') sum eps_i^2) + sum eps_i (e^eps_i - 1).
 
 Dwork, Rothblum, Vadhan (2010), "Boosting and differential privacy", Theorem III.3. Half of delta pays for the
-composition, half for the releases that have no pure level (all of it for the composition, where all have one).
+composition, half for the releases without a pure epsilon (all of it for the composition if every release has one).
 """
 
 import math
@@ -12,6 +12,7 @@ from sordino.privacy.events import Event
 
 
 def epsilon(event: Event, target_delta: float) -> float:
+    """Return epsilon at `target_delta` by advanced composition."""
     return worst(lambda one: _epsilon(one, target_delta), event)
 
 
@@ -22,6 +23,7 @@ def _epsilon(event: Event, target_delta: float) -> float:
 
 
 def of_steps(steps: list[tuple[float, int]], slack: float) -> float:
+    """Return epsilon of pure steps, given as (epsilon, count), with delta' = `slack`."""
     squares = math.fsum(count * eps * eps for eps, count in steps)
     drift = math.fsum(count * eps * math.expm1(min(eps, 700.0)) for eps, count in steps)
     return math.sqrt(2 * math.log(1 / slack) * squares) + drift

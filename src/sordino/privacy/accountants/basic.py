@@ -1,6 +1,6 @@
 """Basic composition: epsilons and deltas add up.  Dwork et al. (2006), "Our data, ourselves", Theorem 1.
 
-A release without a pure level gets an equal share of delta and pays the exact epsilon of one use at that share.
+A release without a pure epsilon gets an equal share of delta and costs the exact epsilon of one use at that share.
 """
 
 import math
@@ -11,6 +11,7 @@ from sordino.privacy.events import Event
 
 
 def epsilon(event: Event, target_delta: float) -> float:
+    """Return epsilon at `target_delta` by basic composition."""
     return worst(lambda one: _epsilon(one, target_delta), event)
 
 

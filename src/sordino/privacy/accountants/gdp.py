@@ -15,7 +15,8 @@ from sordino.privacy.pairs import gaussian_delta as delta_of_mu
 
 
 def mu_of(event: Event) -> float:
-    relations(event)  # refuses what no theorem covers
+    """Return mu of an event made of plain Gaussian noise; other events are refused."""
+    relations(event)  # refuses events that no theorem covers
     squared = gdp_mu_squared(event)
     if squared is None:
         raise UnsupportedEvent("gdp is exact for plain Gaussian noise only.")
@@ -23,14 +24,17 @@ def mu_of(event: Event) -> float:
 
 
 def epsilon(event: Event, target_delta: float) -> float:
+    """Return the exact epsilon at `target_delta`."""
     return epsilon_of_mu(mu_of(event), target_delta)
 
 
 def delta(event: Event, target_epsilon: float) -> float:
+    """Return the exact delta at `target_epsilon`."""
     return delta_of_mu(mu_of(event), target_epsilon)
 
 
 def epsilon_of_mu(mu: float, target_delta: float) -> float:
+    """Return the epsilon at which mu-GDP gives `target_delta`."""
     if mu <= 0 or delta_of_mu(mu, 0.0) <= target_delta:
         return 0.0
     high = 1.0
@@ -41,7 +45,10 @@ def epsilon_of_mu(mu: float, target_delta: float) -> float:
 
 
 def mu_for(epsilon: float, delta: float) -> float:
-    """The largest mu that is (epsilon, delta)-DP: a whole budget in one number (Balle and Wang 2018, Algorithm 1)."""
+    """Return the largest mu that is (epsilon, delta)-DP, which expresses a whole budget in one number.
+
+    Balle and Wang (2018), Algorithm 1.
+    """
     check.positive(epsilon=epsilon)
     check.below_one(delta=delta)
     high = 1.0
@@ -57,9 +64,10 @@ def mu_for(epsilon: float, delta: float) -> float:
 
 
 def central_limit(event: Event) -> float | None:
-    """The mu that sampled Gaussian steps tend to, q sqrt(T (e^{1/z^2} - 1)): an approximation, NEVER a promise.
+    """Return the mu that sampled Gaussian steps tend to, q sqrt(T (e^{1/z^2} - 1)): an approximation, NEVER a
+    guarantee.
 
-    Bu, Dong, Long, Su (2020), arXiv:1911.11607, Corollary 5.4. It may lie below the truth. None for other events.
+    Bu, Dong, Long, Su (2020), arXiv:1911.11607, Corollary 5.4. It may lie below the true value. None for other events.
     """
     total = 0.0
     for part, count in parts(event).items():

@@ -1,8 +1,8 @@
 """Optimal composition of k equal (epsilon, delta) releases.
 
 Kairouz, Oh, Viswanath (2017), arXiv:1311.0776, Theorem 3.3. Nothing better holds for releases of which only (epsilon,
-delta) is known: they may be randomized response, whose k-fold composition this is, at every real epsilon' and not
-only at the theorem's (k - 2i) epsilon.
+delta) is known: they may be randomized response, whose k-fold composition is computed here, at every real epsilon' and
+not only at the theorem's (k - 2i) epsilon.
 """
 
 import math
@@ -17,10 +17,11 @@ from sordino.privacy.accountants import single
 from sordino.privacy.algebra import worst
 from sordino.privacy.events import Event
 
-MANY = 50_000_000
+MANY = 50_000_000  # maximum number of releases
 
 
 def epsilon(event: Event, target_delta: float) -> float:
+    """Return epsilon at `target_delta` by optimal composition of equal releases."""
     return worst(lambda one: _epsilon(one, target_delta), event)
 
 
@@ -33,10 +34,13 @@ def _epsilon(event: Event, target_delta: float) -> float:
 
 
 def of_steps(epsilon: float, delta: float, count: int, target_delta: float) -> float:
-    """The least epsilon' with delta' <= target: 1 - (1-delta)^k (1 - delta_k(epsilon')) <= target."""
+    """Return the smallest epsilon' with delta' <= target_delta for `count` releases.
+
+    The condition is 1 - (1-delta)^k (1 - delta_k(epsilon')) <= target_delta.
+    """
     if count > MANY:
         raise UnsupportedEvent(f"kov sums over at most {MANY} releases.")
-    left = -math.expm1(math.log1p(-target_delta) - count * math.log1p(-delta))  # for the randomized responses
+    left = -math.expm1(math.log1p(-target_delta) - count * math.log1p(-delta))  # delta left for randomized response
     if left <= 0:
         return math.inf
     if count * epsilon > 1e5:
@@ -48,9 +52,10 @@ def of_steps(epsilon: float, delta: float, count: int, target_delta: float) -> f
 
 
 def delta_of(epsilon: float, count: int, at: float) -> float:
-    """delta_k at `at` of k-fold randomized response: sum over l <= (k - at/eps)/2 of P(l) (1 - e^{at - (k-2l) eps}).
+    """Return delta_k at epsilon' = `at` of k-fold randomized response.
 
-    l truths lost of k: the loss is (k - 2l) eps.
+    It is the sum over l <= (k - at/eps)/2 of P(l) (1 - e^{at - (k-2l) eps}), where l of the k answers are flipped and
+    the loss is (k - 2l) eps.
     """
     flip = float(expit(-epsilon))
     middle, width = count * flip, 40 * math.sqrt(count * flip * (1 - flip)) + 40

@@ -1,7 +1,7 @@
 """Privacy loss distributions: dominating pairs, composed numerically and always rounded to the safe side.
 
 Koskela, Jalko, Honkela (2020), arXiv:1906.03049; Zhu, Dong, Wang (2022), arXiv:2106.08567. Every elementary release
-becomes a pair in closed form, under its sampler too; only composition needs a grid (privacy/loss_distributions.py).
+becomes a pair in closed form, also under its sampler; only composition needs a grid (privacy/loss_distributions.py).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from sordino.privacy.pairs import Pair
 
 __all__ = ["FINE", "ROUGH", "SLOPPY", "delta", "epsilon", "pair_of"]
 
-FEW = 40  # different releases that a first look tells apart
-POINTS = {FINE: 2**16, ROUGH: 2**14, SLOPPY: 2**12}  # of the law of a whole round
+FEW = 40  # number of different releases that a first estimate distinguishes
+POINTS = {FINE: 2**16, ROUGH: 2**14, SLOPPY: 2**12}  # grid points of the loss distribution of a whole round
 
 
 @lru_cache(maxsize=512)
 def pair_of(event: Event, cells: float = FINE) -> Pair:
-    """A pair that dominates one elementary release: with the unit against without it.
+    """Return a pair that dominates one elementary release: with the unit against without it.
 
-    Only a whole round under a sampler needs a grid, and `cells` for it.
+    Only a whole round under a sampler needs a grid, whose resolution is `cells`.
     """
-    relations(event)  # refuses what no theorem covers
+    relations(event)  # refuses events that no theorem covers
     match event:
         case Sampled(GaussianEvent(z), rate, "replace"):
             # (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1), in units of the clip norm
@@ -61,11 +61,11 @@ def pair_of(event: Event, cells: float = FINE) -> Pair:
 
 
 def _either_way(event: Event, rate: float, cells: float) -> Pair:
-    """A replaced unit that is in the sample with probability `rate`, whichever way round.
+    """Return a pair for a replaced unit that is in the sample with probability `rate`, in both directions.
 
-    H_g' <= rate * H_g with g' = 1 + rate (g - 1) for g >= 1, for both orders of the neighbours: Balle, Barthe,
-    Gaboardi (2018), arXiv:1807.01647, Theorem 2 (advanced joint convexity) and Theorem 9. The symmetric pair that has
-    these hockey sticks dominates.
+    H_g' <= rate * H_g with g' = 1 + rate (g - 1) for g >= 1, for both orders of the neighbours: Balle, Barthe, Gaboardi
+    (2018), arXiv:1807.01647, Theorem 2 (advanced joint convexity) and Theorem 9. The symmetric pair with these
+    hockey-stick divergences dominates.
     """
     inner = pair_of(event, cells)
     if rate >= 1:
@@ -76,7 +76,7 @@ def _either_way(event: Event, rate: float, cells: float) -> Pair:
 
 
 def _thinned(found: dict[Event, int]) -> dict[Event, int]:
-    """A first look at a long schedule: one release stands for its neighbours. A guess, not a bound."""
+    """Return a shortened version of a long schedule: one release stands for its neighbours. A guess, not a bound."""
     each = -(-len(found) // FEW)
     kinds, counts = list(found), list(found.values())
     groups = [slice(i, i + each) for i in range(0, len(kinds), each)]
@@ -91,11 +91,16 @@ def _directions(event: Event, cells: float) -> tuple[list[list[Pair]], list[int]
 
 
 def epsilon(event: Event, target_delta: float, cells: float = FINE) -> float:
+    """Return epsilon at `target_delta`, rounded to the safe side.
+
+    `cells` is the resolution of the grid. With SLOPPY the result may be a guess and not a bound, because long schedules
+    are shortened.
+    """
     return worst(lambda one: _epsilon(one, target_delta, cells), event)
 
 
 def _epsilon(event: Event, target_delta: float, cells: float) -> float:
-    """The worse direction; a direction that is clearly the better one is looked at roughly only."""
+    """Return epsilon of the worse direction; a direction that is clearly better is only evaluated roughly."""
     both, counts = _directions(event, cells)
     if not counts:
         return 0.0
@@ -110,6 +115,10 @@ def _epsilon(event: Event, target_delta: float, cells: float) -> float:
 
 
 def delta(event: Event, target_epsilon: float, cells: float = FINE) -> float:
+    """Return delta at `target_epsilon`, rounded to the safe side.
+
+    `cells` is as in `epsilon`.
+    """
     return worst(lambda one: _delta(one, target_epsilon, cells), event)
 
 

@@ -1,8 +1,8 @@
 """Renyi differential privacy at fixed orders.
 
-Mironov (2017), arXiv:1702.07476; sampled Gaussian: Mironov, Talwar, Zhang (2019), arXiv:1908.10530; without
+Mironov (2017), arXiv:1702.07476; sampled Gaussian: Mironov, Talwar, Zhang (2019), arXiv:1908.10530; sampling without
 replacement: Wang, Balle, Kasiviswanathan (2019), arXiv:1808.00087; conversion: Canonne, Kamath, Steinke (2020),
-arXiv:2004.00010, Proposition 12. The curve without replacement comes from `dp-accounting`.
+arXiv:2004.00010, Proposition 12. The curve for sampling without replacement comes from `dp-accounting`.
 """
 
 import math
@@ -20,21 +20,24 @@ from sordino.privacy.algebra import parts, relations, worst
 from sordino.privacy.events import Composed, Event, FixedSize, GaussianEvent, Parallel, Repeated, Sampled, Visible
 from sordino.privacy.pairs import logsumexp
 
-Curve = NDArray[np.float64]  # one Renyi divergence an order
+Curve = NDArray[np.float64]  # one Renyi divergence per order
 
 ORDERS: Curve = np.array(
     [1 + x / 10.0 for x in range(1, 100)] + [*range(11, 64), 80, 96, 128, 192, 256, 384, 512, 768, 1024],
     dtype=np.float64,
 )
-# orders at which the (slow) bound without replacement is evaluated
+# orders at which the (slow) bound for sampling without replacement is evaluated
 WHOLE: Curve = np.array([*range(2, 33), 36, 40, 44, 48, 52, 56, 60, 80, 96, 128, 192, 256], dtype=np.float64)
-HIGHEST = 256  # order up to which a sampled release is expanded
-LARGE, LARGEST_GRID = 4096, 2**20  # orders and points up to which a sampled Gaussian is summed
+HIGHEST = 256  # largest order up to which a sampled release is expanded
+LARGE, LARGEST_GRID = 4096, 2**20  # largest order and grid for which a sampled Gaussian is summed
 
 
 def rdp(event: Event) -> Curve:
-    """The Renyi divergences of an event at ORDERS (the worse direction, and the worst part of a split)."""
-    relations(event)  # refuses what no theorem covers
+    """Return the Renyi divergences of an event at ORDERS.
+
+    They are those of the worse direction, and of the worst part of a split.
+    """
+    relations(event)  # refuses events that no theorem covers
     total = np.zeros_like(ORDERS)
     for part, count in parts(event).items():
         total += count * _curve(part)
@@ -47,7 +50,7 @@ def _curve(part: Event) -> Curve:
 
 
 def at(event: Event, orders: Curve) -> Curve:
-    """The same at any orders above 1."""
+    """Return the Renyi divergences of an event at any orders above 1."""
     match event:
         case Repeated() | Composed():
             return np.asarray(sum((n * at(e, orders) for e, n in parts(event).items()), np.zeros_like(orders)))
@@ -83,7 +86,7 @@ def at(event: Event, orders: Curve) -> Curve:
 def _library_curve(event: dp.DpEvent, relation: dp.NeighboringRelation, orders: Curve) -> Curve:
     accountant = library.RdpAccountant(orders.tolist(), relation)
     level = absl_logging.get_verbosity()
-    absl_logging.set_verbosity(absl_logging.ERROR)  # an order that does not converge is left out, soundly
+    absl_logging.set_verbosity(absl_logging.ERROR)  # an order that does not converge is dropped, which is sound
     try:
         accountant.compose(event)
     finally:
@@ -92,16 +95,17 @@ def _library_curve(event: dp.DpEvent, relation: dp.NeighboringRelation, orders: 
 
 
 def _sampled_gaussian(z: float, rate: float, orders: Curve) -> Curve:
-    """ln E_Q[(1 - q + q e^L)^a] / (a - 1), L = (2x - 1)/(2 z^2), x ~ N(0, z^2): Mironov, Talwar, Zhang, Section 3.3.
+    """Return ln E_Q[(1 - q + q e^L)^a] / (a - 1), L = (2x - 1)/(2 z^2), x ~ N(0, z^2).
 
-    At whole orders a binomial sum. Between them the trapezoid rule, which is exact to all digits for a smooth function
-    times a normal density with a step of z/8 (Trefethen and Weideman 2014, "The exponentially convergent ...").
+    Mironov, Talwar, Zhang, Section 3.3. At integer orders it is a binomial sum. Between them we use the trapezoid rule,
+    which is exact to all digits for a smooth function times a normal density with a step of z/8 (Trefethen and Weideman
+    2014, "The exponentially convergent ...").
     """
     found = np.empty_like(orders)
     summed = (orders == np.floor(orders)) & (orders <= LARGE)
     grids = [0 if whole else int(8 * (a + 26 * z) / z) for a, whole in zip(orders, summed, strict=True)]
     most = max(points for points in [0, *grids] if points <= LARGEST_GRID)
-    x = (np.arange(most) / 8 - 13) * z  # orders differ in how far they look
+    x = (np.arange(most) / 8 - 13) * z  # shared grid; orders differ in how much of it they use
     ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * x - 1) / (2 * z * z))
     halves = x * x / (2 * z * z)
     for i, a in enumerate(orders):
@@ -113,8 +117,8 @@ def _sampled_gaussian(z: float, rate: float, orders: Curve) -> Curve:
             moment = float(logsumexp(a * ratio[:points] - halves[:points])) - math.log(8 * math.sqrt(2 * math.pi))
         else:
             moment = math.inf
-        found[i] = (max(moment, 0.0) + 1e-15) / (a - 1)  # what rounding may have taken
-    return np.asarray(np.minimum(found, orders / (2 * z * z)))  # sampling never hurts
+        found[i] = (max(moment, 0.0) + 1e-15) / (a - 1)  # margin for rounding
+    return np.asarray(np.minimum(found, orders / (2 * z * z)))  # sampling never increases the cost
 
 
 @lru_cache(maxsize=512)
@@ -125,9 +129,10 @@ def _binomials(a: int) -> tuple[NDArray[np.int64], Curve]:
 
 
 def _sampled(inner: Event, rate: float, orders: Curve) -> Curve:
-    """Poisson sampling of any release that some involution turns round (Mironov, Talwar, Zhang, Theorem 5).
+    """Return the curve of a Poisson sample of a release for which some involution swaps P and Q.
 
-    E_Q[((1-q) + q P/Q)^a] = sum_j C(a,j) (1-q)^(a-j) q^j e^{(j-1) D_j} at whole orders a.
+    Mironov, Talwar, Zhang, Theorem 5: E_Q[((1-q) + q P/Q)^a] = sum_j C(a,j) (1-q)^(a-j) q^j e^{(j-1) D_j} at integer
+    orders a.
     """
     if not _mirrored(inner):
         raise UnsupportedEvent("rdp samples releases that look the same turned round only.")
@@ -150,16 +155,21 @@ def _mirrored(event: Event) -> bool:
 
 
 def _between(curve: Curve, known: Curve, orders: Curve, unsampled: Curve) -> Curve:
-    """At orders between the known ones: (a-1) D_a is convex in a, and zero at 1. Sampling never hurts."""
+    """Return the curve at orders between the known ones, by interpolation.
+
+    (a-1) D_a is convex in a and zero at 1. Sampling never increases the cost, so `unsampled` bounds the result.
+    """
     moments = np.interp(orders - 1, np.append(0.0, known - 1), np.append(0.0, (known - 1) * curve), right=np.inf)
     return np.asarray(np.minimum(moments / (orders - 1), unsampled))
 
 
 def epsilon(event: Event, target_delta: float) -> float:
+    """Return an upper bound on epsilon at `target_delta`."""
     return worst(lambda one: epsilon_of_curve(ORDERS, rdp(one), target_delta), event)
 
 
 def delta(event: Event, target_epsilon: float) -> float:
+    """Return an upper bound on delta at `target_epsilon`."""
     return worst(lambda one: _delta(one, target_epsilon), event)
 
 
@@ -172,7 +182,10 @@ def _delta(event: Event, target_epsilon: float) -> float:
 
 
 def epsilon_of_curve(orders: Curve, curve: Curve, target_delta: float) -> float:
-    """min over orders of D_a + ln((a-1)/a) - (ln delta + ln a)/(a-1)."""
+    """Return the epsilon of a Renyi curve at `target_delta`.
+
+    It is the minimum over the orders of D_a + ln((a-1)/a) - (ln delta + ln a)/(a-1).
+    """
     if not np.any(curve):
         return 0.0
     found = curve + np.log1p(-1 / orders) - (math.log(target_delta) + np.log(orders)) / (orders - 1)

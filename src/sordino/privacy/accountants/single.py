@@ -1,4 +1,4 @@
-"""One use of every release as (epsilon, delta), which is all that the oldest composition theorems look at."""
+"""The (epsilon, delta) of one use of every release, which is all that the oldest composition theorems use."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from sordino.privacy.events import Event, Sampled, Visible
 
 @dataclass(frozen=True)
 class Single:
+    """The (epsilon, delta) of one use of a release."""
+
     epsilon: float
     delta: float
 
 
 def steps_of(event: Event, spare: float) -> list[tuple[Single, int]]:
-    """Each elementary release with its count; those without a pure level share `spare` equally."""
-    relations(event)  # refuses what no theorem covers
+    """Return each elementary release with its count.
+
+    Releases without a pure epsilon share the delta `spare` equally.
+    """
+    relations(event)  # refuses events that no theorem covers
     found = parts(event)
     pure = {part: pure_of(part) for part in found}
     needy = sum(count for part, count in found.items() if pure[part] is None)
@@ -33,7 +38,10 @@ def steps_of(event: Event, spare: float) -> list[tuple[Single, int]]:
 
 
 def pure_of(part: Event) -> float | None:
-    """The pure level of one use; a Poisson sample of it is ln(1 + q (e^eps - 1))-DP (Li, Qardaji, Su 2012)."""
+    """Return the pure epsilon of one use, or None.
+
+    A Poisson sample of an eps-DP release is ln(1 + q (e^eps - 1))-DP (Li, Qardaji, Su 2012).
+    """
     if isinstance(part, Sampled) and part.relation == "add/remove":
         inner = pure_of(part.event)
         return None if inner is None else float(np.logaddexp(np.log1p(-part.rate), np.log(part.rate) + inner))

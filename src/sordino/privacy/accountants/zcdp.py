@@ -15,8 +15,8 @@ from sordino.privacy.events import Event, Parallel
 
 
 def rho_of(event: Event) -> float:
-    """The sum over all releases; of a split the worst part, whose rho is the largest."""
-    relations(event)  # refuses what no theorem covers
+    """Return the sum of rho over all releases; a split counts with its worst part, the one with the largest rho."""
+    relations(event)  # refuses events that no theorem covers
     total = []
     for part, count in parts(event).items():
         rho = max(map(rho_of, part.events), default=0.0) if isinstance(part, Parallel) else part.rho()
@@ -27,16 +27,21 @@ def rho_of(event: Event) -> float:
 
 
 def epsilon(event: Event, target_delta: float) -> float:
+    """Return an upper bound on epsilon at `target_delta`."""
     return epsilon_of_rho(rho_of(event), target_delta)
 
 
 def delta(event: Event, target_epsilon: float) -> float:
+    """Return an upper bound on delta at `target_epsilon`."""
     rho = rho_of(event)
     return math.exp(min(0.0, _least(lambda a: _log_delta(a, rho, target_epsilon)))) if rho > 0 else 0.0
 
 
 def epsilon_of_rho(rho: float, target_delta: float) -> float:
-    """min over real a > 1 of rho a + ln((a-1)/a) - (ln delta + ln a)/(a-1)."""
+    """Return the epsilon of rho-zCDP at `target_delta`.
+
+    It is the minimum over real a > 1 of rho a + ln((a-1)/a) - (ln delta + ln a)/(a-1).
+    """
     if rho <= 0:
         return 0.0
     log = math.log(target_delta)
@@ -44,12 +49,15 @@ def epsilon_of_rho(rho: float, target_delta: float) -> float:
 
 
 def classic(rho: float, target_delta: float) -> float:
-    """rho + 2 sqrt(rho ln(1/delta)): Bun and Steinke (2016), Proposition 1.3. Never better than `epsilon_of_rho`."""
+    """Return rho + 2 sqrt(rho ln(1/delta)): Bun and Steinke (2016), Proposition 1.3.
+
+    It is never better than `epsilon_of_rho`.
+    """
     return rho + 2 * math.sqrt(rho * math.log(1 / target_delta))
 
 
 def rho_for(epsilon: float, delta: float) -> float:
-    """The rho whose classic conversion is (epsilon, delta)."""
+    """Return the rho whose classic conversion gives (epsilon, delta)."""
     log = math.log(1 / delta)
     return (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
 
@@ -59,7 +67,7 @@ def _log_delta(a: float, rho: float, epsilon: float) -> float:
 
 
 def _least(of_order: Callable[[float], float]) -> float:
-    """The minimum over orders a = 1 + e^t; the function has one dip."""
+    """Return the minimum over orders a = 1 + e^t of a function with a single minimum."""
     options = {"xatol": 1e-10}
     found = minimize_scalar(lambda t: of_order(1 + math.exp(t)), bounds=(-12, 25), method="bounded", options=options)
     return float(found.fun)

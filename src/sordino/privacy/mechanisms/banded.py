@@ -1,16 +1,17 @@
-"""Correlated noise over rounds by a banded matrix: Choquette-Choo et al. (2023), arXiv:2306.08153, DP-FTRL.
+"""Correlated noise across rounds from a banded matrix: Choquette-Choo et al. (2023), arXiv:2306.08153, DP-FTRL.
 
-Running sums are A x with A the lower triangle of ones. Factor A = B C and release C x + z Z, Z standard normal: one
-Gaussian release of which A x + z A C^{-1} Z is a function. So round t adds row t of z C^{-1} Z. C is lower triangular
-Toeplitz with b bands, the first coefficients of the square root of A, binom(2k, k) / 4^k (Fichtenberger, Henzinger,
-Upadhyay 2022, arXiv:2202.11205; banded: Kalinin, Lampert 2024, arXiv:2405.13763), scaled to columns of norm one.
+The running sums are A x, where A is the lower triangular matrix of ones. Factor A = B C and release C x + z Z with Z
+standard normal. This is one Gaussian release, and A x + z A C^{-1} Z is a function of it, so round t adds row t of
+z C^{-1} Z. C is lower triangular Toeplitz with b bands. Its coefficients are the first ones of the square root of A,
+binom(2k, k) / 4^k (Fichtenberger, Henzinger, Upadhyay 2022, arXiv:2202.11205; banded: Kalinin, Lampert 2024,
+arXiv:2405.13763), scaled so that the columns have norm one.
 
 Sensitivity: two columns of C that are b or more apart share no row, so a unit whose participations are at least b
-rounds apart (Choquette-Choo et al., b-min-sep participation) moves C x by sqrt(k) column norms. The coefficients
-fall, so the zeros of their polynomial lie outside the unit disc (Enestrom, Kakeya) and the recurrence is stable.
-Rounds may depend on earlier sums, as C is lower triangular (Denisov et al. 2022, arXiv:2202.08312). The bound on the
-rows must be the same in every round, and so must the key: a run that goes on under another key is a second run, and
-its event is paid again.
+rounds apart (b-min-sep participation in Choquette-Choo et al.) changes C x by sqrt(k) column norms. The coefficients
+decrease, so the zeros of their polynomial lie outside the unit disc (Enestrom, Kakeya) and the recurrence is stable.
+Rounds may depend on earlier sums, because C is lower triangular (Denisov et al. 2022, arXiv:2202.08312). The bound on
+the rows must be the same in every round, and so must the key: a run that continues under another key is a second run,
+and its event must be paid again.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Banded:
-    """Noise z C^{-1} Z over the rounds, times the bound; the event is for all rounds together."""
+    """Add noise z C^{-1} Z, scaled by the clip bound, across the rounds; the event covers all rounds together."""
 
-    noise_multiplier: float  # z: std of the noise on C x / the bound
-    rounds: int  # T: how many rounds there will be
-    bands: int  # b: bands of C; a unit waits at least so many rounds from one participation to its next
-    participations: int = 1  # k: in how many rounds one unit takes part at most
+    noise_multiplier: float  # z: standard deviation of the noise on C x over the clip bound
+    rounds: int  # T: number of rounds
+    bands: int  # b: bands of C; participations of one unit are at least this many rounds apart
+    participations: int = 1  # k: maximum number of rounds in which one unit participates
 
-    correlated: ClassVar[bool] = True  # its noise comes from the stream of the run and depends on the round
+    correlated: ClassVar[bool] = True  # noise comes from the stream of the run and depends on the round
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
@@ -58,19 +59,19 @@ class Banded:
             raise SpecError(f"bands must not exceed the {self.rounds} rounds, not {self.bands}.")
 
     def coefficients(self) -> Floats:
-        """The first column of C [bands], of norm one."""
+        """Return the first column of C [bands], which has norm one."""
         return _coefficients(self.bands)
 
     def sensitivity(self) -> float:
-        """The L2 change of C x, in units of the bound on a row: a column has norm one at most."""
+        """Return the L2 sensitivity of C x in units of the bound on a row; columns of C have norm at most one."""
         return math.sqrt(min(self.participations, -(-self.rounds // self.bands)))
 
     def event(self, split: int = 1) -> Event:
-        """The whole run is one Gaussian release, mu = sensitivity / noise_multiplier."""
+        """Return the event of the whole run: one Gaussian release with mu = sensitivity / noise_multiplier."""
         return GaussianEvent(self.noise_multiplier / self.sensitivity())
 
     def add(self, rows: Bounded, step: int, rng: RowStream) -> Rows:
-        """The sum of round `step` (from 0) with its noise."""
+        """Return the sum of round `step` (counted from 0) with its noise."""
         rows.require(2, "banded")
         return rows.value + rows.bound * self.noise(step, rows.value.shape[1], rng, rows.value)
 
@@ -79,9 +80,10 @@ class Banded:
         return self.add(x, use.round, rng)
 
     def noise(self, step: int, dim: int, rng: RowStream, like: Tensor) -> Tensor:
-        """What round `step` adds, in units of the bound, from scratch: it draws `step` + 1 vectors again.
+        """Return the noise that round `step` adds, in units of the bound.
 
-        `rng` is the stream of the run, the same in every round. Round after round, `stream` is cheaper.
+        The noise is recomputed from scratch, which draws `step` + 1 vectors again; over consecutive rounds, `stream` is
+        cheaper. `rng` is the stream of the run, the same in every round.
         """
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < self.rounds:
             last = self.rounds - 1
@@ -95,7 +97,10 @@ class Banded:
         return self.noise_multiplier * out
 
     def stream(self, dim: int, rng: RowStream, like: Tensor) -> Iterator[Tensor]:
-        """The noise of round 0, 1, ...: c_0 y_t = z Z_t - sum_k c_k y_{t-k}, with b - 1 vectors kept."""
+        """Yield the noise of rounds 0, 1, ...: c_0 y_t = z Z_t - sum_k c_k y_{t-k}.
+
+        The recurrence stores b - 1 vectors.
+        """
         c = [float(v) for v in self.coefficients()]
         past: deque[Tensor] = deque(maxlen=self.bands - 1)
         for t in range(self.rounds):
@@ -107,14 +112,17 @@ class Banded:
             yield y
 
     def covariance(self) -> Floats:
-        """Of one coordinate of the noise in the running sums [rounds, rounds]: z^2 B B^T."""
+        """Return the covariance of one coordinate of the noise in the running sums [rounds, rounds]: z^2 B B^T."""
         row = np.cumsum(self._inverse())
         index = np.subtract.outer(np.arange(self.rounds), np.arange(self.rounds))
         b = np.where(index >= 0, row[index], 0.0)
         return np.asarray(self.noise_multiplier**2 * b @ b.T)
 
     def mean_squared_error(self) -> float:
-        """Of one coordinate of a running sum, averaged over the rounds, in units of the bound squared."""
+        """Return the mean squared error of one coordinate of a running sum, averaged over the rounds.
+
+        It is in units of the squared bound.
+        """
         squares = np.cumsum(self._inverse()) ** 2
         return float(self.noise_multiplier**2 * np.cumsum(squares).mean())
 
@@ -133,7 +141,7 @@ def _coefficients(bands: int) -> Floats:
 
 @lru_cache(maxsize=16)
 def _inverse(bands: int, rounds: int) -> Floats:
-    """The first column of C^{-1} [rounds]."""
+    """Return the first column of C^{-1} [rounds]."""
     c, out = _coefficients(bands), np.zeros(rounds)
     for t in range(rounds):
         k = min(t, bands - 1)

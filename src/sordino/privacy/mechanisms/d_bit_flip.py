@@ -1,18 +1,20 @@
-"""dBitFlip: a histogram of k buckets from d bits a user.  Ding, Kulkarni, Yekhanin (2017), "Collecting telemetry data
-privately", arXiv:1712.01524, Section 2.2 (El Ouadrhiri and Abdelhadi, Section IV-B, name it without a formula).
+"""dBitFlip: a histogram of k buckets from d bits per user.  Ding, Kulkarni, Yekhanin (2017), "Collecting telemetry data
+privately", arXiv:1712.01524, Section 2.2 (El Ouadrhiri and Abdelhadi, Section IV-B, mention it without a formula).
 
-Each user is assigned d of the k buckets, publicly (by the seed and the client's id, never by the value), and sends for
-each of them "is my value in it?", flipped with probability 1/(1 + e^{eps/2}).
+Each user is assigned d of the k buckets publicly (by the seed and the client's id, never by the value) and sends for
+each of them one bit, "is my value in this bucket?", flipped with probability 1/(1 + e^{eps/2}).
 
-Level: of the d true answers at most one is yes, so that two values differ in at most two of them, one on each side. A
-bit has a loss of at most eps/2, bits are independent: eps, reached by users who are assigned both buckets. With d = 1
-only one answer can differ, and its bit gets all of eps; the paper leaves it at eps/2, which is eps/2-DP.
+Epsilon: at most one of the d true answers is yes, so two values differ in at most two answers, one for each value. A
+bit has a loss of at most eps/2 and bits are independent, which gives eps in total, attained by users who are assigned
+both buckets. With d = 1 only one answer can differ, and its bit gets all of eps; the paper leaves it at eps/2, which is
+eps/2-DP.
 
-Memoised: each client draws once d bits for each of its d + 1 states (the value is in its first bucket, ..., in none)
-and always answers with the bits of the state. What that promises: any number of reports of a value that stays the same
-are as private as one, eps. Values whose states change at the same times, through c states, are c eps apart (bits of
-different states are independent), and there are only d + 1. What it does not: when the state changes is not hidden, an
-answer that moves tells that the value did. The paper flips answers anew for that (Section 3); it is not done here.
+Memoised: each client draws d bits once for each of its d + 1 states (the value is in its first bucket, ..., in none of
+them) and always answers with the bits of its current state. What this guarantees: any number of reports of a value that
+does not change cost as much as one report, eps. Two sequences of values whose states change at the same times and pass
+through c states are c eps apart (bits of different states are independent), and there are only d + 1 states. What it
+does not guarantee: the time at which the state changes is not hidden, because an answer that changes shows that the
+value did. The paper flips answers again to hide this (Section 3); that is not implemented here.
 """
 
 import math
@@ -45,6 +47,8 @@ __all__ = ["DBitFlip"]
 
 @dataclass(frozen=True)
 class DBitFlipEvent(ThreeLosses, Event):
+    """One report of dBitFlip with `bits` bits."""
+
     epsilon: float
     bits: int
 
@@ -52,20 +56,20 @@ class DBitFlipEvent(ThreeLosses, Event):
         level(self.epsilon)
         check.count(bits=self.bits)
 
-    def mass(self) -> float:  # every bit that differs says the truth; a user who has one of two buckets tells less
+    def mass(self) -> float:  # every bit that differs is true; a user with only one of the two buckets reveals less
         differ = min(2, self.bits)
         return float(expit(self.epsilon / differ)) ** differ
 
 
 @dataclass(frozen=True)
 class DBitFlip:
-    """Report for d assigned buckets whether the value is in each, every bit flipped with a small probability."""
+    """Report for each of d assigned buckets whether the value is in it, each bit flipped with a small probability."""
 
-    epsilon: float  # pure level of one report; memoised: of all reports of an unchanged value
-    categories: int  # k: how many buckets there are; values are 0 to k - 1
-    bits: int  # d: buckets assigned to a user, and bits of a report
-    memoised: bool = False  # answer always with the same bits while the value stays
-    seed: int = 0  # of the assignment; public
+    epsilon: float  # epsilon of one report (pure DP); if memoised, of all reports of an unchanged value
+    categories: int  # k: number of buckets; values are 0 to k - 1
+    bits: int  # d: number of buckets assigned to a user, and of bits in a report
+    memoised: bool = False  # answer with the same bits as long as the value does not change
+    seed: int = 0  # public seed of the assignment
 
     def __post_init__(self) -> None:
         level(self.epsilon)
@@ -79,11 +83,14 @@ class DBitFlip:
 
     @property
     def step(self) -> float:
-        """The level of one bit."""
+        """The epsilon of one bit."""
         return self.epsilon / min(2, self.bits)
 
     def assigned(self, ids: ArrayLike) -> Ints:
-        """The buckets of each client [n, d], rising; any d are equally likely (Floyd's way: Bentley, Floyd 1987)."""
+        """Return the buckets assigned to each client [n, d], in increasing order.
+
+        All sets of d buckets are equally likely (Floyd's algorithm: Bentley, Floyd 1987).
+        """
         who = clients(ids)
         out = np.empty((len(who), self.bits), dtype=np.int64)
         for j in range(self.bits):
@@ -93,11 +100,18 @@ class DBitFlip:
         return np.sort(out, axis=1)
 
     def randomize(self, values: ArrayLike, rng: RowStream, memory: RowStream | None = None) -> NDArray[np.uint8]:
-        """`memory` is the clients' own stream that never changes; only what is memoised is drawn from it."""
+        """Return one report for each value [n, d].
+
+        Args:
+            values: buckets from 0 to k - 1, one per client.
+            rng: stream of fresh randomness.
+            memory: the clients' permanent stream, which never changes; needed if and only if `memoised` is set, and
+                only the memoised bits are drawn from it.
+        """
         true = categories(values, self.categories, rng)
         if (memory is not None) != self.memoised:
             raise SpecError(f"memoised={self.memoised}: a memory is needed to memoise bits, and only then.")
-        yes = self.assigned(rng.ids) == true[:, None]  # [n, d]: at most one a row
+        yes = self.assigned(rng.ids) == true[:, None]  # [n, d]: at most one true entry per row
         if memory is None:
             words = rng.words(self.bits)
         else:
@@ -111,12 +125,18 @@ class DBitFlip:
         return np.asarray(yes ^ coins(words, float(expit(-self.step))), dtype=np.uint8)
 
     def probabilities(self, value: int, client: int = 0) -> Floats:
-        """That each bit of a client's report is 1 [d], memoised or not; given the value, bits are independent."""
+        """Return the probability that each bit of a client's report is 1 [d], memoised or not.
+
+        Given the value, bits are independent.
+        """
         yes = self.assigned([client])[0] == one(value, self.categories)
         return np.asarray(np.where(yes, expit(self.step), expit(-self.step)), dtype=np.float64)
 
     def estimate(self, reports: ArrayLike, ids: ArrayLike) -> Floats:
-        """The share of every bucket [k], k/(n d) times a sum over those assigned to it; unbiased over assignments."""
+        """Return the estimated frequency of every bucket [k], unbiased over assignments.
+
+        It is k/(n d) times a sum over the clients assigned to the bucket.
+        """
         seen, who = bit_rows(reports, self.bits), clients(ids)
         if len(who) != len(seen) or len(np.unique(who)) != len(who):
             raise DataError(f"{len(seen)} reports need as many client ids, all different; found {len(who)}.")
@@ -125,9 +145,10 @@ class DBitFlip:
         return np.asarray(sums * self.categories / (len(seen) * self.bits))
 
     def variance(self, frequency: float = 0.0, n: int = 1) -> float:
-        """Of a share from n given values, over noise and assignments: (k/d s + f (k/d - 1)) / n.
+        """Return the variance of an estimated frequency from n fixed values: (k/d s + f (k/d - 1)) / n.
 
-        s = e^a / (e^a - 1)^2 is that of one bit, a its level: a user counts with probability d/k, and then k/d times.
+        The variance is over noise and assignments. s = e^a / (e^a - 1)^2 is the variance of one bit with epsilon a: a
+        user counts with probability d/k, and then k/d times.
         """
         check.count(n=n)
         check.non_negative(frequency=frequency)
@@ -137,14 +158,14 @@ class DBitFlip:
         return (times * bit + frequency * (times - 1)) / n
 
     def event(self, reports: int = 1) -> Event:
-        """All reports of a value that stays the same."""
+        """Return the event of `reports` reports of a value that does not change."""
         check.count(reports=reports)
         single = DBitFlipEvent(self.epsilon, self.bits)
         return single if self.memoised or reports == 1 else Repeated(single, reports)
 
 
 def clients(ids: ArrayLike) -> Ints:
-    """Client ids [n]."""
+    """Check client ids and return them as an array [n]."""
     found = ids if isinstance(ids, np.ndarray) else array(ids, None)  # a round may have no clients
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise DataError(f"client ids are a list of whole numbers, not {found.dtype} of shape {found.shape}.")

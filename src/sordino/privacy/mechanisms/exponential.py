@@ -1,20 +1,21 @@
 """The exponential mechanism over a finite set of candidates.  McSherry and Talwar (2007).
 
-Candidate r is chosen with probability proportional to exp(epsilon u(r) / (2 bound)), or exp(epsilon u(r) / bound) where
+Candidate r is chosen with probability proportional to exp(epsilon u(r) / (2 bound)), or exp(epsilon u(r) / bound) if
 utilities are monotone. Here u is the sum of the units' utility rows, each clipped in the L-infinity norm (by scaling):
-with one unit more or less every u(r) moves by at most the bound, in either direction. Monotone means that an added unit
-never lowers a utility: then rows are clipped to [0, bound]. `clip` does both. One row against a zero row is the same.
+adding or removing one unit changes every u(r) by at most the bound, in either direction. Monotone means that an added
+unit never lowers a utility; rows are then clipped to [0, bound]. `clip` does both. The same holds for one row against a
+zero row.
 
 The losses lie in an interval of width epsilon ("bounded range": Durfee and Rogers 2019, arXiv:1905.04273), which is
-more than epsilon-DP. Let it be [t - epsilon, t]. Convex functions of the likelihood ratio, which has mean 1 under Q,
-are largest on two points at the ends (Dong, Durfee, Rogers 2020, arXiv:1909.13830). The worst t for the hockey stick at
-e^l is (l + epsilon)/2 and gives (1 - e^{(l - epsilon)/2})^2 / (1 - e^{-epsilon}) for |l| <= epsilon. A maximum of
-convex functions is convex, hence the curve of a pair (Zhu, Dong, Wang 2022, arXiv:2106.08567): `BoundedRange`, which
-dominates.
-zCDP with rho = epsilon^2/8 (Cesar and Rogers 2021, arXiv:2004.07223): by Hoeffding's lemma 0 = ln E_P e^{-L} <=
--E_P L + epsilon^2/8, and ln E_P e^{(a-1)L} <= (a-1) E_P L + (a-1)^2 epsilon^2/8.
+stronger than epsilon-DP. Let the interval be [t - epsilon, t]. Convex functions of the likelihood ratio, which has mean
+1 under Q, are largest on two points at the ends (Dong, Durfee, Rogers 2020, arXiv:1909.13830). The worst t for the
+hockey-stick divergence at e^l is (l + epsilon)/2 and gives (1 - e^{(l - epsilon)/2})^2 / (1 - e^{-epsilon}) for |l| <=
+epsilon. A maximum of convex functions is convex, hence the curve of a pair (Zhu, Dong, Wang 2022, arXiv:2106.08567):
+`BoundedRange`, which dominates. zCDP holds with rho = epsilon^2/8 (Cesar and Rogers 2021, arXiv:2004.07223): by
+Hoeffding's lemma 0 = ln E_P e^{-L} <= -E_P L + epsilon^2/8, and ln E_P e^{(a-1)L} <= (a-1) E_P L + (a-1)^2 epsilon^2/8.
 
-Probabilities are floats: what is below 2^-54 is never chosen, which the proofs do not cover (Mironov 2012).
+Probabilities are floats: a candidate with probability below 2^-54 is never chosen, which the proofs do not cover
+(Mironov 2012).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BoundedRange:
-    """Dominates every pair whose losses lie in some interval of width epsilon; it has no atoms."""
+    """A pair without atoms that dominates every pair whose losses lie in some interval of width epsilon."""
 
     epsilon: float
     symmetric: bool = True
@@ -69,7 +70,7 @@ class BoundedRange:
 class ExponentialEvent(Event):
     """One choice among candidates, of bounded range epsilon."""
 
-    mirrored: ClassVar[bool] = False  # the curve is a maximum over pairs, each its own direction
+    mirrored: ClassVar[bool] = False  # the curve is a maximum over pairs, each with its own direction
     epsilon: float
 
     def __post_init__(self) -> None:
@@ -82,10 +83,13 @@ class ExponentialEvent(Event):
         return self.epsilon * self.epsilon / 8
 
     def renyi(self, orders: Floats) -> Floats:
-        """The largest of two points at distance epsilon: E e^{aL} = x^{a-1} (c - x d) with x = e^t, maximal in x."""
+        """Return the largest Renyi divergences of two points at distance epsilon.
+
+        E e^{aL} = x^{a-1} (c - x d) with x = e^t is maximised over x.
+        """
         a, e = np.asarray(orders, dtype=np.float64), self.epsilon
         zcdp = a * self.rho()
-        if e < 0.01:  # the same up to e^2, and no digits are lost
+        if e < 0.01:  # equal up to e^2, and numerically accurate
             return np.asarray(zcdp)
         with np.errstate(over="ignore"):
             whole = np.log(-np.expm1(-a * e))
@@ -97,16 +101,19 @@ class ExponentialEvent(Event):
         return BoundedRange(self.epsilon)
 
     def grouped(self, k: int) -> Event:
-        return type(self)(k * self.epsilon)  # every utility moves by at most k bounds
+        return type(self)(k * self.epsilon)  # every utility changes by at most k bounds
 
 
 def clip_units(rows: Rows, bound: float, monotone: bool) -> Bounded:
-    """Units' rows within [-bound, bound], or [0, bound]; their sum s is then Bounded(s, bound, math.inf)."""
+    """Clip the units' rows to [-bound, bound], or to [0, bound] if monotone.
+
+    Their sum s is then Bounded(s, bound, math.inf).
+    """
     return clip_rows(rows.clamp_min(0) if monotone else rows, bound, math.inf)
 
 
 def checked(rows: Bounded, name: str, monotone: bool) -> Floats:
-    """The utilities in float64, on the host."""
+    """Check the utilities and return them as float64 on the host."""
     rows.require(math.inf, name)
     check.positive(bound=rows.bound)
     value = rows.value.detach().to("cpu", torch.float64).numpy()
@@ -121,10 +128,10 @@ def checked(rows: Bounded, name: str, monotone: bool) -> Floats:
 
 @dataclass(frozen=True)
 class Exponential:
-    """Choose a candidate a row by its utility."""
+    """Choose one candidate per row according to its utility."""
 
     epsilon: float  # one choice is epsilon-DP
-    monotone: bool = False  # whether an added unit never lowers a utility
+    monotone: bool = False  # whether adding a unit never lowers a utility
 
     def __post_init__(self) -> None:
         check.positive(epsilon=self.epsilon)
@@ -132,21 +139,22 @@ class Exponential:
             raise SpecError(f"monotone must be true or false, not {self.monotone!r}.")
 
     def clip(self, rows: Rows, bound: float) -> Bounded:
-        """What one unit may say about the candidates: a row within [-bound, bound], or [0, bound] where monotone."""
+        """Clip each unit's utilities to a row within [-bound, bound], or [0, bound] if monotone."""
         return clip_units(rows, bound, self.monotone)
 
     def select(self, rows: Bounded, rng: RowStream) -> torch.Tensor:
-        """Utilities [rows, candidates] -> one index a row."""
+        """Return the index of one chosen candidate per row, from utilities [rows, candidates]."""
         utilities = checked(rows, "exponential", self.monotone)
         cumulative = np.cumsum(self.probabilities(utilities, rows.bound), axis=1)
         chosen = (cumulative < rng.uniform(1) * cumulative[:, -1:]).sum(axis=1)
         return torch.from_numpy(chosen).to(rows.value.device)
 
     def event(self) -> Event:
+        """Return the event of one choice."""
         return ExponentialEvent(self.epsilon)
 
     def probabilities(self, utilities: ArrayLike, bound: float) -> Floats:
-        """Of every candidate [..., candidates]."""
+        """Return the probability of every candidate [..., candidates]."""
         return np.asarray(softmax(np.asarray(utilities, dtype=np.float64) / self._scale(bound), axis=-1))
 
     def _scale(self, bound: float) -> float:

@@ -1,19 +1,19 @@
-"""Private sequence fragment puzzle: frequent words that nobody listed.  Apple Differential Privacy Team (2017),
-"Learning with privacy at scale" (El Ouadrhiri and Abdelhadi, Section IV-B).
+"""Private sequence fragment puzzle: discovers frequent words without a list of candidates.  Apple Differential Privacy
+Team (2017), "Learning with privacy at scale" (El Ouadrhiri and Abdelhadi, Section IV-B).
 
-Words are padded to one length. A client sends its word through a count-mean sketch with eps, and through another one
-with eps' a fragment of two letters, joined with a hash of 8 bits of the whole word; where the fragment starts is
-uniform over the even positions and is sent in the clear. The server looks at all hashes and fragments, keeps the
-heaviest of each position, joins those of one hash to words, and asks the first sketch for the share of each word.
-Fragments of different words seldom have the same hash, so that they are not mixed up.
+Words are padded to one length. A client sends its word through a count-mean sketch with eps. Through another sketch
+with eps' it sends a fragment of two letters, combined with an 8-bit hash of the whole word; the start of the fragment
+is uniform over the even positions and is sent in the clear. The server examines all hashes and fragments, keeps the
+heaviest ones of each position, joins those with the same hash into words, and queries the first sketch for the
+frequency of each word. Fragments of different words seldom have the same hash, so they are not mixed up.
 
-Level: the position does not depend on the word; given the position, the fragment is a function of the word. Both
-sketches draw on their own, so that a report is (eps + eps')-DP, reached by words that differ there. The survey spends
-eps on "the hash function of size 256-bit"; in the paper eps goes to the word, and the hash has 256 values.
+Epsilon: the position does not depend on the word; given the position, the fragment is a function of the word. Both
+sketches draw independently, so a report is (eps + eps')-DP, attained by words that differ at that position. The survey
+spends eps on "the hash function of size 256-bit"; in the paper eps goes to the word, and the hash has 256 values.
 
-Beyond the paper, from the reports alone and so free: a joined word must have the hash that its fragments came with,
-and no letters after padding. Shares are unbiased for words that are asked for; of discovered words only those that came
-out high are shown, which is a little above the truth.
+Beyond the paper, and free of cost because it uses the reports alone: a joined word must have the hash that its
+fragments were sent with, and no letters after padding. Frequencies are unbiased for words that are asked for; of
+discovered words only those with a high estimate are shown, which biases these estimates slightly upwards.
 """
 
 import math
@@ -42,20 +42,22 @@ from sordino.privacy.pairs import Atoms, Pair
 
 __all__ = ["FragmentPuzzle"]
 
-SHORT = 256  # values of the short hash
-MOST = 2**20  # words to try
+SHORT = 256  # number of values of the short hash
+MOST = 2**20  # maximum number of candidate words
 
 
 class PuzzleReports(NamedTuple):
-    """What n users send."""
+    """Reports of n users."""
 
-    position: Ints  # [n]: which fragment; the first is 0
-    fragment: SketchReports  # of the short hash and the fragment
+    position: Ints  # [n]: index of the fragment, from 0
+    fragment: SketchReports  # sketch of the short hash and the fragment
     word: SketchReports
 
 
 @dataclass(frozen=True)
 class FragmentPuzzleEvent(Event):
+    """One report: a sketch of the word and a sketch of a fragment."""
+
     replaces: ClassVar[bool] = True
     epsilon: float
     fragment_epsilon: float
@@ -78,7 +80,10 @@ class FragmentPuzzleEvent(Event):
         return word.renyi(orders) + fragment.renyi(orders)
 
     def pair(self) -> Pair:
-        """The product of the two: words whose fragments differ in every position attain it."""
+        """Return the product of the pairs of both sketches.
+
+        Words whose fragments differ in every position attain it.
+        """
         a, b = (cast(Atoms, event.pair()) for event in self._both())
         losses = np.add.outer(a.losses, b.losses).ravel()
         return Atoms(losses, np.outer(a.p, b.p).ravel(), np.outer(a.q, b.q).ravel(), symmetric=True)
@@ -86,15 +91,15 @@ class FragmentPuzzleEvent(Event):
 
 @dataclass(frozen=True)
 class FragmentPuzzle:
-    """Report a sketch of the word, and one of a random fragment of it with a short hash of the word."""
+    """Report a sketch of the word, and a sketch of a random fragment of it together with a short hash of the word."""
 
-    epsilon: float  # pure level of the word's sketch; a report costs epsilon + fragment_epsilon
-    fragment_epsilon: float  # pure level of the fragment's sketch
-    alphabet: str = "abcdefghijklmnopqrstuvwxyz"  # the letters of words
-    length: int = 10  # longest word, an even number; shorter ones are padded
-    hashes: int = 64  # public hash functions of each sketch
-    columns: int = 1024  # bits of a report of each sketch
-    seed: int = 0  # of all hash functions; public
+    epsilon: float  # epsilon of the word's sketch (pure DP); a report costs epsilon + fragment_epsilon
+    fragment_epsilon: float  # epsilon of the fragment's sketch (pure DP)
+    alphabet: str = "abcdefghijklmnopqrstuvwxyz"  # letters that words are made of
+    length: int = 10  # maximum length of a word, even; shorter words are padded
+    hashes: int = 64  # number of public hash functions of each sketch
+    columns: int = 1024  # number of bits in a report of each sketch
+    seed: int = 0  # public seed of all hash functions
 
     def __post_init__(self) -> None:
         level(self.epsilon)
@@ -105,27 +110,33 @@ class FragmentPuzzle:
         check.count(length=self.length)
         if self.length % 2 or self.length > 62 or self.base**self.length > ITEMS:
             raise SpecError(f"length must be even and (letters + 1)^length at most 2^63; found {self.length!r}.")
-        _ = self.words, self.fragments  # the sketches check what is theirs
+        _ = self.words, self.fragments  # the sketches check their own parameters
 
     @property
     def base(self) -> int:
-        """Digits of a word: 0 is padding."""
+        """The base in which words are written as numbers; the digit 0 is padding."""
         return len(self.alphabet) + 1
 
     @property
     def positions(self) -> int:
+        """The number of fragments of a word."""
         return self.length // 2
 
     @property
     def words(self) -> CountMeanSketch:
+        """The sketch of the words."""
         return CountMeanSketch(self.epsilon, self.hashes, self.columns, self.seed)
 
     @property
     def fragments(self) -> CountMeanSketch:
-        return CountMeanSketch(self.fragment_epsilon, self.hashes, self.columns, self.seed ^ 2**62)  # other hashes
+        """The sketch of the fragments; its hash functions differ from those of `words`."""
+        return CountMeanSketch(self.fragment_epsilon, self.hashes, self.columns, self.seed ^ 2**62)
 
     def encode(self, words: Sequence[str]) -> Ints:
-        """Words as numbers: the letters are digits, the first one the highest; fragments are digits of base^2."""
+        """Return words as numbers in base `base`.
+
+        The letters are digits, the first one the most significant; fragments are digits in base^2.
+        """
         if isinstance(words, str) or not isinstance(words, Sequence | np.ndarray) or getattr(words, "ndim", 1) != 1:
             raise DataError("words come as a list of strings.")
         digit = {letter: i + 1 for i, letter in enumerate(self.alphabet)}
@@ -141,21 +152,22 @@ class FragmentPuzzle:
         return np.array([codes[word] for word in words], dtype=np.int64)
 
     def decode(self, code: int) -> str:
-        """The word of a number; empty if it is none: letters after padding."""
+        """Return the word of a number; empty if there is none because letters follow padding."""
         digits = [code // self.base**i % self.base for i in reversed(range(self.length))]
         word = "".join(self.alphabet[d - 1] for d in digits if d)
         return word if not any(digits[len(word) :]) else ""
 
     def short(self, codes: Ints) -> Ints:
-        """The hash of 8 bits: one more hash function of the words."""
+        """Return the 8-bit hash of each word, computed by one more hash function."""
         return hashed(codes, np.array([self.hashes]), SHORT, self.seed)
 
     def piece(self, codes: Ints, position: Ints) -> Ints:
-        """The item of the fragments' sketch: the short hash, then the fragment."""
+        """Return the item for the fragments' sketch: the short hash followed by the fragment."""
         power = np.array([self.base ** (self.length - 2 - 2 * i) for i in range(self.positions)], dtype=np.int64)
         return np.asarray(self.short(codes) * self.base**2 + codes // power[position] % self.base**2)
 
     def randomize(self, values: Sequence[str], rng: RowStream) -> PuzzleReports:
+        """Return one report for each word."""
         codes = self.encode(values)
         if len(codes) != len(rng.ids):
             raise DataError(f"{len(rng.ids)} clients need one word each; found {len(codes)}.")
@@ -164,20 +176,24 @@ class FragmentPuzzle:
         return PuzzleReports(position, fragment, self.words.randomize(codes, rng.at("word")))
 
     def probabilities(self, word: str, position: int, rows: tuple[int, int] = (0, 0)) -> tuple[Floats, Floats]:
-        """That each bit is 1, of the fragment's and of the word's sketch, given position and hash functions."""
+        """Return the probability that each bit is 1, for the fragment's and for the word's sketch.
+
+        Both are given the position and the hash functions (`rows`).
+        """
         code = self.encode([word])
         where = categories([position], self.positions)
         fragment = self.fragments.probabilities(int(self.piece(code, where)[0]), rows[0])
         return fragment, self.words.probabilities(int(code[0]), rows[1])
 
     def estimate(self, reports: PuzzleReports, words: Sequence[str]) -> Floats:
-        """The share of each word; unbiased over the hash functions."""
+        """Return the estimated frequency of each word, unbiased over the hash functions."""
         return self.words.estimate(reports.word, self.encode(words))
 
     def fragment_shares(self, reports: PuzzleReports, position: int) -> Floats:
-        """The share of every short hash and fragment at a position [256, base^2]; unbiased over the hash functions.
+        """Return the frequency of every short hash and fragment at a position [256, base^2], unbiased over the hash
+        functions.
 
-        What `self.fragments.estimate` says of all items, for all at once.
+        The result equals `self.fragments.estimate` for all items, computed at once.
         """
         here = categories(reports.position, self.positions) == categories([position], self.positions)[0]
         row, bits = categories(reports.fragment.row, self.hashes), bit_rows(reports.fragment.bits, self.columns)
@@ -194,14 +210,18 @@ class FragmentPuzzle:
         return np.asarray(m / (m - 1) * (shares - 1 / m)).reshape(SHORT, -1)
 
     def discover(self, reports: PuzzleReports, share: float, heaviest: int = 20) -> dict[str, float]:
-        """Words that at least that share of the users has, the most frequent first, with their shares.
+        """Return the words that at least the fraction `share` of the users holds, with their frequencies, in decreasing
+        order.
 
-        `heaviest` (T in the paper): how many hashed fragments of each position are tried. Words below about four
-        standard deviations of `variance` cannot be told from noise: choose `share` above.
+        Args:
+            reports: the users' reports.
+            share: smallest frequency to return. Words below about four standard deviations of `variance` cannot be
+                distinguished from noise, so choose a larger value.
+            heaviest: number of hashed fragments to try per position (T in the paper).
         """
         check.probability(share=share)
         check.count(heaviest=heaviest)
-        pieces = []  # of each position: short hash, fragment
+        pieces = []  # per position: short hashes and fragments
         for position in range(self.positions):
             shares = self.fragment_shares(reports, position).ravel()
             top = np.sort(np.argsort(-shares, kind="stable")[:heaviest])
@@ -221,8 +241,12 @@ class FragmentPuzzle:
         return {word: found[word] for word in sorted(found, key=lambda w: -found[w]) if found[word] >= share}
 
     def variance(self, frequency: float = 0.0, n: int = 1, others: float = 0.0) -> float:
-        """Of the share of a word that is asked for; `others`: the sum of the squared shares of all other words."""
+        """Return the variance of the estimated frequency of a word that is asked for.
+
+        `others` is the sum of the squared frequencies of all other words.
+        """
         return self.words.variance(frequency, n, others)
 
     def event(self) -> Event:
+        """Return the event of one report."""
         return FragmentPuzzleEvent(self.epsilon, self.fragment_epsilon)

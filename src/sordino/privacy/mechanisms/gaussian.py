@@ -1,6 +1,6 @@
 """Gaussian noise for an L2 bound.  Dwork et al. (2006); exact cost: Balle and Wang (2018), arXiv:1805.06530.
 
-The noise is float32: rounding is not covered by the proof (Mironov 2012), which every guarantee says.
+The noise is float32. The proof does not cover rounding (Mironov 2012), and every guarantee says so.
 """
 
 from dataclasses import dataclass
@@ -25,18 +25,20 @@ class Gaussian:
         check.positive(noise_multiplier=self.noise_multiplier)
 
     def add(self, rows: Bounded, rng: RowStream) -> Rows:
-        """Every row gets its own noise, keyed by its client."""
+        """Add independent noise to every row, drawn from the stream of its client."""
         return self.apply(rows, rng, Use())
 
     def apply(self, x: Bounded, rng: RowStream, use: Use) -> Rows:
-        """Add noise to every row, or each client's share of it; rows may have multipliers of their own."""
+        """Add noise, or each client's share of it, to every row; `use` may give each row its own noise multiplier."""
         noise, share = rng.normal(x.value.shape[1], like=x.value), float(use.split**-0.5)
         if use.multiplier is not None:
             return x.value + use.multiplier.to(x.value) * share * x.bound * noise
         return x.value + self.noise_multiplier * share * x.bound * noise
 
     def event(self, split: int = 1) -> Event:
+        """Return the event of one use; the total noise is the same however many clients share it."""
         return GaussianEvent(self.noise_multiplier)
 
     def std(self, bound: float) -> float:
+        """Return the standard deviation of the noise on one coordinate."""
         return self.noise_multiplier * bound

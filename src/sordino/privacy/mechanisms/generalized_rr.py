@@ -1,8 +1,8 @@
 """Generalized randomized response over k categories.  Kairouz, Bonawitz, Ramage (2016), arXiv:1602.07387; Wang et al.
 (2017), "Locally differentially private protocols for frequency estimation", Section 4.1 (direct encoding).
 
-The truth has probability p = e^eps / (e^eps + k - 1), and every other category q = 1 / (e^eps + k - 1). Fu et al.,
-Eq. 15, give the latter to "v = 1 - x" only, which is not a distribution for k > 2.
+The true category has probability p = e^eps / (e^eps + k - 1), and every other category q = 1 / (e^eps + k - 1). Fu et
+al., Eq. 15, assign q to "v = 1 - x" only, which is not a distribution for k > 2.
 """
 
 import math
@@ -22,6 +22,8 @@ __all__ = ["GeneralizedRR"]
 
 @dataclass(frozen=True)
 class GeneralizedRREvent(ThreeLosses, Event):
+    """One report of generalized randomized response."""
+
     epsilon: float
     categories: int
 
@@ -29,30 +31,33 @@ class GeneralizedRREvent(ThreeLosses, Event):
         level(self.epsilon)
         domain(self.categories)
 
-    def mass(self) -> float:  # the two inputs tell the truth; k - 2 categories say nothing
+    def mass(self) -> float:  # only the two inputs' categories are informative; the other k - 2 have loss 0
         return 1 / (1 + (self.categories - 1) * math.exp(-self.epsilon))
 
 
 @dataclass(frozen=True)
 class GeneralizedRR:
-    """Report the category, or with probability (k - 1) / (e^epsilon + k - 1) another one, uniformly."""
+    """Report the true category, or with probability (k - 1) / (e^epsilon + k - 1) another one, uniformly."""
 
-    epsilon: float  # pure level of one report
-    categories: int  # k: how many there are; values are 0 to k - 1
+    epsilon: float  # epsilon of one report (pure DP)
+    categories: int  # k: number of categories; values are 0 to k - 1
 
     def __post_init__(self) -> None:
         level(self.epsilon)
         domain(self.categories)
 
     @property
-    def truth(self) -> float:  # p
+    def truth(self) -> float:
+        """The probability p of reporting the true category."""
         return 1 / (1 + (self.categories - 1) * math.exp(-self.epsilon))
 
     @property
-    def other(self) -> float:  # q
+    def other(self) -> float:
+        """The probability q of reporting any given other category."""
         return math.exp(-self.epsilon) * self.truth
 
     def randomize(self, values: ArrayLike, rng: RowStream) -> Ints:
+        """Return one reported category for each value [n]."""
         true = categories(values, self.categories, rng)  # [n]
         words = rng.words(2)
         lie = coins(words[:, 0], (self.categories - 1) * self.other)
@@ -60,38 +65,49 @@ class GeneralizedRR:
         return np.where(lie, other + (other >= true), true)
 
     def probabilities(self, value: int) -> Floats:
-        """Of every category."""
+        """Return the probability of reporting each category [k]."""
         out = np.full(self.categories, self.other)
         out[one(value, self.categories)] = self.truth
         return out
 
     def estimate(self, reports: ArrayLike) -> Floats:
-        """The share of every category [k]; unbiased (Wang et al., Theorem 1)."""
+        """Return the unbiased estimate of the frequency of every category [k] (Wang et al., Theorem 1)."""
         seen = categories(reports, self.categories)
         shares = np.bincount(seen, minlength=self.categories) / len(seen)
         return debias(shares, self.truth, self.other)
 
     def variance(self, frequency: float = 0.0, n: int = 1) -> float:
-        """Of a share from n given values (Wang et al., Theorem 2); f = 0: (k - 2 + e^eps) / (n (e^eps - 1)^2)."""
+        """Return the variance of an estimated frequency from n fixed values (Wang et al., Theorem 2).
+
+        At frequency 0 it is (k - 2 + e^eps) / (n (e^eps - 1)^2).
+        """
         return share_variance(self.truth, self.other, frequency, n)
 
     def event(self) -> Event:
+        """Return the event of one report."""
         return GeneralizedRREvent(self.epsilon, self.categories)
 
 
 def domain(size: int) -> None:
+    """Check the number of categories."""
     check.count(categories=size)
     if not 2 <= size <= 2**32:
         raise SpecError(f"categories must be from 2 to 2^32, not {size!r}.")
 
 
 def debias(shares: Floats, p: float, q: float) -> Floats:
-    """Shares of the holders from shares of the supporters: a holder supports with p, anyone else with q."""
+    """Return the true frequencies from the frequencies of reports that support each category.
+
+    A user who holds a category supports it with probability p, any other user with probability q.
+    """
     return np.asarray((shares - q) / (p - q))
 
 
 def share_variance(p: float, q: float, frequency: float, n: int) -> float:
-    """q (1 - q) / (n (p - q)^2) + f (1 - p - q) / (n (p - q)): holders have p (1 - p), others q (1 - q)."""
+    """Return q (1 - q) / (n (p - q)^2) + f (1 - p - q) / (n (p - q)), the variance of an estimated frequency f.
+
+    Users who hold the category contribute p (1 - p), others q (1 - q).
+    """
     check.count(n=n)
     check.non_negative(frequency=frequency)
     if frequency > 1:

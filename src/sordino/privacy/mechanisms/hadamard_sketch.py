@@ -1,11 +1,12 @@
-"""Hadamard count-mean sketch (HCMS): a count-mean sketch at one bit a user.  Apple Differential Privacy Team (2017),
-"Learning with privacy at scale".
+"""Hadamard count-mean sketch (HCMS): a count-mean sketch with one bit per user.  Apple Differential Privacy Team
+(2017), "Learning with privacy at scale".
 
-The client draws one of k public hash functions and one of m Hadamard coefficients, and sends that coefficient's sign,
-flipped with probability 1/(1 + e^eps). Both draws are public and do not depend on the item. Two items have the same
-sign in at least half of the coefficients, so that one report says less than randomized response of the same level.
+The client draws one of k public hash functions and one of m Hadamard coefficients, and sends the sign of that
+coefficient, flipped with probability 1/(1 + e^eps). Both draws are public and do not depend on the item. Two items have
+the same sign in at least half of the coefficients, so one report reveals less than randomized response with the same
+epsilon.
 
-Estimates are unbiased over the choice of the hash functions; for given ones, items that collide share their counts.
+Estimates are unbiased over the choice of the hash functions; for fixed ones, items that collide share their counts.
 """
 
 import math
@@ -35,15 +36,17 @@ __all__ = ["HadamardSketch"]
 
 
 class HadamardReports(NamedTuple):
-    """What n users send."""
+    """Reports of n users."""
 
-    row: Ints  # [n]: which hash function
-    coefficient: Ints  # [n]: which Hadamard coefficient
+    row: Ints  # [n]: index of the hash function
+    coefficient: Ints  # [n]: index of the Hadamard coefficient
     sign: Ints  # [n]: -1 or 1
 
 
 @dataclass(frozen=True)
 class HadamardSketchEvent(ThreeLosses, Event):
+    """One report of a Hadamard count-mean sketch."""
+
     epsilon: float
 
     def __post_init__(self) -> None:
@@ -57,10 +60,10 @@ class HadamardSketchEvent(ThreeLosses, Event):
 class HadamardSketch:
     """Report one noisy sign of the item's Hadamard transform."""
 
-    epsilon: float  # pure level of one report
-    hashes: int = 64  # k: public hash functions
-    columns: int = 1024  # m: a power of two
-    seed: int = 0  # of the hash functions; public
+    epsilon: float  # epsilon of one report (pure DP)
+    hashes: int = 64  # k: number of public hash functions
+    columns: int = 1024  # m: number of Hadamard coefficients, a power of two
+    seed: int = 0  # public seed of the hash functions
 
     def __post_init__(self) -> None:
         level(self.epsilon)
@@ -69,6 +72,7 @@ class HadamardSketch:
             raise SpecError(f"columns must be a power of two, not {self.columns}; a Hadamard matrix needs one.")
 
     def randomize(self, values: ArrayLike, rng: RowStream) -> HadamardReports:
+        """Return one report for each item; items are whole numbers from 0 to 2^63 - 1."""
         items = categories(values, ITEMS, rng)
         words = rng.words(3)
         row = (words[:, 0] % np.uint64(self.hashes)).astype(np.int64)
@@ -78,13 +82,16 @@ class HadamardSketch:
         return HadamardReports(row, coefficient, np.where(flip, -true, true))
 
     def probabilities(self, value: int, row: int = 0) -> Floats:
-        """Of the reports (coefficient, minus or plus) [columns, 2], given the hash function."""
+        """Return the probabilities of the reports (coefficient, minus or plus) [columns, 2].
+
+        They are given the hash function `row`.
+        """
         column = hashed(np.array([one(value, ITEMS)]), np.array([row]), self.columns, self.seed)
         tilt = self.epsilon * signs(np.arange(self.columns), column)
         return np.asarray(expit(np.stack([-tilt, tilt], axis=1)) / self.columns)
 
     def estimate(self, reports: HadamardReports, items: ArrayLike) -> Floats:
-        """The share of each item; unbiased over the hash functions."""
+        """Return the estimated frequency of each item, unbiased over the hash functions."""
         asked, row = categories(items, ITEMS), categories(reports.row, self.hashes)
         coefficient, sign = categories(reports.coefficient, self.columns), array(reports.sign, None)
         if not np.isin(sign, (-1, 1)).all() or not len(row) == len(coefficient) == len(sign):
@@ -95,24 +102,29 @@ class HadamardSketch:
         return collect(sketch, asked, len(row), self.seed)
 
     def variance(self, frequency: float = 0.0, n: int = 1, others: float = 0.0) -> float:
-        """Of an estimated share, over noise and hash functions; `others`: sum of the squared shares of all other items.
+        """Return the variance of an estimated frequency, over noise and hash functions.
 
-        A report counts c or -c, c = (e^eps + 1)/(e^eps - 1), with mean 1 if it stands in the item's column, else 0.
+        `others` is the sum of the squared frequencies of all other items. A report counts c or -c with c = (e^eps +
+        1)/(e^eps - 1); its mean is 1 if its column is the item's, else 0.
         """
         noise = 1 / math.sinh(self.epsilon / 2) ** 2  # c^2 - 1
         return sketch_variance(self.hashes, self.columns, noise, 1 - 1 / self.columns, frequency, n, others)
 
     def event(self) -> Event:
+        """Return the event of one report."""
         return HadamardSketchEvent(self.epsilon)
 
 
 def signs(row: Ints, column: Ints) -> Ints:
-    """The entries of a Hadamard matrix (Sylvester): -1 to the number of common ones of two binary numbers."""
+    """Return entries of the Hadamard matrix (Sylvester's construction).
+
+    The exponent of -1 is the number of common one bits of the two indices.
+    """
     return np.asarray(1 - 2 * (np.bitwise_count(row & column).astype(np.int64) & 1))
 
 
 def transform(rows: Floats) -> Floats:
-    """Every row times the Hadamard matrix, by butterflies."""
+    """Multiply every row by the Hadamard matrix, by butterflies."""
     out, step, width = rows, 1, rows.shape[1]
     while step < width:
         pairs = out.reshape(-1, width // (2 * step), 2, step)

@@ -1,8 +1,8 @@
-"""The hybrid mechanism (HM): the piecewise mechanism with probability alpha, else Duchi's.  Wang et al. (2019),
+"""The hybrid mechanism (HM): the piecewise mechanism with probability alpha, otherwise Duchi's.  Wang et al. (2019),
 arXiv:1907.00782, Section III-C; vectors by Algorithm 4.
 
 alpha = 1 - e^{-eps/2} above eps* = 0.61, which makes the variance the same for every x, and 0 below, where Duchi's
-alone is best in the worst case. Which of the two was used does not depend on x and may be known.
+mechanism alone is best in the worst case. The choice between the two does not depend on x and may be known.
 """
 
 import math
@@ -35,14 +35,17 @@ TURN = math.log((-5 + 2 * (6353 - _ROOT) ** (1 / 3) + 2 * (6353 + _ROOT) ** (1 /
 
 @dataclass(frozen=True)
 class HybridEvent(ThreeLosses, Event):
+    """One report of the hybrid mechanism."""
+
     epsilon: float
-    coordinates: int = 1  # k reports of epsilon / k each
+    coordinates: int = 1  # k: number of coordinates reported, with epsilon / k each
 
     def __post_init__(self) -> None:
         level(self.epsilon)
         check.count(coordinates=self.coordinates)
 
     def parts(self) -> int:
+        """Return the number of coordinates reported."""
         return self.coordinates
 
     def mass(self) -> float:
@@ -52,10 +55,10 @@ class HybridEvent(ThreeLosses, Event):
 
 @dataclass(frozen=True)
 class Hybrid:
-    """Report by the piecewise mechanism or by Duchi's, as a coin says."""
+    """Report by the piecewise mechanism or by Duchi's mechanism, chosen by a coin."""
 
-    epsilon: float  # pure level of one report, all coordinates together
-    dim: int = 1  # d: coordinates of a value, each in [-1, 1]
+    epsilon: float  # epsilon of one report (pure DP), all coordinates together
+    dim: int = 1  # d: number of coordinates of a value, each in [-1, 1]
 
     def __post_init__(self) -> None:
         level(self.epsilon)
@@ -63,15 +66,16 @@ class Hybrid:
 
     @property
     def coordinates(self) -> int:
-        """k: how many of the d a report speaks of."""
+        """k: the number of the d coordinates that a report covers."""
         return drawn_coordinates(self.epsilon, self.dim)
 
     @property
     def scale(self) -> float:
-        """Duchi's B of one coordinate."""
+        """Duchi's B for one coordinate."""
         return 1 / math.tanh(self.epsilon / self.coordinates / 2)
 
     def randomize(self, values: ArrayLike, rng: RowStream) -> Floats:
+        """Return one report for each value, in the shape of `values` ([n, d], or [n] for d = 1)."""
         x, each = numbers(values, self.dim, rng), self.epsilon / self.coordinates
         drawn = draw_coordinates(rng.at("coordinates"), self.dim, self.coordinates)  # [n, k]
         near = np.take_along_axis(x, drawn, axis=1)
@@ -81,28 +85,28 @@ class Hybrid:
         return scatter(said, drawn, self.dim).reshape(np.shape(values))
 
     def probabilities(self, value: float) -> Floats:
-        """Of the two atoms -B and B of one coordinate's report, before the factor d/k."""
+        """Return the probabilities of the atoms -B and B of one coordinate's report, before the factor d/k."""
         each = self.epsilon / self.coordinates
         tilt = coordinate(value) * math.tanh(each / 2)
         return (1 - mix(each)) * np.array([1 - tilt, 1 + tilt]) / 2
 
     def density(self, value: float, out: ArrayLike) -> Floats:
-        """Of the rest."""
+        """Return the density of the rest of one coordinate's report, before the factor d/k."""
         each = self.epsilon / self.coordinates
         return mix(each) * Piecewise(each).density(value, out)
 
     def estimate(self, reports: ArrayLike) -> Floats:
-        """The mean of every coordinate [d]; unbiased."""
+        """Return the unbiased estimate of the mean of every coordinate [d]."""
         return mean(reports, self.dim)
 
     def variance(self, value: float) -> float:
-        """Of one coordinate of one report."""
+        """Return the variance of one coordinate of one report."""
         x, each = coordinate(value), self.epsilon / self.coordinates
         one = mix(each) * piecewise_variance(x, each) + (1 - mix(each)) * (self.scale**2 - x * x)
         return self.dim / self.coordinates * (x * x + one) - x * x
 
     def worst_variance(self) -> float:
-        """The largest `variance`, in closed form."""
+        """Return the largest `variance` over all values, in closed form."""
         each = self.epsilon / self.coordinates
         less, share = math.exp(-each / 2), self.dim / self.coordinates
         if each <= TURN:  # at x = 0; above, the coefficient of x^2 is d/k - 1 >= 0
@@ -111,9 +115,10 @@ class Hybrid:
         return share * (1 + flat) - 1
 
     def event(self) -> Event:
+        """Return the event of one report."""
         return HybridEvent(self.epsilon, self.coordinates)
 
 
 def mix(epsilon: float) -> float:
-    """alpha."""
+    """Return alpha, the probability of the piecewise mechanism."""
     return -math.expm1(-epsilon / 2) if epsilon > TURN else 0.0

@@ -1,14 +1,16 @@
 """The Poisson binomial mechanism.  Chen, Ozgur, Kairouz (2022), arXiv:2207.09916, Algorithm 1.
 
-A client sends, for every coordinate x in [-c, c], how many of m coins fall heads, each with chance 1/2 + theta x/c. The
-server of a secure sum sees the sum over n clients only: unbiased after scaling, and private by the coins alone.
+For every coordinate x in [-c, c] a client sends how many of m coins come up heads, each with probability 1/2 + theta
+x/c. The server of a secure sum sees only the sum over n clients, which is unbiased after scaling and private by the
+coins alone.
 
-Price, our own derivation, exact but for a grouping of cases. Adjacency is replace-one: everyone sends m coins. The sum
-is that of nm coins; its law is affine in each coin's chance, and Renyi divergence is quasi-convex, so in the worst
-case every coin stands at one of the ends 1/2 +- theta. A law is then given by its number of high coins, a client moves
-that by at most m, and as high coins raise the sum in likelihood ratio order, the worst is by exactly m. Left is a
-maximum over the number of high coins among the others. We cover it by groups: within a group some coins are of unknown
-kind, and leaving those away can only help the server. Coordinates add up: times the dimension.
+The privacy cost is our own derivation, exact except for a grouping of cases. The neighbouring relation is replace-one:
+everyone sends m coins. The sum is that of nm coins; its distribution is affine in each coin's probability, and Renyi
+divergence is quasi-convex, so in the worst case every coin has one of the extreme probabilities 1/2 +- theta. A
+distribution is then given by its number of high coins. A client changes that number by at most m, and as high coins
+raise the sum in likelihood ratio order, the worst change is exactly m. What remains is a maximum over the number of
+high coins among the others. We cover it by groups: within a group some coins are of unknown kind, and dropping those
+coins can only help the server. Coordinates compose: the cost is multiplied by the dimension.
 """
 
 from __future__ import annotations
@@ -32,26 +34,27 @@ from sordino.privacy.events import Event, Floats
 
 __all__ = ["PoissonBinomial"]
 
-GROUPS = 32  # a group leaves at most one coin in 32 away
-MOST_COINS = 2**19  # more coins than this hide more, but are priced as this many
+GROUPS = 32  # number of groups; a group drops at most one coin in 32
+MOST_COINS = 2**19  # more coins hide more, but are priced as this many
 MOST_LEVELS = 2**12
 SMALL, REST = (
     1e-290,
     -640.0,
-)  # probabilities below SMALL are left out of a sum; all of them together weigh less than e^REST
+)  # probabilities below SMALL are dropped from a sum; together they weigh less than e^REST
 
 
 @dataclass(frozen=True)
 class PoissonBinomialEvent(Event):
-    """The sum over `clients`, one of whom (or `changed` of whom) is replaced.
+    """The sum over `clients`, of which `changed` (one by default) are replaced.
 
-    A curve and no pair: a sampler of the add/remove relation must not take it, as whoever is not there sends no coins.
+    It has a curve and no pair: a sampler for the add/remove relation must not use it, because an absent client sends no
+    coins.
     """
 
     mirrored: ClassVar[bool] = False
     replaces: ClassVar[bool] = True
 
-    levels: int  # m: coins of a client and coordinate
+    levels: int  # m: number of coins per client and coordinate
     theta: float
     clients: int
     dim: int
@@ -64,8 +67,9 @@ class PoissonBinomialEvent(Event):
             raise SpecError(f"{self.changed} of {self.clients} clients cannot change.")
 
     def renyi(self, orders: Floats) -> Floats:
+        """Return the Renyi divergences of the worst case, times the dimension and at most the largest loss."""
         moved = self.changed * self.levels
-        if moved > MOST_LEVELS:  # a group so large is priced by its largest loss alone
+        if moved > MOST_LEVELS:  # a group this large is priced by its largest loss alone
             return np.full(len(orders), self.largest())
         others = min((self.clients - self.changed) * self.levels, MOST_COINS)
         worst = np.array(_worst(self.theta, moved, others, tuple(orders.tolist())))
@@ -75,16 +79,19 @@ class PoissonBinomialEvent(Event):
         return replace(self, changed=min(k * self.changed, self.clients))
 
     def largest(self) -> float:
-        """No loss is above this: what replacing costs in pure DP."""
+        """Return the largest possible loss: the pure epsilon of replacing the changed clients."""
         return self.dim * _largest(self.theta, self.changed * self.levels)
 
 
 def _largest(theta: float, moved: int) -> float:
-    """The largest loss of one coordinate: ln((1/2 + theta)/(1/2 - theta)) for every coin of the changed clients."""
+    """Return the largest loss of one coordinate.
+
+    It is ln((1/2 + theta)/(1/2 - theta)) for every coin of the changed clients.
+    """
     return moved * 2 * math.atanh(2 * theta)
 
 
-@lru_cache(maxsize=32)  # accountants ask for the same orders again
+@lru_cache(maxsize=32)  # accountants ask for the same orders repeatedly
 def _worst(theta: float, moved: int, others: int, orders: tuple[float, ...]) -> tuple[float, ...]:
     a = np.array(orders)
     log = np.full(len(a), -np.inf)
@@ -95,19 +102,20 @@ def _worst(theta: float, moved: int, others: int, orders: tuple[float, ...]) -> 
             top = float(term.max())
             one = top + math.log(float(np.exp(term - top).sum()))
             log[i] = max(log[i], one if whole else float(np.logaddexp(one, REST + order * _largest(theta, moved))))
-    return tuple(((log + 1e-12 * a) / (a - 1)).tolist())  # a margin for the rounding of sums
+    return tuple(((log + 1e-12 * a) / (a - 1)).tolist())  # margin for rounding in the sums
 
 
 @lru_cache(maxsize=8)
 def _laws(theta: float, moved: int, others: int) -> tuple[tuple[Floats, Floats, bool], ...]:
-    """For each group the log-probabilities of the sum with and without the change; and whether nothing was left out.
+    """Return, for each group, the log-probabilities of the sum with and without the change, and whether they are
+    complete.
 
-    What is left out, by windows of 38 standard deviations and by SMALL, adds up: p^a q^(1-a) is subadditive, and p/q is
-    at most e^_largest, so it adds less than e^(REST + a _largest).
+    What is dropped, by windows of 38 standard deviations and by SMALL, is bounded: p^a q^(1-a) is subadditive and p/q
+    is at most e^_largest, so it adds less than e^(REST + a _largest).
     """
     edges = np.unique(np.linspace(0, others + 1, min(others + 1, GROUPS) + 1).astype(int))
     found = []
-    for low, high in zip(edges[:-1], edges[1:] - 1, strict=True):  # the high coins among the others: low to high
+    for low, high in zip(edges[:-1], edges[1:] - 1, strict=True):  # low to high: number of high coins among the others
         shared = np.convolve(_window(int(low), 0.5 + theta), _window(others - int(high), 0.5 - theta))
         p, q = (np.convolve(shared, binom.pmf(np.arange(moved + 1), moved, 0.5 + s * theta)) for s in (1, -1))
         kept = (p > SMALL) & (q > SMALL)
@@ -117,7 +125,7 @@ def _laws(theta: float, moved: int, others: int) -> tuple[tuple[Floats, Floats, 
 
 
 def _window(coins: int, chance: float) -> Floats:
-    wide = math.ceil(19 * math.sqrt(coins)) + 1  # Hoeffding: beyond lies less than 2 e^-722
+    wide = math.ceil(19 * math.sqrt(coins)) + 1  # Hoeffding: the mass beyond is below 2 e^-722
     k = np.arange(max(0, math.floor(coins * chance) - wide), min(coins, math.ceil(coins * chance) + wide) + 1)
     return np.asarray(binom.pmf(k, coins, chance), dtype=np.float64)
 
@@ -132,8 +140,8 @@ def _check_theta(theta: float) -> None:
 class PoissonBinomial:
     """Send Binomial(levels, 1/2 + theta x / bound) for every coordinate x of rows clipped in the L-infinity norm."""
 
-    levels: int = 16  # coins of a client and coordinate (m): what is sent lies between 0 and this
-    theta: float = 0.25  # how far a coin leans at the bound; below 1/2, smaller is more private
+    levels: int = 16  # m: number of coins per client and coordinate; messages lie between 0 and this
+    theta: float = 0.25  # bias of a coin at the bound, below 1/2; smaller is more private
 
     def __post_init__(self) -> None:
         check.count(levels=self.levels)
@@ -142,12 +150,15 @@ class PoissonBinomial:
             raise SpecError(f"levels must be at most {MOST_LEVELS}, not {self.levels}; fewer are private enough.")
 
     def add(self, rows: Bounded, rng: RowStream) -> Tensor:
-        """The messages [clients, dim], int64, to be summed securely. A coin compares 32 random bits with its chance."""
+        """Return the messages [clients, dim], int64, to be summed securely.
+
+        A coin compares 32 random bits with its probability.
+        """
         rows.require(math.inf, "poisson-binomial")
         x = rows.value.detach().cpu().numpy().astype(np.float64)
         if not np.isfinite(x).all():
             raise SpecError("a row to encode is not finite; clip it first.")
-        # the ends are whole numbers inside the interval that is priced, whatever the floats before them do
+        # the ends are whole numbers inside the interval that is priced, whatever the rounding of floats
         ends = (
             math.ceil((Fraction(1, 2) - Fraction(self.theta)) * 2**32),
             math.floor((Fraction(1, 2) + Fraction(self.theta)) * 2**32),
@@ -162,15 +173,15 @@ class PoissonBinomial:
         return torch.from_numpy(out).to(rows.value.device)
 
     def mean(self, total: Tensor, clients: int, bound: float) -> Tensor:
-        """The unbiased mean of the clients' rows from the sum of their messages."""
+        """Return the unbiased mean of the clients' rows from the sum of their messages."""
         check.count(clients=clients)
         check.positive(bound=bound)
         return (total.double() / clients - self.levels / 2) * (bound / (self.theta * self.levels))
 
     def variance(self, clients: int, bound: float, x: float = 0.0) -> float:
-        """Of one coordinate of the mean, if every client holds x: largest at 0."""
+        """Return the variance of one coordinate of the mean if every client holds x; it is largest at 0."""
         return (bound**2 / (4 * self.theta**2) - x**2) / (self.levels * clients)
 
     def event(self, clients: int, dim: int) -> Event:
-        """Of the sum over so many clients; if fewer answer, price those who did."""
+        """Return the event of the sum over this many clients; if fewer answer, price those who did."""
         return PoissonBinomialEvent(self.levels, self.theta, clients, dim)

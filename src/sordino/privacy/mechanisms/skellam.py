@@ -4,9 +4,9 @@ Agarwal, Kairouz, Liu (2021), arXiv:2110.04995, Theorem 3.5, for integer rows wi
 
     D_a <= a L2^2/(2 mu) + min( ((2a-1) L2^2 + 6 L1)/(4 mu^2), 3 L1/(2 mu) ).
 
-The paper proves it at whole orders; between them (a-1) D_a is convex in a and zero at a = 1, so we interpolate that.
-n clients that add mu/n each (`share`) make a sum with exactly the noise of one that adds mu: what a secure sum needs.
-Sampled exactly, see `exact.py`.
+The paper proves it at integer orders; between them (a-1) D_a is convex in a and zero at a = 1, so we interpolate it
+linearly. If n clients add mu/n each (`share`), their sum has exactly the noise of one client that adds mu, which is
+what a secure sum needs. The noise is sampled exactly, see `privacy/integer_noise.py`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,19 @@ __all__ = ["Skellam"]
 
 @dataclass(frozen=True)
 class SkellamEvent(Event):
-    mu: float  # variance of a coordinate's noise in all
-    l1: float  # of the integer rows
+    """Skellam noise on integer rows with an L1 and an L2 bound."""
+
+    mu: float  # total variance of the noise on one coordinate
+    l1: float  # L1 bound of the integer rows
     l2: float
-    distance: float = 0.0  # total variation distance of the sampler from the law, all coordinates and clients
+    distance: float = 0.0  # total variation distance of the sampler from the distribution, all coordinates and clients
 
     def __post_init__(self) -> None:
         check.positive(mu=self.mu, l1=self.l1, l2=self.l2)
         check.fraction(distance=self.distance)
 
     def renyi(self, orders: Floats) -> Floats:
+        """Return the bound of Theorem 3.5 at integer orders, interpolated between them."""
         low = np.floor(orders)
         part, high = orders - low, low + 1
         both = (1 - part) * (low - 1) * self._at(low) + part * (high - 1) * self._at(high)
@@ -66,43 +69,50 @@ class SkellamEvent(Event):
 class Skellam:
     """Add Skellam noise of standard deviation noise_multiplier * L2 bound to every coordinate."""
 
-    noise_multiplier: float  # standard deviation / L2 bound of the integer rows
+    noise_multiplier: float  # standard deviation over the L2 bound of the integer rows
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
 
     def share(self, bounds: Bounds, clients: int) -> Fraction:
-        """mu of each client, so that the sum over them has the noise this mechanism promises."""
+        """Return the variance mu that each client adds, so that the sum over them has the noise of this mechanism."""
         check.count(clients=clients)
         return Fraction(self.noise_multiplier) ** 2 * bounds.l2_squared / clients
 
     def add(self, rows: Integers, rng: RowStream, clients: int = 1) -> Tensor:
-        """Every row gets its share of the noise, keyed by its client."""
+        """Add each client's share of the noise to its row, drawn from the stream of the client."""
         return rows.plus(self.table(rows.bounds, clients).draw(rng, rows.bounds.dim))
 
     def event(self, bounds: Bounds, clients: int = 1) -> Event:
-        """Of the sum over so many clients, each of which adds its share and is there to add it."""
+        """Return the event of the sum over this many clients, all of whom are present and add their share."""
         distance = clients * bounds.dim * self.table(bounds, clients).distance
-        # mu rounded down: a hair more is charged than was added
+        # mu is rounded down, so that the cost is slightly overestimated
         mu = math.nextafter(self.variance(bounds), 0.0)
         return SkellamEvent(mu, bounds.l1, bounds.l2, distance)
 
     def table(self, bounds: Bounds, clients: int = 1) -> InversionTable:
+        """Return the table from which a client's share of the noise is sampled exactly."""
         return _table(self.share(bounds, clients))
 
     def variance(self, bounds: Bounds) -> float:
-        """Of one coordinate of the sum."""
+        """Return the variance of the noise on one coordinate of the sum."""
         return float(self.share(bounds, 1))
 
 
 def probabilities(mu: float) -> tuple[Floats, Floats]:
-    """The integers that matter and their probabilities e^-mu I_k(mu), as floats: for analysis, not for sampling."""
+    """Return the integers with non-negligible probability and their probabilities e^-mu I_k(mu).
+
+    Both are floats, for analysis and not for sampling.
+    """
     k = np.arange(-_far(mu), _far(mu) + 1, dtype=np.float64)
     return k, ive(np.abs(k), mu)
 
 
 def renyi_of_shift(mu: float, shift: int, orders: Floats) -> Floats:
-    """The divergence of one coordinate moved by an integer, by its sum: exact but for what floats drop."""
+    """Return the Renyi divergences of one coordinate shifted by an integer, computed as a sum.
+
+    The result is exact except for terms that floats drop.
+    """
     _, mass = probabilities(mu)
     some = (mass[shift:] > 0) & (mass[: len(mass) - shift] > 0)
     p, q = np.log(mass[: len(mass) - shift][some]), np.log(mass[shift:][some])
@@ -110,7 +120,7 @@ def renyi_of_shift(mu: float, shift: int, orders: Floats) -> Floats:
 
 
 def _far(mu: float) -> int:
-    """An integer that Skellam noise reaches with a probability below e^-300, by Chernoff's bound."""
+    """Return an integer that Skellam noise reaches with a probability below e^-300, by Chernoff's bound."""
     k = 16
     while k * math.asinh(k / mu) - k * k / (math.hypot(mu, k) + mu) < 300:
         k += k // 8
@@ -118,9 +128,10 @@ def _far(mu: float) -> int:
 
 
 def _ratios(mu: Fraction) -> Iterator[int]:
-    """I_(k+1)(mu)/I_k(mu) = 1/(2(k+1)/mu + the next ratio), from far out, where it is almost zero, inwards (Miller).
+    """Yield the ratios I_(k+1)(mu)/I_k(mu) = 1/(2(k+1)/mu + the next ratio).
 
-    A step inwards multiplies an error by the square of a ratio: starting where w < e^-300 leaves nothing of it.
+    They are computed inwards from far out, where the ratio is almost zero (Miller's algorithm). A step inwards
+    multiplies an error by the square of a ratio: starting where w < e^-300 leaves nothing of it.
     """
     ratios, ratio = [], 0
     for k in range(_far(float(mu)), 0, -1):

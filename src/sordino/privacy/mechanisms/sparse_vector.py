@@ -1,18 +1,20 @@
-"""The sparse vector technique: which of many queries lie above a public threshold, paying for the first `count` alone.
+"""The sparse vector technique: finds queries above a public threshold and pays only for the first `count` of them.
 
 Lyu, Su, Li (2017), arXiv:1603.01699, "Understanding the sparse vector technique", Algorithm 7 without numeric answers.
-One noise Lap(bound / e1) for the threshold, drawn once and not refreshed; fresh Lap(2 count bound / e2) for every
-query; after `count` answers above it stops. (e1 + e2)-DP: raise the threshold's noise by the bound (at most e^{e1});
-then no answer below gets less likely, and an answer above is compared with a line at most two bounds further away (at
-most e^{e2 / count} each). Monotone queries, which one unit moves all the same way: one bound, half the query noise. The
-split e1 : e2 = 1 : (2 count)^{2/3}, monotone 1 : count^{2/3}, gives the comparison the least variance (Section 4).
+The threshold gets one noise Lap(bound / e1), drawn once and not refreshed; every query gets fresh Lap(2 count bound /
+e2); the mechanism stops after `count` answers above. It is (e1 + e2)-DP: raise the threshold's noise by the bound (at
+most e^{e1}); then no answer below gets less likely, and an answer above is compared with a line at most two bounds
+further away (at most e^{e2 / count} each). For monotone queries, which one unit moves all the same way, it is one bound
+and half the query noise. The split e1 : e2 = 1 : (2 count)^{2/3}, monotone 1 : count^{2/3}, minimises the variance of
+the comparison (Section 4).
 
-Variants in print that are not private as claimed (their Algorithms 3 to 6): the noisy value that was compared is
-released too (Roth 2011, lecture notes); query noise that does not grow with `count` (Lee and Clifton 2014); no query
-noise (Stoddard et al. 2014); no limit on the answers above (Chen et al. 2015). Noise on the queries alone is not enough
-either.
+Published variants that are not private as claimed (their Algorithms 3 to 6): releasing the noisy value that was
+compared as well (Roth 2011, lecture notes); query noise that does not grow with `count` (Lee and Clifton 2014); no
+query noise (Stoddard et al. 2014); no limit on the answers above (Chen et al. 2015). Noise on the queries alone is not
+enough either.
 
-Answers are sums of the units' rows, each clipped in the L-infinity norm (`clip`). Float noise: see laplace.
+Answers are sums of the units' rows, each clipped in the L-infinity norm (`clip`). For the limits of float noise, see
+laplace.
 """
 
 from __future__ import annotations
@@ -54,11 +56,11 @@ class SparseVectorEvent(Event):
 
 @dataclass(frozen=True)
 class SparseVector:
-    """Say of each query whether it is above the threshold, until `count` were."""
+    """Report for each query whether it is above the threshold, and stop after `count` answers above."""
 
     epsilon: float  # one pass over all queries is epsilon-DP
-    count: int = 1  # c: answers "above" before it stops
-    monotone: bool = False  # whether an added unit never lowers an answer
+    count: int = 1  # c: number of answers "above" after which it stops
+    monotone: bool = False  # whether adding a unit never lowers an answer
 
     def __post_init__(self) -> None:
         check.positive(epsilon=self.epsilon)
@@ -69,13 +71,13 @@ class SparseVector:
             raise SpecError(f"monotone must be true or false, not {self.monotone!r}.")
 
     def clip(self, rows: Rows, bound: float) -> Bounded:
-        """What one unit may add to the answers: a row within [-bound, bound], or [0, bound] where monotone."""
+        """Clip each unit's contribution to the answers to a row within [-bound, bound], or [0, bound] if monotone."""
         return clip_units(rows, bound, self.monotone)
 
     def above(self, rows: Bounded, threshold: float | Sequence[float], rng: RowStream) -> torch.Tensor:
-        """Answers [rows, queries] -> 1 above, 0 below, -1 not answered any more.
+        """Return 1 (above), 0 (below) or -1 (not answered any more) for each answer [rows, queries].
 
-        The threshold, one or one a query, is public.
+        The threshold, either one for all queries or one per query, is public.
         """
         answers = checked(rows, "sparse-vector", self.monotone)
         level = self._threshold(threshold, answers.shape[1])
@@ -86,10 +88,11 @@ class SparseVector:
         return torch.from_numpy(np.where(asked, up, STOPPED).astype(np.int64)).to(rows.value.device)
 
     def event(self) -> Event:
+        """Return the event of one pass over all queries."""
         return SparseVectorEvent(self.epsilon)
 
     def scales(self, bound: float) -> tuple[float, float]:
-        """Of the noise on the threshold and on each query."""
+        """Return the noise scales of the threshold and of each query."""
         check.positive(bound=bound)
         sides = self.count if self.monotone else 2 * self.count
         e1 = self.epsilon / (1 + sides ** (2 / 3))
@@ -98,7 +101,10 @@ class SparseVector:
     def probability(
         self, pattern: Sequence[int], answers: ArrayLike, threshold: float | Sequence[float], bound: float
     ) -> float:
-        """Of one row of `above`, by quadrature over the threshold's noise; for audits."""
+        """Return the probability of one row of `above`, by quadrature over the threshold's noise.
+
+        This is meant for audits.
+        """
         out, true = np.asarray(pattern), np.asarray(answers, dtype=np.float64)
         before = np.cumsum(out == ABOVE) - (out == ABOVE)
         if (
@@ -106,7 +112,7 @@ class SparseVector:
             or (before >= self.count)[out != STOPPED].any()
             or (before < self.count)[out == STOPPED].any()
         ):
-            return 0.0  # it stops after `count` answers, neither earlier nor later
+            return 0.0  # it stops after exactly `count` answers above
         line, query = self.scales(bound)
         gap = self._threshold(threshold, len(true)) - true
         bends = np.append(-gap, 0.0)
@@ -115,7 +121,7 @@ class SparseVector:
         nodes, weights = np.polynomial.legendre.leggauss(12)
         half = np.diff(edges)[:, None] / 2
         z = (edges[:-1, None] + half * (1 + nodes)).ravel()
-        under = Laplace(query).cdf(gap[:, None] + z, 1.0)  # [queries, nodes]: the query stays below
+        under = Laplace(query).cdf(gap[:, None] + z, 1.0)  # [queries, nodes]: probability that the query stays below
         over = Laplace(query).cdf(-gap[:, None] - z, 1.0)
         each = np.where((out == ABOVE)[:, None], over, np.where((out == BELOW)[:, None], under, 1.0))
         return float((half * weights).ravel() @ (each.prod(axis=0) * Laplace(line).density(z, 1.0)))

@@ -1,14 +1,14 @@
 """Staircase noise for vectors, on L1 balls.  Geng, Kairouz, Oh, Viswanath (2015), "The staircase mechanism".
 
 The density is e^{-epsilon level(|x|_1)} up to a constant, with the level of the one-dimensional staircase. A shift of
-L1 norm at most one step (the bound of a row) moves |x|_1 by at most one step and the level by at most one: epsilon-DP
-in every dimension. No more is used: the event is that of anything epsilon-DP.
+L1 norm at most one step (the bound of a row) changes |x|_1 by at most one step and the level by at most one, hence
+epsilon-DP in every dimension. Nothing more is used: the event is that of any epsilon-DP mechanism.
 
 The density is a mixture of uniforms on balls of k + gamma steps with weights b^k (k + gamma)^dim, b = e^{-epsilon}, so
     noise = step * (k + gamma) * U^{1/dim} * L / |L|_1,    L of independent Laplace coordinates.
 k is drawn from the weights between two ends that leave out less than 1e-18. From about ten dimensions on this is
-Laplace noise of scale step / epsilon for all purposes. Drawn in float64, then rounded: the proof does not cover that
-(Mironov 2012).
+Laplace noise of scale step / epsilon for all practical purposes. It is drawn in float64 and then rounded, which the
+proof does not cover (Mironov 2012).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from sordino.privacy.mechanisms.staircase import check_dim, check_shape
 __all__ = ["StaircaseBall"]
 
 Floats = NDArray[np.float64]
-SHELLS = 2**22  # at most so many balls are weighed
+SHELLS = 2**22  # maximum number of balls
 
 
 @dataclass(frozen=True)
 class StaircaseBallEvent(Event):
-    """A vector moved by at most one step in the L1 norm; epsilon-DP whatever the dimension."""
+    """A vector moved by at most one step in the L1 norm; epsilon-DP in any dimension."""
 
     epsilon: float
 
@@ -53,12 +53,13 @@ class StaircaseBall:
     """Add noise of density e^{-epsilon level(|x|_1 / bound)} to every row."""
 
     epsilon: float  # one use is epsilon-DP
-    gamma: float = 0.5  # the upper part of a step, 0 to 1; moves the variance in few dimensions, never the cost
+    gamma: float = 0.5  # upper part of a step, 0 to 1; affects the variance in few dimensions, never the cost
 
     def __post_init__(self) -> None:
         check_shape(self.epsilon, self.gamma)
 
     def add(self, rows: Bounded, rng: RowStream) -> Rows:
+        """Add independent noise to every row, drawn from the stream of its client."""
         rows.require(1, "staircase-ball")
         check.positive(bound=rows.bound)
         dim = rows.value.shape[1]
@@ -72,10 +73,11 @@ class StaircaseBall:
         return plus(rows, rows.bound * size * direction)
 
     def event(self) -> Event:
+        """Return the event of one use."""
         return StaircaseBallEvent(self.epsilon)
 
     def variance(self, bound: float, dim: int) -> float:
-        """Of one coordinate: E |X|_1^2 * 2 / (dim (dim + 1))."""
+        """Return the variance of the noise on one coordinate: E |X|_1^2 * 2 / (dim (dim + 1))."""
         check.positive(bound=bound)
         radius, logs = self._balls(dim)
         weights = np.exp(logs)
@@ -83,7 +85,7 @@ class StaircaseBall:
         return bound * bound * square * 2 / (dim * (dim + 1))
 
     def log_density(self, x: ArrayLike, bound: float) -> Floats:
-        """Of noise vectors [..., dim]."""
+        """Return the log-density of noise vectors [..., dim]."""
         check.positive(bound=bound)
         noise = np.atleast_1d(np.asarray(x, dtype=np.float64))
         dim = noise.shape[-1]
@@ -94,11 +96,14 @@ class StaircaseBall:
         top = int(np.argmax(logs))
         peak = dim * math.log(radius[top]) - self.epsilon * (radius[top] - self.gamma)  # ln b^k (k + gamma)^dim there
         whole = peak - logs[top] + math.log(float(np.exp(logs).sum()))
-        volume = dim * math.log(2 * bound) - float(gammaln(dim + 1))  # of the ball of one step
+        volume = dim * math.log(2 * bound) - float(gammaln(dim + 1))  # log-volume of the ball of one step
         return np.asarray(-self.epsilon * level - volume - whole - math.log(-math.expm1(-self.epsilon)))
 
     def shells(self, dim: int) -> tuple[int, int, float]:
-        """The first and the last step that weigh anything, and the middle; refuses what is too many to draw from."""
+        """Return the first and the last step with non-negligible weight, and the middle.
+
+        Parameters with too many steps to draw from are refused.
+        """
         check_dim(dim)
         middle, spread = dim / self.epsilon, 12 * math.sqrt(dim + 1) / self.epsilon
         first = max(0, math.floor(middle - spread) - 2)
@@ -111,7 +116,10 @@ class StaircaseBall:
         return first, last, middle
 
     def _balls(self, dim: int) -> tuple[Floats, Floats]:
-        """Radii k + gamma in steps and their log-weights, the greatest near 0; the rest weighs less than 1e-18."""
+        """Return the radii k + gamma in steps and their log-weights, the largest of which is near 0.
+
+        The rest has a weight below 1e-18.
+        """
         first, last, middle = self.shells(dim)
         radius: Floats = np.arange(first, last + 1, dtype=np.float64) + self.gamma
         radius = radius[radius > 0]

@@ -3,9 +3,9 @@
 In federated learning: DP-FTRL, Kairouz et al. (2021), arXiv:2103.00039, Algorithm 1. The sum of rounds 1..t gets the
 noise of the nodes that make it up, one for each 1 in the binary digits of t. All released sums are functions of the
 noisy nodes, which are one Gaussian release. A round lies in at most `levels` = floor(log2 T) + 1 of them (the first
-round in all), so one participation moves the nodes by sqrt(levels) in L2; rounds may depend on earlier sums (Jain et
+round in all), so one participation changes the nodes by sqrt(levels) in L2; rounds may depend on earlier sums (Jain et
 al. 2021, arXiv:2112.00828). The bound on the rows must be the same in every round, and so must the key: a run that
-goes on under another key is a second run, and its event is paid again.
+continues under another key is a second run, and its event must be paid again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["Tree"]
 
 @dataclass(frozen=True)
 class Tree:
-    """Running sums with node noise N(0, (noise_multiplier * bound)^2); the event is for all rounds together."""
+    """Add node noise N(0, (noise_multiplier * bound)^2) to running sums; the event covers all rounds together."""
 
-    noise_multiplier: float  # std of one node's noise / the bound
-    rounds: int  # T: how many rounds there will be
-    participations: int = 1  # k: in how many rounds one unit takes part at most
-    separation: int = 1  # b: rounds from one participation of a unit to its next, at least
+    noise_multiplier: float  # standard deviation of one node's noise over the clip bound
+    rounds: int  # T: number of rounds
+    participations: int = 1  # k: maximum number of rounds in which one unit participates
+    separation: int = 1  # b: participations of one unit are at least this many rounds apart
 
-    correlated: ClassVar[bool] = True  # its noise comes from the stream of the run and depends on the round
+    correlated: ClassVar[bool] = True  # noise comes from the stream of the run and depends on the round
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
@@ -45,14 +45,15 @@ class Tree:
 
     @property
     def levels(self) -> int:
+        """The number of levels of the tree, floor(log2 T) + 1."""
         return self.rounds.bit_length()
 
     def sensitivity(self) -> float:
-        """Bound on the L2 change of all nodes, in units of the bound on a row.
+        """Return a bound on the L2 sensitivity of all nodes, in units of the bound on a row.
 
-        The nodes of level l are disjoint and 2^l long: the counts of a unit in them add up to k at most and none
+        The nodes of level l are disjoint and 2^l long: the counts of a unit in them add up to at most k, and none
         exceeds min(k, ceil(2^l / b)). A sum of squares under these two constraints is largest when as many counts as
-        possible are at their maximum. Never above k sqrt(levels); sqrt(levels) exactly for k = 1.
+        possible are at their maximum. The result is never above k sqrt(levels), and exactly sqrt(levels) for k = 1.
         """
         k = min(self.participations, -(-self.rounds // self.separation))
         total = 0
@@ -63,11 +64,14 @@ class Tree:
         return math.sqrt(total)
 
     def event(self, split: int = 1) -> Event:
-        """The whole run is one Gaussian release, mu = sensitivity / noise_multiplier."""
+        """Return the event of the whole run: one Gaussian release with mu = sensitivity / noise_multiplier."""
         return GaussianEvent(self.noise_multiplier / self.sensitivity())
 
     def add(self, rows: Bounded, step: int, rng: RowStream) -> Rows:
-        """The sum of round `step` (from 0) with its noise; sums of these carry the noise of `prefix`."""
+        """Return the sum of round `step` (counted from 0) with its noise.
+
+        Sums of these results have the noise of `prefix`.
+        """
         rows.require(2, "tree")
         return rows.value + rows.bound * self.noise(step, rows.value.shape[1], rng, rows.value)
 
@@ -76,7 +80,7 @@ class Tree:
         return self.add(x, use.round, rng)
 
     def noise(self, step: int, dim: int, rng: RowStream, like: Tensor) -> Tensor:
-        """What round `step` adds, in units of the bound: prefix(step + 1) - prefix(step).
+        """Return the noise that round `step` adds, in units of the bound: prefix(step + 1) - prefix(step).
 
         `rng` is the stream of the run, the same in every round.
         """
@@ -92,7 +96,7 @@ class Tree:
         return out
 
     def prefix(self, count: int, dim: int, rng: RowStream, like: Tensor) -> Tensor:
-        """The noise of the sum of the first `count` rounds, in units of the bound."""
+        """Return the noise of the sum of the first `count` rounds, in units of the bound."""
         out = torch.zeros(len(rng.ids), dim, dtype=like.dtype, device=like.device)
         if count:
             check_step(count - 1, self.rounds)
@@ -101,11 +105,17 @@ class Tree:
         return out
 
     def variance(self, count: int) -> float:
-        """Of one coordinate of prefix(count): one node for every 1 in its binary digits."""
+        """Return the variance of one coordinate of prefix(count), in units of the squared bound.
+
+        There is one node for every 1 in the binary digits of `count`.
+        """
         return self.noise_multiplier**2 * count.bit_count()
 
     def mean_squared_error(self) -> float:
-        """Of one coordinate of a running sum, averaged over the rounds, in units of the bound squared."""
+        """Return the mean squared error of one coordinate of a running sum, averaged over the rounds.
+
+        It is in units of the squared bound.
+        """
         return sum(self.variance(t) for t in range(1, self.rounds + 1)) / self.rounds
 
     def _node(self, node: tuple[int, int], dim: int, rng: RowStream, like: Tensor) -> Tensor:
@@ -113,7 +123,10 @@ class Tree:
 
 
 def nodes(count: int) -> list[tuple[int, int]]:
-    """The nodes (level, index) that make up rounds 0..count-1: node (l, i) holds rounds i 2^l .. (i + 1) 2^l - 1."""
+    """Return the nodes (level, index) that make up rounds 0..count-1.
+
+    Node (l, i) holds rounds i 2^l .. (i + 1) 2^l - 1.
+    """
     found, start = [], 0
     for level in reversed(range(count.bit_length())):
         if count >> level & 1:
@@ -123,6 +136,7 @@ def nodes(count: int) -> list[tuple[int, int]]:
 
 
 def check_step(step: int, rounds: int) -> None:
+    """Check that a round is one of those that the noise was planned for."""
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < rounds:
         raise SpecError(
             f"step must be a whole number from 0 to {rounds - 1}, not {step!r}: noise was planned for {rounds}."
