@@ -1,10 +1,10 @@
-# Two commands: `make run` and `make test`. Each does all of its set-up.
+# Two commands: `make run` and `make test`. Each does all of its set-up. `make dist` builds a wheel and tries it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test quick lint clean
+.PHONY: run test quick lint dist clean
 
 run: $(READY)
 	$(BIN)/sordino run --baseline
@@ -20,6 +20,18 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# builds a wheel, installs it into an environment of its own, away from the checkout, and runs it
+dist:
+	rm -rf dist .venv-dist
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	.venv-dist/bin/pip install --quiet --disable-pip-version-check torch -c constraints.txt
+	.venv-dist/bin/pip install --quiet --disable-pip-version-check dist/*.whl -c constraints.txt
+	mkdir -p dist/trial
+	cd dist/trial && ../../.venv-dist/bin/sordino run --rounds 2 --clients 5 --name trial
+	cd dist/trial && ../../.venv-dist/bin/python ../../examples/own_model.py
+	rm -rf .venv-dist
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Sordino needs Python 3.11 or newer')"
 	$(PYTHON) -m venv $(VENV)
@@ -28,4 +40,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-dist dist .pytest_cache .mypy_cache .ruff_cache

@@ -7,6 +7,7 @@ python docs/reference.py --check    # says whether the page is up to date
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -40,14 +41,34 @@ def page() -> str:
 
 
 def _entry(module: str, name: str, value: Any) -> str:
-    signature = ""
-    if inspect.isclass(value) or inspect.isfunction(value):
-        try:
-            signature = str(inspect.signature(value))
-        except ValueError:
-            signature = "(...)"
-    text = _code(inspect.getdoc(value)) if inspect.isclass(value) or inspect.isfunction(value) else ""
-    return f"### {module}.{name}\n\n" + (f"```python\n{name}{signature}\n```\n\n" if signature else "") + text
+    head, value = f"### {module}.{name}\n", inspect.unwrap(value) if callable(value) else value
+    if not (inspect.isclass(value) or inspect.isfunction(value)):
+        return f"{head}\nA type: `{value}`.\n"
+    return f"{head}\n```python\n{name}{_signature(value)}\n```\n\n{_code(inspect.getdoc(value))}{_members(value)}"
+
+
+def _signature(value: Any) -> str:
+    """Return the arguments with their types as they are written, without the quotes of postponed annotations."""
+    try:
+        text = str(inspect.signature(value))
+    except ValueError:
+        return "(...)"
+    plain = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text.replace("<factory>", "..."))
+    return plain.removesuffix(" -> None")
+
+
+def _members(value: Any) -> str:
+    """Return a list of the public methods and properties that a class defines itself, with their first sentences."""
+    if not inspect.isclass(value):
+        return ""
+    rows = []
+    for name, member in vars(value).items():
+        function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        if name.startswith("_") or not inspect.isfunction(function) or not function.__doc__:
+            continue
+        shown = name if isinstance(member, property) else f"{name}{_signature(function)}"
+        rows.append(f"- `{shown}`: {' '.join(inspect.cleandoc(function.__doc__).split(chr(10) * 2)[0].split())}")
+    return "\n" + "\n".join(rows) + "\n" if rows else ""
 
 
 def _list(kind: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # for `import problems`
+sys.path.insert(0, str(HERE))  # for `import support`
 
 SHARED = HERE.parent.parent / "shared" / "data"
 EXEMPT = ("gpu", "cifar10", "fashion_mnist")  # may be skipped even where data is expected
@@ -78,7 +78,7 @@ def data_file():
 @pytest.fixture(scope="session")
 def sordino_command():
     """sordino_command("run", "file.toml", cwd=...) runs the command in a process of its own."""
-    from forkserver import Server
+    from support.forkserver import Server
 
     server = Server()
     yield server
@@ -90,7 +90,7 @@ def small_npz(tmp_path: Path) -> Path:
     """tmp_path/small.npz: 96 training and 60 test records of three classes."""
     import numpy as np
 
-    from problems import federation, held_out
+    from support.problems import federation, held_out
 
     clients, (x, y) = federation(), held_out()
     np.savez(

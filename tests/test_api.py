@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import sordino
-from problems import federation, held_out, linear
 from sordino.core import plugin
 from sordino.core.errors import RunError, SpecError
 from sordino.methods import Method
+from support.problems import federation, held_out, linear
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("accounting", "mechanisms", "methods", "algorithms")
@@ -135,7 +135,7 @@ def test_what_cannot_be_loaded_is_one_line(finished, tmp_path):
         sordino.load(tmp_path / "nowhere")
     with pytest.raises(RunError, match=r"no finished run: result\.json is missing"):
         sordino.load(tmp_path)
-    with pytest.raises(RunError, match="another model than this one"):
+    with pytest.raises(RunError, match="holds a different model"):
         sordino.load(finished.folder, nn.Linear(3, 2))
 
 

@@ -89,7 +89,6 @@ PRIVACY = {
     "mechanisms": ("events", "pairs", "clip", "quantise", "integer_noise", "rounded_normal", "lattice", "release"),
     "samplers": ("algebra", "events"),
     "shuffle": ("events", "pairs"),
-    "claims": ("pairs", "accountants"),
     "allocation": ("accountants",),
     "written": ("events", "mechanisms", "shuffle"),
     "tightest": ("algebra", "events", "pairs", "accountants"),

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import sordino
-from problems import FEATURES, federation, held_out, linear
 from sordino.advice import case, checks, ledger_rules
 from sordino.advice.finding import SEVERITIES
 from sordino.core.errors import DataError, RunError
@@ -18,6 +17,7 @@ from sordino.ledger import home
 from sordino.ledger.ledger import Budget, Ledger
 from sordino.runs import build, run, spec
 from sordino.runs.prepare import with_users
+from support.problems import FEATURES, federation, held_out, linear
 
 SECURE = {"mode": "secure", "rounds": 3, "learning_rate": 0.5}
 LASTING = Path("/home/someone/ledger.sqlite")
@@ -93,7 +93,7 @@ def test_made_up_clients(small_npz):
         checks.made_up_clients,
         files(small_npz.parent, method="dp-fedavg"),
         "note",
-        "dealt to 8 clients by iid",
+        "split among 8 clients by iid",
         "client_train",
     )
     held = dict(np.load(small_npz))
@@ -109,7 +109,7 @@ def test_seeds():
     only(checks.seeds, parts(mode="research"), "broken", "default seed 0", "subtract", "mode = secure")
     only(checks.seeds, parts(mode="research", seed=123_456), "broken", "seed = 123456")
     only(checks.seeds, parts(mode="research", seed=2**50 + 12345), "weak", "void")
-    only(checks.seeds, parts(mode=None, seed=7), "broken", "seed = 7", "on one's own data the default is mode = secure")
+    only(checks.seeds, parts(mode=None, seed=7), "broken", "seed = 7", "for your own data the default is mode = secure")
     assert not found(checks.seeds, parts()) and not found(checks.seeds, parts(mode=None))
     assert not found(checks.seeds, parts(method="none", mode="research"))
 
@@ -267,9 +267,9 @@ def visits(folder, users, part=None, rows=240):
 def test_people_with_public_and_private_records(tmp_path):
     keys = visits(tmp_path, 40, lambda i: i % 7 == 0)
     mixed = files(tmp_path, **keys, unit="user")
-    only(checks.partly_public, mixed, "broken", "35 of 40 users have test records", "split by whole users")
+    only(checks.partly_public, mixed, "broken", "35 of 40 users have both test records", "split by whole users")
     fed = files(tmp_path, **keys, method="dp-fedavg")
-    only(checks.partly_public, fed, "broken", "4 of 4 clients have test records")
+    only(checks.partly_public, fed, "broken", "4 of 4 clients have both test records")
     assert not found(checks.partly_public, files(tmp_path, **keys))  # the unit is a record
     assert not found(checks.partly_public, files(tmp_path, **keys, method="dp-fedavg", partition="iid"))  # made up
     assert not found(checks.partly_public, files(tmp_path, **keys, unit="user", public_data=True))

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from problems import federation, job, linear
 from sordino.advice import planner
 from sordino.advice.planner import SETTINGS, PlanQuestion
 from sordino.contract.method import started
@@ -15,6 +14,7 @@ from sordino.core.rng import Stream
 from sordino.core.types import State
 from sordino.privacy import tightest
 from support.methods import federation_of, play
+from support.problems import federation, job, linear
 
 RECORD, PUBLIC, TRUSTED, SECURE_SUM, LOCAL = SETTINGS
 ASKED = PlanQuestion(clients=8, records=12, parameters=63, epsilon=2.0, delta=1e-5, rounds=3)
@@ -201,7 +201,7 @@ def test_bad_questions_are_one_clear_line(change, words):
 
 def test_a_method_narrows_the_settings():
     assert planner.chosen("dp-sgd") == (RECORD, PUBLIC) and planner.chosen("dp-fedavg") == (TRUSTED,)
-    with pytest.raises(SpecError, match="nothing to plan for none"):
+    with pytest.raises(SpecError, match="the planner does not cover none"):
         planner.chosen("none")
     with pytest.raises(SpecError, match="Did you mean"):
         planner.chosen("dp-sdg")

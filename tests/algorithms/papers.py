@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from problems import Pair, mlp
 from sordino.contract.site import ALGORITHM
 from sordino.core.message import Message
 from sordino.core.rng import Stream
@@ -17,6 +16,7 @@ from sordino.core.types import State
 from sordino.runs import loop
 from sordino.runs.job import Job
 from support.methods import federation_of, play
+from support.problems import Pair, mlp
 
 SIZES = (12, 30, 5)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from papers import SIZES, Naive, Rounds, close, everyone, plain
 
-from problems import federation, job, linear
+from papers import SIZES, Naive, Rounds, close, everyone, plain
 from sordino.contract.site import ALGORITHM
+from support.problems import federation, job, linear
 
 CLIENTS = federation(SIZES)
 STEPS, LR, PULL = 3, 0.2, 0.4

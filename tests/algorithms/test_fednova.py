@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from papers import Naive, Rounds, close, everyone, plain
 from torch import nn
 
-from problems import federation, job
+from papers import Naive, Rounds, close, everyone, plain
 from sordino.algorithms.fednova import amount
 from sordino.contract.method import Local
 from sordino.core.errors import SpecError
+from support.problems import federation, job
 
 BATCH, COPIES = 4, (4, 12, 20)  # so 1, 3 and 5 steps an epoch
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from papers import SIZES, Naive, Rounds, close, everyone, quadratics
 
-from problems import federation, job
+from papers import SIZES, Naive, Rounds, close, everyone, quadratics
+from support.problems import federation, job
 
 CLIENTS = federation(SIZES)
 

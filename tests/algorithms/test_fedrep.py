@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from papers import SIZES, Naive, Rounds, close, everyone
 
-from problems import CLASSES, FEATURES, federation, job, linear
+from papers import SIZES, Naive, Rounds, close, everyone
 from sordino.core.errors import SpecError
+from support.problems import CLASSES, FEATURES, federation, job, linear
 
 CLIENTS = federation(SIZES)
 STEPS, LR = 5, 0.2

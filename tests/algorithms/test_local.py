@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from papers import Naive, Rounds, close, everyone
 
-from problems import federation, job
+from papers import Naive, Rounds, close, everyone
 from sordino.contract.method import Local
 from sordino.core.errors import SpecError
+from support.problems import federation, job
 
 LR = 0.4
 

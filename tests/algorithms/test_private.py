@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from papers import Naive, Rounds, everyone
 
-from problems import federation, job, mlp
+from papers import Naive, Rounds, everyone
 from sordino.core import plugin
+from support.problems import federation, job, mlp
 
 COUNT, RECORDS = 30, 20
 PAIRS = federation((RECORDS,) * COUNT + (150,), seed=7)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from papers import SIZES, Naive, Rounds, close, everyone, plain
 from torch import nn
 
-from problems import federation, job, linear
+from papers import SIZES, Naive, Rounds, close, everyone, plain
 from sordino.core.errors import SpecError
+from support.problems import federation, job, linear
 
 CLIENTS = federation((12,) * 3)
 STEPS, LR = 3, 0.2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from papers import Naive, Rounds, close, everyone, quadratics
 
-from problems import federation, job
+from papers import Naive, Rounds, close, everyone, quadratics
 from sordino.contract.site import ALGORITHM
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
+from support.problems import federation, job
 
 STEPS, LR = 4, 0.2
 SIZES = (12,) * 6
@@ -127,7 +127,7 @@ def test_cohorts_of_random_size_reach_the_optimum(keys):
 
 @pytest.mark.parametrize("law", [{"late": 0.3}, {"dropout": "0.1-0.5"}])
 def test_answers_that_do_not_count_once_and_fully_are_refused(law):
-    with pytest.raises(SpecError, match="once and fully"):
+    with pytest.raises(SpecError, match="once and in full"):
         skewed(**law)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from papers import SIZES, Naive, Rounds, close, everyone, plain
 
-from problems import federation, job
+from papers import SIZES, Naive, Rounds, close, everyone, plain
 from sordino.core.errors import SpecError
+from support.problems import federation, job
 
 CLIENTS = federation(SIZES)
 ROUNDS, LR = 4, 0.2

@@ -8,10 +8,9 @@ from collections import Counter
 
 import pytest
 from scipy.optimize import brentq
-from scipy.stats import binom, norm
+from scipy.stats import binom
 
 from peers import direct
-from problems import federation, job
 from sordino.cli.events import question
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy import events, guarantee, price, tightest
@@ -20,13 +19,10 @@ from sordino.privacy.calibrate import noise_multiplier
 from sordino.privacy.events import Cost, GaussianEvent, Repeated, Sampled
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponse, RandomizedResponseEvent
 from sordino.privacy.samplers import FixedSizeSampler, Poisson
+from support.gaussian import gaussian_delta
+from support.problems import federation, job
 
 DELTA = 1e-5
-
-
-def gaussian_delta(mu, epsilon):
-    """Balle and Wang (2018), Theorem 8."""
-    return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) if mu else 0.0
 
 
 def least_epsilon(delta_at, delta=DELTA):
@@ -113,7 +109,7 @@ def test_whether_a_report_came_shows(rounds, known, once):
     assert exact * (1 - 1e-9) <= found.epsilon <= exact * (1 + 1e-3)
     assert found.epsilon > 3 * once  # what was priced once, as if nobody saw whether a report came
     for said in (tightest.epsilon, tightest.explain):
-        with pytest.raises(UnsupportedEvent, match="whether a report came shows"):
+        with pytest.raises(UnsupportedEvent, match="shows whether a report came"):
             said(Sampled(RandomizedResponseEvent(1.0), 0.1), DELTA)
 
 

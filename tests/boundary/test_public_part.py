@@ -19,10 +19,8 @@ import pytest
 import torch
 
 import sordino
-from problems import federation, held_out, linear
 from sordino.cli.main import main
 from sordino.comparisons import compare
-from sordino.core import plugin
 from sordino.core.errors import BoundaryError, DataError, RunError
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.privacy import tightest
@@ -31,6 +29,8 @@ from sordino.runs import boundary, build, run, spec
 from sordino.runs.describe import describe
 from sordino.runs.export import export
 from sordino.runs.folder import RunFolder
+from support.brought import put_method
+from support.problems import federation, held_out, linear
 
 SILENT = '''
 """Charge like DP-FedAvg and learn nothing, so that a run shows its clients in no other way than through its records."""
@@ -48,11 +48,7 @@ class Silent(DpFedAvg):
 
 @pytest.fixture
 def silent(tmp_path, monkeypatch):
-    folder = tmp_path / "plugins" / "methods"
-    folder.mkdir(parents=True)
-    (folder / "silent.py").write_text(SILENT)
-    monkeypatch.setenv(plugin.VARIABLE, str(tmp_path / "plugins"))
-    return "silent"
+    return put_method(monkeypatch, tmp_path, "silent", SILENT)
 
 
 def train(out, clients, **keys):
@@ -213,9 +209,9 @@ def test_export_refuses_what_may_not_leave(tmp_path):
     with pytest.raises(RunError, match="is not finished"):
         export(good, tmp_path / "other")
     (tmp_path / "result.json").rename(good / "public" / "result.json")
-    with pytest.raises(RunError, match="lies inside the run folder"):
+    with pytest.raises(RunError, match="is inside the run folder"):
         export(good, good / "public" / "x.zip")
-    with pytest.raises(RunError, match=r"is no run folder; runs in it: .*good/it"):
+    with pytest.raises(RunError, match=r"is not a run folder; runs in it: .*good/it"):
         export(good.parent, tmp_path / "other")
     with pytest.raises(RunError, match="is the public part of a run"):
         export(good / "public", tmp_path / "other")

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 import sordino
-from problems import federation, mlp, registry
 from sordino.core.errors import BudgetError, RunError
 from sordino.data.clients import LazyClients
 from sordino.ledger import home
 from sordino.ledger.ledger import Budget, Ledger
 from sordino.runs import build, spec
 from sordino.runs.run import execute
+from support.problems import federation, mlp, registry
 
 COLUMNS = ("age", "pressure", "sugar", "weight")
 KEYS = {
@@ -96,7 +96,7 @@ def test_a_small_change_gives_no_fresh_budget(evasion, spent, tmp_path):
     table = people()
     before = sorted(p.name for p in (tmp_path / "runs").iterdir())
     entries = Ledger(registry(), "read").chain.head()
-    with pytest.raises(BudgetError, match=r"left: epsilon 0\.5|promises nothing there"):
+    with pytest.raises(BudgetError, match=r"left: epsilon 0\.5|gives no guarantee"):
         spent(change(table), "other.csv", **keys)
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == before and not (tmp_path / "elsewhere").exists()
     assert Ledger(registry(), "read").chain.head() == entries
@@ -279,7 +279,7 @@ def test_a_user_is_known_by_id_though_every_row_is_new(study):
 def test_users_that_are_merely_numbered_are_known_within_one_name(study):
     numbers = [str(i) for i in range(20)]
     study(visits(0, numbers * 2), **BY_USER)
-    assert any("name nobody outside this table" in t for t in study.told)
+    assert any("identify nobody outside this table" in t for t in study.told)
     set_budget(1.5)
     study(visits(1, numbers * 2), "another-clinic.csv", **BY_USER)  # other people with the same numbers
     with pytest.raises(BudgetError):
@@ -352,7 +352,7 @@ def test_a_name_adds_up_in_public_and_nothing_else_does(study):
     assert first.together.startswith("run 1 on these data (study), together epsilon 1, delta 1e-05")
     assert study(people(), "unnamed.csv").together is None
     plain = study(people(), data_name="study", method="none")
-    assert plain.together is not None and "epsilon 3" in plain.together and "beside 1 charges" in plain.together
+    assert plain.together is not None and "epsilon 3" in plain.together and "no such guarantee: 1" in plain.together
 
 
 def test_new_pseudonyms_are_the_same_people(study, tmp_path):

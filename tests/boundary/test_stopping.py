@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import sordino
-from problems import federation, job, linear
-from sordino.core import plugin
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponse
+from support.brought import put_method
 from support.methods import whole
+from support.problems import federation, job, linear
 
 IMPATIENT = """
 from dataclasses import dataclass
@@ -33,11 +33,7 @@ class Impatient(DpSgd):
 
 @pytest.fixture
 def impatient(tmp_path, monkeypatch):
-    folder = tmp_path / "plugins" / "methods"
-    folder.mkdir(parents=True)
-    (folder / "impatient.py").write_text(IMPATIENT)
-    monkeypatch.setenv(plugin.VARIABLE, str(tmp_path / "plugins"))
-    return "impatient"
+    return put_method(monkeypatch, tmp_path, "impatient", IMPATIENT)
 
 
 KEYS = {"rounds": 6, "epsilon": 3.0, "device": "cpu", "learning_rate": 0.1}

@@ -15,13 +15,13 @@ import pytest
 from PIL import Image
 
 import sordino
-from problems import federation, held_out, linear
 from sordino.cli.main import main
 from sordino.core.errors import DataError, RunError, SpecError
 from sordino.runs import build, run, spec
 from sordino.runs.fingerprint import fingerprints
 from sordino.runs.held_out import HELD_OUT
 from sordino.runs.prepare import prepare
+from support.problems import federation, held_out, linear
 
 KEYS = {"rounds": 3, "seed": 3, "device": "cpu", "learning_rate": 0.5, "features": "none"}
 
@@ -105,7 +105,7 @@ def test_too_few_people_for_a_figure_are_told_of_and_none_is_shown(more, tmp_pat
         assert record["accuracy"] is record["loss"] is record["metrics"] is record["evaluated_on"] is None
     result = json.loads(files["result.json"])
     assert result["accuracy"] is None and not result["metrics"] and "ccuracy" not in text
-    assert "no evaluation: " in text and "test = PATH" in text and "public_share" in text and "in all" in text
+    assert "no evaluation: " in text and "test = PATH" in text and "public_share" in text and "in total" in text
     assert "test rec" not in result["guarantee"]["sentence"] and "rows" not in result["guarantee"]["sentence"]
     job = build.from_spec(spec.from_dict(keys))
     assert job.held_out is None and job.test is None and len(job.federation.data.y) == 120
@@ -130,7 +130,7 @@ def test_training_rows_are_not_taken_for_test_rows(rows, tmp_path):
     keys = table(tmp_path, 40, 500, 8)
     lines = (tmp_path / "t.csv").read_text().splitlines()
     (tmp_path / "part.csv").write_text("\n".join(lines[: rows + 1]) + "\n")
-    with pytest.raises(DataError, match=f"{rows} of {rows} test records are training records of t.csv too"):
+    with pytest.raises(DataError, match=f"{rows} of {rows} test records are also training records of t.csv"):
         build.from_spec(spec.from_dict(keys | {"test": "part.csv"}))
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from problems import job, plan
 from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
 from sordino.channels.shuffler import Shuffler
@@ -30,6 +29,7 @@ from sordino.privacy.mechanisms.skellam import SkellamEvent
 from sordino.privacy.release import Release, Use
 from sordino.privacy.samplers import FixedSizeSampler, Poisson
 from sordino.privacy.trust import viewer
+from support.problems import job, plan
 
 HUNDRED = Crowd(100, everyone=True, sure=100, single=True)
 RR = RandomizedResponseEvent(1.0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import sordino
-from problems import federation, job, linear, registry
 from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
 from sordino.federations import wire
 from sordino.privacy.events import GaussianEvent
 from sordino.runs import spec
 from support.methods import play
+from support.problems import federation, job, linear, registry
 
 PIGEON = '''
 from dataclasses import dataclass, replace

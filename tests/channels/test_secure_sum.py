@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 from scipy.stats import kstest, norm
-from torch import nn
 
-from problems import federation, job, linear, mlp
 from sordino.contract import pricing
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
 from support.methods import play, rows
+from support.problems import federation, job, linear, mlp
+from support.silent import silent_job
 
 RNG = Stream.research(2)
 
@@ -37,11 +37,8 @@ def test_the_server_sees_the_sum_alone():
 @pytest.mark.parametrize("mode", ["research", "secure"])
 @pytest.mark.parametrize(("method", "field"), [("dp-sgd", "gradient"), ("nbafl", "update")])
 def test_the_shares_of_the_honest_add_up_to_the_whole_noise(method, field, viewer, honest, mode):
-    wide = 6000
-    layer = nn.Linear(wide, 1, bias=False)
-    nn.init.zeros_(layer.weight)
-    zeros = [(torch.zeros(4, wide), torch.zeros(4)) for _ in range(8)]
-    made = job(layer, zeros, "squared_error", method=method, channel="secure-sum", viewer=viewer, mode=mode)
+    wide, keys = 6000, {"method": method, "channel": "secure-sum", "viewer": viewer, "mode": mode}
+    made = silent_job(wide, (4,) * 8, bias=False, **keys)
     z = made.plan.z
     left = rows(made, rng=RNG, field=field)[:honest].sum(dim=0)  # the others' shares are known to the viewer
     if mode == "secure":  # whole numbers, in steps of the lattice

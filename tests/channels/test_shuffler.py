@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import sordino
-from problems import federation, job, linear, registry
 from sordino.channels.shuffler import Shuffler
 from sordino.core import plugin
 from sordino.core.errors import RunError, SpecError
@@ -22,6 +21,7 @@ from sordino.privacy.events import Repeated
 from sordino.privacy.release import Release, Unproven
 from sordino.runs import loop
 from support.methods import federation_of, play
+from support.problems import federation, job, linear, registry
 
 RNG = Stream.research(2)
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"

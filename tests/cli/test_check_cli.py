@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from problems import held_out
+from support.problems import held_out
 
 TOML = """
 dataset = "small.npz"
@@ -26,15 +26,10 @@ def here(small_npz):
     return small_npz.parent
 
 
-@pytest.fixture
-def call(here, sordino_command):
-    return lambda *args: sordino_command(*args, cwd=here)
-
-
 def test_nothing_broken_is_exit_code_zero_and_says_what_was_looked_at(call, here):
     done = call("check", "small.toml")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "small.toml: 0 broken" in done.stdout and "Looked at: whether the method adds noise" in done.stdout
+    assert "small.toml: 0 broken" in done.stdout and "Checked: whether the method adds noise" in done.stdout
     assert "note: " in done.stdout and "why: " in done.stdout and "fix: " in done.stdout
     assert not (here / "runs").exists()  # looking leaves nothing behind
 
@@ -64,13 +59,13 @@ def test_a_finished_run(call):
 
 def test_a_run_from_python_says_what_could_not_be_looked_at(call, here):
     import sordino
-    from problems import federation, linear
+    from support.problems import federation, linear
 
     sordino.train(
         linear(), federation(), rounds=1, mode="secure", out=str(here / "runs"), name="own", device="cpu", epsilon=1.0
     )
     done = call("check", "--run", "runs/own")
-    assert done.returncode == 0 and "Not looked at, since it is not here: model and data." in done.stdout
+    assert done.returncode == 0 and "Not checked, since it is not available: model and data." in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -91,7 +86,7 @@ def test_what_cannot_be_read_is_one_line(text, words, call, here):
 def test_a_file_or_a_run_not_both_and_not_neither(call):
     for args in ((), ("small.toml", "--run", "runs/it")):
         done = call("check", *args)
-        assert done.returncode == 2 and "one of the two" in done.stderr
+        assert done.returncode == 2 and "give either a run file" in done.stderr
     assert "cannot read" in call("check", "missing.toml").stderr
     assert "no run folder" in call("check", "--run", "runs/none").stderr
 

@@ -6,6 +6,7 @@ import tomllib
 import pytest
 
 from sordino.runs import spec, toml
+from support.errors import one_line
 
 TOML = """
 dataset = "small.npz"
@@ -23,20 +24,6 @@ mode = "research"
 def here(small_npz):
     (small_npz.parent / "small.toml").write_text(TOML)
     return small_npz.parent
-
-
-@pytest.fixture
-def call(here, sordino_command):
-    return lambda *args, **keys: sordino_command(*args, cwd=here, **keys)
-
-
-def one_line(done, kind, *words):
-    """An error of ours: one line on stderr, exit code 2, no traceback."""
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.startswith(f"sordino: {kind}: ") and done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
-    for word in words:
-        assert word in done.stderr
 
 
 def no_folder(here):
@@ -189,7 +176,7 @@ def test_resuming_a_finished_run_gives_its_result_again(call, here):
 
 def test_a_run_from_python_is_resumed_from_python(call, here):
     import sordino
-    from problems import federation, linear
+    from support.problems import federation, linear
 
     sordino.train(linear(), federation(), rounds=1, out=str(here / "runs"), name="own", device="cpu")
     one_line(call("resume", "runs/own"), "RunError", "started from Python", "resume=")

@@ -263,7 +263,7 @@ def test_shuffled_reports_and_which_bound_applied(ask, call):
     assert rounds["epsilon"] == pytest.approx(price(Repeated(shuffle.ShuffledEvent(2.5, 3000), 10)), rel=1e-9)
     assert 2 * ask("epsilon --shuffle 3000 --local-epsilon 2.5 --delta 1e-5")["epsilon"] < rounds["epsilon"] < 2.5
     out = call("epsilon --shuffle 3000 --local-epsilon 2.5 --delta 1e-5")[1]
-    assert "Local level 2.5 a report, 2.5 without the shuffler; the bound that applied: clones" in out
+    assert "Local level 2.5 per report, 2.5 without the shuffler; the bound that applied: clones" in out
 
 
 def test_too_few_reports_amplify_nothing_and_say_so(ask):
@@ -335,7 +335,7 @@ C = "calibrate --delta 1e-5 --mechanism gaussian"
         (f"{G} --noise 1 --viewer god", "viewer must be one of server"),
         (f"{G} --noise 1 --relation swap", "relation must be add-remove or replace"),
         (f"{G} --noise 1 --norm 2", "norm belongs to laplace, staircase, not to gaussian"),
-        (f"{G} --noise 1 --unit client --rate 0.1 --client-rate 0.1", "hide no client"),
+        (f"{G} --noise 1 --unit client --rate 0.1 --client-rate 0.1", "hides no client"),
         ("epsilon --delta 1e-5 --mechanism laplace --noise 1 --norm 3", "norm"),
         ("epsilon --delta 1e-5 --mechanism duchi --local-epsilon 1 --relation add-remove", "--relation replace"),
         ("epsilon --delta 1e-5 --mechanism skellam --mu 5", "skellam needs --l1, --l2"),
@@ -348,14 +348,14 @@ C = "calibrate --delta 1e-5 --mechanism gaussian"
         (f'{G} --block "noise"', "'noise' is not name=value"),
         (f'{G} --block "noise=1 =2"', "is not name=value"),
         (f'{G} --block "nois=1"', "Did you mean 'noise'?"),
-        (f'{G} --block "noise=1 noise=2"', "says noise twice"),
+        (f'{G} --block "noise=1 noise=2"', "gives noise twice"),
         (f'{G} --block "noise=x"', "noise must be a number"),
         (f'{G} --block "noise=1 delta=1e-6"', "no setting of a block is called 'delta'"),
         (f"""{G} --block "noise='1" """, "cannot be read"),
         ("epsilon --delta 1e-5 --shuffle 100", "need --local-epsilon"),
         ("epsilon --delta 1e-5 --shuffle 0 --local-epsilon 1", "shuffle must be at least 1"),
         ("epsilon --delta 1e-5 --shuffle 10 --local-epsilon -1", "local-epsilon must be positive"),
-        ("epsilon --delta 1e-5 --shuffle 10 --local-epsilon 1 --rate 0.5", "not sampled as well"),
+        ("epsilon --delta 1e-5 --shuffle 10 --local-epsilon 1 --rate 0.5", "cannot be sampled as well"),
         (f"{G} --noise 1 --shuffle 10", "pure local DP only"),
         (f"{G} --noise 1 --plot x.txt", "--plot writes .png"),
         (f"{G} --noise 1 --plot no/such/folder/x.png", "no folder"),
@@ -363,10 +363,10 @@ C = "calibrate --delta 1e-5 --mechanism gaussian"
         (f"{C} --epsilon 0", "epsilon must be positive"),
         (f"{C} --epsilon -1", "epsilon must be positive"),
         (f"{C} --epsilon nan", "epsilon must be finite"),
-        (f"{C} --epsilon 1 --noise 2", "noise is what calibrate looks for"),
-        (f"{C} --epsilon 1 --noise 2 --find steps --steps 3", "steps is what calibrate looks for"),
+        (f"{C} --epsilon 1 --noise 2", "calibrate looks for noise"),
+        (f"{C} --epsilon 1 --noise 2 --find steps --steps 3", "calibrate looks for the number of steps"),
         (f"{C} --epsilon 1 --find clip", "find must be one of noise, steps"),
-        (f"{C} --epsilon 1 --noise 1 --find steps", "not one step is within epsilon=1"),
+        (f"{C} --epsilon 1 --noise 1 --find steps", "not even one step fits within epsilon=1"),
         (f"{C} --epsilon 1e-3 --steps 1e9", "Use fewer rounds or steps"),
         ("calibrate --epsilon 1 --delta 1e-5 --mechanism skellam", "skellam needs --l1, --l2"),
         ("calibrate --epsilon 1 --delta 1e-5 --mechanism laplace --norm 3", "norm"),

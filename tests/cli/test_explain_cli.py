@@ -12,10 +12,10 @@ import torch
 from click.testing import CliRunner
 
 import sordino
-from problems import federation, linear
 from sordino.cli.explain import explain
 from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
+from support.problems import federation, linear
 
 KEYS = {"rounds": 4, "learning_rate": 0.1, "epsilon": 4.0, "seed": 0}
 
@@ -37,7 +37,7 @@ def told(folder, *args):
 @pytest.mark.parametrize(
     ("method", "keys", "words"),
     [
-        ("dp-sgd", {}, "decides nothing on the way"),
+        ("dp-sgd", {}, "makes no decisions during the run"),
         ("adaptive-noise", {}, "released updates"),
         ("adaptive-noise-paper", {"local_steps": 2}, "(a claim)"),
         ("fedsdp", {"refresh": 2}, "private"),
@@ -46,7 +46,7 @@ def told(folder, *args):
         ("adap-dp-fl", {}, "clipped at 1 in round 1"),
         ("adap-dp-fl-paper", {}, "it is lowered when the clients' exact loss has fallen 3 times in a row"),
         ("dp-fedavg", {"adaptive_clip": True}, "Updates were clipped at 1 in round 1 and at "),
-        ("dp-fedavg", {}, "decides nothing on the way"),
+        ("dp-fedavg", {}, "makes no decisions during the run"),
         ("pfa", {"budgets": "0.5:0.5,4:0.5"}, "projected on 1 direction"),
     ],
 )
@@ -105,14 +105,14 @@ def test_records_of_earlier_versions_are_read(tmp_path):
                 record["decided"] = {k: v for k, v in record["decided"].items() if k not in new}
         path.write_text("".join(json.dumps(r) + "\n" for r in records))
         text = told(folder)
-        assert "Round 4: " in text and "standard deviation 0.125 a coordinate in rounds 1 to 4" in text
+        assert "Round 4: " in text and "standard deviation 0.125 per coordinate in rounds 1 to 4" in text
     found = CliRunner().invoke(explain, [str(tmp_path / "fedsdp"), "--client", "2", "--owner"])
-    assert isinstance(found.exception, SpecError) and "or none was recorded" in str(found.exception)
+    assert isinstance(found.exception, SpecError) and "or none were recorded" in str(found.exception)
 
 
 def test_noise_is_summed_up(tmp_path):
     folder = run(tmp_path, "dp-sgd")
-    assert "in rounds 1 to 4." in told(folder) and "a coordinate in round 2." in told(folder, "--rounds", "2-2")
+    assert "in rounds 1 to 4." in told(folder) and "per coordinate in round 2." in told(folder, "--rounds", "2-2")
     assert "least" in told(run(tmp_path, "geodp", noise_ratio=0.8))
 
 
@@ -133,7 +133,7 @@ def test_a_folder_that_is_none_is_one_error(tmp_path, args):
         (["--rounds", "50"], "rounds 1 to 4"),
         (["--client", "99"], "numbered 0 to 7"),
         (["--client", "-1"], "numbered 0 to 7"),
-        (["--client", "2"], "decides nothing for single clients"),
+        (["--client", "2"], "makes no decisions for single clients"),
     ],
 )
 def test_rounds_and_clients_that_are_not_there_are_errors(tmp_path, args, words):
@@ -147,7 +147,7 @@ def test_a_folder_of_runs_says_which_there_are(tmp_path):
     found = CliRunner().invoke(explain, [str(tmp_path)])
     assert isinstance(found.exception, RunError) and f"runs in it: {folder}." in str(found.exception)
     found = CliRunner().invoke(explain, [str(tmp_path / "empty")])
-    assert isinstance(found.exception, RunError) and "is no run folder" in str(found.exception)
+    assert isinstance(found.exception, RunError) and "is not a run folder" in str(found.exception)
 
 
 def test_noise_of_own_budgets_is_that_of_each_kind(tmp_path):
@@ -240,7 +240,7 @@ def test_a_line_that_is_no_round_is_damage_unless_a_crash_tore_the_last(tmp_path
     path = folder / "public" / "records.jsonl"
     whole = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*whole[:2], bad + "\n", *whole[3:]]))
-    assert refused(folder) == f"{path} is damaged: line 3 is no record of a round."
+    assert refused(folder) == f"{path} is damaged: line 3 is not the record of a round."
     path.write_text("".join([*whole[:2], bad]))
     (folder / "public" / "result.json").rename(tmp_path / "result.json")
     if bad.startswith('{"round'):  # torn
@@ -258,7 +258,7 @@ def test_a_record_whose_parts_are_of_another_kind_is_damage(tmp_path, key, value
     records = [json.loads(line) for line in path.read_text().splitlines()]
     records[2][key] = value
     path.write_text("".join(json.dumps(r) + "\n" for r in records))
-    assert refused(folder) == f"{path} is damaged: line 3 is no record of a round."
+    assert refused(folder) == f"{path} is damaged: line 3 is not the record of a round."
 
 
 def test_a_decision_that_lacks_what_the_method_records_is_damage(tmp_path):

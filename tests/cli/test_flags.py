@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 from rich.console import Console
 
-from problems import job
 from sordino.cli.progress import RunProgress
 from sordino.cli.run import _hints, accounted, all_flags
 from sordino.comparisons import compare
 from sordino.core import plugin
 from sordino.runs import run, spec
+from support.problems import job
 
 
 @pytest.mark.parametrize("key", ["clip", "reading", "mechanism", "decay_shape"])
@@ -82,6 +82,8 @@ def test_the_budget_says_what_hides_the_messages(channel):
 
 def test_a_reason_is_left_out_only_where_the_sentence_ends_with_it():
     """A run that ended before its first round has a finite epsilon, and a reason that nobody said."""
-    assert accounted("No guarantee against x: so it is.", "so it is", True) == "No guarantee against x, as was said."
+    assert (
+        accounted("No guarantee against x: so it is.", "so it is", True) == "No guarantee against x, as stated above."
+    )
     assert accounted("No guarantee against x: so it is.", "so it is", False) == "No guarantee against x: so it is."
     assert accounted("In total over 0 rounds, epsilon = 0.", "so it is", True) == "In total over 0 rounds, epsilon = 0."

@@ -10,7 +10,8 @@ import sqlite3
 import numpy as np
 import pytest
 
-from problems import federation, held_out, registry
+from support.errors import one_line
+from support.problems import federation, held_out, registry
 
 TOML = """
 dataset = "small.npz"
@@ -29,11 +30,6 @@ mode = "research"
 def here(small_npz):
     (small_npz.parent / "small.toml").write_text(TOML)
     return small_npz.parent
-
-
-@pytest.fixture
-def call(here, sordino_command):
-    return lambda *args, **keys: sordino_command(*args, cwd=here, **keys)
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +51,6 @@ def two_runs(made, here, call):
     shutil.copytree(made, here, dirs_exist_ok=True)
     shutil.copytree(made / "home", registry().parent.parent, dirs_exist_ok=True)
     return call
-
-
-def one_line(done, kind, *words):
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.startswith(f"sordino: {kind}: ") and done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
-    for word in words:
-        assert word in done.stderr
 
 
 def test_a_budget_is_set_used_and_shown(call, here):
@@ -105,7 +93,7 @@ def test_a_budget_for_the_data_of_a_run(two_runs, here):
     one_line(two_runs(*by_run, "--data-name", "ab"), "SpecError", "not both")
     one_line(two_runs(*by_data, "study", "--unit", "record"), "SpecError", "together")
     low = two_runs("ledger", "budget", "--epsilon", 1.5, "--delta", 1e-4, "--run", "runs/one")
-    one_line(low, "BudgetError", "more than this budget is spent on data study")
+    one_line(low, "BudgetError", "more than this budget has already been spent on data study")
     one_line(two_runs("ledger", "budget", "--epsilon", "nan", "--delta", 1e-4), "SpecError", "epsilon must be finite")
     one_line(two_runs("ledger", "budget", "--epsilon", 1, "--delta", 2), "SpecError", "delta")
     one_line(two_runs("ledger", "budget", "--epsilon", 1, "--delta", 0.1, "--run", "no"), "RunError", "cannot read no")
@@ -113,16 +101,16 @@ def test_a_budget_for_the_data_of_a_run(two_runs, here):
 
 def test_a_whole_ledger_verifies(two_runs):
     done = two_runs("ledger", "verify")
-    assert done.returncode == 0 and "8 entries are whole" in done.stdout
+    assert done.returncode == 0 and "8 entries are intact" in done.stdout
     done = two_runs("ledger", "verify", "--against", "runs/one", "--against", "runs/two", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["problems"] == []
     elsewhere = two_runs("ledger", "verify", registry(), "--against", "runs/one/private/ledger.json")
-    assert elsewhere.returncode == 0 and "hold what 1 run(s) saw" in elsewhere.stdout
+    assert elsewhere.returncode == 0 and "contain what 1 run(s) saw" in elsewhere.stdout
 
 
 FORGERIES = {
     "edited": ("UPDATE entry SET epsilon = 0.1 WHERE id = 5", "row 5 was edited: expected hash"),
-    "cut": ("DELETE FROM entry WHERE id > 6", "row 8 is missing: runs/two saw it with hash"),
+    "cut": ("DELETE FROM entry WHERE id > 6", "row 8 is missing: runs/two has it with hash"),
 }
 
 
@@ -150,7 +138,7 @@ def test_an_old_copy_that_is_put_back_is_noticed(call, here):
     shutil.copy(here / "old", ledger)
     assert call("ledger", "verify").returncode == 0
     done = call("ledger", "verify", "--against", "runs/one", "--against", "runs/two")
-    assert done.returncode == 1 and "row 8 is missing: runs/two saw it" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 1 and "row 8 is missing: runs/two has it" in done.stderr and done.stderr.count("\n") == 1
     assert call("run", "small.toml", "--name", "three", "--seed", "5", "--json").returncode == 0
     done = call("ledger", "verify", "--against", "runs/two")
     assert done.returncode == 1 and "row 8: expected hash" in done.stderr
@@ -192,7 +180,7 @@ def test_budgets_are_a_key_like_any_other(call, here):
     done = call("run", "small.toml", "--budgets", "b.csv", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["notes"] == ["1 clients never take part, their budgets pay for no round: 3"]
+    assert found["notes"] == ["1 clients never take part, as their budgets pay for no round: 3"]
     assert [b["participations"] for b in found["plan"]["budgets"]] == [0, 3]
     one_line(call("run", "small.toml", "--budgets", "none.csv"), "SpecError", "cannot read none.csv")
 
@@ -211,6 +199,6 @@ def test_help_names_every_subcommand(call):
     assert done.returncode == 0
     for word in (
         "budget", "show", "verify", "export", "backup", "restore", "merge", "import", "distinct", "forget", "key",
-        "SORDINO_HOME", "does not guard against an owner who lies",
+        "SORDINO_HOME", "does not protect against an owner who lies",
     ):  # fmt: skip
         assert word in " ".join(done.stdout.split())

@@ -45,7 +45,7 @@ def test_the_map_is_dark_where_records_are(folder):
     header = text.splitlines()[1]
     assert len(rows) == 4 and all(row.count("██") == 1 for row in rows)
     assert sorted(row.index("██") for row in rows) == [header.index(f" {i} ") + 1 for i in range(4)]
-    assert NOTICE in text and "100 at least, 100 in the middle, 100 at most" in text
+    assert NOTICE in text and "at least 100, median 100, at most 100" in text
 
 
 def test_decimal_targets_are_counted_in_bins_and_many_clients_are_cut(folder):

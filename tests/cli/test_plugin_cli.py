@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import sordino as sordino_package
-from problems import federation, linear
 from sordino.cli import methods
 from sordino.cli.main import main
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.runs import spec
+from support.problems import federation, linear
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "methods.md"
 COMMAND = str(Path(sys.executable).with_name("sordino"))
@@ -95,9 +95,17 @@ def test_the_folder_itself_is_told_apart_from_the_one_above(plugins, monkeypatch
         ("local_sgd(state", "1 + local_sgd(state", "RunError: boxed.train fails (boxed.py, line "),
         ("](boxed)", "](boxed)[1:]", "boxed.train must return rows [4, ...] as the field update, not [3, "),
         ('site.out["update"](boxed)', "boxed.value", "boxed: the release update was declared and its outlet was never"),
-        ("](boxed)", "](boxed) + boxed.value", "boxed: the field update follows the clients' records past the outlets"),
+        (
+            "](boxed)",
+            "](boxed) + boxed.value",
+            "boxed: the field update depends on the clients' records past the outlets",
+        ),
         ("self.box, self.box)", "9, 9)", "which declares the bound"),
-        ("](boxed)}", "](boxed)}, update.norm(dim=1)", "boxed: the weights of a message follow the clients' records"),
+        (
+            "](boxed)}",
+            "](boxed)}, update.norm(dim=1)",
+            "boxed: the weights of a message depend on the clients' records",
+        ),
         (
             "    def train(",
             "    def variables(self, *args):\n        return 1 / 0\n\n    def train(",
@@ -183,7 +191,10 @@ def test_a_client_without_decisions_of_its_own_is_one_line(known, small_npz, mon
     records.write_text(records.read_text().replace('{"a": 1}', '{"clients": 5}'))
     assert '"clients": 5' in records.read_text()
     capsys.readouterr()
-    for more, words in ((["--client", "0"], "decides nothing for single clients"), ([], "must return a list of text")):
+    for more, words in (
+        (["--client", "0"], "makes no decisions for single clients"),
+        ([], "must return a list of text"),
+    ):
         monkeypatch.setattr("sys.argv", ["sordino", "explain", "runs/it", "--owner", *more])
         with pytest.raises(SystemExit, match="2"):
             main()
@@ -202,7 +213,7 @@ def test_nobody_takes_our_names_or_each_others(known, tmp_path, monkeypatch):
     with pytest.raises(SpecError, match="two plug-ins are called boxed"):
         plugin.available("methods")
     monkeypatch.setenv(plugin.VARIABLE, str(tmp_path / "nowhere"))
-    with pytest.raises(SpecError, match="which is no folder"):
+    with pytest.raises(SpecError, match="which is not a folder"):
         plugin.available("methods")
 
 
@@ -225,9 +236,9 @@ def test_an_entry_point_does_the_same(plugins, monkeypatch):
         ("box: float = 0.01", "rounds: int = 5", "has an option 'rounds', which is a key of every run"),
         ('= ("client",)', "= 5", "units must be a tuple of text, .* not 5"),
         ('= ("client",)', '= "client"', "units must be a tuple of text, .* not 'client'"),
-        ('= ("client",)', "= ()", "units must name one at least"),
+        ('= ("client",)', "= ()", "units must name at least one"),
         ("    box: float", "    channels = 5\n    box: float", "channels must be a tuple of text, .* not 5"),
-        ("    box: float", "    channels = ()\n    box: float", "channels must name one at least"),
+        ("    box: float", "    channels = ()\n    box: float", "channels must name at least one"),
         (
             '= ("fedavg",)',
             "= (1,)",

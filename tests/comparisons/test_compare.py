@@ -10,7 +10,6 @@ from multiprocessing import active_children
 
 import pytest
 
-from problems import charges, registry
 from sordino.comparisons import compare
 from sordino.core.errors import BudgetError, DataError, RunError, SpecError
 from sordino.core.types import Batch
@@ -21,14 +20,12 @@ from sordino.report.summary import blocks, lines
 from sordino.report.tables import cell_row, to_csv
 from sordino.runs import build, faults, spec
 from sordino.runs.run import absolute
+from support.killed import Killed
+from support.problems import charges, registry
 
 EASY = {"features": "none", "clients": 8, "rounds": 4, "learning_rate": 0.5, "device": "cpu", "checkpoint_seconds": 0.0}
 # has a price of its own, which a small epsilon cannot pay
 CHARGED = {"validation": 0.25, "evaluate_on": "validation", "evaluate_every": 1, "release_noise": 20.0}
-
-
-class Killed(BaseException):
-    """Nothing in a comparison may catch it."""
 
 
 @pytest.fixture
@@ -272,7 +269,7 @@ def test_what_a_budget_refuses_is_told_to_the_owner_and_not_to_the_tables(made, 
     book.close()
     folder, failures, _ = run(tmp_path, "it", made("dp-sgd", (2.0,), 2))
     assert list(failures) == ["dp-sgd-eps2-seed1"]
-    assert failures["dp-sgd-eps2-seed1"].startswith("BudgetError: a budget in the ledger does not pay for it")
+    assert failures["dp-sgd-eps2-seed1"].startswith("BudgetError: a budget in the ledger does not cover it")
     told = (folder.private / "notes.txt").read_text()
     assert "dp-sgd-eps2-seed1: " in told and "left: epsilon 1" in told and "96 of 96 records are known" in told
 

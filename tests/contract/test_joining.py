@@ -14,7 +14,6 @@ import torch
 from scipy.stats import binomtest
 
 import sordino
-from problems import federation, job, linear, mlp, plan, registry, same_weights
 from sordino.contract.method import Method, Release
 from sordino.contract.presence import Stragglers
 from sordino.core.errors import SpecError
@@ -27,6 +26,8 @@ from sordino.ledger.account import ids
 from sordino.privacy.release import Unproven
 from sordino.privacy.samplers import FixedSizeSampler, Poisson
 from sordino.runs import faults, loop, run
+from support.killed import Killed
+from support.problems import federation, job, linear, mlp, plan, registry, same_weights
 
 RNG = Stream.research(23)
 CPU = torch.device("cpu")
@@ -149,10 +150,10 @@ def test_the_noise_of_all_clients_is_not_counted_on():
         ({"joining": "1:2"}, r"\[0, 1\)"),
         ({"joining": "nan:2"}, "finite"),
         ({"joining": "0.3:0"}, "at least 1"),
-        ({"joining": "0.01:2"}, "no one of 8 clients"),
+        ({"joining": "0.01:2"}, "none of 8 clients"),
         ({"joining": "0.5:3"}, "never happens in 3 rounds"),
-        ({"joining": "0.5:1", "validation": 0.2, "evaluate_on": "validation"}, "not all clients are there"),
-        ({"joining": "0.5:1", "standardise": True}, "not all clients are there"),
+        ({"joining": "0.5:1", "validation": 0.2, "evaluate_on": "validation"}, "some clients come later"),
+        ({"joining": "0.5:1", "standardise": True}, "some clients come later"),
     ],
 )
 def test_what_cannot_be_meant(keys, told):
@@ -193,10 +194,6 @@ def test_nobody_is_in_a_cohort_or_pays_before_joining(sampling, tmp_path):
     assert [r.clients for r in result.private.history] == [len(found[r]) for r in range(8)]
     assert max(itertools.chain(*found.values())) >= 4  # they did join
     assert result.guarantee.epsilon <= 2.0
-
-
-class Killed(BaseException):
-    pass
 
 
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path):

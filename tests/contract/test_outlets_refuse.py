@@ -54,7 +54,7 @@ def test_more_than_was_declared_is_refused():
     for low in (1.9, math.nan):
         with pytest.raises(RunError, match="less noise than was paid for"):
             outlets(update())["update"](ROWS, torch.tensor([[2.0], [low], [2.0]]))
-    with pytest.raises(RunError, match="takes one row a client, 3"):
+    with pytest.raises(RunError, match="takes one row per client, 3"):
         outlets(update())["update"](ROWS[:2])
     with pytest.raises(RunError, match="there is no outlet 'other': releases declares update"):
         outlets(update())["other"]
@@ -65,7 +65,7 @@ def test_rows_for_a_server_s_noise_weigh_once_at_most(weight):
     out = outlets(update(where="server"))
     rows = out["update"](ROWS)
     out.check(Message({"update": rows}, torch.tensor([1.0, 0.5, 1.0])))
-    with pytest.raises(RunError, match="weigh more than once"):
+    with pytest.raises(RunError, match="have weights above 1"):
         out.check(Message({"update": rows}, torch.tensor([1.0, weight, 1.0])))
 
 
@@ -74,7 +74,7 @@ def test_rows_for_a_server_s_noise_keep_the_bound(value):
     out = outlets(update(where="server"))
     rows = out["update"](ROWS).clone()
     rows[1] = value
-    with pytest.raises(RunError, match="and the server's noise is for 1"):
+    with pytest.raises(RunError, match="but the server's noise is for 1"):
         out.check(Message({"update": rows}))
 
 
@@ -117,5 +117,5 @@ def test_a_client_of_its_own_multiplier_has_its_own_total():
 
 def test_a_total_that_cannot_be_metered_is_refused():
     release = update(mechanism=Gaussian(4.0), total=RandomizedResponse(1.0))
-    with pytest.raises(RunError, match="no noise multiplier by which uses are metered"):
+    with pytest.raises(RunError, match="no noise multiplier to meter its uses by"):
         outlets(release, spent=torch.zeros(CLIENTS, dtype=torch.float64))["update"](ROWS)

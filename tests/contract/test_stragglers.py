@@ -14,7 +14,6 @@ import torch
 from scipy.stats import binomtest, chisquare, kstest, uniform
 
 import sordino
-from problems import federation, job, mlp, plan, registry, same_weights
 from sordino.contract.method import Method, Release
 from sordino.contract.presence import Stragglers
 from sordino.core.message import Message
@@ -29,8 +28,10 @@ from sordino.privacy.events import GaussianEvent, Repeated, Sampled
 from sordino.privacy.mechanisms.gaussian import Gaussian as Mechanism
 from sordino.privacy.release import Unproven
 from sordino.privacy.samplers import Poisson
-from sordino.runs import faults, loop, prepare, spec
+from sordino.runs import loop, prepare, spec
+from support.killed import Killed, killing
 from support.methods import federation_of, merged
+from support.problems import federation, job, mlp, plan, registry, same_weights
 
 RNG = Stream.research(17)
 CPU = torch.device("cpu")
@@ -293,21 +294,9 @@ def keys(tmp_path, **more):
     )
 
 
-class Killed(BaseException):
-    pass
-
-
 def killed(point, number, model, clients, **keys):
-    seen = itertools.count()
-
-    def hook(name):
-        if name == point and next(seen) == number:
-            raise Killed
-
-    faults.set_hook(hook)
-    with pytest.raises(Killed):
+    with killing(point, number), pytest.raises(Killed):
         sordino.train(model, clients, **keys)
-    faults.set_hook(None)
 
 
 def test_everyone_who_is_drawn_pays_heard_or_not(tmp_path):

@@ -88,7 +88,7 @@ def test_fields_of_any_shape_are_summed_by_row():
 def test_named_fields_are_summed_alone_so_that_others_need_no_sum():
     sent = message(flag=torch.tensor([True, False, True]))
     assert list(sent.total("update").fields) == ["update"]
-    with pytest.raises(RunError, match=r"the field flag holds torch\.bool, which has no weighted sum"):
+    with pytest.raises(RunError, match=r"the field flag holds torch\.bool, which cannot be summed with weights"):
         sent.total()
     with pytest.raises(RunError, match="flag"):
         sent.weighed()

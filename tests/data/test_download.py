@@ -14,6 +14,7 @@ from sordino.core import plugin
 from sordino.core.errors import DataError
 from sordino.data import download, find
 from sordino.data.sets.base import File, FileLayout
+from support.errors import one_line_error
 
 CONTENT = bytes(range(256)) * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -68,9 +69,8 @@ def _directly(monkeypatch, tmp_path):
 
 
 def refused(match, *args):
-    with pytest.raises(DataError, match=match) as error:
+    with one_line_error(DataError, match):
         download.fetch(*args)
-    assert "\n" not in str(error.value)
 
 
 def test_a_good_file_arrives(site, tmp_path):
@@ -101,7 +101,7 @@ def test_a_transfer_that_never_ends_is_an_error_and_leaves_nothing(site, tmp_pat
 
 
 def test_what_is_not_there_is_told_once(site, tmp_path):
-    refused("answers 404", f"{site}/missing", tmp_path / "file")
+    refused("answered 404", f"{site}/missing", tmp_path / "file")
     assert list(tmp_path.iterdir()) == [] and len(Handler.seen) == 1
 
 
@@ -141,7 +141,7 @@ def test_a_dataset_that_cannot_be_fetched_says_which_file_to_put_where(site, tmp
     with pytest.raises(DataError) as error:
         find.obtain(small_source(site, "/missing"), str(tmp_path / "mine"))
     text = str(error.value)
-    assert "\n" not in text and "answers 404" in text and f"Put set.npz into {tmp_path / 'mine' / 'small'}" in text
+    assert "\n" not in text and "answered 404" in text and f"Put set.npz into {tmp_path / 'mine' / 'small'}" in text
     assert str(find.cache() / "small") in find.how(small_source(site))
 
 

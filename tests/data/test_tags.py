@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from problems import federation
 from sordino.core.errors import DataError, SpecError
 from sordino.data import tags
 from sordino.data.clients import ArrayClients, LazyClients, adopt
 from sordino.runs import spec
 from sordino.runs.prepare import prepare, with_tags, with_users
+from support.problems import federation
 
 CPU = torch.device("cpu")
 X = torch.arange(24.0).reshape(8, 3)

@@ -23,6 +23,7 @@ from sordino.features.colour_scattering import (
 )
 from sordino.features.oriented_gradients import public_fields
 from sordino.features.scattering import FREQUENCY, wavelets, windows
+from support.features import fewer_fields
 
 CHANNELS = 267
 
@@ -30,11 +31,7 @@ CHANNELS = 267
 @pytest.fixture(scope="module", autouse=True)
 def _fewer_fields() -> Iterator[None]:
     """A tenth of the public fields: quicker constants, the same laws."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "FIELDS", 100)
-        public_whitening.cache_clear()
-        yield
-    public_whitening.cache_clear()
+    yield from fewer_fields(module, 100)
 
 
 @pytest.fixture(scope="module")

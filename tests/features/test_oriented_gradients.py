@@ -24,6 +24,7 @@ from sordino.features.oriented_gradients import (
     public_whitening,
     votes,
 )
+from support.features import fewer_fields
 
 DIM = {1: 1312, 3: 2640}
 
@@ -31,11 +32,7 @@ DIM = {1: 1312, 3: 2640}
 @pytest.fixture(scope="module", autouse=True)
 def _fewer_fields() -> Iterator[None]:
     """A tenth of the public fields: quicker constants, the same laws."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "FIELDS", 400)
-        public_whitening.cache_clear()
-        yield
-    public_whitening.cache_clear()
+    yield from fewer_fields(module, 400)
 
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["grey", "colour"])

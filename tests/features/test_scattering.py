@@ -18,6 +18,7 @@ from sordino.features.scattering import (
     wavelets,
     windows,
 )
+from support.features import fewer_fields
 
 DIM = 784
 
@@ -25,11 +26,7 @@ DIM = 784
 @pytest.fixture(scope="module", autouse=True)
 def _fewer_fields() -> Iterator[None]:
     """A fifth of the public fields: quicker constants, the same laws."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "FIELDS", 800)
-        public_whitening.cache_clear()
-        yield
-    public_whitening.cache_clear()
+    yield from fewer_fields(module, 800)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from sordino.features import silhouettes as module
 from sordino.features.oriented_gradients import histograms
 from sordino.features.scattering import scatter
 from sordino.features.silhouettes import NORM, parts, public_objects, public_whitening, silhouettes
+from support.features import fewer_fields
 
 DIM = 2096
 
@@ -18,11 +19,7 @@ DIM = 2096
 @pytest.fixture(scope="module", autouse=True)
 def _fewer_fields() -> Iterator[None]:
     """A tenth of the public objects: quicker constants, the same laws."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "FIELDS", 400)
-        public_whitening.cache_clear()
-        yield
-    public_whitening.cache_clear()
+    yield from fewer_fields(module, 400)
 
 
 @pytest.fixture(scope="module")

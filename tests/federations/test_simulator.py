@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import sordino
-from problems import CLASSES, FEATURES, federation, job, linear, mlp
 from sordino.contract.method import Method, Release
 from sordino.contract.site import ALGORITHM
 from sordino.core.message import Message
@@ -21,6 +20,7 @@ from sordino.federations.simulator import Simulator
 from sordino.privacy.release import Unproven
 from sordino.runs import loop
 from support.methods import federation_of, play
+from support.problems import CLASSES, FEATURES, federation, job, linear, mlp
 
 RNG = Stream.research(1)
 KEEPERS = {"scaffold": {}, "ditto": {}, "fedrep": {"head_steps": 1}}

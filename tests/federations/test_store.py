@@ -357,7 +357,7 @@ def test_a_file_of_other_clients_is_refused_and_stays_as_it_is(path):
     store.save(1)
     store.close()
     before = path.read_bytes()
-    with pytest.raises(RunError, match="block 0 of 2 keep, and is asked for what the clients of block 1 of 2 keep"):
+    with pytest.raises(RunError, match="block 0 of 2 keep, but should hold what the clients of block 1 of 2 keep"):
         Store().open(path, 1, whose="the clients of block 1 of 2")
     assert path.read_bytes() == before
     again = Store()
@@ -376,5 +376,5 @@ def test_a_file_that_does_not_say_whose_it_is_belongs_to_whoever_opens_it(path):
         again = Store()
         again.open(path, 1, whose=whose)
         again.close()
-    with pytest.raises(RunError, match="files were exchanged"):
+    with pytest.raises(RunError, match="files were swapped"):
         Store().open(path, 1)

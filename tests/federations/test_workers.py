@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 import sordino
-from problems import registry
 from sordino.core import plugin
 from sordino.core.errors import DataError, RunError, SpecError
 from sordino.core.rng import Stream
@@ -28,6 +27,7 @@ from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.workers import Workers
 from sordino.runs import build, loop, spec
 from support.methods import CPU, RNG, play
+from support.problems import registry
 
 SIZES, FEATURES, CLASSES, BLOCKS = (12, 5, 9, 8, 12, 20, 7), 10, 3, 4
 METHODS = {
@@ -218,7 +218,7 @@ def test_a_killed_process_is_one_error_and_the_run_resumes_with_another_number(t
     assert "workers = 2" in text
     (private / "spec.toml").write_text(text.replace("workers = 2", "workers = 3"))
     exchange(private)
-    with pytest.raises(RunError, match="files were exchanged"):
+    with pytest.raises(RunError, match="files were swapped"):
         train(tmp_path, "it", resume=tmp_path / "it")
     exchange(private)
     del pids[:]
@@ -333,9 +333,9 @@ def test_in_secure_mode_noise_beside_the_rounds_comes_from_the_processes(tmp_pat
 
 
 def test_keys_that_do_not_go_together_are_refused():
-    with pytest.raises(SpecError, match="set that too"):
+    with pytest.raises(SpecError, match="set federation too"):
         spec.from_dict({"workers": 2})
-    with pytest.raises(SpecError, match="computes on processors"):
+    with pytest.raises(SpecError, match="computes on CPUs"):
         spec.from_dict({"federation": "workers", "device": "cuda"})
     with pytest.raises(SpecError, match="federation"):
         spec.from_dict({"federation": "cloud"})

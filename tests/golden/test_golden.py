@@ -17,7 +17,8 @@ from scipy.stats import binom
 
 from sordino.attacks import bounds
 from sordino.attacks.bounds import Counts
-from sordino.privacy import allocation, claims, shuffle
+from sordino.methods import _claims as claims
+from sordino.privacy import allocation, shuffle
 from sordino.privacy.accountants import advanced, gdp, kov, pld, rdp, single, zcdp
 from sordino.privacy.events import FixedSize, Pure, Repeated, Sampled
 from sordino.privacy.events import GaussianEvent as Gaussian

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from reference import case, loss, middle_norm, naive, relative
+from reference import case, loss, middle_norm, naive, relative, small
 from torch import nn
 
 from sordino.core.errors import SpecError
@@ -13,10 +13,6 @@ from sordino.gradients.clipping import factors, full_products
 from sordino.gradients.terms import Lookup, ghost
 
 PATHS = ["book-keeping", "vmap"]
-
-
-def small():
-    return nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 25, 4))
 
 
 def singles(batch):

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from reference import CLOSE, case, loss, naive, naive_groups, relative
+from reference import CLOSE, case, loss, naive, naive_groups, relative, small
 from test_layers import MODELS as LAYERS
 from test_models import MODELS as WHOLE
 from torch import nn
@@ -33,10 +33,6 @@ def middle(rows):
 
 def grid(*choices):
     return pytest.mark.parametrize(("stacked", "lengths"), choices, ids=lambda v: str(v))
-
-
-def small():
-    return nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 25, 4))
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")

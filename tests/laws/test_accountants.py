@@ -12,7 +12,7 @@ from laws.examples import COMBINED, EXAMPLES, KINDS, LEAVES, NO_PROMISE
 from peers import direct
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy import algebra, loss_distributions, tightest, written
-from sordino.privacy.accountants import advanced, basic, gdp, kov, pld, rdp, zcdp
+from sordino.privacy.accountants import gdp, pld, rdp, zcdp
 from sordino.privacy.events import (
     Approximate,
     Composed,
@@ -31,31 +31,18 @@ from sordino.privacy.mechanisms.generalized_rr import GeneralizedRR
 from sordino.privacy.mechanisms.harmony import Harmony
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponse
 from sordino.privacy.mechanisms.skellam import probabilities as skellam
+from support.accountants import BY_NAME, answers_of, rough
 
 DELTA = 1e-5
 SLACK = 1e-6  # relative, of laws that hold but for the rounding of a fine grid
 ROUGH_SLACK = 2e-3  # of the rough grid, whose error depends on where the window falls
-ACCOUNTANTS = {
-    "basic": basic.epsilon,
-    "advanced": advanced.epsilon,
-    "kov": kov.epsilon,
-    "zcdp": zcdp.epsilon,
-    "rdp": rdp.epsilon,
-    "gdp": gdp.epsilon,
-    "pld": pld.epsilon,
-    "rough": lambda event, delta: pld.epsilon(event, delta, pld.ROUGH),
-}
+ACCOUNTANTS = BY_NAME | {"rough": rough}
 every = pytest.mark.parametrize("example", EXAMPLES, ids=str)
 
 
 def answers(event, delta=DELTA):
     """What every accountant says that says anything."""
-    found = {}
-    for name, epsilon in ACCOUNTANTS.items():
-        try:
-            found[name] = epsilon(event, delta)
-        except UnsupportedEvent:
-            continue
+    found = answers_of(event, ACCOUNTANTS, delta)
     assert found, event
     return found
 

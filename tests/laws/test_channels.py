@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import nn
 
-from problems import job
 from sordino.channels.direct import Direct
 from sordino.channels.secure_sum import SecureSum
 from sordino.channels.shuffler import Shuffler
@@ -34,6 +33,7 @@ from sordino.privacy.samplers import Poisson
 from sordino.privacy.trust import Viewer, viewer
 from sordino.runs import build, loop
 from support.methods import play
+from support.problems import job
 
 WIDE, SIZES, CLIP, Z = 20_000, (1, 1, 2, 2, 3, 3, 4, 8), 0.7, 1.5
 CLIENTS, WEIGHTS = len(SIZES), np.array(SIZES) / np.mean(SIZES)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from problems import CLASSES, FEATURES, federation, job
 from sordino.contract import local_sgd as training
 from sordino.contract.site import ALGORITHM
 from sordino.core import plugin
@@ -18,6 +17,7 @@ from sordino.core.types import Batch
 from sordino.data.clients import ArrayClients
 from sordino.runs import legal, loop
 from support.methods import federation_of, let_out, play, rows
+from support.problems import CLASSES, FEATURES, federation, job
 
 CPU = torch.device("cpu")
 RNG = Stream.research(21)

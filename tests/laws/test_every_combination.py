@@ -16,7 +16,7 @@ from laws.examples import KINDS, LEAVES
 from laws.worlds import AR, LAWS, RO, exact_delta, exact_epsilon, readings, worlds
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy import algebra, filters, price, tightest
-from sordino.privacy.accountants import advanced, basic, gdp, kov, pld, rdp, zcdp
+from sordino.privacy.accountants import gdp, pld, rdp, zcdp
 from sordino.privacy.events import (  # fmt: skip
     Composed,
     Cost,
@@ -31,18 +31,10 @@ from sordino.privacy.events import (  # fmt: skip
 )
 from sordino.privacy.samplers import FixedSizeSampler as FixedCohort
 from sordino.privacy.samplers import Poisson
+from support.accountants import BY_NAME, answers_of, rough
 
 DELTA = 1e-3
-ACCOUNTANTS = {
-    "basic": basic.epsilon,
-    "advanced": advanced.epsilon,
-    "kov": kov.epsilon,
-    "zcdp": zcdp.epsilon,
-    "rdp": rdp.epsilon,
-    "gdp": gdp.epsilon,
-    "pld": lambda event, delta: pld.epsilon(event, delta, pld.ROUGH),
-    "all": lambda event, delta: tightest.epsilon(event, delta, pld.ROUGH),
-}
+ACCOUNTANTS = BY_NAME | {"pld": rough, "all": lambda event, delta: tightest.epsilon(event, delta, pld.ROUGH)}
 DELTAS = {"zcdp": zcdp.delta, "rdp": rdp.delta, "gdp": gdp.delta, "pld": pld.delta, "all": tightest.delta}
 WRAPPED = {
     "plain": lambda e: e,
@@ -60,13 +52,7 @@ def neighbours(event):
 
 
 def answers(event, of=ACCOUNTANTS, at=DELTA):
-    found = {}
-    for name, ask in of.items():
-        try:
-            found[name] = ask(event, at)
-        except UnsupportedEvent:
-            continue
-    return found
+    return answers_of(event, of, at)
 
 
 def assert_none_is_below(event, copies=1, deltas=False):

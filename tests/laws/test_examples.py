@@ -13,7 +13,6 @@ from scipy.stats import binom
 from torch import nn
 
 import sordino
-from problems import charges, federation, held_out, job, linear, same_weights
 from sordino.contract.presence import Stragglers
 from sordino.core import plugin
 from sordino.core.errors import RunError, SpecError
@@ -23,6 +22,7 @@ from sordino.privacy.events import GaussianEvent, Repeated
 from sordino.privacy.mechanisms.gaussian import Gaussian as Noise
 from sordino.runs import faults, loop
 from support.methods import federation_of, play, price
+from support.problems import charges, federation, held_out, job, linear, same_weights
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
 NAMES = [path.stem.replace("_", "-") for path in sorted((EXAMPLES / "methods").glob("*.py"))]
@@ -315,7 +315,7 @@ def test_a_phase_that_would_change_the_price_is_refused(tmp_path):
 
     found = replace(made("two-phases"), method=Louder())
     found = replace(found, federation=federation_of(found))
-    with pytest.raises(RunError, match="after the phase measure the round would cost something else"):
+    with pytest.raises(RunError, match="after the phase measure the round would not cost what was paid for"):
         loop._round(found, found.method, loop.begin(found), list(range(300)), found.rng.at("round", 0))
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from problems import CLASSES, FEATURES, federation, job, linear, mlp
 from sordino.algorithms.fedavgm import FedAvgM
 from sordino.contract.method import Plan
 from sordino.core import plugin
@@ -19,6 +18,8 @@ from sordino.federations.simulator import chunks
 from sordino.privacy.samplers import Poisson
 from sordino.runs import loop
 from support.methods import federation_of, play, price, rows, whole
+from support.problems import CLASSES, FEATURES, federation, job, linear, mlp
+from support.silent import zero_layer
 
 METHODS = plugin.available("methods")
 PRIVATE = [m for m in METHODS if plugin.load("methods", m).private]
@@ -127,18 +128,10 @@ def test_all_zero_updates_survive(method):
     zeros = [(torch.zeros(n, FEATURES), torch.zeros(n)) for n in SIZES]
     # all records are alike: of those whose noise follows the claim none is drawn, and the noise is found at once
     keys = {"local_steps": 3, "epsilon": 1e7} if method in PRINTED else LOCAL
-    made = uncalibrated(method, z=1e-6, module=silent(), clients=zeros, loss="squared_error", **keys)
+    made = uncalibrated(method, z=1e-6, module=zero_layer(FEATURES), clients=zeros, loss="squared_error", **keys)
     done, before = play(made, rng=RNG), loop.begin(made).params
     assert torch.isfinite(fields(done.sent)).all()
     assert torch.isfinite(done.after.params).all() and torch.allclose(done.after.params, before, atol=1e-4)
-
-
-def silent():
-    """A model whose gradient is exactly zero on zero inputs with zero targets."""
-    layer = torch.nn.Linear(FEATURES, 1)
-    torch.nn.init.zeros_(layer.weight)
-    torch.nn.init.zeros_(layer.bias)
-    return layer
 
 
 @pytest.mark.parametrize("method", SOUND)
@@ -170,7 +163,7 @@ def test_the_server_learning_rate_and_momentum_act_on_the_update(method):
 def test_no_coordinate_leaves_without_noise(method):
     """On data whose gradients are zero, what the viewer sees is noise in every coordinate."""
     zeros = [(torch.zeros(12, FEATURES), torch.zeros(12)) for _ in range(8)]
-    made = uncalibrated(method, module=silent(), clients=zeros, loss="squared_error")
+    made = uncalibrated(method, module=zero_layer(FEATURES), clients=zeros, loss="squared_error")
     done = play(made, rng=RNG)
     if made.method.viewer == "server":  # the server sees the rows themselves
         noise = done.sent["update"]

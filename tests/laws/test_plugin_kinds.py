@@ -12,7 +12,6 @@ import torch
 from scipy.stats import kstest, logistic
 
 import sordino
-from problems import federation, held_out, job, linear
 from sordino.attacks.base import Targets
 from sordino.core import plugin
 from sordino.core.rng import Stream
@@ -22,6 +21,7 @@ from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Pure, Repeated
 from sordino.runs import loop
 from support.methods import play
+from support.problems import federation, held_out, job, linear
 
 ROOT = Path(__file__).parents[2] / "examples"
 KINDS = {

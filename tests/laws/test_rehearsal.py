@@ -12,7 +12,6 @@ from torch import nn
 
 import sordino
 from laws.bad_methods import REFUSED, NoBound, RawInstead, Sound, Steps, WrongDraw
-from problems import CLASSES, FEATURES, federation, job, marked, registry
 from sordino.contract import local_sgd
 from sordino.contract.method import Local, Method, Release
 from sordino.core import plugin
@@ -24,6 +23,7 @@ from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.runs import legal
 from sordino.runs.rehearse import CLIENTS, prepared, promising, rehearse
 from support.brought import bring
+from support.problems import CLASSES, FEATURES, federation, job, marked, registry
 
 METHODS = plugin.available("methods")
 ALGORITHMS = plugin.available("algorithms")
@@ -245,7 +245,7 @@ def test_whatever_clients_and_models_look_like(kind, method):
 def test_faults_show_with_every_kind_of_records(monkeypatch, kind):
     module, clients, keys = KINDS[kind]
     bring(monkeypatch, "brought", RawInstead)
-    with pytest.raises(RunError, match="the field update follows"):
+    with pytest.raises(RunError, match="the field update depends on"):
         rehearse(job(module, clients, method="brought", **keys))
 
 
@@ -322,7 +322,7 @@ def test_on_a_gpu_it_is_played_on_the_cpu(monkeypatch):
     assert found.work.model is not made.model
     found.run()
     bring(monkeypatch, "brought", RawInstead)
-    with pytest.raises(RunError, match="the field update follows"):
+    with pytest.raises(RunError, match="the field update depends on"):
         rehearse(replace(job(method="brought"), device=torch.device("cuda")))
 
 
@@ -340,7 +340,7 @@ class Picky(nn.Module):
 
 
 def test_a_model_that_takes_no_made_up_records_is_told_so():
-    with pytest.raises(SpecError, match="takes no made-up records, not even zeros"):
+    with pytest.raises(SpecError, match="accepts no made-up records, not even zeros"):
         rehearse(job(Picky(), pairs(torch.full((6, FEATURES), 7.0), torch.arange(6) % CLASSES), method="dp-sgd"))
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from problems import CLASSES, FEATURES, federation, job
 from sordino.contract import clipped_steps
 from sordino.core.message import Message
 from sordino.core.rng import Stream
@@ -13,6 +12,7 @@ from sordino.core.types import Batch
 from sordino.privacy.events import FixedSize, Repeated, Sampled
 from sordino.runs import loop
 from support.methods import play, price
+from support.problems import CLASSES, FEATURES, federation, job
 
 CPU = torch.device("cpu")
 RNG = Stream.research(2)

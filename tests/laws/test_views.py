@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from problems import job
 from sordino.core import plugin
 from sordino.core.rng import Stream
 from support.methods import let_out
+from support.problems import job
 
 SIZES, CLIP = (6, 4, 5), 0.3
 RNG = Stream.research(3)

@@ -414,7 +414,7 @@ def test_nothing_can_be_changed_by_accident(opened, path, statement):
         ("UPDATE entry SET time = '2020' WHERE id = 10", "row 10 was edited"),
         ("UPDATE entry SET id = 77 WHERE id = 10", "row 10 is missing"),
         ("DELETE FROM entry WHERE id = 4", "row 4 is missing: the next one is row 5"),
-        ("UPDATE entry SET hash = 'ab' WHERE id = 6", "row 7: expected to follow ab"),
+        ("UPDATE entry SET hash = 'ab' WHERE id = 6", "row 7: it should follow ab"),
         ("SELECT 1", "triggers"),
     ],
 )
@@ -445,7 +445,7 @@ def test_a_cut_tail_and_an_old_copy_are_seen_by_their_heads(opened, path, books,
     assert books().chain.verify(heads) == [] and head["entries"] == 10
     forge(path, "DELETE FROM entry WHERE id > 8")
     problems = books().chain.verify(heads)
-    assert any("row 10 is missing: it saw it" in p and "ends at row 8" in p for p in problems), problems
+    assert any("row 10 is missing: it has it" in p and "ends at row 8" in p for p in problems), problems
 
 
 def test_an_old_copy_that_went_on_is_another_history(opened, path, books, tmp_path):
@@ -460,4 +460,4 @@ def test_an_old_copy_that_went_on_is_another_history(opened, path, books, tmp_pa
     old.open_job("it", "d", plan(), 9, 4, True).spend(1, cohort(3), COST)
     assert old.chain.verify() == []  # whole in itself
     (problem,) = old.chain.verify(heads)
-    assert problem.startswith(f"row 3: expected hash {heads[0][2][:12]}, which it saw, found")
+    assert problem.startswith(f"row 3: expected hash {heads[0][2][:12]}, as in it, found")

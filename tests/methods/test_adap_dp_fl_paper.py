@@ -10,7 +10,6 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import federation, job, linear
 from sordino.core.errors import BudgetError, SpecError
 from sordino.core.message import Message
 from sordino.methods.adap_dp_fl_paper import LEAST, AdapDpFlPaper, record_norms
@@ -18,13 +17,12 @@ from sordino.privacy.accountants import gdp
 from sordino.privacy.algebra import non_private
 from sordino.runs import loop
 from support.methods import CPU, federation_of, price
+from support.problems import federation, job, linear
+from support.silent import silent_job
 
 
 def silent(**keys):
-    layer = nn.Linear(4000, 1, bias=False)
-    nn.init.zeros_(layer.weight)
-    zeros = [(torch.zeros(10, 4000), torch.zeros(10))] * 4
-    return job(layer, zeros, "squared_error", method="adap-dp-fl-paper", learning_rate=1.0, **keys)
+    return silent_job(4000, bias=False, method="adap-dp-fl-paper", learning_rate=1.0, **keys)
 
 
 def two_rounds(made, clients=None):

@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy.stats import kstest, norm
 
-from problems import FEATURES, federation, job, linear, mlp
 from sordino.contract.outlets import along
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
@@ -21,6 +20,7 @@ from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Use
 from sordino.runs import loop, run
 from support.methods import clients_stream, federation_of, let_out, merged, play, rows
+from support.problems import FEATURES, federation, job, linear, mlp
 
 RNG = Stream.research(5)
 METHODS = {"record": "adaptive-noise", "client": "adaptive-noise-client"}  # by what they protect

@@ -11,14 +11,14 @@ from scipy.stats import kstest, norm
 from torch import nn
 
 import sordino
-from problems import federation, job, linear, mlp
 from sordino.contract.method import Local
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
+from sordino.methods import _claims as claims
 from sordino.methods.adaptive_noise_paper import AdaptiveNoisePaper
-from sordino.privacy import claims
 from sordino.runs import loop
 from support.methods import federation_of, play
+from support.problems import federation, job, linear, mlp
 
 CPU, RNG = torch.device("cpu"), Stream.research(8)
 

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from scipy.stats import kstest, norm
-from torch import nn
 
-from problems import job, plan
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.core.types import State
@@ -15,6 +13,8 @@ from sordino.methods.dp_dyns import ENDS_AT, SHAPES, DpDyns, decayed
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
 from support.methods import let_out, rows
+from support.problems import job, plan
+from support.silent import silent_job
 
 RNG = Stream.research(8)
 
@@ -46,12 +46,8 @@ def test_the_total_is_that_of_the_rounds(shape):
 
 
 def test_noise_follows_both_schedules_and_the_gradients_the_clip():
-    layer = nn.Linear(3000, 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    zeros = [(torch.zeros(10, 3000), torch.zeros(10)) for _ in range(4)]
     keys = {"method": "dp-dyns", "rounds": 4, "clip": 2.0, "clip_decay": 0.2, "noise_decay": 0.6, "learning_rate": 1.0}
-    made = job(layer, zeros, "squared_error", **keys)
+    made = silent_job(3000, **keys)
     state = replace(loop.begin(made), round=2)  # half way
     noise = rows(made, state=state, rng=RNG).flatten().numpy()
     std = made.plan.z * 0.8 * 2.0 * 0.6 / 10

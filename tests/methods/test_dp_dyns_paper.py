@@ -3,9 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
-from problems import federation, job, linear
 from sordino.core.rng import Stream
 from sordino.core.types import Batch
 from sordino.methods import _measured
@@ -13,6 +11,8 @@ from sordino.methods.dp_dyns_paper import DpDynsPaper
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
 from support.methods import price, rows
+from support.problems import federation, job, linear
+from support.silent import zero_clients, zero_layer
 
 RNG = Stream.research(9)
 WIDE = 2000
@@ -20,12 +20,9 @@ WIDE = 2000
 
 def with_one(value, method="dp-dyns-paper", **keys):
     """A client whose records are zero but for one; what it sends."""
-    layer = nn.Linear(WIDE, 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    x, y = torch.zeros(10, WIDE), torch.zeros(10)
+    ((x, y),) = zero_clients(WIDE, (10,))
     x[0, 0], y[0] = 1.0, value
-    made = job(layer, [(x, y)], "squared_error", method=method, learning_rate=1.0, **keys)
+    made = job(zero_layer(WIDE), [(x, y)], "squared_error", method=method, learning_rate=1.0, **keys)
     return made, rows(made, rng=RNG)[0]
 
 

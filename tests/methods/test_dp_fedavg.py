@@ -6,7 +6,6 @@ import pytest
 import torch
 from scipy.stats import kstest, norm
 
-from problems import plan
 from sordino.contract.method import started
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
@@ -16,6 +15,8 @@ from sordino.core.vector import Layout
 from sordino.methods.dp_fedavg import DpFedAvg
 from sordino.privacy.samplers import FixedSizeSampler, Poisson
 from support.methods import merged, price, site_of
+from support.problems import plan
+from support.silent import silence
 
 RNG = Stream.research(8)
 CLIENTS = 400
@@ -28,10 +29,6 @@ def state_of(method, made, dim=20_000):
 def sent(method, made, state, updates, sizes=None):
     """What clients with these updates let out."""
     return method.message(updates, state, site_of(method, made, state, sizes or (1,) * len(updates), RNG))
-
-
-def silence(clients, dim):
-    return Message({"update": torch.zeros(clients, dim)})
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.3])

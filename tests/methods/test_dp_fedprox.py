@@ -1,21 +1,17 @@
 """A spring to the received model, on noisy gradients."""
 
 import torch
-from torch import nn
 
-from problems import job
 from sordino.algorithms.fedprox import FedProx
 from sordino.core.rng import Stream
 from support.methods import rows
+from support.silent import silent_job
 
 RNG = Stream.research(32)
 
 
 def moved(method, **keys):
-    layer = nn.Linear(400, 1, bias=False)
-    nn.init.zeros_(layer.weight)
-    zeros = [(torch.zeros(10, 400), torch.zeros(10))] * 4
-    made = job(layer, zeros, "squared_error", method=method, learning_rate=0.5, **keys)
+    made = silent_job(400, bias=False, method=method, learning_rate=0.5, **keys)
     return made, rows(made, rng=RNG)
 
 

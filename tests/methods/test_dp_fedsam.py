@@ -5,7 +5,6 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import federation, job, linear, mlp, plan
 from sordino.contract.method import started
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
@@ -15,6 +14,7 @@ from sordino.core.vector import Layout
 from sordino.methods.dp_fedavg import DpFedAvg
 from sordino.methods.dp_fedsam import DpFedSam
 from support.methods import merged, price, rows
+from support.problems import federation, job, linear, mlp, plan
 
 RNG = Stream.research(33)
 

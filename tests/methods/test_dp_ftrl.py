@@ -1,5 +1,6 @@
 """Noise that is correlated over the rounds: its covariance, its price, who takes part when."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,6 @@ import torch
 from scipy.stats import kstest, norm
 
 import sordino
-from problems import federation, job, linear, plan
 from sordino.contract.method import started
 from sordino.contract.presence import Stragglers
 from sordino.core.errors import RunError, SpecError
@@ -19,8 +19,11 @@ from sordino.core.vector import Layout
 from sordino.methods.dp_ftrl import DpFtrl
 from sordino.privacy.accountants import gdp
 from sordino.privacy.samplers import FixedSizeSampler
-from sordino.runs import faults, loop
+from sordino.runs import loop
+from support.killed import Killed, killing
 from support.methods import merged, play, rows, whole
+from support.problems import federation, job, linear, plan
+from support.silent import zero_clients, zero_layer
 
 RNG, DIM = Stream.research(35), 20_000
 
@@ -135,30 +138,13 @@ def test_what_has_no_price_is_refused():
         DpFtrl().require(plan(stragglers=Stragglers(late=0.1)))
 
 
-class Killed(BaseException):
-    """Nothing in the run may catch it."""
-
-
 def train(out, mode="research", kill=None, resume=None):
     """Six rounds on silent clients, so that the model is the noise; perhaps killed in the round of that number."""
-    seen = 0
-
-    def hook(name):
-        nonlocal seen
-        seen += name == "paid"
-        if seen == kill:
-            raise Killed
-
-    faults.set_hook(hook)
-    layer = torch.nn.Linear(2000, 1, bias=False)
-    torch.nn.init.zeros_(layer.weight)
-    zeros = [(torch.zeros(3, 2000), torch.zeros(3))] * 8
+    layer, zeros = zero_layer(2000, bias=False), zero_clients(2000, (3,) * 8)
     keys = {"method": "dp-ftrl", "rounds": 6, "mode": mode, "out": str(out), "name": "it", "device": "cpu"}
     keys = keys | {"checkpoint_seconds": 0.0} if resume is None else {"resume": resume}
-    try:
+    with nullcontext() if kill is None else killing("paid", kill - 1):
         return sordino.train(layer, zeros, loss="squared_error", **keys).model.weight.detach()[0]
-    finally:
-        faults.set_hook(None)
 
 
 @pytest.mark.parametrize("mode", ["research", "secure"])
@@ -178,7 +164,7 @@ def test_a_run_that_died_goes_on_with_the_same_noise(tmp_path):
 def test_a_secure_run_that_died_is_not_gone_on_with(tmp_path):
     with pytest.raises(Killed):
         train(tmp_path, "secure", kill=4)
-    with pytest.raises(RunError, match="Start anew"):
+    with pytest.raises(RunError, match="Start a new run"):
         train(tmp_path, resume=tmp_path / "it")
 
 

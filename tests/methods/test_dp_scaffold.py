@@ -3,9 +3,7 @@
 import pytest
 import torch
 from scipy.stats import kstest, norm
-from torch import nn
 
-from problems import federation, job
 from sordino.algorithms.scaffold import Scaffold
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
@@ -14,16 +12,15 @@ from sordino.methods.dp_scaffold import DpScaffold
 from sordino.methods.dp_sgd import DpSgd
 from sordino.runs import loop
 from support.methods import federation_of, play, price
+from support.problems import federation, job
+from support.silent import silent_job
 
 RNG, WIDE = Stream.research(31), 4000
 
 
 def silent(**keys):
     """Weights whose gradient is zero: what moves them is noise."""
-    layer = nn.Linear(WIDE, 1, bias=False)
-    nn.init.zeros_(layer.weight)
-    zeros = [(torch.zeros(10, WIDE), torch.zeros(10))] * 4
-    return job(layer, zeros, "squared_error", method="dp-scaffold", learning_rate=1.0, **keys)
+    return silent_job(WIDE, bias=False, method="dp-scaffold", learning_rate=1.0, **keys)
 
 
 def rounds_of(made, rounds):

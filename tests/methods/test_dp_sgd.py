@@ -6,7 +6,6 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import CLASSES, federation, job, plan
 from sordino.contract import clipped_steps
 from sordino.contract.method import Local
 from sordino.core.errors import SpecError
@@ -16,6 +15,8 @@ from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy.events import FixedSize, GaussianEvent, Repeated, Sampled
 from sordino.runs import loop
 from support.methods import clients_stream, let_out, play, price, rows
+from support.problems import CLASSES, federation, job, plan
+from support.silent import silent_job
 
 RNG = Stream.research(4)
 WIDE = 4000
@@ -23,11 +24,7 @@ WIDE = 4000
 
 def silent(clients=((10,) * 4), **keys):
     """4001 weights whose gradient is zero: zero inputs, zero targets, no bias but a silent one."""
-    layer = nn.Linear(WIDE, 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    zeros = [(torch.zeros(n, WIDE), torch.zeros(n)) for n in clients]
-    return job(layer, zeros, "squared_error", method="dp-sgd", **keys)
+    return silent_job(WIDE, clients, method="dp-sgd", **keys)
 
 
 def moved(made, **local):

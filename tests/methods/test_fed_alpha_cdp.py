@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import pytest
 
-from problems import federation, job, mlp
 from sordino.core.errors import SpecError
 from sordino.methods.fed_alpha_cdp import FedAlphaCdp
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
 from support.methods import let_out
+from support.problems import federation, job, mlp
 
 
 def test_clip_and_noise_fall_and_the_total_is_kept():

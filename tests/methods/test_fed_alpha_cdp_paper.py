@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from problems import job
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.methods.fed_alpha_cdp_paper import FedAlphaCdpPaper
 from sordino.runs import loop
 from support.methods import rows
+from support.problems import job
 
 RNG = Stream.research(12)
 WIDE = 1500

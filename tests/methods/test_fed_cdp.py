@@ -5,11 +5,11 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import federation, job, mlp
 from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients
 from sordino.runs import loop
 from support.methods import let_out, rows
+from support.problems import federation, job, mlp
 
 RNG = Stream.research(10)
 CPU = torch.device("cpu")

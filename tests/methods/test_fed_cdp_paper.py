@@ -6,7 +6,6 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import federation, job, mlp
 from sordino.contract.method import Local
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
@@ -17,6 +16,7 @@ from sordino.privacy.events import GaussianEvent, Repeated, Sampled
 from sordino.privacy.samplers import Poisson
 from sordino.runs import loop
 from support.methods import let_out, price, rows
+from support.problems import federation, job, mlp
 
 RNG = Stream.research(21)
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from problems import federation, held_out, job, mlp
 from sordino.contract.method import Local
 from sordino.core import optimizers
 from sordino.core.rng import Stream
 from sordino.runs import loop
 from support.methods import play, rows
+from support.problems import federation, held_out, job, mlp
 
 CPU = torch.device("cpu")
 RNG = Stream.research(3)

@@ -9,8 +9,6 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from fedsdp_jobs import SIZES, at, budgets, knowing, made, message, rounds_of, sent, tagged
-from problems import FEATURES, federation, job, plan
 from sordino.contract.method import Local
 from sordino.core.errors import DataError, SpecError
 from sordino.core.types import Batch
@@ -22,7 +20,10 @@ from sordino.privacy.allocation import budget_mu
 from sordino.privacy.events import GaussianEvent
 from sordino.runs import loop
 from sordino.runs.prepare import with_tags
+from support.fedsdp_jobs import SIZES, at, budgets, knowing, made, message, rounds_of, sent, tagged
 from support.methods import CPU, federation_of, play, price, whole
+from support.problems import FEATURES, federation, job, plan
+from support.silent import zero_clients, zero_layer
 
 # --- accounting
 
@@ -67,11 +68,8 @@ def test_clients_with_their_own_budgets_have_noise_of_their_own():
 
 def silent(clients=(10,) * 4, **keys):
     """4001 weights whose gradient is zero."""
-    layer = nn.Linear(4000, 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    zeros = [(torch.zeros(n, 4000), torch.zeros(n)) for n in clients]
-    return job(layer, tagged(zeros), "squared_error", method="fedsdp", learning_rate=1.0, **keys)
+    zeros = tagged(zero_clients(4000, clients))
+    return job(zero_layer(4000), zeros, "squared_error", method="fedsdp", learning_rate=1.0, **keys)
 
 
 @pytest.mark.parametrize(("round", "parts"), [(0, 2), (1, 1)])

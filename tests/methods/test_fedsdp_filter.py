@@ -9,20 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-import killed
 import sordino
-from fedsdp_jobs import SIZES, at, budgets, made, rounds_of
-from problems import federation, mlp, plan
 from sordino.core.errors import RunError
 from sordino.federations.simulator import SPENT
-from sordino.methods.fedsdp.method import UNITS, FedSdp, noise_for
+from sordino.methods.fedsdp.method import UNITS, FedSdp
+from support import killed
+from support.fedsdp_jobs import SIZES, at, budgets, made, rounds_of
+from support.filters import exact_price
 from support.methods import federation_of, play
-
-
-def price(units, steps, whole):
-    """What so many steps really cost with the float32 multiplier in use, relative to the whole budget; exactly."""
-    z = Fraction(float(torch.tensor(noise_for(units, steps, whole), dtype=torch.float32)))
-    return steps * Fraction(whole) ** 2 / z**2 if units else Fraction(0)
+from support.problems import federation, mlp, plan
 
 
 def test_no_adaptive_sequence_spends_more_than_the_budget():
@@ -42,7 +37,7 @@ def test_no_adaptive_sequence_spends_more_than_the_budget():
             ratio = (0.0, 1.0, float(draw.uniform()), float(spent > Fraction(1, 2)))[trial % 4]
             units, kept = method.allow(kept, at(t, ratio), known)
             assert units >= 0 and kept[0] <= UNITS
-            spent += price(units, steps, whole)
+            spent += exact_price(units, steps, whole)
         assert spent <= 1
         most = max(most, spent)
     assert most > Fraction(999, 1000)

@@ -11,17 +11,18 @@ from scipy.stats import kstest, norm
 from torch import nn
 
 import sordino
-from problems import federation, job, linear
 from sordino.core.errors import DataError, SpecError
 from sordino.core.message import Message
 from sordino.data.clients import ArrayClients, adopt
 from sordino.methods import fedsdp_paper
+from sordino.methods._claims import fedsdp_std
 from sordino.methods.fedsdp_paper import SCORED, FedSdpPaper
-from sordino.privacy.claims import fedsdp_std
 from sordino.privacy.events import NonPrivate
 from sordino.runs import loop
 from sordino.runs.prepare import with_tags
 from support.methods import CPU, federation_of, play, price
+from support.problems import federation, job, linear
+from support.silent import zero_clients, zero_layer
 
 SIZES = (40, 25, 30)
 QUIET = {"epsilon": 1e9}  # the formula's noise, next to none
@@ -189,10 +190,7 @@ def test_a_client_whose_records_are_all_private_has_the_whole_contribution():
 
 
 def test_the_noise_has_the_printed_scale():
-    layer = nn.Linear(4000, 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    zeros = tagged([(torch.zeros(n, 4000), torch.zeros(n)) for n in SIZES])
+    layer, zeros = zero_layer(4000), tagged(zero_clients(4000, SIZES))
     here = job(layer, zeros, "squared_error", method="fedsdp-paper", clip=0.5, epsilon=0.7)
     moved, told = sent(here)
     trained = (32, 21, 24)  # records, of 40, 25, 30

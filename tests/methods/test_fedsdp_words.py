@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdp_jobs import knowing, made, message, tagged
-from problems import federation
 from sordino.methods.fedsdp.method import UNITS, FedSdp, noise_for
 from sordino.runs import loop
+from support.fedsdp_jobs import knowing, made, message, tagged
 from support.methods import federation_of, play
+from support.problems import federation
 
 
 def test_a_run_from_the_shell_and_its_explanation(sordino_command, small_npz, tmp_path):

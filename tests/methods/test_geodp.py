@@ -4,7 +4,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from problems import job, plan
 from sordino.core.errors import SpecError
 from sordino.methods.geodp import GeoDP
 from sordino.privacy import allocation
@@ -12,6 +11,7 @@ from sordino.privacy.accountants import gdp
 from sordino.privacy.events import GaussianEvent
 from sordino.runs import loop
 from support.methods import price
+from support.problems import job, plan
 
 
 def multipliers(method, plan):

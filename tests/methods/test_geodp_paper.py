@@ -6,15 +6,16 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import job
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
+from sordino.methods import _claims as claims
 from sordino.methods.geodp_paper import GeoDPPaper
-from sordino.privacy import claims
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
 from support.methods import merged, rows
+from support.problems import job
+from support.silent import silent_job
 
 RNG = Stream.research(7)
 
@@ -25,13 +26,7 @@ def sent(made, state):
 
 @pytest.mark.parametrize("reading", claims.GEODP_READINGS)
 def test_the_noise_of_a_round_is_that_of_the_series(reading):
-    layer = nn.Linear(3000, 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    zeros = [(torch.zeros(10, 3000), torch.zeros(10)) for _ in range(4)]
-    made = job(
-        layer, zeros, "squared_error", method="geodp-paper", clip=2.0, rounds=5, noise_ratio=0.7, reading=reading
-    )
+    made = silent_job(3000, method="geodp-paper", clip=2.0, rounds=5, noise_ratio=0.7, reading=reading)
     first = claims.geodp_first_std(2.0, 10, 2.0, 1e-5, rounds=5, exposures=5, ratio=0.7, reading=reading)
     state = loop.begin(made)
     noise = sent(made, replace(state, round=3)).flatten().numpy()

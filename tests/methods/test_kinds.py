@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest, laplace, norm
-from torch import nn
 
-from problems import CLASSES, federation, job, plan
 from sordino.contract.site import clients
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
@@ -29,6 +27,8 @@ from sordino.privacy.events import Composed, Repeated
 from sordino.privacy.mechanisms.laplace import LaplaceL2Event
 from sordino.runs import loop
 from support.methods import CPU, federation_of, play, price
+from support.problems import CLASSES, federation, job, plan
+from support.silent import silent_job
 from support.udp import filters, records, rounds_of, spent
 
 RNG = Stream.research(21)
@@ -38,11 +38,7 @@ TWO = {"data": "dense:0.5,sparse:0.5", "resources": "standard:0.5,limited:0.5", 
 
 def silent(clients=4, **keys):
     """6001 weights whose gradient is zero."""
-    layer = nn.Linear(WIDE, 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    zeros = [(torch.zeros(10, WIDE), torch.zeros(10)) for _ in range(clients)]
-    return job(layer, zeros, "squared_error", method="udp-fl", learning_rate=1.0, **keys)
+    return silent_job(WIDE, (10,) * clients, method="udp-fl", learning_rate=1.0, **keys)
 
 
 @dataclass

@@ -10,25 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-import killed
 import sordino
-from problems import federation, mlp, plan
 from sordino.contract.presence import Stragglers
 from sordino.core.types import State
 from sordino.methods.udp_fl.harmonised import UdpState
 from sordino.methods.udp_fl.managed import UNITS, allow, least, likely, most, noise_for
 from sordino.methods.udp_fl.method import UdpFl
 from sordino.privacy.samplers import Poisson
+from support import killed
+from support.filters import exact_price
+from support.problems import federation, mlp, plan
 
 
 def at(round, merged=None):
     return State(torch.zeros(1), round, UdpState(merged=round if merged is None else merged))
-
-
-def price(units, steps, whole):
-    """What so many steps really cost with the float32 multiplier in use, relative to the whole budget; exactly."""
-    z = Fraction(float(torch.tensor(noise_for(units, steps, whole), dtype=torch.float32)))
-    return steps * Fraction(whole) ** 2 / z**2 if units else Fraction(0)
 
 
 def histories(seed, trials):
@@ -59,7 +54,7 @@ def test_no_pattern_of_participation_spends_more_than_the_budget():
         for t in rounds:
             units, kept = allow(kept, at(t), known)
             units_of.append(units)
-            spent += price(units, steps, known.z)
+            spent += exact_price(units, steps, known.z)
             assert units <= most(t, known)  # what the ledger writes
             assert not units or noise_for(units, steps, known.z) >= least(t, known, steps)  # and the release declares
         assert sum(units_of) == kept[0] <= UNITS and spent <= 1 and kept[1] == len(rounds)

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest, laplace, norm
-from torch import nn
 
-from problems import CLASSES, federation, job, plan
 from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
@@ -24,6 +22,8 @@ from sordino.privacy.mechanisms.laplace import LaplaceL2Event
 from sordino.privacy.tightest import epsilon
 from sordino.runs import loop
 from support.methods import federation_of, play, price, whole
+from support.problems import CLASSES, federation, job, plan
+from support.silent import silent_job
 from support.udp import filters, rounds_of, spent
 
 RNG = Stream.research(12)
@@ -35,12 +35,8 @@ WIDE = 8000
 
 def silent(rounds=8, **keys):
     """8001 weights whose gradient is zero."""
-    layer = nn.Linear(WIDE, 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    zeros = [(torch.zeros(10, WIDE), torch.zeros(10)) for _ in range(4)]
     keys = {"learning_rate": 1.0, "rounds": rounds, "managed": True} | keys
-    return job(layer, zeros, "squared_error", method="udp-fl", **keys)
+    return silent_job(WIDE, method="udp-fl", **keys)
 
 
 @pytest.mark.parametrize("mechanism", harmonizer.MECHANISMS)

@@ -5,7 +5,6 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import CLASSES, FEATURES, federation, job
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
@@ -14,6 +13,8 @@ from sordino.privacy.accountants import gdp
 from sordino.privacy.events import GaussianEvent
 from sordino.runs import loop
 from support.methods import merged, price, rows
+from support.problems import CLASSES, FEATURES, federation, job
+from support.silent import silent_job
 
 RNG = Stream.research(5)
 WIDE = 3000
@@ -21,11 +22,7 @@ WIDE = 3000
 
 def silent(**keys):
     """3001 weights that do not move."""
-    layer = nn.Linear(WIDE, 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    zeros = [(torch.zeros(10, WIDE), torch.zeros(10)) for _ in range(4)]
-    return job(layer, zeros, "squared_error", method="nbafl", **keys)
+    return silent_job(WIDE, method="nbafl", **keys)
 
 
 def sent(made, state=None):

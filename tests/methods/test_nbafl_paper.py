@@ -5,15 +5,15 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import federation, job, linear
 from sordino.core.errors import SpecError
-from sordino.core.message import Message
 from sordino.core.rng import Stream
+from sordino.methods import _claims as claims
 from sordino.methods.nbafl_paper import NbAFLPaper
-from sordino.privacy import claims
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
 from support.methods import merged, price, rows
+from support.problems import federation, job, linear
+from support.silent import silence, silent_job
 
 RNG = Stream.research(6)
 
@@ -22,16 +22,8 @@ def sent(made, state):
     return rows(made, state=state, rng=RNG)
 
 
-def silence(clients, dim):
-    return Message({"update": torch.zeros(clients, dim)})
-
-
 def test_the_noise_is_that_of_the_formula():
-    layer = nn.Linear(3000, 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    zeros = [(torch.zeros(10, 3000), torch.zeros(10)) for _ in range(4)]
-    made = job(layer, zeros, "squared_error", method="nbafl-paper", clip=2.0, rounds=5, epsilon=4.0)
+    made = silent_job(3000, method="nbafl-paper", clip=2.0, rounds=5, epsilon=4.0)
     std = claims.nbafl_uplink_std(2.0, 10, 4.0, 1e-5, exposures=5)
     noise = sent(made, loop.begin(made)).flatten().numpy()
     assert kstest(noise, norm(scale=std).cdf).pvalue > 1e-3

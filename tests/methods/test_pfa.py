@@ -8,7 +8,6 @@ import torch
 from scipy.stats import kstest, norm
 from torch import nn
 
-from problems import federation, job, plan
 from sordino.contract.method import started
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
@@ -19,6 +18,8 @@ from sordino.methods.pfa import Pfa, subspace
 from sordino.privacy.accountants import gdp
 from sordino.runs import loop
 from support.methods import federation_of, play, rows
+from support.problems import federation, job, plan
+from support.silent import silent_job
 
 RNG, DIM = Stream.research(34), 30
 LAYOUT = Layout.of(nn.Linear(DIM - 1, 1))  # parameters of 29 and of 1
@@ -110,10 +111,7 @@ def test_a_round_without_one_kind_is_an_average(who):
 
 
 def silent(**keys):
-    layer = nn.Linear(4000, 1, bias=False)
-    nn.init.zeros_(layer.weight)
-    zeros = [(torch.zeros(10, 4000), torch.zeros(10))] * 4
-    return job(layer, zeros, "squared_error", method="pfa", learning_rate=1.0, epsilon=5.0, **keys)
+    return silent_job(4000, bias=False, method="pfa", learning_rate=1.0, epsilon=5.0, **keys)
 
 
 def test_every_client_adds_the_noise_of_its_own_budget():

@@ -13,7 +13,6 @@ from scipy.stats import kstest, laplace, norm
 from torch import nn
 
 import sordino
-from problems import FEATURES, federation, job, linear
 from sordino.cli.explain import explain
 from sordino.core.errors import BudgetError
 from sordino.core.message import together
@@ -26,6 +25,7 @@ from sordino.privacy.mechanisms.staircase import Staircase
 from sordino.privacy.tightest import epsilon
 from sordino.runs import loop
 from support.methods import federation_of, play, price, rows
+from support.problems import FEATURES, federation, job, linear
 from support.udp import RNG, records, rounds_of
 
 RUN = Repeated(GaussianEvent(1.0), 3)

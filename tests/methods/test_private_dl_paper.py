@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from problems import job
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.methods._measured import sigma, sums_and_norms
 from sordino.methods.private_dl_paper import three_sigma
 from sordino.runs import loop
 from support.methods import rows
+from support.problems import job
 
 RNG = Stream.research(13)
 WIDE = 2000

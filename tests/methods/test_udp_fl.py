@@ -7,7 +7,6 @@ import torch
 from scipy.stats import kstest, laplace, norm
 from torch import nn
 
-from problems import CLASSES, FEATURES, federation, job, plan
 from sordino.contract import pricing
 from sordino.contract.method import Local
 from sordino.contract.outlets import Outlets
@@ -25,18 +24,16 @@ from sordino.privacy.release import Use
 from sordino.privacy.tightest import epsilon
 from sordino.runs import loop
 from support.methods import federation_of, play, price, rows
-from support.udp import RNG, held, records, rounds_of
+from support.problems import CLASSES, FEATURES, federation, job, plan
+from support.silent import silent_job
+from support.udp import RNG, budgeted, held, records, rounds_of
 
 WIDE = 2000
 
 
 def silent(**keys):
     """2001 weights whose gradient is zero."""
-    layer = nn.Linear(WIDE, 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    zeros = [(torch.zeros(10, WIDE), torch.zeros(10)) for _ in range(4)]
-    return job(layer, zeros, "squared_error", method="udp-fl", learning_rate=1.0, **keys)
+    return silent_job(WIDE, method="udp-fl", learning_rate=1.0, **keys)
 
 
 def moved(made, ids=range(4)):
@@ -263,10 +260,6 @@ def test_delta_zero_is_a_demand_of_its_own():
 
 
 # --- heterogeneity
-
-
-def budgeted(**keys):
-    return job(nn.Linear(FEATURES, CLASSES), method="udp-fl", budgets="0.5:0.5,4:0.5", epsilon=4.0, **keys)
 
 
 def test_lambda_is_the_missing_share_of_the_largest_budget():

@@ -9,7 +9,6 @@ import torch
 from scipy.stats import kstest, laplace, norm
 from torch import nn
 
-from problems import federation, job, linear, plan
 from sordino.comparisons import compare
 from sordino.contract.method import Local
 from sordino.core.errors import SpecError
@@ -28,6 +27,8 @@ from sordino.privacy.release import Unproven
 from sordino.privacy.tightest import epsilon
 from sordino.runs import loop
 from support.methods import price, rows
+from support.problems import federation, job, linear, plan
+from support.silent import silent_job
 from support.udp import RNG, records, rounds_of
 
 DIM, WIDE = 26_010, 2000
@@ -40,11 +41,7 @@ def paper_plan(epsilon, dim=DIM):
 
 
 def silent(clip=1.0, **keys):
-    layer = nn.Linear(WIDE, 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    zeros = [(torch.zeros(10, WIDE), torch.zeros(10)) for _ in range(4)]
-    made = job(layer, zeros, "squared_error", method="udp-fl-paper", learning_rate=1.0, clip=clip, **keys)
+    made = silent_job(WIDE, method="udp-fl-paper", learning_rate=1.0, clip=clip, **keys)
     return made, rows(made, rng=RNG).flatten().numpy()
 
 

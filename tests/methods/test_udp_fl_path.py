@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from problems import CLASSES, FEATURES, job
 from sordino.core.errors import SpecError
 from sordino.methods.udp_fl import low_loss_path
 from sordino.privacy.clip import clip_rows
@@ -12,11 +11,8 @@ from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Release
 from sordino.runs import loop
 from support.methods import play
-from support.udp import RNG, rounds_of
-
-
-def budgeted(**keys):
-    return job(nn.Linear(FEATURES, CLASSES), method="udp-fl", budgets="0.5:0.5,4:0.5", epsilon=4.0, **keys)
+from support.problems import job
+from support.udp import RNG, budgeted, rounds_of
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd", "fedprox", "scaffold", "fedopt", "q-fedavg"])

@@ -6,11 +6,11 @@ import re
 import pytest
 
 import sordino
-from problems import federation, job, linear
 from sordino.methods.udp_fl.method import UdpFl
 from sordino.privacy.events import Repeated
 from sordino.privacy.mechanisms.laplace import LaplaceL2Event
 from sordino.privacy.tightest import epsilon
+from support.problems import federation, job, linear
 from support.udp import rounds_of
 
 

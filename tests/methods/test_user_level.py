@@ -11,7 +11,6 @@ from scipy.stats import binomtest, kstest, norm
 from torch import nn
 
 import sordino
-from problems import federation, job, mlp, same_weights
 from sordino.contract import clipped_steps
 from sordino.core.errors import DataError, RunError, SpecError
 from sordino.core.rng import Stream
@@ -19,7 +18,9 @@ from sordino.data.clients import ArrayClients, adopt
 from sordino.privacy.events import Composed, GaussianEvent, Repeated
 from sordino.privacy.tightest import epsilon
 from sordino.runs import faults, loop, prepare, spec
+from support.killed import Killed
 from support.methods import federation_of
+from support.problems import federation, job, mlp, same_weights
 
 CPU = torch.device("cpu")
 RNG = Stream.research(31)
@@ -188,9 +189,6 @@ def test_records_beyond_the_bound_are_never_used(method, tmp_path):
 
 
 def test_a_run_is_not_resumed_with_other_users(tmp_path):
-    class Killed(BaseException):
-        pass
-
     def hook(name):
         if name == "recorded":
             raise Killed
@@ -220,7 +218,7 @@ def test_where_a_client_trains_on_records_its_steps_are_counted_in_records():
 
 def test_a_user_in_more_clients_than_allowed_is_refused_where_nothing_bounds_it():
     x, y = (torch.cat(t) for t in zip(*federation((3, 3)), strict=True))
-    with pytest.raises(DataError, match="lie in 2 clients, and clients_per_user = 1"):
+    with pytest.raises(DataError, match="are at 2 clients, but clients_per_user = 1"):
         job(clients=ArrayClients(x, y, (3, 3), np.array([0, 0, 1, 1, 2, 2])), unit="user")
 
 

@@ -171,12 +171,12 @@ def test_jobs_stop_in_time_and_go_on(data, tmp_path, monkeypatch):
     args = ["002/fig2", "--scale", "0.01", *flags, "--out", str(tmp_path / "o"), "--pages", str(tmp_path / "docs")]
     runner = CliRunner()
     stopped = runner.invoke(reproduce, [*args, "--minutes", "0.0001"])
-    assert stopped.exit_code == 3 and "the same command goes on" in stopped.output
+    assert stopped.exit_code == 3 and "the same command continues" in stopped.output
     done = runner.invoke(reproduce, args)
     assert done.exit_code == 0, done.output
     assert "4 of 4 runs are finished" in done.output
     again = runner.invoke(reproduce, [*args, "--minutes", "0.0001"])
-    assert again.exit_code == 0 and "goes on" not in again.output  # there is nothing left to stop
+    assert again.exit_code == 0 and "continues" not in again.output  # there is nothing left to stop
     text = (tmp_path / "docs" / "002.md").read_text()
     assert "sordino reproduce 002/fig2 --scale 0.01" in text and "infinite" in text and "002/fig2.png" in text
     assert (tmp_path / "docs" / "002" / "fig2.csv").read_text().count("\n") == 5

@@ -92,8 +92,8 @@ def test_the_accounts_stay_inside():
 @pytest.mark.parametrize(
     ("norms", "ids", "match"),
     [
-        (np.zeros(3), None, "one norm a record"),
-        (np.zeros((4, 1)), None, "one norm a record"),
+        (np.zeros(3), None, "one norm per record"),
+        (np.zeros((4, 1)), None, "one norm per record"),
         (np.zeros(2), [0, 4], "from 0 to 3"),
         (np.zeros(2), [-1, 2], "from 0 to 3"),
         (np.zeros(2), [0.0, 1.0], "whole numbers"),

@@ -6,7 +6,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
 
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
@@ -17,6 +16,7 @@ from sordino.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
 from sordino.privacy.mechanisms.discrete_laplace import DiscreteLaplace
 from sordino.privacy.mechanisms.skellam import Skellam
 from sordino.privacy.quantise import Bounds
+from support.integer_laws import chi_square as p_value
 
 UNIT = Bounds(dim=1, l1=1, l2_squared=1, linf=1)
 
@@ -83,16 +83,6 @@ def test_a_table_is_the_law_to_thirty_eight_digits(law, scale):
         assert max(map(abs, off)) < Decimal(10) ** -38
         apart = (sum(map(abs, off)) + sum(right.values())) / 2
         assert apart <= Decimal(make(scale).distance) < Decimal(10) ** -33
-
-
-def p_value(x: np.ndarray, outcomes: np.ndarray, mass: np.ndarray) -> float:
-    """Chi-square, with the rare outcomes of either side taken together."""
-    often = np.flatnonzero(mass * len(x) > 20)
-    low, high = often[0], often[-1]
-    seen = np.bincount(np.clip(x - outcomes[low], 0, high - low), minlength=high - low + 1)
-    expected = mass[low : high + 1].copy()
-    expected[0], expected[-1] = mass[: low + 1].sum(), mass[high:].sum()
-    return float(chi2.sf(((seen - len(x) * expected) ** 2 / (len(x) * expected)).sum(), high - low))
 
 
 @EVERY

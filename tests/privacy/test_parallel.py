@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from laws.worlds import AR, RO, exact_epsilon, worlds
-from problems import job
 from sordino.core.errors import BudgetError, UnsupportedEvent
 from sordino.privacy import algebra, filters, price, tightest, written
 from sordino.privacy.accountants import gdp, pld, rdp, zcdp
@@ -18,6 +17,7 @@ from sordino.privacy.events import Composed, Cost, GaussianEvent, Parallel, Pure
 from sordino.privacy.mechanisms.laplace import LaplaceEvent
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponseEvent
 from sordino.privacy.samplers import Poisson
+from support.problems import job
 
 DELTA = 1e-5
 ONE, TWO, THREE = GaussianEvent(2.0), Pure(0.3), LaplaceEvent(1.5)

@@ -2,7 +2,6 @@ import math
 
 import pytest
 
-from problems import plan
 from sordino.contract.method import Local
 from sordino.core.errors import SpecError
 from sordino.methods.dp_fedavg import DpFedAvg
@@ -14,6 +13,7 @@ from sordino.privacy.events import Cost, GaussianEvent, NonPrivate, Repeated, Sa
 from sordino.privacy.samplers import FixedSizeSampler, Poisson
 from sordino.privacy.tightest import epsilon
 from support.methods import price as cost_of
+from support.problems import plan
 
 RECORD = (Cost("record", "add/remove", "server", GaussianEvent(4.0)),)
 

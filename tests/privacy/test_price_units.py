@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from problems import plan
 from sordino.contract.method import Local
 from sordino.methods.dp_fedavg import DpFedAvg
 from sordino.methods.dp_sgd import DpSgd
@@ -17,7 +16,9 @@ from sordino.privacy import algebra, price, tightest
 from sordino.privacy.events import Composed, Cost, FixedSize, GaussianEvent, Repeated, Sampled, Visible
 from sordino.privacy.samplers import FixedSizeSampler as FixedCohort
 from sordino.privacy.samplers import Poisson
+from support.gaussian import gaussian_delta
 from support.methods import price as cost_of
+from support.problems import plan
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
 STEP = 0.02
@@ -30,11 +31,6 @@ def user_plan(m, **keys):
 def charged(cost, viewer, sampler, rounds=1, population=8, participations=None, once=()):
     participations = rounds if participations is None else participations
     return price.total(cost, viewer, sampler, population, rounds, participations, once)
-
-
-def gaussian_delta(mu, epsilon):
-    """Balle and Wang (2018), Theorem 8."""
-    return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
 
 
 # --- users whose data lie in m clients, noise at the server

@@ -9,13 +9,8 @@ from matplotlib.colors import to_rgb
 
 from sordino.report import figures, overplotting
 from sordino.report.axes import log_ticks
-from sordino.report.cells import read
 from sordino.report.curves import curve
-from sordino.report.summary import lines
-
-
-def of(fabricated):
-    return lines(read(fabricated.folder, {}))
+from support.summaries import lines_of as of
 
 
 @pytest.fixture

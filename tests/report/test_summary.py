@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from sordino.report.cells import read
-from sordino.report.summary import Spread, blocks, lines
-
-
-def of(fabricated, failures=None):
-    return lines(read(fabricated.folder, failures or {}))
+from sordino.report.summary import Spread, blocks
+from support.summaries import lines_of as of
 
 
 def test_spread_is_that_of_a_sample():

@@ -5,12 +5,8 @@ import io
 import math
 
 from sordino.report.cells import read
-from sordino.report.summary import lines
 from sordino.report.tables import ACROSS, PRINTED, cell_row, line_rows, markdown, tables, to_csv
-
-
-def of(fabricated, failures=None):
-    return lines(read(fabricated.folder, failures or {}))
+from support.summaries import lines_of as of
 
 
 def test_blocks_come_with_the_warning_and_paper_forms_apart(typical):
@@ -50,7 +46,7 @@ def test_a_ranking_at_different_epsilons_says_so(fabricated):
 def test_what_runs_remarked_stands_below(fabricated):
     fabricated.add("dp-sgd", 2.0, [0.8, 0.9], notes=["common", "own"]).add("other", 2.0, [0.5], notes=["common"])
     table = tables(of(fabricated))[-1]
-    assert table.title == "Remarks of the runs"
+    assert table.title == "Remarks from the runs"
     assert table.rows == (("all", "common"), ("dp-sgd", "own"))
 
 

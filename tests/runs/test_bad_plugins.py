@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import pytest
 import torch
 
 import sordino
-from problems import federation, job, linear, registry
-from sordino.contract import local_sgd
 from sordino.contract.method import Method, Release
 from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
-from sordino.core.message import Message
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.runs.loop import FAILED
 from sordino.runs.rehearse import rehearse
-from support.brought import bring, with_verbs
+from support import brought
+from support.problems import federation, linear, registry
 
 
 def train(out, **keys):
@@ -92,31 +89,16 @@ class Loose:
 
 
 @dataclass(frozen=True)
-class Odd(Method):
+class Odd(brought.Odd):
     """Sound as it stands, with variables of its own; the tests spoil one verb of it."""
-
-    units: ClassVar[tuple[str, ...]] = ("client",)
-
-    def releases(self, plan, round=0, state=None):
-        return (Release("update", Gaussian(plan.z), "client", 1.0),)
 
     def variables(self, state, layout, plan):
         return Held(0, torch.zeros(2))
 
-    def train(self, state, site):
-        update, mine = local_sgd.sgd(state, site)
-        return Message({"update": site.out["update"](update)}), site.kept(mine)
-
 
 @pytest.fixture
 def odd(monkeypatch):
-    classes = bring(monkeypatch, "odd", Odd)
-
-    def make(**verbs):
-        classes["odd"] = with_verbs(Odd, **verbs)
-        return job(method="odd")
-
-    return make
+    return brought.odd_jobs(monkeypatch, Odd)
 
 
 def starting(**fields):
@@ -186,7 +168,7 @@ def test_what_is_right_passes_and_fields_may_become_none(odd):
     ("line", "words"),
     [
         ('phases = "train"', "phases must be a tuple of text"),
-        ("phases = ()", "phases must name one at least"),
+        ("phases = ()", "phases must name at least one"),
         ('phases = ("train", 3)', "phases must be a tuple of text"),
         ('reads = "all"', "reads must be one of sums, rows, not 'all'"),
         ("reads = None", "reads must be one of sums, rows, not None"),

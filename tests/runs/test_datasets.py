@@ -85,7 +85,7 @@ def test_some_of_the_clients_and_their_part_of_the_test_data(tmp_path):
     assert found.brought.count == 1 and len(found.brought.y) == 6  # a ledger knows the data by all of it
     whose["client_test"] = np.array([8, 8, 8])
     np.savez(tmp_path / "z.npz", x_train=x[:6], y_train=x[:6, 0], x_test=x[6:], y_test=x[6:, 0], **whose)
-    with pytest.raises(DataError, match="natural:2: no test record belongs to one of these clients"):
+    with pytest.raises(DataError, match="natural:2: no test record belongs to any of these clients"):
         prepare(spec.from_dict({"dataset": str(tmp_path / "z.npz"), "partition": "natural:2", "method": "none"}))
 
 

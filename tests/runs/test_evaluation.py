@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 import sordino
-from problems import FEATURES, federation, job, linear, mlp
 from sordino.core.errors import SpecError
 from sordino.data.clients import ArrayClients
 from sordino.privacy.accountants import gdp
 from sordino.privacy.algebra import gdp_mu_squared
 from sordino.privacy.events import Composed
 from sordino.runs import build, evaluation, loop, spec
+from support.problems import FEATURES, federation, job, linear, mlp
 
 MANY = (60,) * 40
 
@@ -100,7 +100,7 @@ def test_a_figure_is_shown_from_five_points_on():
             assert trained == 1000 and found.evaluation.on is None and not found.apart and not found.once
             told = float(found.evaluation.text.split("a deviation of ")[1].split(",")[0])
             assert told >= 0.05 and "no evaluation" in found.notes[0]
-            need = int(found.evaluation.text.split("bring about ")[1].split(" ")[0].replace(",", ""))
+            need = int(found.evaluation.text.split("provide about ")[1].split(" ")[0].replace(",", ""))
             z = 1 / gdp.mu_for(float(epsilon), 1e-5)
             assert need == pytest.approx(z * math.sqrt(10) / 0.05 / 0.1, rel=1e-3)
         else:
@@ -147,7 +147,7 @@ def test_statistics_and_an_evaluation_together_keep_to_the_budget():
     ("keys", "words"),
     [
         ({"budgets": "1:0.5,2:0.5"}, "budgets of their own"),
-        ({"joining": "0.3:1"}, "join on the way"),
+        ({"joining": "0.3:1"}, "join during the run"),
         ({"method": "geodp-paper"}, "as printed"),
     ],
     ids=lambda v: "",

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from problems import federation, job, linear
 from sordino.contract import pricing
 from sordino.core.errors import RunError
 from sordino.core.message import Message
@@ -17,6 +16,7 @@ from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from sordino.runs import exactness, loop
 from support.methods import arrived, play, rows
+from support.problems import federation, job, linear
 
 CLAIMS = [  # method, keys, viewer, whether floating point is inside the proof
     ("dp-sgd", {}, "server", True),

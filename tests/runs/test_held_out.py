@@ -15,7 +15,6 @@ from scipy.stats import chi2, kstest, norm
 from torch import nn
 
 import sordino
-from problems import CLASSES, FEATURES, federation, job, mlp, plan, registry
 from sordino.core.errors import BudgetError, SpecError
 from sordino.core.rng import Stream
 from sordino.core.types import Model, State
@@ -29,6 +28,9 @@ from sordino.privacy.written import from_json
 from sordino.runs import beside, evaluation, faults, held_out, loop, run, spec
 from sordino.runs.figure import Figure
 from sordino.tasks import losses
+from support.gaussian import gaussian_delta as delta
+from support.killed import Killed
+from support.problems import CLASSES, FEATURES, federation, job, mlp, plan, registry
 
 SIZES = (10, 14, 8, 12)
 USERS = np.concatenate([100 * k + np.arange(n) * 3 // n for k, n in enumerate(SIZES)])
@@ -282,10 +284,6 @@ def test_as_many_evaluations_as_are_charged(rounds, every, times, tmp_path, monk
     assert made.evaluation.times == times
 
 
-def delta(mu, epsilon):
-    return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
-
-
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-fedavg"])
 def test_promise_guarantee_and_ledger_hold_the_evaluations(method, tmp_path):
     """Four rounds and four evaluations by hand. Of a client both are released: mu^2 = 4 / z^2 + 4 / 20^2. A record is
@@ -312,10 +310,6 @@ def test_promise_guarantee_and_ledger_hold_the_evaluations(method, tmp_path):
 def test_evaluations_that_the_budget_cannot_pay_are_refused():
     with pytest.raises(BudgetError, match=r"alone cost epsilon.*Raise release_noise"):
         job(epsilon=0.05, rounds=50, **KEYS)
-
-
-class Killed(BaseException):
-    pass
 
 
 POINTS = [("merged", 3), ("stored", 2), ("saving", 3), ("saved", 3), ("noting", 2), ("recorded", 3)]

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from problems import charges
 from sordino.runs.folder import RunFolder
+from support.problems import charges
 
 TOML = """
 dataset = "small.npz"

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import sordino
-from problems import charges, federation, held_out, job, mlp, registry, same_weights
 from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.data.clients import ArrayClients, LazyClients
 from sordino.ledger.ledger import Budget, Ledger
@@ -22,11 +21,9 @@ from sordino.privacy.events import Repeated
 from sordino.runs import faults, run
 from sordino.runs.fingerprint import fingerprints
 from sordino.runs.folder import RunFolder
+from support.killed import Killed, kill_at
 from support.methods import price
-
-
-class Killed(BaseException):
-    pass
+from support.problems import charges, federation, held_out, job, mlp, registry, same_weights
 
 
 def train(out, clients=None, **keys):
@@ -57,14 +54,6 @@ def entries(path, where="1"):
 
 def folders(out):
     return sorted(p.name for p in out.iterdir() if p.is_dir())
-
-
-def kill_at(point):
-    def hook(name):
-        if name == point:
-            raise Killed
-
-    faults.set_hook(hook)
 
 
 # --- one budget over runs
@@ -262,7 +251,7 @@ def test_a_client_takes_part_only_while_its_own_budget_pays(method, tmp_path):
     db.close()
     taken = np.bincount(np.concatenate(cohorts), minlength=8)
     assert taken.tolist() == made.caps.tolist() and sorted(taken.tolist()) == sorted(2 * list(caps.values()))
-    assert result.notes == ("budgets above the run's epsilon = 2 count as that",)
+    assert result.notes == ("budgets above the run's epsilon = 2 count as equal to it",)
 
 
 def test_budgets_change_nobodys_noise_and_a_rich_table_changes_nothing(tmp_path):
@@ -282,11 +271,13 @@ def test_clients_that_cannot_pay_for_one_round_are_named_and_stay_out(tmp_path):
     file = tmp_path / "b.csv"
     file.write_text("client,epsilon\n" + "".join(f"{i},{0.01 if i in (2, 5) else 1}\n" for i in range(8)))
     result = train(tmp_path, budgets=str(file))
-    assert result.notes == ("2 clients never take part, their budgets pay for no round: 2, 5",)
+    assert result.notes == ("2 clients never take part, as their budgets pay for no round: 2, 5",)
     assert [r.clients for r in result.private.history] == [6, 6, 6]
     with pytest.raises(BudgetError, match="no client's own budget pays"):
         train(tmp_path, budgets="0.001:1")
-    with pytest.raises(SpecError, match="budgets of clients go with methods whose epsilon is accounted, not with none"):
+    with pytest.raises(
+        SpecError, match="budgets of clients work with methods whose epsilon is accounted, not with none"
+    ):
         train(tmp_path, method="none", budgets="1:1")
 
 

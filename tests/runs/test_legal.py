@@ -11,13 +11,13 @@ import torch
 from click.testing import CliRunner
 
 import sordino
-from problems import federation, job, linear, mlp
 from sordino.cli.methods import methods
 from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
 from sordino.data.clients import ArrayClients, LazyClients
 from sordino.runs import build, legal, loop, spec
 from support.methods import federation_of, play
+from support.problems import federation, job, linear, mlp
 
 CPU = torch.device("cpu")
 ROWS = legal.table()
@@ -135,7 +135,7 @@ BAD = [
     ({"evaluate_on": "tuning", "validation": 0.2}, "needs tuning"),
     ({"evaluate_on": "tset"}, "test, validation, tuning"),
     ({"validation": 1.0}, "validation"),
-    ({"validation": 1e-9, "evaluate_on": "validation"}, "no record at all"),
+    ({"validation": 1e-9, "evaluate_on": "validation"}, "holds out no record"),
     ({"tuning": 0.3, "method": "dp-fedavg", "evaluate_on": "tuning"}, "use validation"),
     ({"release_noise": 0.0, "standardise": True}, "release_noise"),
     ({"release_noise": float("inf"), "standardise": True}, "release_noise"),

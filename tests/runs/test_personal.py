@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import sordino
-from problems import CLASSES, federation, linear, mlp, same_weights
 from sordino.core.errors import DataError, RunError, SpecError
+from support.problems import CLASSES, federation, linear, mlp, same_weights
 
 RECORDS, COUNT = 24, 5
 

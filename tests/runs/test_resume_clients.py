@@ -7,11 +7,12 @@ import sqlite3
 import pytest
 
 import sordino
-from problems import federation, held_out, job, mlp, same_weights
-from sordino.core import plugin
 from sordino.core.errors import RunError
 from sordino.runs import faults, run
 from sordino.runs.folder import CHECKPOINT, RunFolder
+from support.brought import put_method
+from support.killed import dies
+from support.problems import federation, held_out, job, mlp, same_weights
 
 CLIENTS, TEST = federation((6,) * 8), held_out(30)
 KINDS = {
@@ -23,10 +24,6 @@ KINDS = {
     "private late": {"algorithm": "ditto", "method": "dp-fedavg", "epsilon": 6.0, "late": 0.4},
 }
 ROUNDS = 4
-
-
-class Killed(BaseException):
-    """Nothing in the run may catch it."""
 
 
 def train(**keys):
@@ -50,22 +47,7 @@ def keys(kind, out, every=0.0, **more):
 
 def killed(point, number, **keys):
     """Whether the run died when it passed the point for the number-th time."""
-    seen = 0
-
-    def hook(name):
-        nonlocal seen
-        seen += name == point
-        if name == point and seen == number + 1:
-            raise Killed
-
-    faults.set_hook(hook)
-    try:
-        train(**keys)
-        return False
-    except Killed:
-        return True
-    finally:
-        faults.set_hook(None)
+    return dies(point, number, lambda: train(**keys))
 
 
 def rows(folder):
@@ -342,11 +324,8 @@ class Greedy(Method):
 
 @pytest.fixture
 def greedy(tmp_path, monkeypatch):
-    folder = tmp_path / "plugins" / "methods"
-    folder.mkdir(parents=True)
-    (folder / "greedy.py").write_text(GREEDY)
-    monkeypatch.setenv(plugin.VARIABLE, str(tmp_path / "plugins"))
-    return {"method": "greedy", "epsilon": 2.0, "rounds": ROUNDS, "checkpoint_seconds": 0.0, "device": "cpu"}
+    name = put_method(monkeypatch, tmp_path, "greedy", GREEDY)
+    return {"method": name, "epsilon": 2.0, "rounds": ROUNDS, "checkpoint_seconds": 0.0, "device": "cpu"}
 
 
 @pytest.mark.parametrize(("mode", "point", "spends"), [("secure", "trained", 1.25), ("secure", "paid", 1.0),

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import pytest
 import torch
 
 import sordino
-from problems import federation, job, linear
-from sordino.contract import local_sgd
-from sordino.contract.method import Method, Release
+from sordino.contract.method import Release
 from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.message import Message
 from sordino.privacy.events import Composed, GaussianEvent, Pure, Repeated
@@ -20,36 +17,16 @@ from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.runs import returned
 from sordino.runs.loop import FAILED
 from sordino.runs.rehearse import rehearse
-from support.brought import bring, with_verbs
+from support.brought import Odd, odd_jobs
+from support.problems import federation, job, linear
 
 PARAMETERS = 20 * 6 + 6 + 6 * 3 + 3  # of problems.mlp
-
-
-@dataclass(frozen=True)
-class Odd(Method):
-    """Sound as it stands; the tests spoil one verb of it."""
-
-    units: ClassVar[tuple[str, ...]] = ("client",)
-
-    def releases(self, plan, round=0, state=None):
-        return (Release("update", Gaussian(plan.z), "client", 1.0),)
-
-    def train(self, state, site):
-        update, mine = local_sgd.sgd(state, site)
-        return Message({"update": site.out["update"](update)}), site.kept(mine)
 
 
 @pytest.fixture
 def odd(monkeypatch):
     """odd(verb=function) is a job whose method has these verbs."""
-    classes = bring(monkeypatch, "odd", Odd)
-
-    def make(**verbs):
-        classes["odd"] = with_verbs(Odd, **verbs)
-        return job(method="odd")
-
-    make.classes = classes
-    return make
+    return odd_jobs(monkeypatch)
 
 
 def changed(change):
@@ -127,8 +104,8 @@ CASES = [
     ({"releases": later(broken)}, "odd.releases fails"),
     ({"releases": later(releasing(unit="house"))}, "odd.releases: unit 'house' is not known"),
     ({"releases": later(releasing(event=7))}, "odd.releases: the mechanism of update must have an Event"),
-    ({"releases": later(releasing(phase="never"))}, "odd.releases: 'never' is no phase of the method"),
-    ({"releases": later(releasing(name="else"))}, "odd: what a round costs follows the state"),
+    ({"releases": later(releasing(phase="never"))}, "odd.releases: 'never' is not a phase of the method"),
+    ({"releases": later(releasing(name="else"))}, "odd: what a round costs depends on the state"),
     ({"keeps": lambda self, *args: None}, "odd.keeps must return a dict of tensors [4, ...], not nothing (None)"),
     ({"keeps": lambda self, *args: {"a": torch.zeros(())}}, "odd.keeps must return a dict of tensors [4, ...]"),
     ({"keeps": lambda self, *args: {"a": torch.zeros(1, 2)}}, "of tensors [4, ...], not a dict with 'a': [1, 2]"),

@@ -14,12 +14,13 @@ from scipy.stats import kstest, norm
 from torch import nn
 
 import sordino
-from problems import CLASSES, FEATURES, federation, job, mlp, same_weights
 from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients
 from sordino.privacy.events import GaussianEvent, Repeated
 from sordino.runs import build, faults, feature_moments, run, spec, statistics
 from sordino.runs.statistics import Standardise
+from support.killed import Killed, killing
+from support.problems import CLASSES, FEATURES, federation, job, mlp, same_weights
 
 SIZES = (5, 3, 4)
 USERS = np.array([0, 0, 0, 1, 1, 10, 11, 11, 20, 20, 20, 21])
@@ -135,19 +136,9 @@ def keys(tmp_path, **more):
     return wanted | {"checkpoint_seconds": 0.0, "learning_rate": 0.3, "mode": "research"} | more
 
 
-class Killed(BaseException):
-    pass
-
-
 def killed(point, model, pairs, **keys):
-    def hook(name):
-        if name == point:
-            raise Killed
-
-    faults.set_hook(hook)
-    with pytest.raises(Killed):
+    with killing(point), pytest.raises(Killed):
         sordino.train(model, pairs, **keys)
-    faults.set_hook(None)
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from torch.utils.data import TensorDataset
 
 import sordino
-from problems import federation, held_out, job, linear, mlp, same_weights
 from sordino.core.errors import BudgetError, SordinoError, SpecError
 from sordino.core.types import State
 from sordino.data.clients import LazyClients
 from sordino.runs import loop
+from support.problems import federation, held_out, job, linear, mlp, same_weights
 
 PRIVATE = ("dp-sgd", "dp-fedavg")
 

@@ -5,41 +5,26 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
 
 import sordino
-from problems import charges, federation, held_out, job, linear, registry
 from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy.accountants import gdp
-from sordino.runs import faults
 from sordino.runs.folder import RunFolder
+from support.killed import Killed, killing
+from support.problems import charges, federation, held_out, job, linear, registry
 
 CLIENTS, TEST = federation(), held_out()
 
 
-class Killed(BaseException):
-    pass
-
-
 def train(tmp_path, kill=None, **keys):
     """Kill: the name of a point and how often it is passed before."""
-    seen = 0
-
-    def hook(name):
-        nonlocal seen
-        if kill is not None and name == kill[0]:
-            seen += 1
-            if seen > kill[1]:
-                raise Killed
-
-    faults.set_hook(hook)
-    try:
-        keys = {"mode": "research", "checkpoint_seconds": 0.0} | keys
+    keys = {"mode": "research", "checkpoint_seconds": 0.0} | keys
+    with nullcontext() if kill is None else killing(*kill):
         return sordino.train(linear(), CLIENTS, test=TEST, out=str(tmp_path), name="it", **keys)
-    finally:
-        faults.set_hook(None)
 
 
 KEYS = {"method": "geodp", "noise_ratio": 0.5, "rounds": 6, "epsilon": 2.0, "learning_rate": 0.1}

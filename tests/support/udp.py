@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sordino.core.message import Message
 from sordino.core.rng import Stream
@@ -13,9 +14,15 @@ from sordino.core.types import Batch, Clients, State
 from sordino.federations.simulator import Simulator
 from sordino.runs import build, loop
 from support.methods import CPU, federation_of, play
+from support.problems import CLASSES, FEATURES, job
 
 RNG = Stream.research(4)
 FILTER = "filter"  # what clients keep of their budgets where multipliers are managed
+
+
+def budgeted(**keys: Any) -> build.Job:
+    """Return a job in which half of the clients have a budget of 0.5 and half one of 4."""
+    return job(nn.Linear(FEATURES, CLASSES), method="udp-fl", budgets="0.5:0.5,4:0.5", epsilon=4.0, **keys)
 
 
 def held(made: build.Job) -> Clients:

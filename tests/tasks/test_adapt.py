@@ -8,7 +8,6 @@ from reference import middle_norm, naive, relative
 from torch import nn
 
 import sordino
-from problems import CLASSES, FEATURES, federation, held_out
 from sordino.core.errors import ModelError, SpecError
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
@@ -16,6 +15,7 @@ from sordino.gradients import CohortGradients
 from sordino.tasks.adapt import FrozenNorm, LowRank, freeze, head, lora, merge_lora
 from sordino.tasks.losses import cross_entropy
 from sordino.tasks.validate import validate
+from support.problems import CLASSES, FEATURES, federation, held_out
 
 X = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 Y = torch.tensor([0, 1, 2, 1, 0])
@@ -175,7 +175,7 @@ def test_code_that_reads_a_weight_directly_sees_the_addition():
 
 
 def test_what_lora_cannot_add_to_is_refused():
-    with pytest.raises(ModelError, match="no layer to add to"):
+    with pytest.raises(ModelError, match="no layer to adapt"):
         lora(nn.Sequential(nn.Conv2d(3, 4, 3)))
     with pytest.raises(ModelError, match="groups or padding"):
         lora(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2)), targets=["0"])

@@ -3,9 +3,9 @@ import torch
 from torch import nn
 
 import sordino
-from problems import CLASSES, FEATURES, federation, held_out, mlp
 from sordino.core.errors import ModelError
 from sordino.tasks.validate import fix, validate
+from support.problems import CLASSES, FEATURES, federation, held_out, mlp
 
 SAMPLE = held_out(3)[0]
 
@@ -176,8 +176,8 @@ def test_a_model_must_return_one_row_a_record():
         def forward(self, x):
             return super().forward(x).mean(dim=0)
 
-    refused(Two(FEATURES, 3), "one tensor with one row a record")
-    refused(Mean(FEATURES, 2), "one row a record")
+    refused(Two(FEATURES, 3), "one tensor with one row per record")
+    refused(Mean(FEATURES, 2), "one row per record")
 
 
 def test_what_cannot_be_trained_is_refused():

@@ -37,7 +37,7 @@ def no_noise(case: Case) -> Iterator[Finding]:
     name = case.spec.method
     if (sound := name.removesuffix("-paper")) != name:
         way = sound if sound in plugin.available("methods") else "dp-sgd"
-        what, why = f"{name} is as printed, and its claim does not hold", "what is accounted is often infinite"
+        what, why = f"{name} is as printed, and its claim does not hold", "the epsilon accounted for is often infinite"
         yield Finding("broken", what, why, f"use method = {way}")
     elif not case.method.private:
         why = "epsilon is infinite; epsilon and delta in the file have no effect"
@@ -72,8 +72,8 @@ def one_record_not_a_person(case: Case) -> Iterator[Finding]:
         yield Finding(
             "note",
             "the guarantee is about one record",
-            "a person with k records has about k times the epsilon, and a client none as a whole",
-            "where a person is to be protected use unit = user with a user_column, for a client method = dp-fedavg",
+            "a person with k records has about k times the epsilon, and a client as a whole has no guarantee",
+            "to protect a person, use unit = user with a user_column; to protect a client, use method = dp-fedavg",
         )
 
 
@@ -87,9 +87,10 @@ def made_up_clients(case: Case) -> Iterator[Finding]:
     ):
         yield Finding(
             "note",
-            f"{case.data.name}: its records are dealt to {case.spec.clients} clients by {case.spec.partition or 'iid'}",
+            f"{case.data.name}: its records are split among {case.spec.clients} clients by "
+            f"{case.spec.partition or 'iid'}",
             "the guarantee is about these made-up clients, not about people",
-            "name the clients: client_column of a table, client_train in an .npz file; and partition = natural",
+            "name the clients (client_column of a table, client_train in an .npz file) and use partition = natural",
         )
 
 
@@ -101,7 +102,7 @@ def seeds(case: Case) -> Iterator[Finding]:
     if case.spec.mode != "research" or not case.method.private:
         return
     seed = case.spec.seed
-    default = "drop mode and seed: on one's own data the default is mode = secure"
+    default = "drop mode and seed: for your own data the default is mode = secure"
     way = "use mode = secure and no seed" if case.public_data else default
     if seed is None or seed < GUESSED:
         text = "mode = research with the default seed 0" if seed is None else f"mode = research with seed = {seed}"
@@ -138,8 +139,8 @@ def epsilon_large(case: Case) -> Iterator[Finding]:
         yield Finding(
             "weak",
             f"epsilon = {case.spec.epsilon:g}",
-            "an attacker with even odds beforehand may end more than 99.99 % sure that someone took part",
-            "use epsilon of 10 at most; `sordino plan` says what that needs",
+            "an attacker who starts with even odds may end up more than 99.99 % sure that someone took part",
+            "use an epsilon of at most 10; `sordino plan` says what that needs",
         )
 
 
@@ -151,9 +152,9 @@ def float_noise(case: Case) -> Iterator[Finding]:
     if why is not None:
         yield Finding(
             "note",
-            f"the randomness is the operating system's, but {why}",
-            "the proof is about real numbers; rounding is not covered by it (Mironov 2012)",
-            "release only the model, not single noisy values with all their digits",
+            f"the randomness comes from the operating system, but {why}",
+            "the proof is about real numbers and does not cover rounding (Mironov 2012)",
+            "release only the model, not individual noisy values with all their digits",
         )
 
 
@@ -170,7 +171,7 @@ def layers(case: Case) -> Iterator[Finding]:
     except ModelError as error:
         swaps = [] if case.spec.fix_model else fix(case.module)[1]
         text = f"fix_model = true would change {'; '.join(swaps)}" if swaps else "change the model"
-        why = "what does not pass through the clip reaches the release without noise, or no record can be clipped alone"
+        why = "what does not pass through the clip is released without noise, or no record can be clipped on its own"
         yield Finding("broken", str(error), why, text)
 
 
@@ -184,7 +185,7 @@ def kept_tensors(case: Case) -> Iterator[Finding]:
             "note",
             f"published as they are, never clipped or noised: {_names(still)}",
             "frozen parameters and buffers (whole numbers too) are part of the released model file",
-            "make sure that they hold no statistic of private data",
+            "make sure that they hold no statistics of private data",
         )
     if scalars := [n for n, p in case.module.named_parameters() if p.requires_grad and p.ndim == 0]:
         yield Finding(
@@ -203,9 +204,9 @@ def fitted_statistics(case: Case) -> Iterator[Finding]:
     if case.data is not None and not case.public_data and case.method.private and looks_fitted(case.data.x_train):
         yield Finding(
             "weak",
-            f"{case.data.name}: x_train has mean 0 and deviation 1, or range 0 to 1, to many digits",
+            f"{case.data.name}: x_train has mean 0 and standard deviation 1, or range 0 to 1, to many digits",
             "it looks scaled by statistics of the training records themselves; these are private, not part of the "
-            "budget, and every record was changed by every other",
+            "budget, and every record depends on every other",
             "scale by public constants, or by statistics that were released with noise and charged",
         )
 
@@ -228,9 +229,9 @@ def metrics_in_clear(case: Case) -> Iterator[Finding]:
     elif not case.public_data:
         yield Finding(
             "note",
-            f"loss and accuracy on test records are published without noise, nobody is charged: {words}",
-            "they are taken as public, because the run file or the data say so",
-            "where they are private, drop what declares them: some records are then held out and shown with noise",
+            f"loss and accuracy on test records are published without noise, and nobody is charged: {words}",
+            "they are taken as public because the run file or the data say so",
+            "if they are private, drop what declares them: other records are then held out and evaluated with noise",
         )
 
 
@@ -240,7 +241,7 @@ def baseline(case: Case) -> Iterator[Finding]:
         yield Finding(
             "note" if case.public_data else "broken",
             "baseline = true",
-            "the same data train a second model without any noise, whose accuracy and weights are written out"
+            "a second model is trained on the same data without any noise, and its accuracy and weights are written out"
             + ("; these data are public" if case.public_data else ": the run is refused"),
             "drop baseline" + ("" if case.public_data else ", and train with method = none in a run of its own"),
         )
@@ -252,16 +253,16 @@ def public_sizes(case: Case) -> Iterator[Finding]:
     if cap:
         yield Finding(
             "note",
-            f"clients weigh unequally: weight_cap = {cap:g}",
+            f"clients have unequal weights: weight_cap = {cap:g}",
             "noise is scaled to the largest weight 1, so the guarantee holds for all; small clients count for less",
-            "weight_cap = 0 weighs all clients alike",
+            "weight_cap = 0 gives all clients the same weight",
         )
     if case.job is not None and len(sizes := case.job.plan.sizes) > 1 and case.method.private:
         yield Finding(
             "note",
             f"clients have {sizes[0]} to {sizes[-1]} records",
             "how many records each client has, and how many classes there are, is taken as public",
-            "where that is a secret, cut all clients to one size",
+            "if that is secret, cut all clients to the same size",
         )
 
 
@@ -287,8 +288,8 @@ def draws(case: Case) -> Iterator[Finding]:
     yield Finding(
         "note",
         f"{which} = fixed is priced in the replace-one relation, not add/remove",
-        "the epsilon may not be compared with one of the add/remove relation: replacing moves a sum by twice the clip",
-        f"{which} = poisson has the add/remove relation",
+        "this epsilon cannot be compared with one of the add/remove relation: replacing moves a sum by twice the clip",
+        f"{which} = poisson uses the add/remove relation",
     )
 
 
@@ -302,8 +303,8 @@ def every_round_paid(case: Case) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 f"client_rate = {rate:g} against the server, and no max_participations",
-                f"the server sees who takes part, so noise is for a client in all {rounds} rounds, "
-                f"though {expected:g} are expected",
+                f"the server sees who takes part, so the noise is set for a client in all {rounds} rounds, "
+                f"although {expected:g} are expected",
                 f"max_participations = {cap} needs less noise for the same epsilon",
             )
 
@@ -318,9 +319,9 @@ def usefulness(case: Case) -> Iterator[Finding]:
         "weak" if says == "hopeless" else "note",
         f"noise-to-signal ratio of the run {run_nsr:.2g} ({plan.expected_cohort:g} clients a round, noise multiplier "
         f"{plan.z:.3g}): {says}",
-        "private, but on MNIST " + ("nothing was learnt" if says == "hopeless" else "some models lost much")
+        "private, but on MNIST " + ("nothing was learnt" if says == "hopeless" else "some models lost a lot")
         + " under this noise",
-        "`sordino plan` says which clients, epsilon or unit would do",
+        "`sordino plan` says how many clients, or which epsilon or unit, would do",
     )  # fmt: skip
 
 
@@ -340,7 +341,7 @@ def cannot_start(case: Case) -> Iterator[Finding]:
     told = [f for rule in (unprotected_viewer, layers, dealt_by_label) for f in rule(case) if f.severity == "broken"]
     if case.problem is not None and not told:
         yield Finding(
-            "broken", f"the run would not start: {case.problem}", "nothing would be trained", "as the message says"
+            "broken", f"the run would not start: {case.problem}", "nothing would be trained", "do what the message says"
         )
 
 

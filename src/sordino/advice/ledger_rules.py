@@ -22,9 +22,9 @@ def ledger(case: Case) -> Iterator[Finding]:
     if case.method.private and any(path.is_relative_to(t) for t in _temporary()):
         yield Finding(
             "weak",
-            f"the ledger {path} lies in a temporary folder",
-            "when it is deleted, nobody knows any more what was spent on these data",
-            "name a lasting file with ledger = ..., or a lasting folder with SORDINO_HOME",
+            f"the ledger {path} is in a temporary folder",
+            "once it is deleted, nobody knows what was spent on these data",
+            "name a permanent file with ledger = ..., or a permanent folder with SORDINO_HOME",
         )
     if case.method.private and not _has_budget(case.ledger):
         yield Finding(
@@ -43,7 +43,7 @@ def unnamed_data(case: Case) -> Iterator[Finding]:
             "note",
             "these data have no name in the ledger",
             "earlier runs on them are found by their rows or ids; data that were changed beyond that, or whose rows "
-            "are too alike to tell people apart, start from nothing",
+            "are too alike to tell people apart, count as new",
             "give data_name, and keep it when the data grow",
         )
 
@@ -58,7 +58,7 @@ def spent_already(case: Case) -> Iterator[Finding]:
         whose = identity.of_job(case.job, home.units_beside(case.ledger), "")
         book = Ledger(case.ledger, "read")
     except SordinoError as error:
-        yield Finding("broken", f"the ledger cannot be used: {error}", "the run would stop", "as the message says")
+        yield Finding("broken", f"the ledger cannot be used: {error}", "the run would stop", "do what the message says")
         return
     try:
         found = book.check(whose.name, plan_charge(case.job), units=whose.units)

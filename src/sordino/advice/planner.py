@@ -305,5 +305,5 @@ def chosen(method: str | None) -> tuple[TrustSetting, ...]:
     found = tuple(s for s in SETTINGS if method in s.methods)
     if not found:
         known = sorted({m for s in SETTINGS for m in s.methods})
-        raise SpecError(f"there is nothing to plan for {method}. Try one of: {', '.join(known)}.")
+        raise SpecError(f"the planner does not cover {method}. Try one of: {', '.join(known)}.")
     return found

@@ -24,16 +24,16 @@ def partly_public(case: Case) -> Iterator[Finding]:
             yield Finding(
                 "weak",
                 f"the test records do not say which {unit} they belong to",
-                f"a protected {unit} who has some of them is public in part",
-                f"name the {unit} of test records too, or use records of people who are not in the training data",
+                f"a protected {unit} with some of them is partly public",
+                f"name the {unit} of each test record too, or use records of people who are not in the training data",
             )
         return
     both = len(set(mine.tolist()) & set(shown.tolist()))
     if both:
         yield Finding(
             "broken",
-            f"{both} of {len(set(mine.tolist()))} {unit}s have test records, which count as public, and private ones",
-            f"all records of a {unit} are promised to be protected, and exact figures on some of them are published",
+            f"{both} of {len(set(mine.tolist()))} {unit}s have both test records, which are public, and private ones",
+            f"the guarantee is about all records of a {unit}, but exact figures on some of them are published",
             f"split by whole {unit}s, or drop the test records and use public_share, which draws whole {unit}s",
         )
 
@@ -43,14 +43,17 @@ def declared_public(case: Case) -> Iterator[Finding]:
     if case.data is None or (case.spec.public_share is None and not case.spec.public_data):
         return
     if case.spec.public_data:
-        what, why = "public_data = true", "all records count as public: labels may deal them, figures are exact"
+        what, why = (
+            "public_data = true",
+            "all records count as public: they may be split by label, and figures are exact",
+        )
     else:
         what, why = (
             f"{case.data.test_from} are declared public",
-            "exact figures on them are published, nobody is charged",
+            "exact figures on them are published, and nobody is charged",
         )
     yield Finding(
-        "note", what, why, "make sure that whoever they are about has agreed, or that they are public already"
+        "note", what, why, "make sure that the people they are about have agreed, or that they are already public"
     )
 
 
@@ -60,8 +63,8 @@ def dealt_by_label(case: Case) -> Iterator[Finding]:
         yield Finding(
             "broken",
             str(case.problem).partition(". ")[0],
-            "removing or changing one record would change what many other clients hold, which no epsilon here counts",
-            "use partition = iid, quantity or natural; public_data = true where all records are public already",
+            "removing or changing one record would change what many other clients hold, which no epsilon here covers",
+            "use partition = iid, quantity or natural, or public_data = true if all records are already public",
         )
 
 
@@ -69,7 +72,7 @@ def no_evaluation(case: Case) -> Iterator[Finding]:
     """whether the run can evaluate its model"""
     if case.job is not None and case.job.evaluation.on is None and case.job.evaluation.text:
         text, _, way = case.job.evaluation.text.partition(". To have one, ")
-        yield Finding("note", text, "the model is trained, and nothing says how good it is", way)
+        yield Finding("note", text, "the model is trained, but nothing says how good it is", way)
 
 
 def no_public_part(case: Case) -> Iterator[Finding]:
@@ -78,6 +81,6 @@ def no_public_part(case: Case) -> Iterator[Finding]:
         yield Finding(
             "weak",
             "this run folder has no public part: its records hold cohort sizes, bytes and seconds",
-            "whoever sees them faces a draw that is no longer secret, and the epsilon printed for them is too small",
-            "hand out the model and result.json alone, or train again",
+            "for anyone who sees them the draw is no longer secret, and the epsilon printed for them is too small",
+            "share only the model and result.json, or train again",
         )

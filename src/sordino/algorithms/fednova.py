@@ -30,7 +30,7 @@ class FedNova(Algorithm):
     def local(self, local: Local) -> Local:
         """Refuse optimisers other than SGD and momentum."""
         if local.optimizer not in ("sgd", "momentum"):
-            raise SpecError(f"fednova knows the work of sgd and momentum steps, not of {local.optimizer}.")
+            raise SpecError(f"fednova can count the work of sgd and momentum steps, but not of {local.optimizer}.")
         return local
 
     def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:

@@ -55,7 +55,7 @@ class FedRep(Algorithm):
         """Refuse runs in which a client has no local step left to train the body."""
         if least <= self.head_steps:
             raise SpecError(
-                f"fedrep trains the head for head_steps = {self.head_steps} of the local steps, and some client takes "
+                f"fedrep trains the head for head_steps = {self.head_steps} of the local steps, but some client takes "
                 f"{least}. Use local_steps above head_steps."
             )
 
@@ -64,7 +64,7 @@ class FedRep(Algorithm):
         names = [s.name for s in layout.slots]
         if not self.personal_layers and "." not in names[-1]:
             raise SpecError(
-                "fedrep needs a model of several layers, or personal_layers: names of parameters that stay."
+                "fedrep needs a model of several layers, or personal_layers: parameters that stay with the client."
             )
         wanted = [w.strip() for w in self.personal_layers.split(",") if w.strip()] or [names[-1].rpartition(".")[0]]
         unknown = [w for w in wanted if not any(under(n, w) for n in names)]

@@ -36,7 +36,7 @@ class Scaffold(Algorithm):
     plain_sgd: ClassVar[bool] = True
     needs_steps: ClassVar[bool] = True
     condition: ClassVar[str] = "local optimizer sgd"
-    with_clipped_message: ClassVar[str] = "noise gathers in the control variate and little is learnt: use dp-sgd"
+    with_clipped_message: ClassVar[str] = "noise accumulates in the control variate and little is learnt: use dp-sgd"
 
     def variables(self, state: State, layout: Layout) -> Control:
         """Return a control variate c of zero."""

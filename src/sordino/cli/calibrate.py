@@ -71,7 +71,7 @@ def find_noise(asked: EventQuestion, target: float) -> EventQuestion:
     sizes = [size_of(block) for block in asked.blocks]
     only = asked.blocks[0]
     if len(asked.blocks) == 1 and knob_of(only).name in only.values:
-        raise SpecError(f"{flag_of(only)} is what calibrate looks for: leave it out, or say --find steps.")
+        raise SpecError(f"calibrate looks for {flag_of(only)}: leave it out, or use --find steps.")
     z = search.noise_multiplier(lambda z: sized(asked, z, sizes).event(), target, asked.delta)
     found, knob = sized(asked, z, sizes), knob_of(only)
     if len(asked.blocks) == 1 and knob.step:
@@ -97,8 +97,8 @@ def find_steps(asked: EventQuestion, target: float) -> EventQuestion:
     once = cost(times(1).event(), asked.delta, pld.ROUGH)
     if once > target:
         raise BudgetError(
-            f"not one step is within epsilon={target:g}: it costs {digits(once)}. Use more noise, a smaller rate, or a "
-            "larger epsilon."
+            f"not even one step fits within epsilon={target:g}: it costs {digits(once)}. Use more noise, a smaller "
+            "rate, or a larger epsilon."
         )
     return times(search.steps_within(lambda n: times(n).event(), target, asked.delta, MOST_STEPS // each))
 
@@ -106,8 +106,13 @@ def find_steps(asked: EventQuestion, target: float) -> EventQuestion:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--epsilon", "target", metavar="VALUE", help="The total epsilon that must not be exceeded.")
 @with_flags
-@click.option("--find", default="noise", metavar="WHAT", help="noise (the mechanism's own knob; default) or steps.")
-@click.option("--explain", is_flag=True, help="Show what every accountant says, or why it says nothing.")
+@click.option(
+    "--find",
+    default="noise",
+    metavar="WHAT",
+    help="What to find: noise (the mechanism's own parameter; default) or steps.",
+)
+@click.option("--explain", is_flag=True, help="Show the result of every accountant, or why it has none.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def calibrate(target: str | None, find: str, explain: bool, as_json: bool, **flags: Any) -> None:
     """Find the noise (or the mechanism's own parameter), or the number of steps, for a total epsilon."""
@@ -118,7 +123,7 @@ def calibrate(target: str | None, find: str, explain: bool, as_json: bool, **fla
     check.one_of(("noise", "steps"), find=find)
     asked = question(flags)
     if find == "steps" and len(asked.blocks) == 1 and (flags["steps"] or asked.steps > 1):
-        raise SpecError("steps is what calibrate looks for: leave --steps out.")
+        raise SpecError("calibrate looks for the number of steps: leave out --steps.")
     with np.errstate(all="ignore"):
         chosen = find_steps(asked, wanted) if find == "steps" else find_noise(asked, wanted)
     found = priced(chosen)
@@ -126,7 +131,9 @@ def calibrate(target: str | None, find: str, explain: bool, as_json: bool, **fla
         best = digits(math.inf if found["infinite"] else found["epsilon"])
         raise BudgetError(f"nothing safe was found for epsilon={wanted:g}: the best was {best}.")
     if find == "noise" and found["epsilon"] < 0.99 * wanted:
-        found["notes"].append("The mechanism ends here: no setting of it comes nearer to the target from below.")
+        found["notes"].append(
+            "This is the limit of the mechanism: none of its settings comes closer to the target from below."
+        )
     settings = _settings(asked, chosen, find)
     if as_json:
         click.echo(

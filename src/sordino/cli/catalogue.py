@@ -234,10 +234,7 @@ def _described(name: str) -> MechanismEntry:
 
 
 def _fields(cls: Any) -> list[Param]:
-    hints, texts = typing.get_type_hints(cls), dict(TEXTS)
-    for one in reversed(cls.__mro__[:-1]):
-        if one.__module__.startswith("sordino.") and one is not Event:
-            texts |= dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(one), flags=re.MULTILINE))
+    hints, texts = typing.get_type_hints(cls), TEXTS | plugin.field_help(cls)
     texts = {name: TEXTS.get(name, text) if text.startswith("of the") else text for name, text in texts.items()}
     return [Param(f.name, _kind(hints[f.name]), f.default, texts.get(f.name, "")) for f in dataclasses.fields(cls)]
 

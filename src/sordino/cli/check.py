@@ -22,7 +22,7 @@ from sordino.runs import spec
 def check(file: Path | None, folder: Path | None, as_json: bool) -> None:
     """Look for anything that makes a run less private than it seems. The exit code is 1 if anything is broken."""
     if (file is None) == (folder is None):
-        raise SpecError("give a run file (TOML) or --run with a run folder, one of the two.")
+        raise SpecError("give either a run file (TOML) or --run with a run folder.")
     one = case.of_run(folder) if folder is not None else case.of_spec(spec.from_dict(spec.read(file or Path())))
     found = checks.check(one)
     broken = any(f.severity == "broken" for f in found)
@@ -47,6 +47,6 @@ def _tell(name: str, found: list[Finding], unseen: list[str]) -> None:
     for f in found:
         click.echo(f"\n{f.severity}: {f.found}\n  why: {f.why}\n  fix: {f.fix}")
     if unseen:
-        click.echo(f"\nNot looked at, since it is not here: {' and '.join(unseen).replace('module', 'model')}.")
+        click.echo(f"\nNot checked, since it is not available: {' and '.join(unseen).replace('module', 'model')}.")
     head = "Nothing broken or weak was found." if not counts["broken"] + counts["weak"] else ""
-    click.echo("\n" + f"{head} Looked at: ".lstrip() + "; ".join(checks.looked_at().values()) + ".")
+    click.echo("\n" + f"{head} Checked: ".lstrip() + "; ".join(checks.looked_at().values()) + ".")

@@ -42,13 +42,19 @@ FOLDED, LEAST = ("reason", "remark"), 20  # columns that may be folded, and thei
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--methods", required=True, metavar="A,B,...", help="Methods to compare; none is the reference.")
 @click.option("--epsilon", "epsilons", default="2", metavar="E,...", show_default=True, help="Total budgets.")
-@click.option("--seeds", default="3", metavar="N", show_default=True, help="How many: 0 to N - 1.")
+@click.option("--seeds", default="3", metavar="N", show_default=True, help="Number of seeds: 0 to N - 1.")
 @click.option("--set", "own", multiple=True, metavar="METHOD.KEY=VALUE", help="A key for one method only (repeatable).")
-@click.option("--jobs", default="1", metavar="N", show_default=True, help="Cells that run at once, in processes.")
 @click.option(
-    "--out", default="runs", metavar="FOLDER", show_default=True, help="Where the comparison's folder is made."
+    "--jobs",
+    default="1",
+    metavar="N",
+    show_default=True,
+    help="Number of cells that run at the same time, in processes.",
 )
-@click.option("--name", default=None, metavar="NAME", help="Of the folder (default: made from the time).")
+@click.option(
+    "--out", default="runs", metavar="FOLDER", show_default=True, help="Where the folder of the comparison is created."
+)
+@click.option("--name", default=None, metavar="NAME", help="Name of the folder (default: derived from the time).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @with_flags({k: v for k, v in FLAGS.items() if k not in OURS})
 def compare(
@@ -88,7 +94,7 @@ def compare(
         results = lines(read := reading.read(folder.path, failures))
         written = _write(folder, found, read, results, charged)
     except KeyboardInterrupt:
-        click.echo(f"\nsordino: stopped. The same command with --name {folder.path.name} goes on.", err=True)
+        click.echo(f"\nsordino: stopped. To continue, use the same command with --name {folder.path.name}.", err=True)
         sys.exit(130)
     finally:
         folder.close()
@@ -111,7 +117,7 @@ def compare(
 def _names(what: str, text: str) -> list[str]:
     found = [part.strip() for part in text.split(",")]
     if not all(found):
-        raise SpecError(f"{what} must be names or numbers with commas between them, not {text!r}.")
+        raise SpecError(f"{what} must be names or numbers separated by commas, not {text!r}.")
     return found
 
 

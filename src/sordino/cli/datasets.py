@@ -47,7 +47,7 @@ def datasets(data_dir: str | None, as_json: bool) -> None:
         first = "is downloaded when it is first used, or: " if row["downloads"] else "cannot be downloaded. "
         click.echo(f"\n{row['dataset']} {first}{row['how']}")
     click.echo(
-        "\nData of one's own goes in by its path: an .npz, .csv, .csv.gz or .parquet file, a folder of pictures."
+        "\nTo use your own data, give its path: an .npz, .csv, .csv.gz or .parquet file, or a folder of pictures."
     )
 
 

@@ -80,7 +80,7 @@ def _explained(event: Event, delta: float) -> list[AccountantBound]:
     try:
         return tightest.explain(event, delta)
     except (ArithmeticError, ValueError, MemoryError) as error:  # losses beyond the range of float64
-        raise UnsupportedEvent(f"no accountant can put a number to so extreme a release ({error}).") from error
+        raise UnsupportedEvent(f"no accountant can compute a number for such an extreme release ({error}).") from error
 
 
 def _why(answer: AccountantBound) -> str:
@@ -125,7 +125,9 @@ def _level(block: ReleaseBlock) -> float:
 
 
 def _of_shuffler(found: dict[str, Any], asked: EventQuestion) -> str:
-    text = f"Local level {found['local_epsilon']:g} a report, {digits(found['without_shuffler'])} without the shuffler"
+    text = (
+        f"Local level {found['local_epsilon']:g} per report, {digits(found['without_shuffler'])} without the shuffler"
+    )
     if not found["amplified"]:
         return f"{text}: no amplification here, too few reports for this level."
     how = "summed exactly" if asked.steps == 1 else "composed over the rounds after shuffling"
@@ -189,7 +191,7 @@ def _line(name: str, found: dict[str, Any]) -> tuple[str, str, str]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @with_flags
-@click.option("--explain", is_flag=True, help="Show what every accountant says, or why it says nothing.")
+@click.option("--explain", is_flag=True, help="Show the result of every accountant, or why it has none.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw delta(epsilon) and the trade-off.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def epsilon(explain: bool, plot: Path | None, as_json: bool, **flags: Any) -> None:

@@ -28,19 +28,19 @@ MOST_STEPS = 10**9
 RESPONSES = ("randomized-response", "generalized-rr")  # their reports hide among more clones: see privacy/shuffle.py
 SAMPLERS: dict[str, tuple[type, str]] = {
     "rate": (float, "Poisson sampling: a unit takes part in a step with this probability, secretly."),
-    "fixed_size": (int, "So many units a step, drawn without replacement from --population; relation replace."),
+    "fixed_size": (int, "Number of units per step, drawn without replacement from --population; relation replace."),
     "population": (int, "How many units there are to draw from."),
     "client_rate": (float, "Clients are drawn for whole rounds of --local-steps with this probability."),
-    "local_steps": (int, "Steps in a round of one client (default 1)."),
-    "steps": (int, "How often it happens: steps, rounds (default 1)."),
-    "shuffle": (int, "So many reports of --local-epsilon each pass a shuffler."),
+    "local_steps": (int, "Steps per client and round (default 1)."),
+    "steps": (int, "Number of repetitions: steps or rounds (default 1)."),
+    "shuffle": (int, "Number of reports, each of --local-epsilon, that pass through a shuffler."),
 }
 WHOLE = {
     "delta": "Total delta, between 0 and 1.",
-    "unit": f"Whose protection: {', '.join(UNITS)} (default record).",
+    "unit": f"The unit that is protected: {', '.join(UNITS)} (default record).",
     "relation": "add-remove or replace (default add-remove; replace for reports and fixed sizes).",
-    "viewer": "Against whom: server, public, client or server+N (default server; public where clients are drawn).",
-    "group": "Protect so many units together (default 1).",
+    "viewer": "Protected from whom: server, public, client or server+N (default server; public if clients are drawn).",
+    "group": "Number of units to protect together (default 1).",
 }
 
 
@@ -52,7 +52,7 @@ def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
             command = click.option(f"--{p.flag}/--no-{p.flag}", name, default=None, help=text)(command)
         else:
             command = click.option(f"--{p.flag}", name, metavar="VALUE", help=text)(command)
-    block = 'One stretch of a schedule: "noise=1 rate=0.01 steps=500"; repeat for the next. Flags are its defaults.'
+    block = 'One block of a schedule: "noise=1 rate=0.01 steps=500"; repeat for the next. Flags are its defaults.'
     command = click.option("--block", "blocks", multiple=True, metavar="TEXT", help=block)(command)
     for name, text in reversed(({n: t for n, (_, t) in SAMPLERS.items()} | WHOLE).items()):
         key = "total_delta" if name == "delta" else name
@@ -198,15 +198,17 @@ class EventQuestion:
         out = []
         many = f"{self.group} {self.unit}s" if self.group > 1 else f"one {self.unit}"
         if self.sensitivity is None:
-            out.append("Sensitivity: a report's own level is about replacing its value; nothing was doubled.")
+            out.append("Sensitivity: the level of a report already covers replacing its value; nothing was doubled.")
         elif self.relation == "replace":
-            out.append(f"Sensitivity: {self.sensitivity} clip bounds, as replacing {many} takes away and adds.")
+            out.append(f"Sensitivity: {self.sensitivity} clip bounds, as replacing {many} both removes and adds.")
         else:
             out.append(f"Sensitivity: {self.sensitivity} clip bound{'s' * (self.group > 1)}, for {many} more or less.")
         if self.draws_clients and trust.viewer(self.viewer).sees_draw:
-            out.append("The server sees who takes part: the draw of clients hides nothing, every round counts in full.")
+            out.append(
+                "The server sees who takes part: the draw of clients hides nothing, so every round counts in full."
+            )
         if any(b.local and b.rate is not None for b in self.blocks) and not trust.viewer(self.viewer).sees_draw:
-            out.append("Whether a client reports is assumed to show: only the chance of it helps.")
+            out.append("Whether a client reports is assumed to be visible: only the chance of it helps.")
         return out
 
 
@@ -238,7 +240,7 @@ def _relation(text: str | None, blocks: tuple[ReleaseBlock, ...]) -> str:
         if block.fixed_size is not None or block.shuffle is not None or block.local:
             what = "a fixed size" if block.fixed_size is not None else "a report"
             if wanted == "add/remove":
-                raise SpecError(f"{what} is priced for replaced units only: say --relation replace.")
+                raise SpecError(f"{what} is priced for replaced units only: use --relation replace.")
             return "replace"
     return wanted or "add/remove"
 
@@ -262,7 +264,7 @@ def _read(text: str) -> dict[str, str]:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise SpecError(f"block {text!r}: no setting of a block is called {key!r}.{hint}")
         if names[flag] in found:
-            raise SpecError(f"block {text!r} says {key} twice.")
+            raise SpecError(f"block {text!r} gives {key} twice.")
         found[names[flag]] = value
     return found
 
@@ -314,7 +316,7 @@ def _check(block: ReleaseBlock, unit: str) -> None:
     if block.steps * block.local_steps > MOST_STEPS:
         raise SpecError(f"steps must be at most {MOST_STEPS:g} in all, not {block.steps * block.local_steps:.15g}.")
     if block.client_rate is not None and unit in CLIENTS and (block.rate or block.fixed_size):
-        raise SpecError(f"records drawn inside a client hide no {unit}: give client-rate alone, or --unit record.")
+        raise SpecError(f"drawing records inside a client hides no {unit}: give only client-rate, or --unit record.")
     drawn = block.rate is not None or block.fixed_size is not None or block.client_rate is not None
     if drawn and block.mechanism is not None and block.mechanism.param("rounds") is not None:  # correlated noise
         raise SpecError(
@@ -323,7 +325,7 @@ def _check(block: ReleaseBlock, unit: str) -> None:
         )
     if block.shuffle is not None:
         if drawn or block.local_steps > 1:
-            raise SpecError("shuffled reports are not sampled as well: leave rate, fixed-size and client-rate out.")
+            raise SpecError("shuffled reports cannot be sampled as well: leave out rate, fixed-size and client-rate.")
         if block.mechanism is None and "epsilon" in block.values:
             check.positive(**{"local-epsilon": block.values["epsilon"]})
 

@@ -29,12 +29,12 @@ LACKING = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivi
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--client", type=int, default=None, help="Only what concerns this client, where the method says it.")
-@click.option("--rounds", default=None, metavar="A-B", help="Only these rounds, such as 1-10.")
+@click.option("--client", type=int, default=None, help="Show only what concerns this client, if the method records it.")
+@click.option("--rounds", default=None, metavar="A-B", help="Show only these rounds, such as 1-10.")
 @click.option(
     "--owner",
     is_flag=True,
-    help="Also what only the owner may know: who was drawn, what was decided. Do not hand it on.",
+    help="Also show what only the owner may know: who was drawn, what was decided. Do not pass it on.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(folder: Path, client: int | None, rounds: str | None, owner: bool, as_json: bool) -> None:
@@ -53,9 +53,11 @@ def explain(folder: Path, client: int | None, rounds: str | None, owner: bool, a
         raise SpecError(f"there is no client {client}; clients are numbered 0 to {plan['clients'] - 1}.")
     chose = [r for r in records if r["decided"] is not None]
     if client is not None and not any(isinstance(r["decided"].get("clients"), dict) for r in chose):
-        way = "Drop --client." if seen else "What it decided is the owner's: add --owner, or drop --client."
-        raise SpecError(f"{wanted.method} decides nothing for single clients, or none was recorded. {way}")
-    noisy = "a client's message" if method.viewer == "server" else "the sum, as if every client had brought its part"
+        way = "Drop --client." if seen else "What it decided is for the owner only: add --owner, or drop --client."
+        raise SpecError(f"{wanted.method} makes no decisions for single clients, or none were recorded. {way}")
+    noisy = (
+        "a client's message" if method.viewer == "server" else "the sum, as if every client had contributed its part"
+    )
     text = [*head, *_read(where, lambda: _noise(records, noisy, plan.get("budgets") or []))]
     checked = Checked(method, wanted.method)
     private = locate(folder, PRIVATE, RECORDS)
@@ -71,9 +73,9 @@ def explain(folder: Path, client: int | None, rounds: str | None, owner: bool, a
     for line in text + told:
         click.echo(line)
     if not seen and records:
-        click.echo("Who took part and what the method decided in each round is the owner's: add --owner.")
+        click.echo("Who took part and what the method decided in each round is for the owner only: add --owner.")
     elif not told and records:
-        click.echo(f"{wanted.method} decides nothing on the way: what it does was set before the first round.")
+        click.echo(f"{wanted.method} makes no decisions during the run: what it does was set before the first round.")
 
 
 def _check_folder(folder: Path) -> None:
@@ -82,9 +84,9 @@ def _check_folder(folder: Path) -> None:
         return  # missing or damaged files are reported where they are read
     runs = [str(run) for at in (folder, folder / "cells") for run in runs_below(at)]
     if not runs:
-        raise RunError(f"{folder} is no run folder: it has no {PLAN}.")
+        raise RunError(f"{folder} is not a run folder: it has no {PLAN}.")
     more = f" and {len(runs) - NAMED} more" if len(runs) > NAMED else ""
-    raise RunError(f"{folder} is no run folder; runs in it: {', '.join(runs[:NAMED])}{more}.")
+    raise RunError(f"{folder} is not a run folder; runs in it: {', '.join(runs[:NAMED])}{more}.")
 
 
 def _failure(folder: Path) -> str:
@@ -119,7 +121,7 @@ def _result(folder: Path, seen: bool) -> dict[str, Any] | None:
         spent = spent | {"sentence": str(spent["sentence"])}
         return {"guarantee": spent, "rounds": int(found["rounds"])}
     except LACKING as error:
-        raise RunError(f"{path} is damaged: it lacks its guarantee or its rounds.") from error
+        raise RunError(f"{path} is damaged: its guarantee or its rounds are missing.") from error
 
 
 def _records(folder: Path, result: dict[str, Any] | None) -> list[RoundRecord]:
@@ -150,7 +152,7 @@ def _lines(path: Path, read: Callable[[str], R | None]) -> list[R]:
         found.pop()
     good = [r for r in found if r is not None]
     if len(good) < len(found):
-        raise RunError(f"{path} is damaged: line {found.index(None) + 1} is no record of a round.")
+        raise RunError(f"{path} is damaged: line {found.index(None) + 1} is not the record of a round.")
     return good
 
 
@@ -241,9 +243,9 @@ def _level(found: list[tuple[int, float]], where: str) -> str:
     low, high = min(found, key=lambda p: p[1]), max(found, key=lambda p: p[1])
     if math.isclose(low[1], high[1], rel_tol=1e-6):
         when = f"in round {first[0]}" if first == last else f"in rounds {first[0]} to {last[0]}"
-        return f"Noise in {where}: standard deviation {first[1]:.4g} a coordinate {when}."
+        return f"Noise in {where}: standard deviation {first[1]:.4g} per coordinate {when}."
     return (
-        f"Noise in {where}, standard deviation a coordinate: {first[1]:.4g} in round {first[0]}, "
+        f"Noise in {where}, standard deviation per coordinate: {first[1]:.4g} in round {first[0]}, "
         f"{last[1]:.4g} in round {last[0]}; least {low[1]:.4g} (round {low[0]}), most {high[1]:.4g} (round {high[0]})."
     )
 

@@ -12,7 +12,7 @@ from sordino.runs.export import export as export_run
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
-@click.option("--anyway", is_flag=True, help="Also where the run has no guarantee against whoever sees it.")
+@click.option("--anyway", is_flag=True, help="Export even if the run has no guarantee against whoever sees it.")
 def export(folder: Path, target: Path, anyway: bool) -> None:
     """Copy the public part of RUN (a run or a comparison) to TARGET: a new folder, or a .zip or .tar.gz archive.
 

@@ -46,13 +46,17 @@ for command in COMMANDS:
 @ledger.command(context_settings=HELP)
 @click.option("--epsilon", type=float, required=True, help="What all jobs on the same data may spend in total.")
 @click.option("--delta", type=float, required=True, help="Their total delta.")
-@click.option("--data-name", "data", default=None, metavar="NAME", help="Of the data of this name.")
-@click.option("--run", default=None, type=PATH, help="Of the data of this run folder.")
-@click.option("--theory", type=click.Choice(THEORIES), default="plans", show_default=True, help="How jobs add up.")
-@click.option("--unit", type=click.Choice(UNITS), default=None, help="Whom it protects (default: as the first job).")
-@click.option("--relation", type=click.Choice(RELATIONS), default=None, help="In which relation (default: likewise).")
+@click.option("--data-name", "data", default=None, metavar="NAME", help="The budget of the data of this name.")
+@click.option("--run", default=None, type=PATH, help="The budget of the data of this run folder.")
 @click.option(
-    "--viewer", default=None, metavar="VIEWER", help="Against whom: server, public, server+2 (default: likewise)."
+    "--theory", type=click.Choice(THEORIES), default="plans", show_default=True, help="How the costs of jobs add up."
+)
+@click.option(
+    "--unit", type=click.Choice(UNITS), default=None, help="Whom it protects (default: as for the first job)."
+)
+@click.option("--relation", type=click.Choice(RELATIONS), default=None, help="In which relation (default: the same).")
+@click.option(
+    "--viewer", default=None, metavar="VIEWER", help="Against whom: server, public, server+2 (default: the same)."
 )
 @ledger_option
 @_json
@@ -144,8 +148,8 @@ def verify(file: Path | None, against: tuple[Path, ...], as_json: bool) -> None:
             jsonlib.dumps({"ledger": str(file), "entries": entries, "head": head, "problems": problems}, indent=2)
         )
     elif not problems:
-        seen = f" and hold what {len(heads)} run(s) saw" if heads else ""
-        click.echo(f"{file}: {entries} entries are whole{seen}; head {head}")
+        seen = f" and contain what {len(heads)} run(s) saw" if heads else ""
+        click.echo(f"{file}: {entries} entries are intact{seen}; head {head}")
     else:
         for problem in problems:
             click.echo(f"sordino: {file}: {problem}.", err=True)
@@ -244,7 +248,7 @@ def _summary(book: Ledger) -> dict[str, Any]:
             view = total["view"]
             over = f"{len(jobs)} charges" if len(jobs) > 1 else "1 charge"
             text = f"total over {over}: epsilon = {up(total['epsilon'])} at delta = {total['delta']:g} for {view}"
-            text += f" (no guarantee there by {', '.join(total['without'])})" if total["without"] else ""
+            text += f" (no guarantee there from {', '.join(total['without'])})" if total["without"] else ""
             totals.append(
                 {
                     "total": True,

@@ -11,29 +11,41 @@ from typing import Any
 import click
 
 COMMANDS = {  # name -> (module, one line for --help)
-    "run": ("sordino.cli.run", "Train privately: on the embedded dataset, or as a TOML file says."),
-    "resume": ("sordino.cli.run", "Go on with an interrupted run."),
-    "compare": ("sordino.cli.compare", "Compare methods at one honest budget: every method, epsilon and seed a run."),
-    "reproduce": ("sordino.cli.reproduce", "Run a figure or table of a paper: as printed, sound, honest epsilon."),
-    "explain": ("sordino.cli.explain", "Say what a run's method decided on the way, and why."),
-    "export": ("sordino.cli.export", "Copy the public part of a run, alone, to a folder or an archive."),
-    "plan": ("sordino.cli.plan", "Say before training what would work: unit, trust model, noise, rounds, accuracy."),
-    "check": ("sordino.cli.check", "Is a configuration private at all? What is broken, weak or worth knowing."),
+    "run": ("sordino.cli.run", "Train privately, on the embedded dataset or as described in a TOML file."),
+    "resume": ("sordino.cli.run", "Continue an interrupted run."),
+    "compare": (
+        "sordino.cli.compare",
+        "Compare methods at the same total budget: one run per method, epsilon and seed.",
+    ),
+    "reproduce": (
+        "sordino.cli.reproduce",
+        "Reproduce a figure or table of a paper: as printed, sound, with an honest epsilon.",
+    ),
+    "explain": ("sordino.cli.explain", "Explain a run: its guarantee, its claim, and what its method chose and why."),
+    "export": ("sordino.cli.export", "Copy the public part of a run, and nothing else, to a folder or an archive."),
+    "plan": (
+        "sordino.cli.plan",
+        "Estimate before training what would work: unit, trust model, noise, rounds, accuracy.",
+    ),
+    "check": ("sordino.cli.check", "Look for anything that makes a run less private than it seems."),
     "datasets": (
         "sordino.cli.datasets",
-        "List the benchmark datasets: what they are, where they lie, how to get them.",
+        "List the benchmark datasets: what they are, and where they are or how to get them.",
     ),
-    "partition": ("sordino.cli.partition", "See how records are dealt to clients."),
-    "methods": ("sordino.cli.methods", "List methods and algorithms, their options, and what goes with what."),
-    "epsilon": ("sordino.cli.epsilon", "Price a mechanism, sampled, repeated or in a schedule: its total epsilon."),
+    "partition": ("sordino.cli.partition", "Show how records are distributed over clients."),
+    "methods": ("sordino.cli.methods", "List methods and algorithms, their options, and which go together."),
+    "epsilon": ("sordino.cli.epsilon", "Compute the total epsilon of a mechanism: sampled, repeated or in a schedule."),
     "calibrate": ("sordino.cli.calibrate", "Find the noise, or the number of steps, for a total epsilon."),
-    "mechanisms": ("sordino.cli.mechanisms", "List the mechanisms: their geometry, parameters and what is known."),
+    "mechanisms": (
+        "sordino.cli.mechanisms",
+        "List the mechanisms: their geometry, their parameters and what is known about them.",
+    ),
     "ledger": (
         "sordino.cli.ledger",
-        "Budgets over all runs on the same people's data; what was spent; the registry and its key.",
+        "Manage budgets over all runs on the same people's data; show what was spent; keep the registry and its key.",
     ),
     "init": ("sordino.cli.init", "Write a commented run file with every key."),
-    "completion": ("sordino.cli.completion", "Print the line that switches shell completion on."),
+    "completion": ("sordino.cli.completion", "Print the line that enables shell completion."),
 }
 
 
@@ -88,14 +100,14 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("\nsordino: stopped. A run that had begun goes on with `sordino resume RUN`.", err=True)
+        click.echo("\nsordino: stopped. If a run had begun, continue it with `sordino resume RUN`.", err=True)
         sys.exit(130)
     except BrokenPipeError:  # `sordino ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
         if place := plugin.place(error):
-            told = f"a plug-in fails ({place}): {type(error).__name__}: {error}"
+            told = f"a plug-in failed ({place}): {type(error).__name__}: {error}"
         elif isinstance(error, OSError) and error.filename is not None:
             told = f"{error.strerror}: {_short(str(error.filename))}"
         else:

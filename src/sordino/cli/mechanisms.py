@@ -106,7 +106,7 @@ def mechanisms(name: str | None, as_json: bool) -> None:
         click.echo(f"  {row['geometry']}; known: {', '.join(row['known'])}; {row['noise']} noise")
         _table_of(row)
         click.echo("")
-    click.echo("`sordino mechanisms NAME` says more of one.")
+    click.echo("`sordino mechanisms NAME` describes one in full.")
 
 
 def _table_of(row: dict[str, Any]) -> None:

@@ -85,8 +85,10 @@ def _lines(rows: list[dict[str, str]]) -> list[str]:
 
 
 @click.command()
-@click.option("--table", is_flag=True, help="Which method goes with which algorithm, for whose data, and why not.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="With --table: as the docs have it.")
+@click.option(
+    "--table", is_flag=True, help="Show which method goes with which algorithm and unit, and why others do not."
+)
+@click.option("--markdown", "as_markdown", is_flag=True, help="With --table: print Markdown, as in the documentation.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def methods(table: bool, as_markdown: bool, as_json: bool) -> None:
     """List methods (who clips and adds noise) and algorithms (how gradients are used), and which go together."""
@@ -100,10 +102,10 @@ def methods(table: bool, as_markdown: bool, as_json: bool) -> None:
         against = " and ".join(row["protects_from"])
         shield = f"protects a {' or '.join(row['units'])} from: {against}" if against else "protects no one"
         if row["printed"]:
-            shield = "a claim that does not hold in general; a run shows it beside what is accounted"
+            shield = "a claim that does not hold in general; a run shows it next to what is accounted"
         click.echo(f"{row['method']}\n  {row['summary']}\n  {shield}")
         _show_options(row)
-    click.echo("\nAlgorithms (--algorithm); `sordino methods --table` says which method goes with which:")
+    click.echo("\nAlgorithms (--algorithm); `sordino methods --table` shows which method goes with which:")
     for row in _algorithms():
         click.echo(f"{row['algorithm']}\n  {row['summary']}")
         _show_options(row)

@@ -30,12 +30,12 @@ def partition() -> None:
 @click.option("--dataset", required=True, metavar="NAME", help="A benchmark, or the path of a file.")
 @click.option("--partition", "law", required=True, metavar="LAW",
               help="iid, natural[:K], dirichlet:ALPHA, shards:K or quantity:ALPHA.")  # fmt: skip
-@click.option("--clients", default=20, show_default=True, help="How many (natural has its own).")
+@click.option("--clients", default=20, show_default=True, help="Number of clients (natural has its own).")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--data-dir", metavar="FOLDER", help="Where to look for the data first.")
-@click.option("--label-column", metavar="COLUMN", help="Of a table of one's own.")
-@click.option("--client-column", metavar="COLUMN", help="Of a table of one's own.")
-@click.option("--schema", metavar="FILE", help="Schema of a table of one's own.")
+@click.option("--label-column", metavar="COLUMN", help="Label column of your own table.")
+@click.option("--client-column", metavar="COLUMN", help="Client column of your own table.")
+@click.option("--schema", metavar="FILE", help="Schema of your own table.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a picture (.png, .pdf, .svg).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(
@@ -111,12 +111,12 @@ def _print(title: str, names: list[str], counts: Ints, sizes: list[int]) -> None
     if len(shares) > MOST_ROWS:
         console.print(f"... and {len(shares) - MOST_ROWS} more clients (--json has all).")
     if len(names) > 1:
-        every = f", {len(groups[0])} labels a column" if len(names) > MOST_COLUMNS else ""
+        every = f", {len(groups[0])} labels per column" if len(names) > MOST_COLUMNS else ""
         console.print(f"Columns are labels{every}; a full block is {top:.0%} of a client's records.")
         if len(names) <= MOST_COLUMNS and any(n != str(i) for i, n in enumerate(names)):
             console.print(escape("Labels: " + ", ".join(f"{i} {n}" for i, n in enumerate(names))))
     low, mid, high = np.quantile(sizes, [0, 0.5, 1])
-    console.print(f"Records a client: {low:,.0f} at least, {mid:,.0f} in the middle, {high:,.0f} at most.")
+    console.print(f"Records per client: at least {low:,.0f}, median {mid:,.0f}, at most {high:,.0f}.")
 
 
 def _head(label: int) -> str:

@@ -15,22 +15,22 @@ from sordino.advice.planner import PlanQuestion, Recommendation, TrustSetting
 HEADS = ("protects", "from", "noise by", "method", "relation", "rounds", "noise mult.", "NSR round", "NSR run", "keeps")
 WORDS = {
     "clients": "{:,.0f} clients",
-    "records": "{:,.0f} records a client",
+    "records": "{:,.0f} records per client",
     "parameters": "a model of {:,.0f} parameters",
     "epsilon": "epsilon {:g}",
 }
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--clients", type=int, required=True, help="How many clients there are.")
-@click.option("--records", type=int, required=True, help="Records of each client.")
+@click.option("--clients", type=int, required=True, help="Number of clients.")
+@click.option("--records", type=int, required=True, help="Number of records of each client.")
 @click.option("--parameters", type=int, required=True, help="Trainable parameters of the model.")
 @click.option("--epsilon", type=float, required=True, help="Total privacy budget of the whole run.")
 @click.option("--delta", type=float, required=True, help="Total delta of the whole run.")
 @click.option("--rounds", type=int, default=None, help="Federated rounds (default: the best of a few).")
 @click.option("--client-rate", type=float, default=1.0, show_default=True, help="Share of the clients in a round.")
 @click.option("--batch-rate", type=float, default=1.0, show_default=True, help="Share of a client's records in a step.")
-@click.option("--method", default=None, help="Only what this method offers.")
+@click.option("--method", default=None, help="Show only what this method offers.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(method: str | None, as_json: bool, **asked: Any) -> None:
     """Estimate before training what would work: unit, trust model, noise, rounds, accuracy."""
@@ -86,10 +86,10 @@ def _measured() -> dict[str, Any]:
 
 
 def _tell(question: PlanQuestion, found: list[Recommendation]) -> None:
-    rate = "" if question.client_rate == 1 else f", {question.client_rate:g} of them a round"
+    rate = "" if question.client_rate == 1 else f", {question.client_rate:g} of them per round"
     click.echo(
-        f"{question.clients:,} clients of {question.records:,} records{rate}; {question.parameters:,} parameters; "
-        f"total epsilon = {question.epsilon:g}, delta = {question.delta:g}\n"
+        f"{question.clients:,} clients with {question.records:,} records each{rate}; {question.parameters:,} "
+        f"parameters; total epsilon = {question.epsilon:g}, delta = {question.delta:g}\n"
     )
     rows = [list(HEADS), *([*_cells(a)] for a in found)]
     widths = [max(len(r[i]) for r in rows) for i in range(len(HEADS))]
@@ -118,7 +118,7 @@ def _verdicts(question: PlanQuestion, found: list[Recommendation]) -> list[str]:
     if not works and feasible:
         near = min(feasible, key=_noise)
         out.append(
-            f"Nothing here works for sure as asked; nearest: {_name(near.setting)} (NSR {_short(_noise(near))})."
+            f"Nothing here is sure to work as asked; closest: {_name(near.setting)} (NSR {_short(_noise(near))})."
         )
     return out
 
@@ -135,7 +135,7 @@ def _verdict(question: PlanQuestion, a: Recommendation, works: list[Recommendati
         best = min(works, key=_noise)
         options.append(f"{_name(best.setting)} (NSR {_short(_noise(best))})")
     start = f" With {question.clients:,} clients this epsilon is {a.verdict} here; this would work: "
-    return said + start + (", or ".join(options) or "nothing that was searched") + "."
+    return said + start + (", or ".join(options) or "nothing that was tried") + "."
 
 
 def _noise(a: Recommendation) -> float:
@@ -168,10 +168,11 @@ def _notes(question: PlanQuestion, found: list[Recommendation]) -> list[str]:
     low, high = facts["parameters"]
     if not low <= question.parameters <= high:
         out.append(
-            f"Models of {low:,} to {high:,} parameters were measured; yours lies outside: take bands as a guess."
+            f"Models of {low:,} to {high:,} parameters were measured; yours is outside this range: treat the bands "
+            "as a guess."
         )
     if any(a.verdict != "hopeless" and (a.nsr or 0) > 0.3 for a in found):
-        out.append("Learning rate: take what works without noise, divided by sqrt(1 + NSR^2) of a round.")
+        out.append("Learning rate: use one that works without noise, divided by sqrt(1 + NSR^2) of a round.")
     for unit, units in (("record", question.clients * question.records), ("client", question.clients)):
         if question.delta * units >= 1 and any(a.setting.unit == unit for a in found):
             out.append(f"delta = {question.delta:g} is not below 1/{units:,}: too large to protect {units:,} {unit}s.")

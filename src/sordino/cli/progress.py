@@ -46,7 +46,7 @@ class RunProgress:
         plan, spec = job.plan, job.spec
         how = spec.method if spec.algorithm == "fedavg" else f"{spec.method} with {spec.algorithm}"
         dataset = spec.dataset if job.public_data else spec.data_name or "your own data"
-        who = f"{plan.expected_cohort:g} of {plan.population} clients a round"
+        who = f"{plan.expected_cohort:g} of {plan.population} clients per round"
         if later := plan.stragglers.joiners(plan.population):
             who += f" ({later} of them join after round {plan.stragglers.joining[1]})"
         self.say(
@@ -55,7 +55,7 @@ class RunProgress:
         )
         if job.method.private:
             norm = pricing.step_noise(job.method, plan) * math.sqrt(job.model.layout.dim)
-            noise = f"(noise norm {norm:,.0f} times one clipped contribution a step)"
+            noise = f"(noise norm {norm:,.0f} times one clipped contribution per step)"
             if job.whole_costs is not None:
                 noise = "for the whole run, which its rounds share"
             hidden = "" if plan.channel.name == "direct" else f" behind a {plan.channel.name.replace('-', ' ')}"

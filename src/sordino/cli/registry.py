@@ -44,7 +44,7 @@ def backup(target: Path, file: Path | None) -> None:
 def restore(source: Path) -> None:
     """Restore a backup, on another machine or after a loss; an existing registry is never overwritten."""
     target = transfer.restore(source)
-    click.echo(f"{target} is as it was in {source}.")
+    click.echo(f"{target} was restored from {source}.")
     if home.read_key() is None:
         click.echo(f"Its key is still missing ({home.key_file()}): `sordino ledger key import FILE`.")
 
@@ -62,7 +62,9 @@ def merge(source: Path, file: Path | None) -> None:
 
 @click.command("import", context_settings=HELP)
 @click.argument("source", metavar="PATH", type=PATH)
-@click.option("--data-name", default=None, metavar="NAME", help="The name of the data in it, where all are the same.")
+@click.option(
+    "--data-name", default=None, metavar="NAME", help="The name of the data in it, if it is the same for all."
+)
 @ledger_option
 def import_(source: Path, data_name: str | None, file: Path | None) -> None:
     """Import the charges of a ledger.sqlite of an earlier version, each once."""
@@ -79,7 +81,7 @@ def import_(source: Path, data_name: str | None, file: Path | None) -> None:
 @click.argument("other", metavar="OTHER")
 @ledger_option
 def distinct(one: str, other: str, file: Path | None) -> None:
-    """Declare that data of two names are of different people whose rows merely coincide: they no longer add up."""
+    """Declare that the data of two names are of different people whose rows merely coincide: they no longer add up."""
     book = Ledger(chosen(file), "write")
     try:
         known = book.data()
@@ -113,7 +115,7 @@ def forget(
         raise SpecError("give one of --user, --client and --rows.")
     columns = (label_column, split_column, user_column, client_column)
     if rows is None and any(columns):
-        raise SpecError("columns go with --rows.")
+        raise SpecError("columns can be given only with --rows.")
     book = Ledger(chosen(file), "write")
     try:
         if rows is not None:
@@ -125,14 +127,14 @@ def forget(
     if not gone:
         what = "these rows" if rows is not None else f"{'user' if user is not None else 'client'} {user or client!r}"
         raise RunError(
-            f"{book.path} knows nothing of {what}, so nothing was erased. Write ids and columns as they stand in the "
+            f"{book.path} knows nothing about {what}, so nothing was erased. Write ids and columns as they are in the "
             "table of the run; rows need the same columns and the same --label-column."
         )
     click.echo(f"{book.path}: {gone} hashes were erased; charges stay.")
     if rows is None:
-        click.echo("Hashes of single rows are found by the rows alone: --rows FILE.")
+        click.echo("Hashes of single rows can be found only by the rows themselves: use --rows FILE.")
     if strange:
-        click.echo(f"sordino: {strange} sets were made with another key and cannot be looked into.", err=True)
+        click.echo(f"sordino: {strange} sets were made with another key and cannot be searched.", err=True)
 
 
 @click.group(context_settings=HELP)
@@ -160,7 +162,7 @@ def import_key(source: Path) -> None:
     if found is None:
         raise RunError(f"there is no key {source}.")
     if not home.write_key(found, home.made(home.key_file())) and home.read_key() != found:
-        raise RunError(f"there is another key already: {home.key_file()}. Move it away first.")
+        raise RunError(f"there is already another key: {home.key_file()}. Move it away first.")
     click.echo(f"{home.key_file()}: the key {found.id}.")
 
 
@@ -168,7 +170,7 @@ def import_key(source: Path) -> None:
 def new() -> None:
     """Make a new key after the old one was lost: data of earlier runs can then be compared by name only."""
     if (found := home.read_key()) is not None:
-        raise RunError(f"there is a key already: {home.key_file()} ({found.id}).")
+        raise RunError(f"there is already a key: {home.key_file()} ({found.id}).")
     click.echo(f"{home.key_file()}: the key {home.new_key().id}. Data of earlier runs can be compared by name only.")
 
 

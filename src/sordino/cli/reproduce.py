@@ -25,26 +25,26 @@ RESULTS = Path("docs/results")
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name", required=False, metavar="[PAPER/ITEM]")
 @click.option(
-    "--scale", default=1.0, show_default=True, help="1: as on docs/results; less: fewer rounds, clients, seeds."
+    "--scale", default=1.0, show_default=True, help="1: as in docs/results; less: fewer rounds, clients, seeds."
 )
 @click.option(
     "--set", "own", multiple=True, metavar="KEY=VALUE", help="Any key of a run file, for all runs (repeatable)."
 )
-@click.option("--jobs", default=1, show_default=True, help="Runs at once, in processes.")
+@click.option("--jobs", default=1, show_default=True, help="Number of runs at the same time, in processes.")
 @click.option(
     "--minutes",
     type=float,
     default=8.5,
     show_default=True,
-    help="Stop after so many (inf: never); the same command goes on.",
+    help="Stop after this many minutes (inf: never); the same command continues.",
 )
 @click.option("--out", default="runs/reproduce", show_default=True, metavar="FOLDER", help="Where runs are kept.")
 @click.option(
     "--pages",
     default=None,
     metavar="FOLDER",
-    help="Where the results page goes: PAPER.md, PNG, CSV.  [default: docs/results; of runs at another scale or with "
-    "--set, and where docs/results has more, beside the runs]",
+    help="Where the results page goes: PAPER.md, PNG, CSV.  [default: docs/results; for runs at another scale or with "
+    "--set, and if docs/results has more, next to the runs]",
 )
 def reproduce(
     name: str | None, scale: float, own: tuple[str, ...], jobs: int, minutes: float, out: str, pages: str | None
@@ -88,7 +88,7 @@ def reproduce(
     done = f"{len(results)} of {len(trials)} runs are finished. " if trials else ""
     click.echo(done + _write(where, beside, experiment, results, how))
     if stopped and len(results) + len(failures) < len(trials):
-        click.echo(f"Stopped, after {minutes:g} minutes or by hand; the same command goes on.")
+        click.echo(f"Stopped, after {minutes:g} minutes or by hand; the same command continues.")
         sys.exit(3)
     if failures:
         sys.exit(1)

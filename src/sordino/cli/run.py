@@ -144,7 +144,7 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
         say(f"{name.replace('_', ' ')}: {value:.4g}{_where(result) if name == 'mae' else ''}")
     if plain is not None and plain.accuracy is not None:
         say(f"Accuracy without privacy: {100 * plain.accuracy:.2f} %")
-    say(f"Run folder: {result.folder} (to hand out: {result.folder / PUBLIC}, the rest is yours alone)")
+    say(f"Run folder: {result.folder} (to hand out: {result.folder / PUBLIC}; the rest is for you alone)")
 
 
 def accounted(sentence: str, reason: str | None, claimed: bool) -> str:
@@ -156,7 +156,7 @@ def accounted(sentence: str, reason: str | None, claimed: bool) -> str:
         claimed: whether a claim was printed before, with the reason why it does not hold.
     """
     known = f": {reason}."
-    return sentence.removesuffix(known) + ", as was said." if claimed and sentence.endswith(known) else sentence
+    return sentence.removesuffix(known) + ", as stated above." if claimed and sentence.endswith(known) else sentence
 
 
 def _where(result: Result) -> str:

@@ -1,7 +1,7 @@
-"""What a comparison on one's own data will be charged: shown before its first run.
+"""The total privacy cost of a comparison on the user's own data, shown before its first run.
 
-Every cell is a run of its own, and every run is charged to the same records: what a table with four methods, three
-epsilons and five seeds costs is the sum of sixty runs, not the epsilon in its heading.
+Every cell is a separate run, and every run is charged to the same records: a table with four methods, three epsilons
+and five seeds costs the sum of sixty runs, not the epsilon in its heading.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from sordino.runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class Total:
-    """Plain sums over the runs whose guarantee is about the same unit, relation and viewer."""
+    """Plain sums over the runs whose guarantees have the same unit, relation and viewer."""
 
     unit: str
     relation: str
     viewer: str
     runs: int
-    epsilon: float  # at most: noise is calibrated to stay within what was asked
+    epsilon: float  # upper bound: noise is calibrated to stay within the requested epsilon
     delta: float
 
     def words(self) -> str:
+        """Return the total as part of a sentence."""
         whose = f"{UNITS.get(self.unit, self.unit)} ({RELATIONS.get(self.relation, self.relation)})"
         return (
             f"{self.runs} with at most epsilon = {up(self.epsilon)}, delta = {self.delta:g} in total (plain sums) for "
@@ -42,16 +43,16 @@ class Total:
 
 @dataclass(frozen=True)
 class Bill:
-    """What all runs of a comparison are charged, and where."""
+    """The charge of all runs of a comparison, and the ledger it goes to."""
 
     ledger: str
     runs: int
-    begun: int  # runs of an interrupted comparison that the ledger holds already
+    begun: int  # runs of an interrupted comparison that the ledger already holds
     totals: tuple[Total, ...]
-    without: tuple[str, ...]  # a method a run, of those whose epsilon is infinite
+    without: tuple[str, ...]  # method of each run whose epsilon is infinite
 
     def sentence(self, where: bool = True) -> str:
-        """Say it in words; without `where`, which ledger it is stays with the owner of the data."""
+        """Return the bill in words; without `where`, the ledger is not named, as only the data owner may know it."""
         parts = [t.words() for t in self.totals]
         if self.without:
             parts.append(f"{len(self.without)} without any guarantee ({', '.join(dict.fromkeys(self.without))})")
@@ -63,6 +64,7 @@ class Bill:
         )
 
     def to_json(self) -> dict[str, Any]:
+        """Return the bill for programs."""
         return {
             "ledger": self.ledger,
             "runs": self.runs,
@@ -74,7 +76,13 @@ class Bill:
 
 
 def bill(folder: RunFolder, found: Sequence[Cell], sketched: Mapping[str, Case]) -> Bill | None:
-    """What the cells are charged together; None on a shipped benchmark, whose records are public."""
+    """Return the joint charge of the cells; None if all data are public, as in a shipped benchmark.
+
+    Args:
+        folder: the folder of the comparison.
+        found: the cells.
+        sketched: the case that was examined for each method (`compare.sketch`).
+    """
     if all(one.public_data for one in sketched.values()):
         return None
     sums: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
@@ -96,14 +104,14 @@ def bill(folder: RunFolder, found: Sequence[Cell], sketched: Mapping[str, Case])
 
 
 def _promise(cell: Cell, one: Case) -> Guarantee | None:
-    """What a cell will be charged, or a little less: what was asked for where noise is calibrated to that, else what is
-    accounted; None where it cannot start and is charged nothing."""
+    """Return what a cell will be charged at most: the requested epsilon if noise is calibrated to it, else the
+    accounted one; None if the cell cannot start and so is charged nothing."""
     if one.job is None:
         return None
     promise = one.job.promise
     if one.method.private:
         return replace(promise, epsilon=cell.spec.epsilon)
-    if math.isfinite(promise.epsilon):  # noise as a paper prints it: every cell has a price of its own
+    if math.isfinite(promise.epsilon):  # a printed method with its own noise: every cell has its own cost
         job = case.of_spec(cell.spec).job
         return None if job is None else job.promise
     return promise

@@ -1,13 +1,13 @@
-"""Many runs that differ in method, epsilon and seed alone: one cell a run, in one folder, in one ledger.
+"""Comparisons: runs that differ only in method, epsilon and seed, one cell per run, in one folder and one ledger.
 
-    OUT/NAME/private/comparison.json   what is compared; the same command goes on, another one is refused
-    OUT/NAME/public            tables and figures, made of the cells' public parts alone
-    OUT/NAME/ledger.sqlite     what all cells together were charged, on a public benchmark; else the user's registry
-    OUT/NAME/cells/CELL        a run folder each: METHOD-epsE-seedS; a method without privacy runs once a seed
+    OUT/NAME/private/comparison.json   what is compared; the same command resumes, another one is refused
+    OUT/NAME/public            tables and figures, made from the cells' public parts alone
+    OUT/NAME/ledger.sqlite     charges of all cells on a public benchmark; other data use the user's registry
+    OUT/NAME/cells/CELL        one run folder per cell: METHOD-epsE-seedS; a method without privacy runs once per seed
 
-Cells of one seed share partition and first model, and data order where batches are of one kind: all of them are drawn
-from the seed alone. Cells are ordered by seed first, so that a comparison that is stopped half-way has looked at every
-method.
+Cells with the same seed share the partition and the initial model, and the data order if their batches are of the same
+kind: all of these are drawn from the seed alone. Cells are ordered by seed first, so that an interrupted comparison
+has covered every method.
 """
 
 from __future__ import annotations
@@ -40,43 +40,45 @@ from sordino.runs.rehearse import rehearse
 from sordino.runs.spec import Spec
 
 COMPARISON, RESULT = "comparison.json", "result.json"
-CHOSEN = ("method", "epsilon", "seed", "name", "out")  # by the comparison itself
-SHARED = (  # one method's own value would make another problem of it
+CHOSEN = ("method", "epsilon", "seed", "name", "out")  # keys set by the comparison itself
+SHARED = (  # keys that must be the same for all methods, as another value would make it a different problem
     *CHOSEN, "delta", "budgets", "mode", "dataset", "data_dir", "label_column", "client_column", "user_column",
     "split_column", "schema", "data_name", "test", "public_share", "public_data", "partition", "clients",
     "without_private", "server_data", "validation", "tuning", "evaluate_on", "baseline", "ledger",
 )  # fmt: skip
 
 
-KEPT: Kept = {}  # data and features: the cells of a process share them
+KEPT: Kept = {}  # data and features shared by the cells of a process
 
 
 @dataclass(frozen=True)
 class Cell:
+    """One run of a comparison."""
+
     name: str
     method: str
-    epsilon: float | None  # None: the method has no noise, so there is nothing to ask for
+    epsilon: float | None  # requested epsilon; None: the method has no noise
     seed: int
     spec: Spec
 
 
 @dataclass(frozen=True)
 class News:
-    """What happened in a cell."""
+    """An event in a cell."""
 
     cell: str
-    kind: str  # began, round, done, failed; owner, refused: for whoever the data belong to
+    kind: str  # began, round, done, failed; owner, refused: for the data owner only
     round: int = 0
     rounds: int = 0
     accuracy: float | None = None
-    rmse: float | None = None  # of a regression
+    rmse: float | None = None  # for a regression
     reason: str = ""
 
 
 Tell = Callable[[News], None]
 
 
-# --- which cells
+# --- the cells
 
 
 def cells(
@@ -86,7 +88,15 @@ def cells(
     common: Mapping[str, Any],
     own: Mapping[str, Mapping[str, Any]],
 ) -> list[Cell]:
-    """All specs, checked. `common` keys go to every method that has them; `own` ones to the method they name."""
+    """Return all cells of a comparison, with checked specs.
+
+    Args:
+        methods: the names of the methods.
+        epsilons: the requested epsilons.
+        seeds: the number of seeds.
+        common: keys for every method that has them.
+        own: keys for single methods, by method.
+    """
     check.count(seeds=seeds)
     for what, values in (("methods", methods), ("epsilon", epsilons)):
         if not values:
@@ -97,7 +107,7 @@ def cells(
         check.positive(epsilon=epsilon)
     if common.get("mode") == "secure":
         raise SpecError(
-            "a comparison runs every cell with a seed, so that all methods meet the same clients and first model; "
+            "a comparison runs every cell with a seed, so that all methods get the same clients and first model; "
             "mode = secure accepts none. Drop mode, or run the methods one by one with `sordino run`."
         )
     keys = {m: _keys(m, common, own) for m in methods}
@@ -116,13 +126,13 @@ def cells(
 
 
 def takes_epsilon(method: str) -> bool:
-    """Whether a budget changes anything: the noise is calibrated to it, or a paper's claim is."""
+    """Return whether epsilon has an effect on the method: its noise, or a paper's claim, is calibrated to it."""
     found: type[Method] = plugin.load("methods", method)
     return found.private or found.claim is not Method.claim
 
 
 def _keys(method: str, common: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What one method is run with, besides epsilon and seed."""
+    """Return the keys of one method's runs, except epsilon and seed."""
     mine = own.get(method, {})
     if fixed := [k for k in mine if k in SHARED]:
         raise SpecError(f"{method}.{fixed[0]}: {fixed[0]} is the same for all methods that are compared.")
@@ -130,7 +140,7 @@ def _keys(method: str, common: Mapping[str, Any], own: Mapping[str, Mapping[str,
     known = {f.name for f in spec.fields()}
     known |= {f.name for k, n in zip(spec.PLUGINS, (method, algorithm), strict=True) for f in spec.plugin_fields(k, n)}
     found: type[Method] = plugin.load("methods", method)
-    if not found.private and not found.own_noise:  # what most papers claim is one epsilon for all
+    if not found.private and not found.own_noise:  # most papers claim one epsilon for all clients
         known -= {"budgets"}
     return {k: v for k, v in common.items() if k in known} | dict(mine)
 
@@ -143,15 +153,19 @@ def _cell(method: str, epsilon: float | None, seed: int, keys: Mapping[str, Any]
 
 
 def shown(epsilon: float) -> str:
-    """An epsilon as file names have it: different ones look different."""
+    """Return an epsilon as it appears in file names; different epsilons have different names."""
     return repr(float(epsilon)).removesuffix(".0").replace("+", "")
 
 
 def sketch(found: Iterable[Cell]) -> dict[str, case.Case]:
-    """Refuse what cannot run, before there is a folder: each method once, at the largest epsilon, without training.
+    """Refuse a comparison that cannot run, before its folder is created.
 
-    An epsilon that is too small for a method is a result, not a mistake: those cells fail alone. Returns by method
-    what was looked at."""
+    Each method is checked once, at its largest epsilon, without training. An epsilon that is too small for a method is
+    a result, not a mistake: such cells fail individually.
+
+    Returns:
+        The case that was examined for each method.
+    """
     largest: dict[str, Cell] = {}
     seen: dict[str, case.Case] = {}
     for cell in found:
@@ -176,7 +190,7 @@ def sketch(found: Iterable[Cell]) -> dict[str, case.Case]:
 
 
 def canonical(found: Sequence[Cell]) -> dict[str, Any]:
-    """What makes a comparison this one: the settings of every method, and the cells."""
+    """Return what identifies a comparison: the settings of every method, the cells and the digests of input files."""
     methods = {c.method: {k: v for k, v in c.spec.to_dict().items() if k not in CHOSEN} for c in found}
     listed = [{"name": c.name, "method": c.method, "epsilon": c.epsilon, "seed": c.seed} for c in found]
     named = {(c.spec.dataset, c.spec.test, c.spec.schema, c.spec.budgets, c.spec.private_data) for c in found}
@@ -194,7 +208,7 @@ def _digest(path: Path) -> str:
 
 
 def open_folder(out: str, name: str | None, found: Sequence[Cell]) -> RunFolder:
-    """A fresh folder, or the one that the same comparison was begun in; locked until it is closed."""
+    """Open a new folder, or the one in which the same comparison was begun; it is locked until closed."""
     wanted = canonical(found)
     if name is not None and not spec.NAME.match(name):
         raise SpecError(f"name must be 1 to 64 letters, digits, '.', '_' or '-', not {name!r}.")
@@ -205,23 +219,23 @@ def open_folder(out: str, name: str | None, found: Sequence[Cell]) -> RunFolder:
         folder = RunFolder(path)
         if difference := _difference(folder.read_json(COMPARISON), wanted):
             raise RunError(f"{path} holds another comparison ({difference}). Choose another name.")
-    elif path.is_dir() and _empty(path):  # it died at once
+    elif path.is_dir() and _empty(path):  # an earlier start died immediately
         folder = RunFolder(path)
     else:
-        raise RunError(f"{path} exists and holds no comparison. Choose another name.")
+        raise RunError(f"{path} exists, but holds no comparison. Choose another name.")
     folder.lock()
     folder.write_json(COMPARISON, wanted)
     return folder
 
 
 def _empty(path: Path) -> bool:
-    """Whether nothing but what a folder starts with is there."""
+    """Return whether a folder contains only what it is created with."""
     inside = {p.relative_to(path).as_posix() for p in path.rglob("*")}
     return inside <= {PUBLIC, PRIVATE, f"{PRIVATE}/lock", f"{PRIVATE}/{COMPARISON}.tmp"}
 
 
 def _difference(old: Any, new: dict[str, Any]) -> str:
-    """The first thing in which two comparisons differ; empty where they do not."""
+    """Return the first difference between two comparisons; empty if there is none."""
     if old == new:
         return ""
     try:
@@ -246,12 +260,14 @@ def _difference(old: Any, new: dict[str, Any]) -> str:
 
 
 def execute(folder: RunFolder, found: Sequence[Cell], jobs: int, tell: Tell) -> dict[str, str]:
-    """Run what is not finished yet; why cells failed, by name. One job runs here, several in processes of their own."""
+    """Run the cells that are not finished yet, and return the reasons of those that failed, by name.
+
+    With one job, cells run in this process; with several, in separate processes."""
     failures: dict[str, str] = {}
 
     def heard(news: News) -> None:
         if news.kind in ("owner", "refused"):  # not for the tables
-            if news.kind == "refused" or news.cell == left[0].name:  # later cells would tell of the earlier ones
+            if news.kind == "refused" or news.cell == left[0].name:  # later cells would report the earlier ones
                 folder.tell_owner(news.reason)
                 run.to_owner(news.reason)
             return
@@ -277,7 +293,7 @@ def execute(folder: RunFolder, found: Sequence[Cell], jobs: int, tell: Tell) -> 
 
 
 def _shipped(wanted: Spec) -> bool:
-    """Whether the data are a public benchmark; what is done with one's own is charged to one's registry."""
+    """Return whether the data are a public benchmark; runs on other data are charged to the user's registry."""
     return wanted.dataset in plugin.available("data.sets")
 
 
@@ -290,10 +306,10 @@ def _finished(at: Path) -> News:
 
 
 def _run(cell: Cell, tell: Tell) -> None:
-    """One cell to its end, from wherever it was left."""
+    """Run or resume one cell until it is finished or fails."""
     at = Path(cell.spec.out) / str(cell.spec.name)
-    begun = locate(at, PRIVATE, "job.json").is_file() or RunFolder(at).flat  # the latter by an earlier version
-    if at.is_dir() and not begun:  # it died before it was charged anything
+    begun = locate(at, PRIVATE, "job.json").is_file() or RunFolder(at).flat  # flat: by an earlier version
+    if at.is_dir() and not begun:  # it died before anything was charged
         shutil.rmtree(at)
     tell(News(cell.name, "began", rounds=cell.spec.rounds))
 
@@ -321,24 +337,26 @@ def _run(cell: Cell, tell: Tell) -> None:
 
 
 class Worker:
-    """A process that runs one cell after another."""
+    """A process that runs cells one after another."""
 
     def __init__(self, threads: int) -> None:
-        context = get_context("forkserver")  # torch is imported once for all of them, CUDA started in none
+        context = get_context("forkserver")  # imports torch once for all workers, without initialising CUDA
         context.set_forkserver_preload([__name__])
         self.pipe, theirs = context.Pipe()
-        place = str(home.folder())  # the process that they are forked from may be older than this setting
+        place = str(home.folder())  # the fork server may have started before this was set
         self.process = context.Process(target=_serve, args=(theirs, threads, place), daemon=True)
         self.process.start()
-        theirs.close()  # so that the end of the process is the end of the pipe
+        theirs.close()  # so that the pipe ends when the process does
         self.cell: Cell | None = None
 
     def give(self, cell: Cell | None) -> None:
+        """Send a cell to the process; None ends it."""
         self.cell = cell
-        with contextlib.suppress(ConnectionError):  # it died; the next `hear` says so
+        with contextlib.suppress(ConnectionError):  # the process died; the next `hear` reports it
             self.pipe.send(cell)
 
     def hear(self) -> News:
+        """Wait for the next event of the process; if it has died, report its cell as failed."""
         try:
             news: News = self.pipe.recv()
             return news
@@ -349,11 +367,12 @@ class Worker:
 
     @property
     def alive(self) -> bool:
+        """Whether the process is running."""
         return self.process.exitcode is None
 
 
 def _in_processes(waiting: Sequence[Cell], jobs: int, tell: Tell) -> None:
-    """A process that dies takes its own cell with it and is replaced."""
+    """Run cells in several processes; if a process dies, only its cell fails, and the process is replaced."""
     queue, threads = list(reversed(waiting)), max(1, (os.cpu_count() or 1) // jobs)
     workers: list[Worker] = []
     leaving: list[Worker] = []
@@ -384,12 +403,12 @@ def _in_processes(waiting: Sequence[Cell], jobs: int, tell: Tell) -> None:
 
 
 def _serve(pipe: connection.Connection, threads: int, place: str) -> None:
-    """A process of a comparison: cells come in, news go out, None ends it."""
+    """Run the cells received from the pipe and send back their events, until None is received."""
     os.environ["SORDINO_HOME"] = place
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who started it says when to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to stop
     torch.set_num_threads(threads)
     try:
         while (cell := pipe.recv()) is not None:
             _run(cell, pipe.send)
     except (EOFError, ConnectionError):
-        return  # nobody listens any more; what is on disk goes on another day
+        return  # the parent is gone; runs can be resumed from disk

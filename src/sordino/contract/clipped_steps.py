@@ -171,7 +171,7 @@ def batch_of(data: Batch, plan: Plan, sampling: str, rng: RowStream) -> Batch:
     else:
         picked = rng.poisson(sizes, rates, data.x.device)
         if plan.exact is not None and max(picked[1], default=0) > plan.exact.batch:
-            raise RunError("a batch is larger than its noise was made for, which should never happen: start anew.")
+            raise RunError("a batch is larger than its noise was made for, which should never happen: start a new run.")
     return _users(data, *picked) if plan.unit == "user" else data.pick(*picked)
 
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from sordino.contract.claim import Claim
 from sordino.contract.plan import Plan, Public
 from sordino.contract.site import Own, Site
 from sordino.core import plugin
@@ -27,7 +28,6 @@ from sordino.core.local_training import Local
 from sordino.core.message import Message
 from sordino.core.types import State
 from sordino.core.vector import Layout
-from sordino.privacy.claims import Claim
 from sordino.privacy.release import Release
 
 __all__ = ["Claim", "Local", "Message", "Method", "Own", "Plan", "Public", "Release", "Site"]

@@ -128,14 +128,14 @@ class Outlets(Mapping[str, "Outlet"]):
         if release.name not in message.fields:
             raise RunError(f"the server adds noise to the field {release.name}, which the message lacks.")
         if message.weight is not None and len(message) and not float(message.weight.abs().max()) <= 1 + SLACK:
-            raise RunError(f"rows of {release.name} weigh more than once, and the server's noise is for their bound.")
+            raise RunError(f"rows of {release.name} have weights above 1, but the server's noise is for their bound.")
         value = message[release.name]
         if not release.rows or not len(value):
             return
         longest = float(value.double().flatten(1).norm(p=release.norm, dim=1).max())
         if release.bound is None or not longest <= release.bound * (1 + 1e-6):  # also if it is NaN
             raise RunError(
-                f"rows of {release.name} have norm {longest:.4g}, and the server's noise is for {release.bound:.4g}: "
+                f"rows of {release.name} have norm {longest:.4g}, but the server's noise is for {release.bound:.4g}: "
                 f'send what site.out["{release.name}"] returns.'
             )
 
@@ -159,20 +159,20 @@ class Outlet:
         value = x.value if isinstance(x, Bounded) else x
         if value.ndim > 2 and not isinstance(release.mechanism, Unproven):
             raise RunError(
-                f"the outlet {release.name} takes rows [clients, numbers], and was given {list(value.shape)}: flatten "
+                f"the outlet {release.name} takes rows [clients, numbers], but was given {list(value.shape)}: flatten "
                 "what belongs to one client."
             )
         bounded = self._bounded(x)
         if len(bounded.value) != len(all_of_them.rng.ids):
             raise RunError(
-                f"the outlet {release.name} takes one row a client, {len(all_of_them.rng.ids)}, and was given "
+                f"the outlet {release.name} takes one row per client, {len(all_of_them.rng.ids)}, but was given "
                 f"{len(bounded.value)}."
             )
         number = self._count()
         if multiplier is None and all_of_them.own is not None and not isinstance(release.mechanism, Unproven):
             if release.multiplier is None:
                 raise RunError(
-                    f"clients have budgets of their own, and the mechanism of {release.name} has no noise multiplier "
+                    f"clients have budgets of their own, but the mechanism of {release.name} has no noise multiplier "
                     "that could follow them."
                 )
             multiplier = release.multiplier / all_of_them.base * all_of_them.own
@@ -260,9 +260,7 @@ class Outlet:
         if outlets.spent is None:
             return
         if whole is None or declared is None:
-            raise RunError(
-                f"the release {release.name} has a total, and no noise multiplier by which uses are metered."
-            )
+            raise RunError(f"the release {release.name} has a total, but no noise multiplier to meter its uses by.")
         each = torch.full((len(outlets.places), 1), declared, dtype=torch.float64)
         if multiplier is not None:
             each = multiplier.double().cpu().flatten(1).amin(dim=1, keepdim=True)

@@ -67,9 +67,11 @@ class Stragglers:
         """Raise an error if `joining` has no effect in a run of this size."""
         share, after = self.joining
         if share and not self.joiners(population):
-            raise SpecError(f"joining = {share:g}:{after} is no one of {population} clients: use a larger share.")
+            raise SpecError(f"joining = {share:g}:{after} selects none of {population} clients: use a larger share.")
         if share and after >= rounds:
-            raise SpecError(f"joining = {share:g}:{after} never happens in {rounds} rounds: use fewer before it.")
+            raise SpecError(
+                f"joining = {share:g}:{after} never happens in {rounds} rounds: use fewer rounds before it."
+            )
 
     def joiners(self, population: int) -> int:
         """Return how many clients, the last ones, join late; at least one is present from the start."""

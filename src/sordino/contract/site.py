@@ -67,5 +67,5 @@ def units(data: Batch, plan: Plan) -> tuple[int, ...]:
     if plan.unit != "user":
         return data.sizes
     if data.groups is None:
-        raise DataError("unit = user, but the clients' data do not say which record belongs to which user.")
+        raise DataError("unit = user, but the clients' data do not say which user each record belongs to.")
     return tuple(len(client) for client in data.groups)

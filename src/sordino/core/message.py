@@ -116,5 +116,7 @@ def _ones(message: Message) -> Tensor:
 
 def _scaled(name: str, value: Tensor, factor: Tensor) -> Tensor:
     if not value.is_floating_point():
-        raise RunError(f"the field {name} holds {value.dtype}, which has no weighted sum: send it without weights.")
+        raise RunError(
+            f"the field {name} holds {value.dtype}, which cannot be summed with weights: send it without weights."
+        )
     return value * factor.to(value.dtype).reshape(-1, *(1,) * (value.ndim - 1))

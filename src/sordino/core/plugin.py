@@ -7,11 +7,14 @@ separated as in PATH) with files such as FOLDER/methods/my_method.py; or a packa
 `sordino.methods` (`sordino.algorithms`, ...), each naming a class. Neither may use the name of a built-in plug-in.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 import os
 import pkgutil
+import re
 import sys
 import traceback
 import typing
@@ -81,7 +84,7 @@ def _files(kind: str) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         if not Path(folder).is_dir():
-            raise SpecError(f"{VARIABLE} names {folder}, which is no folder.")
+            raise SpecError(f"{VARIABLE} names {folder}, which is not a folder.")
         for path in sorted(Path(folder, kind.replace(".", "/")).glob("*.py")):
             name = path.stem.replace("_", "-")
             if not path.stem.startswith("_") and found.setdefault(name, path) != path:
@@ -111,7 +114,7 @@ def load(kind: str, name: str) -> Any:
     ours, files, entries = _ours(kind), _files(kind), _entries(kind)
     if name in ours:
         if name in files or name in entries:
-            raise SpecError(f"a plug-in is called {name}, which is the name of one of ours. Call it otherwise.")
+            raise SpecError(f"a plug-in is called {name}, which is the name of one of ours. Choose another name.")
         return _exported(importlib.import_module(f"sordino.{kind}.{name.replace('-', '_')}"))
     if name in files:
         return _usable(kind, name, _exported(_imported(kind, files[name])))
@@ -161,7 +164,7 @@ def _usable(kind: str, name: str, found: Any) -> Any:
         if not isinstance(words, tuple) or not all(isinstance(w, str) for w in words):
             raise SpecError(f'the plug-in {name}: {variable} must be a tuple of text, such as ("a",), not {words!r}.')
         if not words and variable != "algorithms":
-            raise SpecError(f"the plug-in {name}: {variable} must name one at least.")
+            raise SpecError(f"the plug-in {name}: {variable} must name at least one.")
     if strange := [u for u in getattr(found, "units", ()) if u not in UNITS]:
         raise SpecError(f"the plug-in {name} protects a {strange[0]!r}; units are {', '.join(UNITS)}.")
     if kind == "methods" and (reads := getattr(found, "reads", None)) not in READS:
@@ -181,6 +184,16 @@ def _channel(name: str, found: Any) -> Any:
         found()
     except Exception as error:
         raise SpecError(f"the plug-in {name} cannot be made: {type(error).__name__}: {error}") from error
+    return found
+
+
+@lru_cache
+def field_help(cls: type) -> dict[str, str]:
+    """Return the help text of every field of a class: the comment behind it in the source. There is no other place."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        with contextlib.suppress(OSError, TypeError):  # a class without source
+            found |= dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(base), flags=re.MULTILINE))
     return found
 
 
@@ -207,7 +220,7 @@ def attribute(kind: str, name: str, homes: Mapping[str, str]) -> Any:
         return getattr(importlib.import_module(module), found)
     if name[:1].isupper() and name in (known := classes(kind)):
         return known[name]
-    raise AttributeError(f"sordino.{kind.rpartition('.')[2]} has no {name!r}; dir() lists what there is.")
+    raise AttributeError(f"sordino.{kind.rpartition('.')[2]} has no {name!r}; dir() lists what it has.")
 
 
 def ours(kind: str, name: str) -> bool:
@@ -236,7 +249,12 @@ def _imported(kind: str, path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise SpecError(f"the plug-in {path} fails: {type(error).__name__}: {error}") from error
+        hint = ""
+        if isinstance(error, ImportError) and (error.name or "").startswith("sordino."):
+            hint = (
+                ". Public names are in sordino.methods, sordino.algorithms, sordino.mechanisms and sordino.accounting"
+            )
+        raise SpecError(f"the plug-in {path} fails: {type(error).__name__}: {error}{hint}") from error
     return module
 
 

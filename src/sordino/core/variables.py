@@ -48,14 +48,14 @@ def restored(name: str, fresh: Any, tensors: Mapping[str, Tensor], device: torch
     if strange := set(saved) - known:
         raise RunError(
             f"the checkpoint holds {prefix}{sorted(strange)[0]}, which this run does not have: it was written by "
-            "another version or method. Resume it with that one, or start anew."
+            "another version or method. Resume it with that one, or start a new run."
         )
     if fresh is None:
         return None
     if missing := sorted(known - set(saved)):
         raise RunError(
             f"the checkpoint lacks {prefix}{missing[0]}: it was written by another version or method. Resume it with "
-            "that one, or start anew."
+            "that one, or start a new run."
         )
     values = {k: None if v is None else _value(getattr(fresh, k), v, device) for k, v in saved.items()}
     return dataclasses.replace(fresh, **values)

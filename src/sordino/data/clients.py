@@ -97,7 +97,7 @@ class ArrayClients:
 
     def _known(self) -> list[tuple[int, ...]]:
         if self._groups is None:
-            raise DataError("these clients' data does not say which user a record belongs to.")
+            raise DataError("these clients' data do not say which user a record belongs to.")
         return self._groups
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
@@ -131,7 +131,7 @@ def _runs(users: NDArray[np.int64], starts: NDArray[np.int64]) -> list[tuple[int
     """Return, for each client, the lengths of its users' runs of records."""
     if users.shape != (starts[-1],) or users.dtype.kind not in "iu":
         raise DataError(
-            f"users must hold one whole number a record: {int(starts[-1])} of them, not {list(users.shape)}."
+            f"users must hold one whole number per record: {int(starts[-1])} of them, not {list(users.shape)}."
         )
     out = []
     for client, (a, b) in enumerate(itertools.pairwise(starts.tolist())):
@@ -214,10 +214,10 @@ def adopt(clients: Any) -> ArrayClients | LazyClients:
     if isinstance(clients, ArrayClients | LazyClients):
         return clients
     if not isinstance(clients, Iterable):
-        raise DataError(f"clients must be a list of (x, y) pairs, one a client, not {type(clients).__name__}.")
+        raise DataError(f"clients must be a list of (x, y) pairs, one per client, not {type(clients).__name__}.")
     items = list(clients.values()) if isinstance(clients, Mapping) else list(clients)
     if not items:
-        raise DataError("there are no clients: pass a list of (x, y) pairs, one a client.")
+        raise DataError("there are no clients: pass a list of (x, y) pairs, one per client.")
     pairs = [checked(f"client {i}", *_pair(i, item)) for i, item in enumerate(items)]
     shapes = {(tuple(x.shape[1:]), tuple(y.shape[1:])) for x, y in pairs}
     if len(shapes) > 1:
@@ -248,7 +248,7 @@ def checked(who: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     """
     xt, yt = _tensor(who, "x", x), _tensor(who, "y", y)
     if xt.ndim == 0 or yt.ndim == 0 or len(xt) != len(yt):
-        raise DataError(f"{who}: x has shape {tuple(xt.shape)}, y {tuple(yt.shape)}; they need one row a record.")
+        raise DataError(f"{who}: x has shape {tuple(xt.shape)}, y {tuple(yt.shape)}; they need one row per record.")
     if len(xt) == 0:
         raise DataError(f"{who} has no records. Leave it out.")
     for name, value in (("x", xt), ("y", yt)):

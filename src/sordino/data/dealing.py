@@ -26,9 +26,9 @@ def classes_of(labels: Any, law: str) -> NDArray[np.int64]:
     """
     found = np.asarray(labels)
     if found.dtype.kind == "f":
-        raise DataError(f"{law} splits by label, and the targets are decimal numbers: use iid, quantity or natural.")
+        raise DataError(f"{law} splits by label, but the targets are decimal numbers: use iid, quantity or natural.")
     if found.ndim != 1:
-        raise DataError(f"{law} splits by label, and the targets are sequences: use iid, quantity or natural.")
+        raise DataError(f"{law} splits by label, but the targets are sequences: use iid, quantity or natural.")
     if not len(found):
         raise DataError(f"{law}: there are no records.")
     return found.astype(np.int64)

@@ -52,7 +52,7 @@ def fetch(url: str, target: Path, sha256: str | None = None) -> None:
 
 def _transfer(url: str, part: Path, bar: Progress, task: TaskID) -> None:
     """Download all bytes of `url` to `part`, resuming after an interruption."""
-    version, reason = "", "the transfer broke off"
+    version, reason = "", "the transfer was interrupted"
     for _ in range(TRIES):
         have = part.stat().st_size if part.exists() else 0
         resume = {"Range": f"bytes={have}-"} | ({"If-Range": version} if version else {}) if have else {}
@@ -71,10 +71,10 @@ def _transfer(url: str, part: Path, bar: Progress, task: TaskID) -> None:
                         bar.advance(task, len(chunk))
             if total is None or part.stat().st_size == total:
                 return
-            reason = f"it broke off after {part.stat().st_size} of {total} bytes"
+            reason = f"it was interrupted after {part.stat().st_size} of {total} bytes"
         except urllib.error.HTTPError as error:
             error.close()
-            raise DataError(f"{url} answers {error.code} {error.reason}.") from error
+            raise DataError(f"{url} answered {error.code} {error.reason}.") from error
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
             reason = str(getattr(error, "reason", "") or error or type(error).__name__)
     raise DataError(f"cannot download {url}: {reason}.")

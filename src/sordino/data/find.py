@@ -102,7 +102,7 @@ def check_files(found: FoundFiles) -> None:
         if there != file.sha256:
             raise DataError(
                 f"{path} is damaged or another file: its sha256 is {there[:16]}..., not {file.sha256[:16]}.... "
-                "Put the right file there, or remove it; data of one's own goes in by its path."
+                "Put the right file there, or remove it; to use data of your own, give their path."
             )
 
 

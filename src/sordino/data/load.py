@@ -36,10 +36,10 @@ def load(
     if name in plugin.available("data.sets"):
         if columns is not None and columns != Columns():
             raise DataError(
-                f"{name} has columns of its own; label, client, user, split and schema are for one's own file."
+                f"{name} has columns of its own; label, client, user, split and schema are for your own files."
             )
         if says.test is not None or says.share is not None:
-            raise DataError(f"{name} has public test records of its own; test and public_share are for one's own file.")
+            raise DataError(f"{name} has public test records of its own; test and public_share are for your own files.")
         from sordino.data.find import obtain
 
         return obtain(plugin.load("data.sets", name), data_dir)
@@ -51,8 +51,8 @@ def load(
     near = get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise DataError(
-        f"no dataset {name!r}:{hint} there are {', '.join(known)}, or the path of an .npz, .csv, .csv.gz or .parquet "
-        f"file or of a folder of pictures (tried {folder / name})."
+        f"there is no dataset {name!r}.{hint} Choose one of {', '.join(known)}, or give the path of an .npz, .csv, "
+        f".csv.gz or .parquet file or of a folder of pictures (tried {folder / name})."
     )
 
 
@@ -61,7 +61,7 @@ def _own(path: Path, columns: Columns, test: Path | None) -> Dataset | None:
     if _is(path, Path.is_dir) and _is(path / "train", Path.is_dir):
         from sordino.data.pictures import pictures
 
-        return pictures(path, columns, _there(test, Path.is_dir, "the path of a folder with one folder a class"))
+        return pictures(path, columns, _there(test, Path.is_dir, "the path of a folder with one folder per class"))
     if _is(path, Path.is_file) and path.name.lower().endswith(SUFFIXES):
         second = _there(test, Path.is_file, f"the path of a table like {path.name}", SUFFIXES)
         return table(path, columns, second)
@@ -77,7 +77,7 @@ def _there(
 ) -> Path | None:
     """Return the path of the test records, or raise an error unless it is of the same kind as the data."""
     if test is not None and not (_is(test, kind) and test.name.lower().endswith(suffixes)):
-        raise DataError(f"test must be {what}; found no such thing at {test}.")
+        raise DataError(f"test must be {what}; there is none at {test}.")
     return test
 
 

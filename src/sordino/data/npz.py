@@ -36,7 +36,7 @@ def arrays(path: Path, wanted: Iterable[str] | None = None) -> dict[str, Any]:
                 if key in file.files:
                     found[key] = file[key]
     except ValueError as error:
-        text = "it is no .npz archive" if "pickle" in str(error) else str(error).splitlines()[0]
+        text = "it is not an .npz archive" if "pickle" in str(error) else str(error).splitlines()[0]
         raise DataError(f"cannot read {path}: {text}") from error
     except Exception as error:  # a damaged archive fails in many ways
         raise DataError(f"cannot read {path}: {(str(error) or type(error).__name__).splitlines()[0]}") from error
@@ -70,7 +70,7 @@ def read(path: Path, test: Path | None = None) -> Dataset:
                         f"then x {shapes[2]}, y {shapes[3]}.")  # fmt: skip
     if y_train.is_floating_point() != y_test.is_floating_point():
         raise DataError(
-            f"{shown}: y_train is {found['y_train'].dtype}, y_test {found['y_test'].dtype}; make them alike."
+            f"{shown}: y_train is {found['y_train'].dtype}, y_test {found['y_test'].dtype}; use one kind for both."
         )
     if x_train.dtype == torch.uint8 and x_train.ndim == 4 and x_train.shape[1] > 4 and x_train.shape[3] in (1, 3):
         x_train, x_test = (x.permute(0, 3, 1, 2).contiguous() for x in (x_train, x_test))
@@ -110,7 +110,9 @@ def _ids(path: Path, key: str, value: Any, shape: tuple[int, ...]) -> Ids | None
     if value is None:
         return None
     if value.dtype.kind not in "iu" or value.shape != shape:
-        raise DataError(f"{path}: {key} must hold one whole number a {'test' if 'test' in key else 'training'} record.")
+        raise DataError(
+            f"{path}: {key} must hold one whole number per {'test' if 'test' in key else 'training'} record."
+        )
     if value.dtype == np.uint64 and len(value) and value.max() > np.iinfo(np.int64).max:
         raise DataError(f"{path}: {key} holds numbers of more than 63 bits.")
     return np.asarray(value, dtype=np.int64)

@@ -66,7 +66,7 @@ def natural(ids: Any, minimum: int = 1) -> list[Ints]:
     """Make one client for each id, in the order of the ids (whole numbers, one per record)."""
     found = np.asarray(ids)
     if found.ndim != 1 or found.dtype.kind not in "iu" or not len(found):
-        raise DataError("natural clients need one whole number a record.")
+        raise DataError("natural clients need one whole number per record.")
     order = np.argsort(found, kind="stable")
     values, starts = np.unique(found[order], return_index=True)
     parts = np.split(order, starts[1:])
@@ -95,8 +95,8 @@ def columns(features: int, parts: int, rng: Stream | None = None) -> list[Ints]:
 KINDS = {  # name -> meaning of its number
     "iid": None,
     "dirichlet": "alpha",
-    "shards": "labels a client",
-    "natural": "how many of the clients, the first ones; without it, all",
+    "shards": "labels per client",
+    "natural": "how many clients to take, from the first on; without it, all",
     "quantity": "alpha",
 }
 SHOWN = {"shards": ":K", "natural": "[:K]"}  # usage of the kinds whose number is whole

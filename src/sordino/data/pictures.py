@@ -37,12 +37,14 @@ def pictures(root: Path, columns: Columns, test: Path | None = None) -> Dataset:
     folders = [d for part in (root / "train", shown) if part.is_dir() for d in part.iterdir() if d.is_dir()]
     names = tuple(sorted({d.name for d in folders if not d.name.startswith(".")}))
     if len(names) < 2:
-        raise DataError(f"{root}/train needs one folder a class with pictures in it; found {len(names)}.")
+        raise DataError(f"{root}/train needs one folder of pictures per class; found {len(names)}.")
     train, public = _list(root / "train", names), _list(shown, names)
     if not train:
         raise DataError(f"{root}/train has no picture ({', '.join(SUFFIXES)}).")
     if shown.is_dir() and not public:
-        raise DataError(f"{shown} has no picture ({', '.join(SUFFIXES)}). Remove the folder: then none is public.")
+        raise DataError(
+            f"{shown} has no picture ({', '.join(SUFFIXES)}). Remove the folder: then no picture is public."
+        )
     x, y = _read([p for p, _ in train + public], columns.image_size), np.array([c for _, c in train + public])
     halves = ((torch.from_numpy(x[a:b]), torch.from_numpy(y[a:b])) for a, b in ((0, len(train)), (len(train), len(y))))
     words = f"the {len(public):,} pictures of the test folder" if public else ""
@@ -69,10 +71,10 @@ def _read(paths: list[Path], side: int | None) -> NDArray[np.uint8]:
         with _open(path) as image:
             modes.add(image.mode)
             if image.mode not in GREY + COLOUR:
-                raise DataError(f"{path}: pictures of mode {image.mode} are not read; save it with 8 bits a colour.")
+                raise DataError(f"{path}: pictures of mode {image.mode} are not read; save it with 8 bits per colour.")
             if side is None and size is not None and image.size != size:
                 raise DataError(
-                    f"{path} is {_by(image.size)} pixels, others {_by(size)}: scale them to one size first."
+                    f"{path} is {_by(image.size)} pixels, others are {_by(size)}: scale them to one size first."
                 )
             size = size or image.size
     if size is None:

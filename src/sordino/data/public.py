@@ -59,7 +59,9 @@ def declare(data: Dataset, declared: Declared) -> Dataset:
     out = _drawn(data, share, by)
     if not out.any() or out.all():
         many = "all" if out.all() else "none"
-        raise DataError(f"{data.name}: a public share of {share:g}, drawn by {by}, takes {many} of them. Use another.")
+        raise DataError(
+            f"{data.name}: a public share of {share:g}, drawn by {by}, takes {many} of them. Use another share."
+        )
     each = "" if by == "record" else f", all those of some {by}s"
     words = f"{out.sum():,} of {len(out):,} records (public_share = {share:g}{each})"
     kept, shown = torch.from_numpy(~out), torch.from_numpy(out)

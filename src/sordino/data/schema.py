@@ -166,7 +166,7 @@ def _column(where: str, entry: object) -> Column:
             raise DataError(f"{where}: values must be a list of texts or numbers with at least one entry.")
         texts = tuple(str(v).strip() for v in values)
         if len(set(texts)) < len(texts):
-            raise DataError(f"{where}: a value stands twice in values.")
+            raise DataError(f"{where}: a value appears twice in values.")
         return Category(texts)
     if keys == {"classes"}:
         count = entry["classes"]

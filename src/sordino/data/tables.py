@@ -132,7 +132,9 @@ def _same_columns(what: str, test: str, cells: Any, more: Any, declared: dict[st
 def _like(first: Parsed, other: Parsed, what: str) -> Parsed:
     """Return the other rows with the same kind of label as the first; whole numbers are accepted as decimal ones."""
     if first.task == "classification" and other.task != first.task:
-        raise DataError(f"{what}: its labels are decimal numbers, those of the dataset are classes; make them alike.")
+        raise DataError(
+            f"{what}: its labels are decimal numbers, but those of the dataset are classes; use one kind for both."
+        )
     return replace(other, y=other.y.to(first.y.dtype), task=first.task)
 
 
@@ -156,7 +158,7 @@ def read(path: Path) -> Any:
         raise DataError(f"cannot read {path}: {(str(error) or type(error).__name__).splitlines()[0]}") from error
     repeated = [str(c) for c in cells.columns[cells.columns.duplicated()]]
     if repeated:
-        raise DataError(f"{path}: column {repeated[0]!r} stands twice. Rename one of them.")
+        raise DataError(f"{path}: column {repeated[0]!r} appears twice. Rename one of them.")
     if not len(cells):
         raise DataError(f"{path} has no rows.")
     return cells
@@ -181,7 +183,7 @@ def _parquet(path: Path) -> Any:
     found.validate(full=True)  # otherwise text that is not UTF-8 would fail only when used
     names = [str(n) for n in found.column_names]
     if len(set(names)) < len(names):
-        raise DataError(f"{path}: column {next(n for n in names if names.count(n) > 1)!r} stands twice. Rename one.")
+        raise DataError(f"{path}: column {next(n for n in names if names.count(n) > 1)!r} appears twice. Rename one.")
     return found.to_pandas(ignore_metadata=True)
 
 
@@ -245,11 +247,11 @@ def _inputs(what: str, cells: Any, declared: dict[str, Column], roles: list[str]
     rest = [str(c) for c in cells.columns if c not in roles]
     if not declared:
         if not rest:
-            raise DataError(f"{what} has no column left for the model beside {', '.join(roles)}.")
+            raise DataError(f"{what} has no column left for the model besides {', '.join(roles)}.")
         values = np.stack([schemas.numbers(c, cells[c]) for c in rest], axis=1)
         if np.abs(values).max() > np.finfo(np.float32).max:
             raise DataError(f"{what}: a number is too large for a 32-bit float. Declare min and max in a schema file.")
-        note = "columns went in as they are: declare their bounds in a schema file to have them scaled"
+        note = "columns were used as they are: declare their bounds in a schema file to have them scaled"
         return torch.from_numpy(values.astype(np.float32)), (note,)
     used = {name: column for name, column in declared.items() if name not in roles}
     if not used:

@@ -41,7 +41,7 @@ def _by_label(rule: str, text: str, y: Tensor, classes: int | None) -> Tensor:
     for group, names in enumerate(text.split(";"), start=1):
         for name in names.split(","):
             if not name.strip().isdecimal() or not 0 <= int(name) < classes:
-                raise SpecError(f"private_data = {rule!r}: {name.strip()!r} is no class from 0 to {classes - 1}.")
+                raise SpecError(f"private_data = {rule!r}: {name.strip()!r} is not a class from 0 to {classes - 1}.")
             if int(name) in seen:
                 raise SpecError(f"private_data = {rule!r} names class {int(name)} twice.")
             seen.add(int(name))
@@ -52,11 +52,11 @@ def _by_label(rule: str, text: str, y: Tensor, classes: int | None) -> Tensor:
 def _by_feature(rule: str, text: str, x: Tensor) -> Tensor:
     found = _FEATURE.fullmatch(text.strip())
     if found is None:
-        raise SpecError(f"private_data = {rule!r}: a feature is named as feature:12>0.5.")
+        raise SpecError(f"private_data = {rule!r}: write a feature as in feature:12>0.5.")
     number, sign, bound = int(found[1]), found[2], float(found[3])
     flat = x.reshape(len(x), -1)
     if number >= flat.shape[1]:
-        raise SpecError(f"private_data = {rule!r}: records have {flat.shape[1]} numbers, the first is 0.")
+        raise SpecError(f"private_data = {rule!r}: records have {flat.shape[1]} numbers, counted from 0.")
     column = flat[:, number].double()
     return (column > bound if sign == ">" else column < bound).long()
 
@@ -69,7 +69,7 @@ def _by_file(path: Path, records: int) -> Tensor:
         raise DataError(f"private_data: cannot read {path}: {error}") from error
     except (ValueError, EOFError, BadZipFile) as error:
         raise DataError(
-            f"private_data: {path} is no file of numpy.save with plain numbers; expected one whole number (0: not "
+            f"private_data: {path} is not a numpy.save file of plain numbers; expected one whole number (0: not "
             f"private) for each of {records} records."
         ) from error
     return checked(found, records, f"private_data: {path}")

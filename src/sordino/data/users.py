@@ -37,11 +37,11 @@ def bound(
         check.count(records_per_user=records_per_user)
     numbers = np.asarray(users)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-        raise DataError("users must hold one whole number a record.")
+        raise DataError("users must hold one whole number per record.")
     record = np.concatenate([np.empty(0, np.int64), *parts])
     client = np.repeat(np.arange(len(parts)), [len(p) for p in parts])
     if len(record) and (record.min() < 0 or record.max() >= len(numbers)):
-        raise DataError(f"users has {len(numbers)} entries, and the clients' records go up to {int(record.max())}.")
+        raise DataError(f"users has {len(numbers)} entries, but the clients' records go up to {int(record.max())}.")
     user = numbers[record]
     order = np.lexsort((record, client, user))  # by user, then client, then record
     starts = np.flatnonzero(user[order][1:] != user[order][:-1]) + 1

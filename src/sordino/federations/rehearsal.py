@@ -103,8 +103,8 @@ class Rehearsal:
             method, plan, state.round
         ):
             raise RunError(
-                f"{self.name}: what a round costs follows the state, which only a `total` for the run allows. Let "
-                "bounds follow what was released, and noise the plan."
+                f"{self.name}: what a round costs depends on the state, which only a `total` for the run allows. Let "
+                "bounds depend on what was released, and noise on the plan."
             )
 
     def _after(self, phase: str, message: Message, state: State, rng: Stream) -> State:
@@ -172,24 +172,24 @@ class Rehearsal:
             after = again[outlet, client]
             if not all(same(one.multiplier, two.multiplier) for one, two in zip(before, after, strict=True)):
                 raise RunError(
-                    f"{self.name}: the noise multiplier of the outlet {outlet} follows the clients' records. Compute "
-                    "it from the plan and from what was released before."
+                    f"{self.name}: the noise multiplier of the outlet {outlet} depends on the clients' records. "
+                    "Compute it from the plan and from what was released before."
                 )
         if first.fields.keys() != other.fields.keys():
             raise RunError(
-                f"{self.name}: {later}which fields a message has follows the clients' records. Send always the same."
+                f"{self.name}: {later}which fields a message has depends on the clients' records. Always send the same."
             )
         for field, value in other.fields.items():
             if not same(first[field], value):
                 raise RunError(
-                    f"{self.name}: {later}the field {field} follows the clients' records past the outlets: {way}with "
-                    "other records and the same outputs of the outlets it is another one. Send what site.out[...] "
+                    f"{self.name}: {later}the field {field} depends on the clients' records past the outlets: {way}"
+                    "with other records and the same outputs of the outlets it changes. Send what site.out[...] "
                     "returns, or what is made of that alone."
                 )
         if not same(first.weight, other.weight):
             raise RunError(
-                f"{self.name}: {later}the weights of a message follow the clients' records, and they are public. Take "
-                "them from the sizes of clients or from the plan, or release them through an outlet."
+                f"{self.name}: {later}the weights of a message depend on the clients' records, and they are public. "
+                "Take them from the sizes of clients or from the plan, or release them through an outlet."
             )
 
     def _same_state(self, first: State, other: State) -> None:
@@ -210,7 +210,7 @@ class Rehearsal:
         for field in message.fields.keys() - noisy:
             if not same(message[field], other[field]):
                 raise RunError(
-                    f"{self.name}: the field {field} is made of what the server is trusted with, and no noise is "
+                    f"{self.name}: the field {field} is made of what the server is trusted with, but no noise is "
                     "declared for it. Release it by itself, or leave it out."
                 )
 
@@ -228,7 +228,7 @@ class Rehearsal:
             )
             if not any(affine(value, output) for output in outputs):
                 raise RunError(
-                    f"{self.name}: `linear` says that noise adds up in a sum of messages, and the field {field} is not "
+                    f"{self.name}: `linear` says that noise adds up in a sum of messages, but the field {field} is not "
                     "what one use of an outlet gave, times one factor for all clients (or shifted). Send that alone."
                 )
 
@@ -273,11 +273,11 @@ class Rehearsal:
             return
         if not many:
             raise RunError(
-                f"{self.name}: a client's row in the outlet {release.name} follows the records of another client. Row "
-                "i of what train computes must depend on client i and the state alone."
+                f"{self.name}: a client's row in the outlet {release.name} depends on the records of another client. "
+                "Row i of what train computes must depend on client i and the state alone."
             )
         raise RunError(
-            f"{self.name}: {what} moves what goes into the outlet {release.name} by {moved:.4g}; declared is {many} x "
+            f"{self.name}: {what} moves what goes into the outlet {release.name} by {moved:.4g}; declared was {many} x "
             f"the bound {bound:.4g}. Clip the contribution of every {release.unit}, add them up, and let nothing "
             "private but the sum reach the outlet."
         )

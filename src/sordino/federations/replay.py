@@ -86,8 +86,8 @@ class PassageRecorder:
 def often(name: str, outlet: str) -> str:
     """Return the error message for an outlet whose number of uses depends on the clients' records."""
     return (
-        f"{name}: how often the outlet {outlet} is used follows the clients' records, which gives them away. Use it a "
-        "number of times that the public plan says."
+        f"{name}: how often the outlet {outlet} is used depends on the clients' records, which gives them away. Use it "
+        "as many times as the public plan says."
     )
 
 

@@ -63,7 +63,7 @@ class ClientPart:
         wanted = np.asarray(ids, dtype=np.int64)
         places = np.minimum(np.searchsorted(self.ids, wanted), max(0, len(self.ids) - 1))
         if strange := [int(i) for i, at in zip(wanted, places, strict=True) if self.ids[at] != i]:
-            raise DataError(f"client {strange[0]} is asked for here, and its records are held elsewhere.")
+            raise DataError(f"client {strange[0]} was asked for here, but its records are held elsewhere.")
         return places
 
 
@@ -105,7 +105,7 @@ class Simulator:
     def facts(self) -> Facts:
         """Return the public facts about the clients' data."""
         if self._facts is None:
-            raise RuntimeError("the facts of these clients were not taken down")
+            raise RuntimeError("the facts of these clients were not recorded")
         return self._facts
 
     def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:

@@ -50,7 +50,7 @@ class Store:
         self._rows, self._dirty, self._kept, self._held, self._written = {}, set(), (-1, done), 0, {}
         lost = RunError(
             f"{path} does not hold what clients kept after {done} rounds: it is missing, empty or another copy. "
-            "Put it back, or start the run anew."
+            "Put it back, or start the run again."
         )
         if done and not path.is_file():
             raise lost
@@ -70,7 +70,7 @@ class Store:
             here = ",".join("?" * len(lasting))
             self._file.execute(f"DELETE FROM kept WHERE done > ? AND kind NOT IN ({here})", (done, *lasting))
         except sqlite3.Error as error:
-            raise RunError(f"cannot use {path}: {error}. Put a sound copy back, or start the run anew.") from error
+            raise RunError(f"cannot use {path}: {error}. Put an intact copy back, or start the run again.") from error
 
     def _check_version(self, path: Path, file: sqlite3.Connection) -> None:
         """Refuse a file of another version; mark a new file with the current version."""
@@ -87,8 +87,8 @@ class Store:
         found = file.execute("SELECT whose FROM holder").fetchone()
         if found is not None and found[0] != whose:
             raise RunError(
-                f"{path} holds what {found[0]} keep, and is asked for what {whose} keep: files were exchanged. Put the "
-                "right one back, or start the run anew."
+                f"{path} holds what {found[0]} keep, but should hold what {whose} keep: files were swapped. Put the "
+                "right one back, or start the run again."
             )
         if found is None:
             file.execute("INSERT INTO holder VALUES (?)", (whose,))
@@ -115,7 +115,9 @@ class Store:
             got = self._ask("SELECT row, crc FROM kept WHERE kind = ? AND client = ? ORDER BY done DESC LIMIT 1", key)
             row = got[0][0] if got else None
             if row is not None and zlib.crc32(row) != got[0][1]:
-                raise RunError(f"what client {key[1]} keeps is damaged on file. Put a sound copy back, or start anew.")
+                raise RunError(
+                    f"what client {key[1]} keeps is damaged on disk. Put an intact copy back, or start again."
+                )
             self._put(key, None if row is None else _tensor(row))
         return self._rows.get(key)
 
@@ -175,7 +177,9 @@ class Store:
         try:
             return [] if self._file is None else self._file.execute(query, values).fetchall()
         except sqlite3.Error as error:
-            raise RunError(f"cannot read what clients keep: {error}. Put a sound copy back, or start anew.") from error
+            raise RunError(
+                f"cannot read what clients keep: {error}. Put an intact copy back, or start again."
+            ) from error
 
     def save(self, done: int) -> None:
         """Write changed rows to the file for a checkpoint after `done` rounds; call before writing the checkpoint."""

@@ -101,7 +101,7 @@ class Workers:
     def facts(self) -> Facts:
         """Return the public facts about the clients' data."""
         if self._facts is None:
-            raise RuntimeError("the facts of these clients were not taken down")
+            raise RuntimeError("the facts of these clients were not recorded")
         return self._facts
 
     @property
@@ -225,9 +225,9 @@ class Workers:
         code = worker.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         return RunError(
-            f"process {k + 1} of {count}, which holds clients of this run, {how}. Where memory was short, lower "
+            f"process {k + 1} of {count}, which holds clients of this run, {how}. If memory was short, lower "
             "memory_gb or workers; a script must call sordino under `if __name__ == '__main__':`. What was saved is "
-            "sound: resume the run."
+            "intact: resume the run."
         )
 
 
@@ -241,6 +241,6 @@ def _refuse_inside() -> None:
         )
     if here.daemon:
         raise RunError(
-            "federation = workers cannot start processes inside one of a comparison: compare with --jobs 1, or use "
+            "federation = workers cannot start processes inside those of a comparison: compare with --jobs 1, or use "
             "federation = simulator."
         )

@@ -136,12 +136,12 @@ class Chain:
         elif version == 2:
             raise RunError(
                 f"{self.path} was written by an earlier version of Sordino; nothing in it was changed. "
-                f"Take over its charges with `sordino ledger import {self.path}`."
+                f"Import its charges with `sordino ledger import {self.path}`."
             )
         elif version != VERSION:
             raise RunError(
-                f"{self.path} has schema {version}, this version of Sordino reads {VERSION}. "
-                + ("A newer version made it: update Sordino." if version > VERSION else "Use another file.")
+                f"{self.path} has schema {version}, but this version of Sordino reads {VERSION}. "
+                + ("It was written by a newer version: update Sordino." if version > VERSION else "Use another file.")
             )
         if self._mode != "read":
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -219,8 +219,8 @@ class Chain:
         """Raise an error unless this row still has this hash; row 0 stands for an empty chain."""
         if row and (found := self._hash(row)) != hash:
             raise RunError(
-                f"the ledger {self.path} was cut or replaced by another copy: row {row} was {hash[:12]}, "
-                f"now {found[:12] if found else f'it ends at row {self.head()[0]}'}. Put the right file back."
+                f"the ledger {self.path} was cut or replaced by another copy: row {row} had hash {hash[:12]}, "
+                f"and now {found[:12] if found else f'it ends at row {self.head()[0]}'}. Put the right file back."
             )
 
     def _stat(self, suffix: str) -> int:
@@ -276,7 +276,7 @@ class Chain:
             if entry.id != number + 1:
                 problems.append(f"row {number + 1} is missing: the next one is row {entry.id}")
             elif entry.previous != before:
-                problems.append(f"row {entry.id}: expected to follow {before[:12]}, it says {entry.previous[:12]}")
+                problems.append(f"row {entry.id}: it should follow {before[:12]} but says {entry.previous[:12]}")
             if entry.digest() != entry.hash:
                 problems.append(
                     f"row {entry.id} was edited: expected hash {entry.digest()[:12]}, found {entry.hash[:12]}"
@@ -290,11 +290,11 @@ class Chain:
             there = self._hash(row)
             if row and there is None:
                 problems.append(
-                    f"row {row} is missing: {name} saw it with hash {hash[:12]}, the ledger ends at row {number}. "
-                    "Its tail was cut or an old copy was put back"
+                    f"row {row} is missing: {name} has it with hash {hash[:12]}, but the ledger ends at row {number}. "
+                    "Its end was cut off, or an old copy was put back"
                 )
             elif row and there != hash:
-                problems.append(f"row {row}: expected hash {hash[:12]}, which {name} saw, found {str(there)[:12]}")
+                problems.append(f"row {row}: expected hash {hash[:12]}, as in {name}, found {str(there)[:12]}")
         return problems
 
     def close(self) -> None:

@@ -123,15 +123,15 @@ def pay(filter: Any, charge: Charge, view: ChargeView | None, budget: Budget, wh
     words = f"epsilon {charge.epsilon:.6g} at delta {charge.delta:.3g} for {charge.view}"
     limit = f"the budget is epsilon {budget.epsilon:g}, delta {budget.delta:g} ({budget.theory}) for {view}"
     if seen is not None and seen is not charge:
-        words += f", there epsilon {seen.epsilon:.6g} at delta {seen.delta:.3g}"
+        words += f", which is epsilon {seen.epsilon:.6g} at delta {seen.delta:.3g} in the budget's terms"
     if seen is None:
-        raise BudgetError(f"{who} asks for {words}, which promises nothing there: {limit}.")
+        raise BudgetError(f"{who} asks for {words}, which gives no guarantee in the budget's terms: {limit}.")
     try:
         return filter.spend(seen.event(budget.theory))
     except BudgetError as error:
         left = ", ".join(f"{k} {v:.6g}" for k, v in filter.left().items()) or "nothing"
         raise BudgetError(
-            f"{who} asks for {words}; {limit}, of which is left: {left}. "
+            f"{who} asks for {words}; {limit}, of which this is left: {left}. "
             f"What would fit: {filter.room(charge.delta)}; or raise the budget (`sordino ledger budget`)."
         ) from error
     except SordinoError as error:

@@ -60,7 +60,9 @@ def by_rows(
     cells = tables.read(path)
     for name in (label, split, user, client):
         if name is not None and name not in cells.columns:
-            raise DataError(f"{path.name} has no column {name!r}; there are {', '.join(map(str, cells.columns))}.")
+            raise DataError(
+                f"{path.name} has no column {name!r}; its columns are {', '.join(map(str, cells.columns))}."
+            )
     raw = canonical.of_table(cells, label, split, user, client)
 
     def lines(store: UnitStore, part: StoredUnits, key: Key) -> Mask | None:
@@ -99,7 +101,7 @@ def _last_copies(form: Form, row: int, key: Key, stored: Macs) -> list[Macs]:
 def _erased(book: Ledger, name: str, what: str, lines: Lines) -> tuple[int, int]:
     store = book.store()
     if store is None:
-        raise RunError(f"{book.path} has no units to forget anyone from.")
+        raise RunError(f"{book.path} holds no units, so there is nobody to forget.")
     key, gone = keys.require_key(store.path), 0
     with book.chain.writing(), store.writing():
         for part in store.parts():

@@ -89,7 +89,7 @@ def read_key(path: Path | None = None) -> Key | None:
         way = " Set SORDINO_HOME to a folder that can be used." if path == key_file() else ""
         raise RunError(f"cannot read the key {path}: {error.strerror}.{way}") from error
     if len(secret) != LENGTH:
-        raise RunError(f"{path} is no key of Sordino: it has {len(secret)} bytes, not {LENGTH}.")
+        raise RunError(f"{path} is not a Sordino key: it has {len(secret)} bytes, not {LENGTH}.")
     return Key(secret)
 
 

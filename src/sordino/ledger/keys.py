@@ -21,8 +21,8 @@ def require_key(units: Path) -> Key:
     if units.is_file() and _keys(units):
         raise RunError(
             f"the key {home.key_file()} is missing, and {units} holds hashes that need it: put it back (`sordino "
-            "ledger key import FILE`), or make another (`sordino ledger key new`), with which data of earlier runs "
-            "can be compared by name only."
+            "ledger key import FILE`), or make another (`sordino ledger key new`); then data of earlier runs can be "
+            "compared by name only."
         )
     return home.new_key()
 

@@ -97,7 +97,7 @@ class Ledger:
                 try:
                     self._spent(budget, one)
                 except BudgetError as error:
-                    raise BudgetError(f"more than this budget is spent on data {one} already: {error}") from error
+                    raise BudgetError(f"more than this budget has already been spent on data {one}: {error}") from error
             return self.chain.append(
                 kind="budget",
                 data=data,
@@ -167,7 +167,7 @@ class Ledger:
                         self._paid(budget, found, history, asked)
         except BudgetError as error:
             refusal = BudgetError(" ".join([str(error), *look_alikes(found, units)]))
-            refusal.public = "a budget in the ledger does not pay for it, its owner was told why"
+            refusal.public = "a budget in the ledger does not cover it; its owner was told why"
             raise refusal from error
         return found
 
@@ -227,9 +227,9 @@ class Ledger:
     def declare_distinct(self, one: str, other: str) -> Entry:
         """Declare that data of these two names are about different people, whose rows coincide by chance."""
         if one == other:
-            raise SpecError(f"{one} is one name; name two.")
+            raise SpecError(f"{one} was given twice; name two different data.")
         if not {one, other} & set(self.data()):
-            raise SpecError(f"{self.path} knows neither data {one} nor {other}. `sordino ledger show` lists them.")
+            raise SpecError(f"{self.path} has no data named {one} or {other}. `sordino ledger show` lists them.")
         with self.chain.writing():
             return self.chain.append(kind="distinct", what={"names": sorted([one, other])})
 
@@ -313,7 +313,7 @@ class Ledger:
             epsilon = up(total(charge_of(e).epsilon for e in other))
             yield (
                 f"{len(other)} imported charges of an earlier version (epsilon {epsilon} in all) are on data that can "
-                "be compared by their exact content alone; these data differ, so they are not counted here."
+                "only be compared by their exact content; these data differ, so they are not counted here."
             )
 
     def note(self, what: dict[str, Any], data: str = "", job: str = "") -> Entry:
@@ -358,7 +358,7 @@ class Ledger:
         kept = found.details()
         same = (kept.get("rounds"), kept.get("participations")) == (rounds, participations)
         if not same or found.data != (data or found.data):
-            raise RunError(f"{self.path}: job {job} was planned with other data or rounds; it cannot go on.")
+            raise RunError(f"{self.path}: job {job} was planned with other data or rounds; it cannot be continued.")
         return Account(self.chain, job, found.data, rounds, participations, repeatable, caps, notes)
 
     # --- sums
@@ -401,4 +401,4 @@ class Ledger:
         epsilon, delta = total(c.epsilon for c in held), total(c.delta for c in held)
         text = f"run {runs} on these data ({own.data}), together epsilon {up(epsilon)}, delta {delta:.3g} for {view}"
         beside = len(before) - len(held)
-        return text + (f", beside {beside} charges that promise nothing there" if beside else "")
+        return text + (f", not including charges that give no such guarantee: {beside}" if beside else "")

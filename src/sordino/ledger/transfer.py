@@ -55,7 +55,7 @@ def import_old(target: Path, path: Path, name: str | None = None) -> tuple[int, 
         if fresh or (rows and not _taken(book, rows[-1]["hash"])):
             book.chain.append(kind="note", what={"imported": rows[-1]["hash"] if rows else ""})
     told = [
-        f"its budget of epsilon {r['epsilon']:g}, delta {r['delta']:g} was not taken over: `sordino ledger budget`."
+        f"its budget of epsilon {r['epsilon']:g}, delta {r['delta']:g} was not imported: use `sordino ledger budget`."
         for r in rows
         if r["kind"] == "budget"
     ][-1:]
@@ -70,7 +70,7 @@ def old_ledger(path: Path, book: Ledger) -> Iterator[str]:
             if rows and not _taken(book, rows[-1]["hash"]):
                 charges = sum(r["kind"] in CHARGED for r in rows)
                 yield (
-                    f"{path} holds {charges} charges of an earlier version that are not counted: take them over with "
+                    f"{path} holds {charges} charges of an earlier version that are not counted: import them with "
                     f"`sordino ledger import {path}`."
                 )
 
@@ -87,7 +87,9 @@ def _old_rows(path: Path) -> list[dict[str, Any]]:
         with contextlib.closing(_reading(path)) as db:
             found = tuple(db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
             if found != (OURS, 2):
-                raise RunError(f"{path} is not a ledger of an earlier version; `sordino ledger merge` takes new ones.")
+                raise RunError(
+                    f"{path} is not a ledger of an earlier version; for new ones use `sordino ledger merge`."
+                )
             rows = [
                 dict(zip(OLD, r, strict=True)) for r in db.execute(f"SELECT {', '.join(OLD)} FROM entry ORDER BY id")
             ]
@@ -159,7 +161,7 @@ def _about(charges: list[Entry], members: dict[str, Any], other: Ledger) -> Iter
         )
     for entry in other.chain.select("kind = 'budget'"):
         on = f" on data {entry.data}" if entry.data else ""
-        yield f"its budget of epsilon {entry.epsilon:g}, delta {entry.delta:g}{on} was not taken over."
+        yield f"its budget of epsilon {entry.epsilon:g}, delta {entry.delta:g}{on} was not merged."
 
 
 def _origin(entry: Entry) -> str:
@@ -197,7 +199,7 @@ def restore(source: Path) -> Path:
     units = home.units_beside(target)
     for path in (target, units):
         if path.exists():
-            raise RunError(f"there is a registry already: {path}. Use `sordino ledger merge`, or move it away first.")
+            raise RunError(f"a registry already exists: {path}. Use `sordino ledger merge`, or move it away first.")
     with tempfile.TemporaryDirectory() as place:
         found = _unpacked(source, Path(place))
         home.made(target)

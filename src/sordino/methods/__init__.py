@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from sordino.core import plugin
 
 if TYPE_CHECKING:
+    from sordino.contract.claim import Claim
     from sordino.contract.local_sgd import sgd as local_sgd
     from sordino.contract.method import Method
     from sordino.contract.plan import Plan
     from sordino.contract.site import Own, Site
     from sordino.core.message import Message
     from sordino.core.types import State
-    from sordino.privacy.claims import Claim
     from sordino.privacy.clip import Bounded
     from sordino.privacy.release import Draw, Release, Unproven
 
@@ -45,7 +45,7 @@ __all__ = [
 
 _HOME = {
     "Bounded": "sordino.privacy.clip.Bounded",
-    "Claim": "sordino.privacy.claims.Claim",
+    "Claim": "sordino.contract.claim.Claim",
     "Draw": "sordino.privacy.release.Draw",
     "Message": "sordino.core.message.Message",
     "Method": "sordino.contract.method.Method",

@@ -87,7 +87,7 @@ def decided(state: State) -> dict[str, Any]:
 
 def explain(rounds: list[dict[str, Any]]) -> list[str]:
     """Return an explanation of the recorded scales, round by round."""
-    out = ["The larger a parameter's released updates were, the more noise it gets; in per cent of plain DP-SGD's:"]
+    out = ["The larger a parameter's released updates were, the more noise it gets; as a percentage of plain DP-SGD's:"]
     for record in rounds:
         low, middle, high = (100 * q for q in record["decided"]["scale_quantiles"])
         rms = 100 * record["decided"]["scale_rms"]

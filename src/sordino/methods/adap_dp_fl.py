@@ -95,8 +95,8 @@ class AdapDpFl(Method):
         """Refuse batches that are not full."""
         if any(plan.local.rate(n) < 1 for n in plan.sizes):
             raise SpecError(
-                "adap-dp-fl chooses its noise on the way, and what that costs is known for whole batches alone: use "
-                "batch_rate = 1."
+                "adap-dp-fl chooses its noise during the run, and the cost of that is known for whole batches only: "
+                "use batch_rate = 1."
             )
 
     def uses_public(self) -> bool:
@@ -232,11 +232,11 @@ class AdapDpFl(Method):
         times = {0: "not lowered", 1: "lowered once"}.get(lowered, f"lowered {lowered} times")
         return [
             f"The noise multiplier was {one['noise']:.4g} in round {first}, {other['noise']:.4g} in round {last}: it "
-            f"is lowered when the loss has fallen {self.patience} times in a row or more, and was {times} in between.",
+            f"is lowered when the loss has fallen {self.patience} or more times in a row, and was {times} in between.",
             f"Gradients were clipped at {one['clip']:.3g} in round {first} and at {other['clip']:.3g} in round {last}: "
-            f"the clip follows the norm of the noisy gradients, within a factor {self.clip_reach:g} of the first one, "
+            f"the clip follows the norm of the noisy gradients, within a factor of {self.clip_reach:g} of the first, "
             f"{self.clip:g}.",
-            f"After round {last} {100 * other['budget_used']:.1f} % of the budget was used.",
+            f"After round {last}, {100 * other['budget_used']:.1f} % of the budget was used.",
         ]
 
 

@@ -161,6 +161,7 @@ class AdapDpFlPaper(Method):
         return (mean / mean.new_tensor(expected))[:, None]
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        """Average the updates, add the round to the claimed Renyi curve, and lower the noise if the loss has fallen."""
         before, sigma = state.method, state.method.noise
         now = replace(before, curve=before.curve + self._claimed(plan, sigma).to(before.curve.device), used=sigma)
         weight = float(len(seen)) if seen.weight is None else float(seen.weight.double().sum())

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from sordino.contract import local_sgd
+from sordino.contract.claim import SCOPES
 from sordino.contract.method import Claim, Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.errors import SpecError
@@ -40,8 +41,8 @@ from sordino.core.optimizers import Optimizer
 from sordino.core.rng import RowStream
 from sordino.core.types import Batch, Rows, State
 from sordino.core.vector import Layout
+from sordino.methods import _claims as claims
 from sordino.methods.none import by_records
-from sordino.privacy import claims
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Unproven
 
@@ -85,7 +86,7 @@ class AdaptiveNoisePaper(Method):
         check.positive(beta=self.beta)
         check.non_negative(sigma0=self.sigma0)
         check.one_of(READINGS, reading=self.reading)
-        check.one_of(claims.SCOPES, scope=self.scope)
+        check.one_of(SCOPES, scope=self.scope)
         if self.scope == "round" and self.sigma0:
             raise SpecError("scope = round takes sigma_0 from the claimed epsilon: leave sigma0 out.")
 
@@ -104,6 +105,7 @@ class AdaptiveNoisePaper(Method):
         )
 
     def require(self, plan: Plan) -> None:
+        """Refuse a sigma_0 at which the paper's accountant allows no round."""
         if claims.xue_delta(plan.epsilon, 1, self.level(plan)) > plan.delta * (1 + 1e-9):
             raise SpecError(
                 f"by the paper's accountant not even one round fits epsilon = {plan.epsilon:g}, delta = {plan.delta:g} "
@@ -123,6 +125,7 @@ class AdaptiveNoisePaper(Method):
         return {"participations": torch.zeros(clients, dtype=torch.int64)}  # L_i
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Send the truncated noisy update, and figures for the server's record."""
         data, plan = site.data, site.plan
         foreseen, counts = self._watch(state, data, plan, site.rng)
         rows, mine = local_sgd.sgd(state, site, after=foreseen.after)
@@ -158,6 +161,7 @@ class AdaptiveNoisePaper(Method):
         return Foreseen(state.params.expand(len(data.sizes), -1), counts), counts
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        """Average the updates by the clients' records, and keep the figures of the round."""
         after = by_records(state, seen, plan, noisy=True)
         weight = seen.weight
         if weight is None or not float(weight.sum()) > 0:  # no client answered

@@ -75,6 +75,7 @@ class DpDynsPaper(DpSgd):
         return Measured(sums, 1.0, spread=of_clients(norms, batch.sizes, lambda found: found.amax(dim=0)))
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Send the update of DP-SGD whose noise in each step is scaled by the measured sensitivity."""
         level = self.sigma(site.plan, state.round)
 
         def let_out(sums: Bounded) -> Rows:

@@ -115,7 +115,7 @@ class DpFedAvg(Method):
         first, last = known[0], known[-1]
         return [
             f"Updates were clipped at {first['clip']:.3g} in round {first['round']} and at {last['clip']:.3g} in round "
-            f"{last['round']}: the bound follows the norm under which {100 * self.quantile:g} % of the updates stay, "
+            f"{last['round']}: the bound follows the norm below which {100 * self.quantile:g} % of the updates stay, "
             f"by a noisy count of them, and was between {min(r['clip'] for r in known):.3g} and "
             f"{max(r['clip'] for r in known):.3g}."
         ]

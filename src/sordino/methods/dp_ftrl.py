@@ -84,7 +84,7 @@ class DpFtrl(Method):
             raise SpecError("dp-ftrl counts the rounds between two answers of a client: use late = 0.")
         if self.mechanism == "banded" and self.most(plan) > 1 and self.turns < min(self.bands, plan.rounds):
             raise SpecError(
-                f"{self.bands} bands need a client to wait as many rounds between two answers, and here it may answer "
+                f"{self.bands} bands need a client to wait as many rounds between two answers, but here it may answer "
                 f"again after {self.turns}: use separation = {self.bands}, fewer bands, max_participations = 1, "
                 "or mechanism = tree."
             )

@@ -149,7 +149,7 @@ class DpSgd(Method):
         kept = algorithm.personal or algorithm.keeps(State(torch.zeros(1)), 1).shape[1]
         if least > 1 or plan.local.optimizer != "sgd" or algorithm.needs or kept:
             return (
-                "a secure sum hides the clients' noise in one another's where each takes one step of plain SGD a "
+                "a secure sum hides the clients' noise in one another's only if each takes one step of plain SGD a "
                 "round: use local_steps = 1, optimizer = sgd and fedavg, fedavgm or fedopt."
             )
         if not plan.everyone or plan.local.batch_rate is None or plan.clients_per_user > 1:
@@ -163,7 +163,7 @@ class DpSgd(Method):
                 f"{plan.smallest_client}, so use batch_rate >= {1 / plan.smallest_client:.3g}."
             )
         if self.batch_sampling == "fixed" and plan.local.batch_rate < 1:
-            return "a secure sum goes with batch_sampling = poisson."
+            return "a secure sum needs batch_sampling = poisson."
         return None
 
     def require(self, plan: Plan) -> None:

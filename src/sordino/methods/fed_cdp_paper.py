@@ -58,6 +58,7 @@ class FedCdpPaper(FedCdp):
         return replace(plan, noise_multiplier=self.sigma(plan) / math.sqrt(plan.layers))
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        """Declare the noisy steps with their true noise multiplier sigma / sqrt(layers)."""
         return super().releases(self.printed(plan), round, state)
 
     def remarks(self, plan: Plan) -> tuple[str, ...]:
@@ -74,6 +75,7 @@ class FedCdpPaper(FedCdp):
         return FIXED if self.releases(plan)[0].draw.fixed else None
 
     def claim(self, plan: Plan) -> Claim | None:
+        """Return the paper's claim; None where it holds."""
         why = self._wrong(plan)
         return None if why is None else Claim(plan.epsilon, plan.delta, "Wei et al. (2021)", why)
 

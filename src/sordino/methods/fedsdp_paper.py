@@ -47,11 +47,11 @@ from sordino.core.message import Message
 from sordino.core.rng import Floats, Stream
 from sordino.core.types import Batch, Model, Rows, State
 from sordino.core.vector import Layout
+from sordino.methods._claims import fedsdp_std
 from sordino.methods.fedsdp import shapley
 from sordino.methods.fedsdp.method import known, require_groups
 from sordino.methods.nbafl_paper import CLIPS, clip_weights
 from sordino.methods.none import by_records
-from sordino.privacy.claims import fedsdp_std
 from sordino.privacy.clip import clip_rows
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Unproven

@@ -48,6 +48,6 @@ def require_ratio(ratio: float, rounds: int) -> None:
     """Raise an error if the noise would change by more than a factor `WIDEST` over the rounds."""
     if abs(math.log(ratio)) * (rounds - 1) / 2 > math.log(WIDEST):
         raise SpecError(
-            f"noise_ratio = {ratio:g} over {rounds} rounds means noise that differs by more than a factor {WIDEST:g}: "
+            f"noise_ratio = {ratio:g} over {rounds} rounds means noise that varies by more than {WIDEST:g}-fold: "
             "use a ratio nearer to 1."
         )

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 from sordino.contract.method import Claim, Plan
 from sordino.core import check
+from sordino.methods import _claims as claims
 from sordino.methods.geodp import require_ratio
 from sordino.methods.nbafl_paper import WHY_NOT, NbAFLPaper
-from sordino.privacy import claims
 
 __all__ = ["GeoDPPaper"]
 

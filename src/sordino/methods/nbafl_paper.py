@@ -35,12 +35,13 @@ from typing import ClassVar
 import torch
 
 from sordino.contract import local_sgd
+from sordino.contract.claim import SCOPES
 from sordino.contract.method import Claim, Method, Own, Plan, Release, Site
 from sordino.core import check
 from sordino.core.message import Message
 from sordino.core.types import Rows, State
+from sordino.methods import _claims as claims
 from sordino.methods.nbafl import on_the_mean
-from sordino.privacy import claims
 from sordino.privacy.clip import Bounded, clip_rows
 from sordino.privacy.mechanisms.gaussian import Gaussian
 
@@ -78,7 +79,7 @@ class NbAFLPaper(Method):
     def __post_init__(self) -> None:
         check.positive(clip=self.clip)
         check.one_of(CLIPS, clip_by=self.clip_by)
-        check.one_of(claims.SCOPES, scope=self.scope)
+        check.one_of(SCOPES, scope=self.scope)
         check.one_of(SCHEDULING, scheduling=self.scheduling)
 
     def counted(self, plan: Plan) -> tuple[int, int]:
@@ -107,6 +108,7 @@ class NbAFLPaper(Method):
         return Claim(plan.epsilon, plan.delta, "Wei et al. (2020), Theorem 1", WHY_NOT, self.scope)
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        """Declare each client's noisy weights, and the noise in the mean if there is any."""
         bound = self.reach(plan) / 2  # L2 bound of the clipped weights
         noise = Gaussian(self.uplink(plan, round) / bound)
         up = Release("update", noise, "client", bound, relation="replace", terms=1, key="release/uplink")

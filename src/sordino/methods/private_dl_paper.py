@@ -56,6 +56,7 @@ class PrivateDlPaper(Method):
         return Claim(plan.epsilon, plan.delta, "Han et al. (2021)", WHY_NOT)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Send the update of SGD with unclipped gradients and noise scaled by S in every step."""
         scale, plan, rng = sigma(site.plan), site.plan, site.rng
 
         def gradient(weights: Tensor, batch: Batch, number: int) -> Rows:

@@ -40,7 +40,7 @@ but here a step may go past it. `path`: the server's low-loss path (Section 3.2,
 "Adjusts [the noise] multiplier throughout training by computing Renyi Divergence at each iteration": a multiplier that
 is calibrated to all rounds needs no adjustment.
 
-Theorems 1 to 3 of the paper do not hold either: see privacy/claims.py. How this differs from the code: clients have
+Theorems 1 to 3 of the paper do not hold either: see methods/_claims.py. How this differs from the code: clients have
 their own data, and learning rate, optimiser and model are those of the run. The sound form is udp_fl/method.py."""
 
 from __future__ import annotations
@@ -184,6 +184,7 @@ class UdpFlPaper(Method):
         return {z: (most - e) / most for z, e in found.items()}
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
+        """Declare the noisy gradients of a participation, and what is known to hold for them."""
         if self.reading == "code":
             return code.releases(self.mechanism, plan)
         if self.mechanism == "auto":
@@ -194,6 +195,7 @@ class UdpFlPaper(Method):
         return clipped_steps.releases(plan, one, self.clip, self.batch_sampling)
 
     def claim(self, plan: Plan) -> Claim | None:
+        """Return the paper's claim; None where it holds."""
         source = "Feng et al. (2025), UDP-FL, Sections 3.3 and 5.2"
         if self.reading == "code":
             why = (
@@ -230,6 +232,7 @@ class UdpFlPaper(Method):
         return {CHOICE: torch.full((clients, len(printed.KEPT)), -1.0, dtype=torch.float64)}
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Send the noisy update and, with auto, the client's choice."""
         within = self.guide.pull(state, site, self.strengths(site.plan)) if self.guide.pulls(site.plan) else None
         fields, kept = self.guide.fields(site), dict[str, Tensor]()
         if self.mechanism == "auto":
@@ -327,6 +330,7 @@ class UdpFlPaper(Method):
     # --- server, and the record
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        """Average the updates, apply the path, and update w_max and the clients' reported choices."""
         answers = plan.expected_answers(state.round)
         mean, changes = self.guide.guided(state, seen, seen.total("update")["update"][0] / answers, plan)
         if self.mechanism == "auto" and seen.ids is not None:

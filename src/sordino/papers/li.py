@@ -2,16 +2,16 @@
 (004).
 
 100 clients, ten of them without private data, a tenth active in a round, 400 rounds of 2 local epochs in batches of 50
-at learning rate 0.1. Epsilon and delta = 0.02 are per round for all methods (`scope = round`): Eq. (6) counts one round,
-and with NbAFL's noise for 400 rounds the two would differ by a factor of 400, whereas they are close in Fig. 3. The
-paper does not say which data are private: here the labels 0 and 1 (airplane and car). FEMNIST is represented by its
+at learning rate 0.1. Epsilon and delta = 0.02 are per round for all methods (`scope = round`): Eq. (6) counts one
+round, and with NbAFL's noise for 400 rounds the two would differ by a factor of 400, whereas they are close in Fig. 3.
+The paper does not say which data are private: here the labels 0 and 1 (airplane and car). FEMNIST is represented by its
 digits, which were available, distributed over 100 clients.
 
 The bound C on the weights has no value in the paper. If it bounds their norm, as the text says, the noise of Eq. (6) at
 epsilon = 0.2 is, in the mean of ten clients, 2 sqrt(T d) / (epsilon |D| sqrt(10)) = 76 times as long as the weights of
-ResNet-18 (R = 1/2, 400 records, a fifth of the client's being held out), whatever C is, and every method stays at
-chance. Here C bounds every weight: 1 for ResNet-18, more than the weights of its convolutions, and 0.1 for the CNN,
-whose clients have few records. Sensitive DP is 002 in its reading `per-dataset`, which clips no weights.
+ResNet-18 (R = 1/2, 400 training records after a fifth is held out), whatever C is, and every method stays at chance.
+Here C bounds every weight: 1 for ResNet-18, more than the weights of its convolutions, and 0.1 for the CNN, whose
+clients have few records. Sensitive DP is 002 in its reading `per-dataset`, which clips no weights.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _table(name: str, epsilons: Sequence[float], scale: float) -> list[Trial]:
 
 
 def table1(scale: float) -> list[Trial]:
-    """Return the runs of Table I on CIFAR-10: two of the paper's epsilons at full scale, all of them at a smaller one."""
+    """Return the runs of Table I on CIFAR-10: at two of the paper's epsilons at full scale, else at all of them."""
     return _table("CIFAR-10", (0.2, 0.5) if scale == 1 else EPSILONS, scale)
 
 

@@ -69,7 +69,7 @@ def section(
 
 
 def table(experiment: Experiment, found: Sequence[Outcome]) -> list[str]:
-    """Return a table with one line per row and x: the paper's number, and ours in every form with its accounted epsilon."""
+    """Return a table with one line per row and x: the paper's number, and ours in every form with accounted epsilon."""
     forms = [f for f in FORMS if any(o.trial.form == f for o in found)]
     if not forms:
         return []

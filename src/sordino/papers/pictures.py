@@ -151,7 +151,7 @@ def _points(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> An
 
 
 def _boxes(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
-    """Draw quantiles of the raw and the truncated weights in about ten evenly spaced rounds; one panel per optimiser."""
+    """Draw quantiles of the raw and the truncated weights in about ten evenly spaced rounds; one panel per run."""
     shown = [o for o in found if o.trial.seed == 0 and o.records and (o.records[0].get("decided") or {})]
     if not shown:
         return None
@@ -180,8 +180,9 @@ def _boxes(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any
 
 
 def _path(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
-    """Draw the loss on the server's data along the path between two client models, in the first, middle and last round.
-    """
+    """Draw the loss on the server's data along the path between two client models in the first, middle and last round.
+
+    One panel per run."""
     shown = [
         o for o in found if o.trial.seed == 0 and any((r.get("decided") or {}).get("path_loss") for r in o.records)
     ]

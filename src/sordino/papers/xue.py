@@ -3,8 +3,8 @@
 The paper does not state the batch size (here a tenth of a client's records), the widths of the networks (ours), K and
 sigma_0 of Fig. 2 (16 and 26), the optimiser, K and rounds of Fig. 4d (Adam, 32, 7), epsilon and K of Fig. 5 (0.5; 64
 for SGD, else 16), and how to read Eq. (4). Read literally, its noise overwhelms every model, so the printed form uses
-the reading that comes close to the reported figures (`per-batch`). Adam and RMSprop divide by sqrt(v) + 1e-8 (the paper:
-10e-8, for RMSprop under the root). Sound forms take one full-batch step per round.
+the reading that comes close to the reported figures (`per-batch`). Adam and RMSprop divide by sqrt(v) + 1e-8 (the
+paper: 10e-8, for RMSprop under the root). Sound forms take one full-batch step per round.
 """
 
 from __future__ import annotations
@@ -206,7 +206,8 @@ def theorem3(scale: float) -> list[Trial]:
     """Return runs of T rounds, each with a counterpart that differs only in having negligible noise."""
     out = []
     for rounds in (1, 2, 3, 5, 7):
-        for row, sigma0, epsilon in (("noise", 26.0, 0.5), ("no noise", QUIET, 1e12)):  # so large that the paper's accountant allows all rounds
+        # the large epsilon makes the paper's accountant allow all rounds
+        for row, sigma0, epsilon in (("noise", 26.0, 0.5), ("no noise", QUIET, 1e12)):
             keys = _printed(MNIST, "SGD", epsilon, sigma0, 16) | {"rounds": rounds}
             out.append(Trial(row, float(rounds), "printed", 0, keys | {"clients": scaled(50, scale, 5)}))
     return out

@@ -184,7 +184,7 @@ def relations(event: Event) -> frozenset[str]:
         case Sampled(inner, _, relation):
             if of_replaced_units(inner):
                 raise UnsupportedEvent(
-                    "what replaced units cost cannot be Poisson-sampled: whether a report came shows; use Visible."
+                    "the cost of replaced units cannot be Poisson-sampled: it shows whether a report came; use Visible."
                 )
             return frozenset((relation,))
         case FixedSize(inner):

@@ -64,7 +64,7 @@ def noise_multiplier(make: Callable[[float], Event], target: float, delta: float
         elif (cost := epsilon(one, delta)) > target:
             raise BudgetError(
                 f"what is released of one part of the data costs epsilon={cost:.3g} of {target:g} at delta={delta:g}, "
-                "whatever the noise elsewhere: add noise there."
+                "whatever the noise elsewhere: add noise to that part."
             )
     return max(found, default=start)
 

@@ -136,8 +136,8 @@ def _one_draw(releases: Sequence[Release]) -> None:
         drawn = [r for r in releases if r.phase == phase and r.draw != Draw() and not _free(r.mechanism.event())]
         if len(drawn) > 1:
             raise SpecError(
-                f"the releases {' and '.join(r.name for r in drawn)} are both of drawn units, which has no price in "
-                "one phase: release them as one, or without a draw."
+                f"the releases {' and '.join(r.name for r in drawn)} are both of drawn units, which cannot be priced "
+                "in one phase: release them as one, or without a draw."
             )
 
 
@@ -151,7 +151,7 @@ def _metered(release: Release, total: Mechanism) -> None:
     if release.where == "server":
         if release.mechanism != total or not getattr(total, "correlated", False):
             raise SpecError(
-                f"the release {release.name}: at the server a total is that of noise correlated over the rounds, "
+                f"the release {release.name}: at the server a total belongs to noise correlated over the rounds, "
                 "and the mechanism itself."
             )
         return
@@ -168,7 +168,7 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
     at_server = [r for r in releases if r.where == "server" and not r.onto]
     on_top = [r for r in releases if r.where == "server" and r.onto]
     if not at_clients and not at_server:
-        raise SpecError("a method must release something: what it sends has no price otherwise.")
+        raise SpecError("a method must release something: otherwise what it sends cannot be priced.")
     how, unit = relation(releases, setting), releases[0].unit
     if any(r.unit == "record" and not _free(r.mechanism.event()) for r in at_server):
         raise SpecError("a server's noise covers whole rows: use it for units client or user, not for records.")
@@ -179,7 +179,9 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
         inside = [_together(at_clients, event_of)] if at_clients else []
         shown = _composed([*inside, _fused([event_of(r) for r in at_server])])
         if inside and unit == "user":
-            raise SpecError("noise of clients and of the server on one method's releases has no price for unit = user.")
+            raise SpecError(
+                "noise of clients and of the server on one method's releases cannot be priced for unit = user."
+            )
         # participation shows if a client's own noise is absent with the client, or if a record arrives with others
         draw = "changed" if unit == "user" else "unit" if unit == "client" and not inside else "inside"
         return (

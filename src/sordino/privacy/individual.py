@@ -82,7 +82,7 @@ class Individual:
     def _admit(self, norms: NDArray[np.float64], coarse: float, std: float, ids: Any) -> Bools:
         where = np.arange(len(self.__spent)) if ids is None else np.asarray(ids)
         if norms.ndim != 1 or where.shape != norms.shape:
-            raise SpecError(f"one norm a record: {norms.shape} norms for {where.shape} records.")
+            raise SpecError(f"expected one norm per record: {norms.shape} norms for {where.shape} records.")
         if len(where) and (where.dtype.kind not in "iu" or where.min() < 0 or where.max() >= len(self.__spent)):
             raise SpecError(f"record ids must be whole numbers from 0 to {len(self.__spent) - 1}.")
         if ids is not None and len(np.unique(where)) != len(where):

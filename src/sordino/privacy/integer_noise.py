@@ -133,7 +133,7 @@ def too_wide(what: str) -> SpecError:
     """Return the error for noise that needs more than LONGEST integers on either side."""
     return SpecError(
         f"{what} noise spreads over more than {LONGEST} integers on either side; use a coarser lattice "
-        "(a larger granularity), so that the noise is fewer of its steps wide."
+        "(a larger granularity), so that the noise is fewer steps wide."
     )
 
 

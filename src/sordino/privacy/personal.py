@@ -133,7 +133,7 @@ def _rows(path: Path) -> dict[int, tuple[Any, Any] | float]:
     names = set(lines[0]) if lines else set()
     if not {"client", "epsilon"} <= names or not names <= {"client", "epsilon", "delta"}:
         raise SpecError(
-            f"budgets: {path} needs the columns client, epsilon and perhaps delta, not {sorted(map(str, names))}."
+            f"budgets: {path} needs the columns client, epsilon and optionally delta, not {sorted(map(str, names))}."
         )
     out: dict[int, tuple[Any, Any] | float] = {}
     for number, line in enumerate(lines, start=2):

@@ -79,7 +79,7 @@ def _check(cost: Cost) -> None:
     if cost.draw != "changed" and non_private(cost.event) is None and cost.relation not in relations(cost.event):
         (other,) = relations(cost.event)
         raise UnsupportedEvent(
-            f"a cost says {cost.relation}, and its event is about the relation {other} alone: say {other}, "
+            f"a cost says {cost.relation}, but its event is about the relation {other} only: say {other}, "
             "or charge what adding or removing a unit does."
         )
 
@@ -150,7 +150,9 @@ def _dearest(events: Sequence[Event], count: int) -> list[Event]:
     order = sorted(range(len(events)), key=lambda i: levels[i])
     steps = pairwise([levels[i] for i in order])
     if len(set(shapes)) > 1 or not all(a <= b for low, high in steps for a, b in zip(low, high, strict=True)):
-        raise UnsupportedEvent("rounds of different kinds with clients that are not in all of them have no bound.")
+        raise UnsupportedEvent(
+            "there is no bound for rounds of different kinds with clients that are not in all of them."
+        )
     return [events[i] for i in order[:count]]
 
 

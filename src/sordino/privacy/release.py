@@ -129,7 +129,7 @@ class Release:
         if self.where == "server" and f"{self.key or self.name}/".startswith(f"{DICE}/"):
             raise SpecError(f"the release {self.name}: {DICE} is the stream of public randomness, not of noise.")
         if self.where == "server" and (self.times != 1 or self.draw != Draw()):
-            raise SpecError(f"the release {self.name}: what a server adds noise to is released once a round.")
+            raise SpecError(f"the release {self.name}: what the server adds noise to is released once a round.")
 
     @property
     def multiplier(self) -> float | None:

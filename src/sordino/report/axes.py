@@ -1,4 +1,4 @@
-"""Axes and legends that are readable at any number of methods; pictures on disk."""
+"""Axes and legends that are readable with any number of methods, and saving of pictures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sordino.core.errors import RunError
 
 
 def save(pyplot: Any, figure: Any, path: Path, dpi: int = 150) -> None:
-    """Write a picture and let go of it."""
+    """Write a figure to a file and close it."""
     try:
         figure.savefig(path, dpi=dpi)
     except OSError as error:
@@ -20,20 +20,24 @@ def save(pyplot: Any, figure: Any, path: Path, dpi: int = 150) -> None:
         pyplot.close(figure)
 
 
-MOST = 7  # ticks of an axis
+MOST = 7  # largest number of ticks on an axis
 
 
 def log_ticks(axis: Any, values: Sequence[float]) -> tuple[float, float]:
-    """Plain numbers at 1, 2, 5, 10, ... (or fewer, over many decades); the ends that leave room."""
+    """Set ticks at 1, 2, 5, 10, ... (or fewer over many decades), labelled as plain numbers.
+
+    Returns:
+        The limits of the axis, with a margin around the values.
+    """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    low, high = (max(end, 1e-6) for end in (min(values), max(values)))  # an epsilon of 0 has no logarithm
+    low, high = (max(end, 1e-6) for end in (min(values), max(values)))  # the logarithm of 0 is undefined
     low, high = low / 1.5, high * 1.5
-    widen = math.sqrt(max(1.0, 10 * low / high))  # one decade at least
+    widen = math.sqrt(max(1.0, 10 * low / high))  # at least one decade
     low, high = low / widen, high * widen
     steps = (1, 2, 5) if high / low < 2000 else (1, 3) if high / low < 1e5 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    if high > 1e4:  # long words
+    if high > 1e4:  # long labels
         steps = (1,)
     ticks = [s * 10.0**k for k in powers for s in steps if low <= s * 10.0**k <= high]
     ticks = ticks[:: -(-len(ticks) // MOST)]
@@ -46,9 +50,9 @@ def log_ticks(axis: Any, values: Sequence[float]) -> tuple[float, float]:
 
 
 def legend(figure: Any, axes: Sequence[Any]) -> None:
-    """One for all panels, below them, as broad as it may be; the figure grows by its height."""
+    """Add one legend for all panels below them, as wide as the figure, and enlarge the figure by its height."""
     found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     width, height = figure.get_size_inches()
-    columns = min(len(found), max(1, int(width / (0.7 + 0.075 * max(map(len, found))))))  # inches a letter
+    columns = min(len(found), max(1, int(width / (0.7 + 0.075 * max(map(len, found))))))  # inches per letter
     figure.set_size_inches(width, height + 0.2 * -(-len(found) // columns))
     figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, fontsize=9)

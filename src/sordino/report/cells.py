@@ -1,4 +1,4 @@
-"""The cells of a comparison, from the files that its runs left."""
+"""The cells of a comparison, read from the files of its runs."""
 
 from __future__ import annotations
 
@@ -15,40 +15,42 @@ from sordino.core.parts import PRIVATE, PUBLIC, locate
 
 @dataclass(frozen=True)
 class ClaimLine:
-    """What a paper says of a method in its printed form, and why it does not hold."""
+    """The claim of a paper about a method in its printed form, and why it does not hold."""
 
     epsilon: float
     delta: float | None = None
     scope: str = "total"  # or "round"
     source: str = ""
     why_not: str = ""
-    unit: str = ""  # whose data, in the paper's words
-    viewer: str = ""  # from whom; not known of comparisons that an earlier version ran
+    unit: str = ""  # the unit of privacy in the paper's terms
+    viewer: str = ""  # against whom; unknown in comparisons run by an earlier version
 
 
 @dataclass(frozen=True)
 class Curve:
-    """By round; nan where nothing was measured."""
+    """Measurements by round; nan where nothing was measured."""
 
     accuracy: tuple[float, ...] = ()
     loss: tuple[float, ...] = ()
-    rmse: tuple[float, ...] = ()  # of a regression
+    rmse: tuple[float, ...] = ()  # for a regression
     mae: tuple[float, ...] = ()
-    noise: tuple[float, ...] = ()  # deviation in one client's message, a coordinate; nan where there is none
+    noise: tuple[float, ...] = ()  # standard deviation per coordinate of one client's message; nan where there is none
 
 
 @dataclass(frozen=True)
 class CellResult:
+    """The result of one cell: one run of a method at one epsilon with one seed."""
+
     name: str
     method: str
-    asked: float | None  # epsilon; None for a method without noise
+    asked: float | None  # requested epsilon; None for a method without noise
     seed: int
-    error: str = ""  # why there is nothing below
+    error: str = ""  # why there are no results, if the cell failed
     accuracy: float = math.nan
     loss: float = math.nan
-    rmse: float = math.nan  # of a regression
+    rmse: float = math.nan  # for a regression
     mae: float = math.nan
-    accounted: float = math.nan  # epsilon in total; inf where there is no guarantee, with its reason
+    accounted: float = math.nan  # total epsilon; inf if there is no guarantee, for the reason below
     reason: str = ""
     delta: float = math.nan
     unit: str = ""
@@ -56,15 +58,17 @@ class CellResult:
     viewer: str = ""
     channel: str = ""
     rounds: int = 0
-    bytes_up: float = math.nan  # of runs on public data only: elsewhere bytes and seconds tell of the draw
+    bytes_up: float = math.nan  # for public data only, as bytes and seconds reveal the sampling
     seconds: float = math.nan
     claim: ClaimLine | None = None
-    notes: tuple[str, ...] = ()  # what the run remarked
+    notes: tuple[str, ...] = ()  # remarks of the run
     curve: Curve = Curve()
 
 
 def read(folder: Path, failures: Mapping[str, str]) -> list[CellResult]:
-    """Every cell of the comparison in a folder; those that failed or are not finished say so."""
+    """Return every cell of the comparison in a folder.
+
+    Cells that failed or are not finished have an `error`; `failures` gives the reasons by name."""
     path = locate(folder, PRIVATE, "comparison.json")
     comparison = _json(path)
     try:
@@ -91,7 +95,7 @@ def _cell(at: Path, failures: Mapping[str, str], name: str, method: str, asked: 
 
 
 def _with_owners(records: list[dict[str, Any]], owners: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rounds of a run on public data with its bytes, its seconds and the noise that was injected."""
+    """Return the rounds of a run on public data with the bytes, seconds and injected noise of its private records."""
     known = {o["round"]: {k: v for k, v in o.items() if v is not None} for o in owners}
     return [r | known.get(r["round"], {}) for r in records]
 

@@ -1,4 +1,4 @@
-"""What the cells of a line measured by round, over seeds."""
+"""Measurements by round of the cells of a line, over seeds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Floats = NDArray[np.float64]
 
 
 def _rows(line: Line, name: str) -> Floats:
-    """[seeds, rounds], as long as the shortest."""
+    """Return a measurement of all cells [seeds, rounds], truncated to the shortest run."""
     curves = [np.array(getattr(cell.curve, name), dtype=np.float64) for cell in line.cells]
     length = min((len(c) for c in curves), default=0)
     return np.array([c[:length] for c in curves]).reshape(len(curves), length)
 
 
 def curve(line: Line, name: str, scale: float = 1.0) -> tuple[Floats, Floats, Floats, Floats]:
-    """Rounds that were measured in every cell; mean, and mean minus and plus a deviation."""
+    """Return the rounds measured in every cell, and there the mean, mean - std and mean + std over seeds."""
     rows = _rows(line, name)
     known = np.flatnonzero(np.isfinite(rows).all(axis=0)) if len(rows) else np.empty(0, dtype=np.int64)
     spreads = [Spread.of((scale * rows[:, i]).tolist()) for i in known]
@@ -30,6 +30,6 @@ def curve(line: Line, name: str, scale: float = 1.0) -> tuple[Floats, Floats, Fl
 
 
 def extremes(line: Line, name: str, rounds: Floats) -> tuple[Floats, Floats]:
-    """From the least to the most: what a logarithmic axis can show."""
+    """Return the minimum and the maximum over seeds in these rounds, which a logarithmic axis can show."""
     rows = _rows(line, name)[:, rounds.astype(np.int64) - 1]
     return rows.min(axis=0), rows.max(axis=0)

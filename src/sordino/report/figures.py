@@ -1,12 +1,13 @@
-"""The pictures of a comparison, with error bars over seeds (one standard deviation of a sample).
+"""The pictures of a comparison, with error bars over seeds (one sample standard deviation).
 
-accuracy.png     accuracy against accounted epsilon, one panel a block; what is infinite stands in a strip at the right
-convergence.png  accuracy by round, one panel an epsilon and block
-noise.png        noise in one client's message by round, one panel an epsilon
-claims.png       claimed against accounted epsilon; on the diagonal they agree
+accuracy.png     accuracy against accounted epsilon, one panel per block; infinite epsilons are in a strip at the right
+convergence.png  accuracy by round, one panel per epsilon and block
+noise.png        noise in one client's message by round, one panel per epsilon
+claims.png       claimed against accounted epsilon; they agree on the diagonal
 
-Colours by Okabe and Ito (2008), then by Tol, told apart by all eyes; markers and dashes repeat what colours say. Of a
-regression the error is drawn (rmse.png, mae.png). A claim that is for one round is marked so wherever it is drawn.
+Colours are by Okabe and Ito (2008), then by Tol, and distinguishable with colour blindness; markers and dashes repeat
+the distinction. For a regression the error is drawn (rmse.png, mae.png). A claim for one round is marked as such
+wherever it is drawn.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ COLOURS = (
 MARKERS, GREY = "osD^vP*X<>", "#777777"
 STYLE: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
               "grid.alpha": 0.25, "grid.linewidth": 0.6, "legend.frameon": False, "errorbar.capsize": 3}  # fmt: skip
-LEAST = 1e-6  # noise below it is drawn as that much: a logarithm has no zero
-Drawn = list[tuple[Line, Band]]  # in one panel
+LEAST = 1e-6  # smallest noise on the logarithmic axis; smaller values are drawn there
+Drawn = list[tuple[Line, Band]]  # the curves drawn in one panel
 
 
 def ready() -> bool:
-    """Whether pictures can be drawn here."""
+    """Return whether pictures can be drawn, that is, whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def draw(folder: Path, lines: Sequence[Line]) -> list[Path]:
-    """Whatever there is data for; the files that were written."""
+    """Draw all pictures for which there are data, and return the files written."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -64,7 +65,7 @@ def draw(folder: Path, lines: Sequence[Line]) -> list[Path]:
 
 
 class Picture:
-    """What all pictures of one comparison share: a look for every method."""
+    """The pictures of one comparison, in which every method has the same look throughout."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self.lines = lines
@@ -77,6 +78,7 @@ class Picture:
         self.what = "accuracy, %" if self.by == "accuracy" else self.by
 
     def look(self, line: Line) -> dict[str, Any]:
+        """Return the colour, marker and line style of a line's method."""
         if line.kind == "reference":
             return {"color": GREY, "linestyle": ":"}
         place = self.methods.index(line.method)
@@ -86,11 +88,12 @@ class Picture:
         return look | {"markerfacecolor": "white", "linestyle": "--"}
 
     def score(self, line: Line) -> tuple[float, float]:
-        """Mean and half a bar."""
+        """Return the mean score and the half-length of its error bar."""
         found = line.of(self.by)
         return self.scale * found.mean, 0.0 if math.isnan(found.deviation) else self.scale * found.deviation
 
     def label(self, line: Line) -> str:
+        """Return the legend label: the method, whom it protects from whom, and whether it is a printed form."""
         if line.kind == "reference":
             return f"{line.method} (no privacy)"
         how = ", as printed" if line.kind == "printed" else ""
@@ -99,9 +102,10 @@ class Picture:
         how += ", for one round" if _for_one_round(line) else ""
         return f"{line.method} ({line.whom.unit}, {line.whom.viewer}{how})"
 
-    # --- the four
+    # --- the four pictures
 
     def scores(self, pyplot: Any) -> Any:
+        """Draw the score against accounted epsilon; None if there is nothing to draw."""
         finite = [line for line in self.budgeted if math.isfinite(line.accounted)]
         endless = [line for line in self.budgeted if math.isinf(line.accounted)]
         whoms = list(dict.fromkeys(line.whom for line in finite))
@@ -131,7 +135,7 @@ class Picture:
         return figure
 
     def _points(self, axis: Any, lines: Sequence[Line], beside: float) -> None:
-        """Drawn so many typographic points beside their epsilon, so that bars at one epsilon can be told apart."""
+        """Draw points shifted by `beside` typographic points, so that bars at the same epsilon do not overlap."""
         from matplotlib.transforms import ScaledTranslation
 
         ordered = sorted(lines, key=lambda e: e.accounted)
@@ -139,12 +143,12 @@ class Picture:
         place = axis.transData + ScaledTranslation(beside / 72, 0, axis.figure.dpi_scale_trans)
         axis.errorbar([e.accounted for e in ordered], means, yerr=bars, transform=place, label=self.label(ordered[0]),
                       **self.look(ordered[0]))  # fmt: skip
-        for side in (-1, 1):  # what is moved does not count for the axes' ends
+        for side in (-1, 1):  # shifted artists do not extend the limits of the axes
             ends = [m + side * b for m, b in zip(means, bars, strict=True)]
             axis.plot([e.accounted for e in ordered], ends, alpha=0)
 
     def _strip(self, axis: Any, lines: Sequence[Line]) -> None:
-        """No place on an axis of epsilons: one column each, named by what was claimed or asked for."""
+        """Draw lines with infinite accounted epsilon, in one column each, labelled by claimed or requested epsilon."""
         for place, line in enumerate(lines):
             mean, bar = self.score(line)
             axis.errorbar([place], [mean], yerr=[bar], label=self.label(line), **(self.look(line) | {"linestyle": ""}))
@@ -161,6 +165,7 @@ class Picture:
             axis.axhspan(mean - bar, mean + bar, color=GREY, alpha=0.12, lw=0)
 
     def convergence(self, pyplot: Any) -> Any:
+        """Draw the score by round; None if there is nothing to draw."""
         known = [e for e in self.lines if curve(e, self.by)[0].size]
         if not known:
             return None
@@ -172,6 +177,7 @@ class Picture:
         return figure
 
     def noise(self, pyplot: Any) -> Any:
+        """Draw the noise in one client's message by round; None if there is nothing to draw."""
         known = [e for e in self.budgeted if curve(e, "noise")[0].size]
         if not known:
             return None
@@ -183,17 +189,17 @@ class Picture:
         where = "noise in a client's message" + (" (central noise: its part)" if self._central(known) else "")
         block[0][0].set_ylabel(f"{where},\ndeviation of a coordinate")
         unknown = [m for m in self.methods if m not in {e.method for e in known}]
-        said = [f"not shown, its noise has no one deviation: {', '.join(unknown)}"] if unknown else []
+        said = [f"not shown, as its noise has no single deviation: {', '.join(unknown)}"] if unknown else []
         self._caption(figure, [axis for axis, _ in block], drawn, said)
         return figure
 
     def _bands(self, block: Sequence[Panel], measured: Callable[[Line], Band], log: bool = False) -> list[Drawn]:
-        """Means and spreads over seeds; what was drawn, panel by panel."""
+        """Draw means and spreads over seeds, and return what was drawn, panel by panel."""
         drawn = [[(line, measured(line)) for line in lines] for _, lines in block]
         seen = [[_logarithms(band) if log else band for _, band in panel] for panel in drawn]
         near = overplotting.reach([band for panel in seen for band in panel])
         for (axis, lines), panel, bands in zip(block, drawn, seen, strict=True):
-            alone = [place for place, line in enumerate(lines) if line.kind == "reference"]  # dots lie on any curve
+            alone = [place for place, line in enumerate(lines) if line.kind == "reference"]  # dots are visible anyway
             groups = {place: group for group in overplotting.groups(bands, near, alone) for place in group}
             for place, (line, (rounds, mean, low, high)) in enumerate(panel):
                 look = self.look(line) | overplotting.way(groups[place], place, len(rounds))
@@ -206,7 +212,9 @@ class Picture:
         return drawn
 
     def _caption(self, figure: Any, axes: Sequence[Any], drawn: Sequence[Drawn], said: Sequence[str] = ()) -> None:
-        """The legend, in which every curve looks as if it were alone; above the panels, what the eye cannot see."""
+        """Add the legend, in which every curve has its normal look, and remarks above the panels.
+
+        The remarks say what cannot be seen: curves that are equal, and those that are not shown."""
         legend(figure, axes)
         looks = {self.label(line): self.look(line)["linestyle"] for line in self.lines}
         for handle, text in zip(figure.legends[0].legend_handles, figure.legends[0].get_texts(), strict=True):
@@ -215,7 +223,7 @@ class Picture:
         equal = ["equal number for number: " + "; ".join(" = ".join(names) for names in same)] if same else []
         found = any(line.get_gid() == overplotting.TURNS for axis in axes for line in axis.lines)
         turns = ["dashes of several colours: curves that lie on each other"] if found else []
-        letters = int(figure.get_size_inches()[0] / 0.075)  # inches a letter
+        letters = int(figure.get_size_inches()[0] / 0.075)  # inches per letter
         if words := [*said, *turns, *equal]:
             figure.suptitle(
                 "\n".join(textwrap.fill(word, letters, break_on_hyphens=False) for word in words), fontsize=9
@@ -225,6 +233,7 @@ class Picture:
         return any(line.whom.viewer != "server" for line in lines)
 
     def claims(self, pyplot: Any) -> Any:
+        """Draw claimed against accounted epsilon; None if no method has a claim that does not hold."""
         if not any(line.claim for line in self.budgeted):
             return None
         finite = [line for line in self.budgeted if math.isfinite(line.accounted)]
@@ -257,10 +266,10 @@ class Picture:
         return figure
 
     def _agreement(self, axis: Any, lines: Sequence[Line], ends: tuple[float, float]) -> None:
-        """Both axes alike, so that the diagonal is one."""
+        """Draw the finite epsilons on axes with equal limits, on whose diagonal claimed and accounted epsilon agree."""
         axis.plot(ends, ends, color=GREY, lw=1, zorder=0, label="claimed = accounted")
         for line in sorted(lines, key=lambda e: e.claim is not None):
-            if line.claim:  # equal points of different methods lie inside each other
+            if line.claim:  # markers of different sizes keep coinciding points visible
                 size = 10 - 1.5 * (self.methods.index(line.method) % 4)
                 look = self.look(line) | {"markersize": size, "markerfacecolor": "none", "label": self.label(line)}
             else:

@@ -1,8 +1,8 @@
-"""Curves that lie on each other, drawn so that each can be found.
+"""Drawing of curves that lie on each other, so that each remains visible.
 
-They take turns, a dash of each colour, and their markers stand at different rounds: a curve is as broad as when it is
-alone, for what is broader reads as a spread over seeds. Which curves are equal number for number is said in words, as
-the eye cannot tell.
+Coinciding curves alternate in dashes of their colours, and their markers are at different rounds. A curve keeps its
+normal width, as a wider one would look like a spread over seeds. Curves that are numerically equal are named in words,
+as the eye cannot tell.
 """
 
 from __future__ import annotations
@@ -15,21 +15,29 @@ import numpy as np
 from sordino.report.curves import Floats
 
 Band = tuple[Floats, Floats, Floats, Floats]  # rounds, mean, low, high
-WIDTH, DASH = 1.5, 6.0  # points: a curve's breadth, and the length of a dash of one that takes turns
-TURNS = "turns"  # the name of curves that take them
-MARKER, MARKERS = 4.0, 8  # points; of a curve, about so many
-CLOSE = 0.01  # of all that a panel shows, about a curve's breadth: what is nearer is one for the eye
+WIDTH, DASH = 1.5, 6.0  # in points: width of a curve, length of a dash of an alternating curve
+TURNS = "turns"  # gid of alternating curves
+MARKER, MARKERS = 4.0, 8  # size of a marker in points, approximate number of markers per curve
+CLOSE = 0.01  # share of a panel's range, about the width of a curve, below which two curves look like one
 
 
 def reach(bands: Sequence[Band]) -> float:
-    """How near two curves are one, in panels that show all these."""
+    """Return the distance below which two curves look like one, in panels that show all these."""
     low, high = (np.concatenate([band[end] for band in bands]) for end in (2, 3))
     return CLOSE * max(float(high.max() - low.min()), 1e-12)
 
 
 def groups(bands: Sequence[Band], near: float, alone: Sequence[int] = ()) -> list[list[int]]:
-    """Places of curves that lie on the first of their group at half of the rounds or more; most groups are of one, and
-    those of some always."""
+    """Group curves that lie on the first of their group in at least half of the rounds.
+
+    Args:
+        bands: the curves.
+        near: the distance below which two curves look like one.
+        alone: indices of curves that are never grouped with others.
+
+    Returns:
+        Lists of indices; most have one element.
+    """
     out: list[list[int]] = []
     for place, band in enumerate(bands):
         found = (g for g in out if g[0] not in alone and _share(band, bands[g[0]], near, [1]) >= 0.5)
@@ -42,16 +50,16 @@ def groups(bands: Sequence[Band], near: float, alone: Sequence[int] = ()) -> lis
 
 
 def covered(bands: Sequence[Band], group: Sequence[int], place: int, near: float) -> bool:
-    """Whether a curve of its group has the same spread and is drawn later: two on each other would be a grey one."""
+    """Return whether a curve of the group that is drawn later has the same spread, so that this one is not drawn."""
     return any(_share(bands[place], bands[p], near, [2, 3]) == 1 for p in group if p > place)
 
 
 def way(group: Sequence[int], place: int, rounds: int) -> dict[str, Any]:
-    """How a curve is drawn, beside what its method looks like."""
+    """Return the drawing options of a curve that depend on its group, in addition to the look of its method."""
     every = max(1, rounds // MARKERS)
     if len(group) == 1:
         return {"lw": WIDTH, "markersize": MARKER, "markevery": (place % every, every)}
-    size, turn, dash = len(group), group.index(place), DASH / WIDTH  # dashes are measured in breadths
+    size, turn, dash = len(group), group.index(place), DASH / WIDTH  # dashes are measured in line widths
     at = [i * every % rounds for i in range(size)]
     inside = at[turn + 1 :].count(at[turn])  # there may be fewer rounds than curves
     return {
@@ -65,7 +73,7 @@ def way(group: Sequence[int], place: int, rounds: int) -> dict[str, Any]:
 
 
 def equals(panels: Sequence[dict[str, Band]]) -> list[list[str]]:
-    """Names whose curves and spreads are equal number for number in every panel: lists of two or more."""
+    """Return groups of two or more names whose curves and spreads are numerically equal in every panel."""
     found: list[list[str]] = []
     for name in dict.fromkeys(name for panel in panels for name in panel):
         same = next((g for g in found if all(_equal(panel.get(name), panel.get(g[0])) for panel in panels)), None)
@@ -77,7 +85,7 @@ def equals(panels: Sequence[dict[str, Band]]) -> list[list[str]]:
 
 
 def _share(one: Band, other: Band, near: float, parts: Sequence[int]) -> float:
-    """Of the rounds of the longer one, at how many both are near each other."""
+    """Return the share of the longer curve's rounds in which these parts of both bands are near each other."""
     common, mine, theirs = np.intersect1d(one[0], other[0], return_indices=True)
     close = np.ones(len(common), dtype=np.bool_)
     for part in parts:

@@ -1,8 +1,8 @@
-"""Cells -> one line a method and epsilon; lines -> blocks, in which alone they may be ranked.
+"""Summary of cells as one line per method and epsilon, and of lines as blocks, within which they may be ranked.
 
-An epsilon means something only with its unit, its relation, its viewer and what the channel hides from that viewer.
-Lines that differ in one of them are never in one ranking; neither are paper forms, whose claim does not hold, nor lines
-without any guarantee.
+An epsilon has a meaning only together with its unit, its neighbouring relation, its viewer and what the channel hides
+from that viewer. Lines that differ in one of them are never ranked together; nor are printed forms, whose claim does
+not hold, or lines without any guarantee.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sordino.report.cells import CellResult, ClaimLine
 
 @dataclass(frozen=True)
 class Spread:
-    """Over seeds: mean, standard deviation (of a sample; nan for one seed) and how many."""
+    """Mean, sample standard deviation (nan for one seed) and number of values over seeds."""
 
     mean: float
     deviation: float
@@ -27,6 +27,7 @@ class Spread:
 
     @staticmethod
     def of(values: Iterable[float]) -> Spread:
+        """Return the spread of the values that are not nan."""
         kept = np.array([v for v in values if not math.isnan(v)], dtype=np.float64)
         if not len(kept):
             return Spread(math.nan, math.nan, 0)
@@ -34,7 +35,7 @@ class Spread:
 
 
 class Whom(NamedTuple):
-    """Whose data are protected, in which sense, from whom, and through what."""
+    """What a guarantee protects and against whom: unit, neighbouring relation, viewer and channel."""
 
     unit: str
     relation: str
@@ -42,6 +43,7 @@ class Whom(NamedTuple):
     channel: str
 
     def words(self) -> str:
+        """Return the description used in headings."""
         hidden = "" if self.channel == "direct" else f" behind a {self.channel.replace('-', ' ')}"
         return f"unit {self.unit} ({self.relation}), against the {self.viewer}{hidden}"
 
@@ -52,67 +54,78 @@ class Line:
 
     method: str
     asked: float | None
-    cells: tuple[CellResult, ...]  # that finished
-    errors: tuple[str, ...]  # of those that did not
+    cells: tuple[CellResult, ...]  # finished cells
+    errors: tuple[str, ...]  # reasons of the other cells
 
     @property
     def n(self) -> int:
+        """The number of finished cells."""
         return len(self.cells)
 
     @property
     def accuracy(self) -> Spread:
+        """The accuracy over seeds."""
         return self.of("accuracy")
 
     @property
     def loss(self) -> Spread:
+        """The loss over seeds."""
         return self.of("loss")
 
     def of(self, measure: str) -> Spread:
+        """Return a measure, a field of CellResult, over seeds."""
         return Spread.of(getattr(c, measure) for c in self.cells)
 
     @property
     def score(self) -> float:
-        """Higher is better: accuracy, or where there is none (a regression) less error; last if it diverged."""
+        """The value to rank by, higher is better: the accuracy, else the negative error; -inf if the run diverged."""
         measure = compared_by([self])
         value = self.of(measure).mean * (1 if measure == "accuracy" else -1)
         return -math.inf if math.isnan(value) else value
 
     @property
     def accounted(self) -> float:
-        """The largest over the seeds."""
+        """The largest accounted epsilon over the seeds."""
         return max((c.accounted for c in self.cells), default=math.nan)
 
     @property
     def reason(self) -> str:
+        """The reason why there is no guarantee, if any."""
         return next((c.reason for c in self.cells if c.reason), "")
 
     @property
     def claim(self) -> ClaimLine | None:
+        """The claim that does not hold, if any."""
         return next((c.claim for c in self.cells if c.claim is not None), None)
 
     @property
     def rounds(self) -> float:
+        """The mean number of rounds."""
         return Spread.of(c.rounds for c in self.cells).mean
 
     @property
     def seconds(self) -> float:
+        """The mean run time in seconds; nan for private data."""
         return Spread.of(c.seconds for c in self.cells).mean
 
     @property
     def bytes_up(self) -> float:
+        """The mean number of bytes that clients sent; nan for private data."""
         return Spread.of(c.bytes_up for c in self.cells).mean
 
     @property
     def whom(self) -> Whom:
+        """What the guarantee protects and against whom."""
         first = self.cells[0] if self.cells else CellResult("", "", None, 0)
         return Whom(first.unit, first.relation, first.viewer, first.channel)
 
     @property
     def kind(self) -> str:
-        """failed, reference (no privacy asked for), printed (a claim that does not hold), open or sound.
+        """The kind of line: "failed", "reference" (no privacy requested), "printed" (a claim that does not hold),
+        "open" (no guarantee) or "sound".
 
-        The claim decides, not the name: a paper's form whose claim holds has none (udp-fl-paper with mechanism =
-        gaussian, which is DP-SGD), its accounted epsilon is a guarantee, and it is ranked."""
+        The claim decides, not the name: a printed form whose claim holds has no claim here (udp-fl-paper with
+        mechanism = gaussian, which is DP-SGD); its accounted epsilon is a guarantee, and it is ranked."""
         if not self.cells:
             return "failed"
         if self.claim is not None:
@@ -123,12 +136,12 @@ class Line:
 
 
 def compared_by(found: Sequence[Line]) -> str:
-    """accuracy; of a regression the root mean squared or mean absolute error; or, where nothing else is known, loss."""
+    """Return the measure to compare lines by: the first of accuracy, rmse and mae that is known, else loss."""
     return next((m for m in ("accuracy", "rmse", "mae") if any(line.of(m).n for line in found)), "loss")
 
 
 def lines(cells: Iterable[CellResult]) -> list[Line]:
-    """By method, then by epsilon, in the order in which they were asked for."""
+    """Return one line per method and epsilon, in the order in which they were requested."""
     groups: dict[str, dict[float | None, list[CellResult]]] = {}
     for cell in cells:
         groups.setdefault(cell.method, {}).setdefault(cell.asked, []).append(cell)
@@ -141,14 +154,14 @@ def lines(cells: Iterable[CellResult]) -> list[Line]:
 
 @dataclass(frozen=True)
 class RankedGroup:
-    """Lines that protect the same from the same: for each epsilon that was asked for, the best first."""
+    """Sound lines with the same kind of guarantee, ranked for each requested epsilon, best first."""
 
     whom: Whom
-    ranked: tuple[tuple[int, Line], ...]
+    ranked: tuple[tuple[int, Line], ...]  # rank and line
 
 
 def blocks(found: Sequence[Line]) -> list[RankedGroup]:
-    """The rankings: sound lines only."""
+    """Rank the sound lines, one group for each kind of guarantee."""
     out = []
     sound = [line for line in found if line.kind == "sound"]
     for whom in dict.fromkeys(line.whom for line in sound):

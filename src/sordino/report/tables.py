@@ -1,4 +1,4 @@
-"""The tables of a comparison: results.csv, summary.csv, table.md; and the same rows for a terminal."""
+"""The tables of a comparison, as results.csv, summary.csv, table.md and for a terminal."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ ACROSS = (
     "different things: methods of different blocks must not be ranked against each other."
 )
 PRINTED = "As printed: run at the same claim, which does not hold"
-SPENT = 0.98  # of the largest accounted epsilon among those that were asked for the same: below, that is said
+SPENT = 0.98  # share of the largest accounted epsilon at the same request below which a method is mentioned
 
 
-ERRORS = ("rmse", "mae")  # of a regression
+ERRORS = ("rmse", "mae")  # measures of a regression
 COSTS = ("rounds", "seconds", "sent up")
 
 
 @dataclass(frozen=True)
 class Table:
+    """A table of text with a title and a note."""
+
     title: str
     note: str
     header: tuple[str, ...]
@@ -34,7 +36,7 @@ class Table:
 
 
 def tables(found: Sequence[Line]) -> list[Table]:
-    """What a person reads, block by block."""
+    """Return the tables for readers: rankings by block, then printed forms, references, failures and remarks."""
     parts: dict[str, list[Line]] = {}
     for line in found:
         parts.setdefault(line.kind, []).append(line)
@@ -49,12 +51,12 @@ def tables(found: Sequence[Line]) -> list[Table]:
     if lines := [line for line in found if line.errors]:
         out.append(_failed(lines))
     if rows := _remarks(found):
-        out.append(Table("Remarks of the runs", "", ("method", "remark"), rows))
+        out.append(Table("Remarks from the runs", "", ("method", "remark"), rows))
     return out
 
 
 def _remarks(found: Sequence[Line]) -> tuple[tuple[str, str], ...]:
-    """What runs remarked, once for all methods that did."""
+    """Return each remark of the runs once, with the methods that made it."""
     who: dict[str, dict[str, None]] = {}
     for line in found:
         for note in dict.fromkeys(n for cell in line.cells for n in cell.notes):
@@ -64,7 +66,7 @@ def _remarks(found: Sequence[Line]) -> tuple[tuple[str, str], ...]:
 
 
 def unspent(block: RankedGroup) -> str:
-    """A word on methods that were ranked with a smaller epsilon than others."""
+    """Return a note on methods ranked with a smaller accounted epsilon than others; empty if there are none."""
     out = []
     for asked in dict.fromkeys(e.asked for _, e in block.ranked):
         same = [e for _, e in block.ranked if e.asked == asked]
@@ -75,13 +77,13 @@ def unspent(block: RankedGroup) -> str:
     if not out:
         return ""
     return (
-        f"Not at one epsilon ({'; '.join(out)}): some noise is for a client that takes part in every round, which none "
-        "did. Bound that with max_participations, or draw all clients."
+        f"Not at the same epsilon ({'; '.join(out)}): some noise is for a client that takes part in every round, which "
+        "none did. Bound that with max_participations, or draw all clients."
     )
 
 
 def _measures(found: Sequence[Line]) -> tuple[str, ...]:
-    """What lines are compared by, first; of a regression both errors, where both were measured."""
+    """Return the measures to show, first the one that lines are compared by; for a regression, rmse and mae."""
     first = compared_by(found)
     if first == "loss":
         return ("accuracy",)
@@ -156,18 +158,19 @@ def _score(found: Spread, measure: str) -> str:
 
 
 def _costs(line: Line) -> tuple[str, ...]:
-    private = math.isnan(line.seconds)  # of runs on private data
+    private = math.isnan(line.seconds)  # unknown for private data
     return f"{line.rounds:g}", "" if private else f"{line.seconds:.3g}", "" if private else size(line.bytes_up)
 
 
 def claimed(line: Line) -> str:
+    """Return the claimed epsilon as text."""
     if line.claim is None:
         return "-"
     return f"{line.claim.epsilon:g}" + (" a round" if line.claim.scope == "round" else "")
 
 
 def _claimed_for(line: Line) -> str:
-    """Whose data the paper says are safe, and from whom; the columns beside it say for whom was accounted."""
+    """Return the unit and viewer of the paper's claim; other columns have those of the accounted guarantee."""
     if line.claim is None:
         return "-"
     viewer = line.claim.viewer
@@ -176,6 +179,7 @@ def _claimed_for(line: Line) -> str:
 
 
 def why_not(line: Line) -> str:
+    """Return why the claim does not hold, or why there is no guarantee; empty if neither applies."""
     text = (line.claim.why_not if line.claim is not None else "") or line.reason
     return text.rstrip(".")
 
@@ -185,6 +189,7 @@ def _epsilon(value: float | None) -> str:
 
 
 def size(count: float) -> str:
+    """Return a number of bytes as text with a decimal unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -193,6 +198,7 @@ def size(count: float) -> str:
 
 
 def markdown(title: str, about: str, found: Sequence[Line]) -> str:
+    """Return all tables as a Markdown page."""
     out = [f"# {title}", "", about, ""]
     for table in tables(found):
         out += [f"## {table.title}", ""]
@@ -209,6 +215,7 @@ def markdown(title: str, about: str, found: Sequence[Line]) -> str:
 
 
 def cell_row(cell: CellResult) -> dict[str, Any]:
+    """Return a cell as a row of results.csv."""
     claim = cell.claim
     done = not cell.error
     return {
@@ -240,6 +247,7 @@ def cell_row(cell: CellResult) -> dict[str, Any]:
 
 
 def line_row(line: Line, rank: int | None) -> dict[str, Any]:
+    """Return a line as a row of summary.csv."""
     claim, whom = line.claim, line.whom
     return {
         "method": line.method,
@@ -272,15 +280,15 @@ def line_row(line: Line, rank: int | None) -> dict[str, Any]:
 
 
 def line_rows(found: Sequence[Line]) -> list[dict[str, Any]]:
-    """One a line; ranks hold within one unit, relation, viewer and epsilon, and are empty elsewhere."""
+    """Return one row per line; ranks hold within one kind of guarantee and epsilon, and are empty elsewhere."""
     ranks = {(e.method, e.asked): rank for block in blocks(found) for rank, e in block.ranked}
     return [line_row(e, ranks.get((e.method, e.asked))) for e in found]
 
 
 def to_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Write rows as CSV: numbers in full, an infinite epsilon as the word, what is not known empty.
+    """Return rows as CSV: numbers in full precision, infinity as "infinite", unknown values empty.
 
-    Errors are there for a regression only, bytes and seconds for public data only."""
+    Columns of errors appear only for a regression, bytes and seconds only for public data."""
     out = io.StringIO()
     texts = [{k: _text(v) for k, v in row.items()} for row in rows]
     optional = (*ERRORS, "bytes", "seconds")

@@ -280,13 +280,13 @@ def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown
         yield plan.algorithm.note
     yield from returned.Checked(method, spec.method).remarks(plan)
     if pricing.correlated(method, plan) and spec.mode == "secure":
-        yield f"in secure mode the noise of {spec.method} dies with its process: a run that is interrupted starts anew"
+        yield f"in secure mode the noise of {spec.method} is lost with its process: an interrupted run must start anew"
     if spec.private_data is not None and not method.tagged:
-        yield f"{spec.method} makes no difference between records with private attributes and others"
+        yield f"{spec.method} does not distinguish records with private attributes from others"
     if spec.server_data and not method.uses_public():
         yield f"{spec.method} makes no use of the records that server_data takes from the clients for the server"
     if plan.algorithm.needs_steps and max(plan.local.count(n) for n in plan.sizes) == 1:
-        yield f"with one local step a round {spec.algorithm} does what fedavg does: raise local_steps"
+        yield f"with one local step per round {spec.algorithm} does what fedavg does: raise local_steps"
     if shown.on is None and shown.text:
         yield shown.text
     if held is not None and shown.deviation > evaluation.WORST:
@@ -385,7 +385,7 @@ def _check_classes(module: nn.Module, held: Any, x: Tensor, test: tuple[Tensor, 
         if y is not None and tuple(y.shape[1:]) != wanted:
             hint = "y.reshape(-1)" if tuple(y.shape[1:]) == (1,) else "y.argmax(1) where it is one-hot"
             raise DataError(
-                f"{what}: y has shape {list(y.shape)}, and the model wants one class a "
+                f"{what}: y has shape {list(y.shape)}, but the model expects one class per "
                 f"{'position' if wanted else 'record'}. Try {hint}."
             )
     if isinstance(held, ArrayClients):

@@ -86,7 +86,7 @@ def _impossible(spec: Spec, method: Method, clients: Any) -> str | None:
     if spec.budgets is not None:
         return "clients have budgets of their own, which an evaluation of all of them would exceed"
     if spec.stragglers().joining[0]:
-        return "clients join on the way, and an evaluation asks them all"
+        return "clients join during the run, but an evaluation needs all of them"
     if type(method).claim is not Method.claim and not method.private:
         return f"{spec.method} is as printed, and an exact figure on private records would void its epsilon"
     return None
@@ -136,7 +136,7 @@ def settled(
         noise = (
             f"its noise would have a deviation of {deviation:.2g}, above {WORST:g}" if units else "none are held out"
         )
-        return refused(found, f"{said} {noise}", f", or bring about {need:,} {what}s in all")
+        return refused(found, f"{said} {noise}", f", or provide about {need:,} {what}s in total")
     price = "which take part in no round, so training keeps the whole budget"
     if not apart:
         price = f"for {100 * BUDGET:g} % of the budget" if spec.release_noise is None else "as a part of the budget"

@@ -39,10 +39,10 @@ def export(run: Path, target: Path, anyway: bool = False) -> list[str]:
     if target.exists():
         raise RunError(f"{target} exists already. Choose another name, or remove it first.")
     if target.absolute().is_relative_to(run.absolute()):
-        raise RunError(f"{target} lies inside the run folder. Choose a place outside of {run}.")
+        raise RunError(f"{target} is inside the run folder. Choose a place outside {run}.")
     cells = runs_below(run / "cells")
     if not cells and (below := [str(each) for each in runs_below(run)]):
-        raise RunError(f"{run} is no run folder; runs in it: {', '.join(below[:8])}.")
+        raise RunError(f"{run} is not a run folder; runs in it: {', '.join(below[:8])}.")
     if run.name == PUBLIC and (run / "plan.json").is_file():
         raise RunError(f"{run} is the public part of a run: name the run itself, {run.parent}.")
     files: dict[str, bytes] = {}
@@ -67,18 +67,18 @@ def _may_leave(run: Path, anyway: bool) -> None:
     folder = RunFolder(run)
     if not folder.public.is_dir():
         raise RunError(
-            f"{run} has no public part: an earlier version of Sordino made it, and its records tell of the draws. "
-            "Train again to have one."
+            f"{run} has no public part: it was made by an earlier version of Sordino, and its records tell about "
+            "the draws. Train again to get one."
         )
     result = folder.read_json("result.json", PUBLIC) if (folder.public / "result.json").is_file() else None
     if result is None:
-        raise RunError(f"{run} is not finished. `sordino resume {run}`, then export it.")
+        raise RunError(f"{run} is not finished. Run `sordino resume {run}`, then export it.")
     plan: dict[str, Any] = folder.read_json("plan.json", PUBLIC)
     try:
         promised = result["guarantees"]["public"]
         if promised["infinite"] and not plan["public_data"] and not anyway:
             raise RunError(
-                f"{run}: {promised['sentence']} Nothing of it may be handed out; --anyway does it all the same."
+                f"{run}: {promised['sentence']} Nothing of it may be handed out; --anyway exports it all the same."
             )
     except (KeyError, TypeError) as error:
         raise RunError(f"{folder.public / 'result.json'} is damaged: {error!r}.") from error

@@ -107,7 +107,7 @@ def split(spec: Spec, method: Method, clients: Any, wanted: Evaluation) -> tuple
             if wanted.on == kind and not wanted.chosen and spec.validation is None:
                 return clients, None, everyone  # too few records to hold any out by default
             which, other = ("every", "smaller") if many else ("no", "larger")
-            raise SpecError(f"{kind} = {share} holds out {which} record at all. Use a {other} share.")
+            raise SpecError(f"{kind} = {share} holds out {which} record. Use a {other} share.")
         if wanted.on == kind:
             found = _held(kind, clients, out, unit, method)
         left = np.flatnonzero([len(part) for part in kept])

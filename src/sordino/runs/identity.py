@@ -46,7 +46,7 @@ def of_job(job: Job, units: Path, fingerprint: str) -> Whose:
         raw = job.owner.raw or canonical.of_arrays(job.owner.brought.x)
         return Whose(name, of_raw(raw, unit, name, key, lambda: fingerprint))
     whole = {"made when asked for": macs.of_whole("made when asked for", bytes.fromhex(fingerprint), key)}
-    return Whose(name, Units(unit, key.id, whole=whole, notes=_untold("clients are made when asked for", name)))
+    return Whose(name, Units(unit, key.id, whole=whole, notes=_untold("clients are made on demand", name)))
 
 
 def of_raw(raw: Raw, unit: str, name: str, key: Key, fingerprint: Callable[[], str] | None = None) -> Units:
@@ -62,7 +62,7 @@ def of_raw(raw: Raw, unit: str, name: str, key: Key, fingerprint: Callable[[], s
             ids[kind] = macs.of_ids(kind, texts, key)
         if unit == "user" and not ids and rows:
             notes = (
-                f"the ids of these users, such as {sorted(texts)[0]!r}, name nobody outside this table: without a "
+                f"the ids of these users, such as {sorted(texts)[0]!r}, identify nobody outside this table: without a "
                 "data_name only their rows are compared with earlier runs.",
             )
     return Units(unit, key.id, rows, ids, whole, notes, fingerprint)
@@ -88,4 +88,4 @@ def _untold(why: str, name: str) -> tuple[str, ...]:
     way = (
         f"all runs under the name {name} are counted together" if name else "give data_name, or only exact copies count"
     )
-    return (f"of these data only the name counts in the ledger, since {why}: {way}.",)
+    return (f"for these data only the name counts in the ledger, since {why}: {way}.",)

@@ -103,7 +103,7 @@ def user_bounds(case: Combination) -> str | None:
     if case.unit != "user":
         return None
     if case.noisy_gradients:
-        return "a user's mean gradient is clipped as a whole; one in m clients pays m times"
+        return "a user's mean gradient is clipped as a whole; a user in m clients pays m times"
     return "up to m messages change, each by twice the clip" if case.clipped_message else None
 
 

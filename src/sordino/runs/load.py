@@ -92,8 +92,6 @@ def _put(weights: dict[str, Tensor], model: nn.Module, path: Path) -> None:
     strange = [name for name in weights if name not in own or own[name].shape != weights[name].shape]
     strange += [name for name in own if name not in weights]
     if strange:
-        raise RunError(
-            f"{path} holds another model than this one: {strange[0]} differs. Pass the architecture that was trained."
-        )
+        raise RunError(f"{path} holds a different model: {strange[0]} differs. Pass the architecture that was trained.")
     with torch.no_grad():
         model.load_state_dict(weights)

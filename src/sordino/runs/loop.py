@@ -181,8 +181,8 @@ def _round(
             state = replace(method.between(phase, state, seen, plan), round=done)
             if pricing.costs(method, plan, done, state) != paid:
                 raise RunError(
-                    f"{job.spec.method}: after the phase {phase} the round would cost something else than was paid for "
-                    "it. Bounds may follow what was released, mechanisms may not."
+                    f"{job.spec.method}: after the phase {phase} the round would not cost what was paid for "
+                    "it. Bounds may depend on what was released, mechanisms may not."
                 )
     return state, seen, sent
 
@@ -192,8 +192,8 @@ def _as_priced(job: Job, method: Method, now: Costs, state: State) -> None:
     if job.whole_costs is None:
         if now != job.by_round[state.round]:
             raise RunError(
-                f"{job.spec.method}.releases: what round {state.round + 1} costs follows the state, which only a "
-                "`total` for the run allows. Let bounds follow what was released, and noise the plan."
+                f"{job.spec.method}.releases: the cost of round {state.round + 1} depends on the state, which only a "
+                "`total` for the run allows. Let bounds depend on what was released, and noise on the plan."
             )
         return
     first = pricing.declared(method, job.plan)[0].total

@@ -52,8 +52,8 @@ class MadeUp:
                 if (found := replace(made, law=law)._tried(model, labels)) is not None:
                     return found
         raise SpecError(
-            "the model or its loss takes no made-up records, not even zeros of the right shape, so that the method "
-            "cannot be rehearsed before the run. Let the model take zeros."
+            "the model or its loss accepts no made-up records, not even zeros of the right shape, so the method "
+            "cannot be rehearsed before the run. Let the model accept zeros."
         )
 
     def _tried(self, model: Model, labels: bool) -> MadeUp | None:

@@ -81,13 +81,13 @@ def personal_budgets(
     if spec.budgets is None:
         return plan, None, None, ()
     if not method.private and not method.own_noise:
-        raise SpecError(f"budgets of clients go with methods whose epsilon is accounted, not with {spec.method}.")
+        raise SpecError(f"budgets of clients work with methods whose epsilon is accounted, not with {spec.method}.")
     dealer = Stream.research(spec.seed or 0).at("budgets")  # a public stream, even in secure mode
     budgets = personal.read(spec.budgets, plan.population, spec.delta, dealer)
     if spec.unit == "user" or charged:
-        raise SpecError("budgets of clients go with unit = record or client, and with evaluation on test data only.")
+        raise SpecError("budgets of clients work with unit = record or client, and with evaluation on test data only.")
     above = any(e > spec.epsilon for e, _ in budgets.kinds)
-    cut = (f"budgets above the run's epsilon = {spec.epsilon:g} count as that",) * above
+    cut = (f"budgets above the run's epsilon = {spec.epsilon:g} count as equal to it",) * above
 
     def noise(e: float, d: float) -> float:
         e, d = min(e, spec.epsilon), min(d, spec.delta)
@@ -104,7 +104,7 @@ def personal_budgets(
         return replace(plan, multipliers=own), budgets, None, cut + told
     first = pricing.costs(method, plan)
     if any(pricing.costs(method, plan, t) != first for t in range(1, plan.rounds)):
-        raise SpecError(f"budgets of clients go with rounds that cost the same; those of {spec.method} do not.")
+        raise SpecError(f"budgets of clients need rounds that all cost the same; those of {spec.method} do not.")
     event = price.cost_to(viewer, pricing.costs(method, plan)).event
     rich = np.array([e >= spec.epsilon and d >= spec.delta for e, d in budgets.kinds])[budgets.of]
     caps = np.where(rich, plan.participations, personal.participations(event, budgets, plan.participations))
@@ -117,4 +117,4 @@ def personal_budgets(
     if not len(out):
         return plan, budgets, caps, cut
     names = ", ".join(map(str, out[:10])) + (", ..." if len(out) > 10 else "")
-    return plan, budgets, caps, (f"{len(out)} clients never take part, their budgets pay for no round: {names}",)
+    return plan, budgets, caps, (f"{len(out)} clients never take part, as their budgets pay for no round: {names}",)

@@ -90,7 +90,7 @@ def require_both(path: Path) -> None:
         finally:
             store.close()
         if jobs:
-            raise RunError(f"the ledger {path} is gone or empty, and {units} knows the data of {jobs} runs. {way}")
+            raise RunError(f"the ledger {path} is gone or empty, but {units} knows the data of {jobs} runs. {way}")
 
 
 def afford(job: Job, whose: Whose) -> None:
@@ -102,7 +102,9 @@ def afford(job: Job, whose: Whose) -> None:
     try:
         book.check(whose.name, plan_charge(job), units=whose.units)
         if job.spec.baseline and job.method.private and book.budgets(whose.name, whose.units):
-            raise BudgetError(f"{path}: these data have a budget, so no baseline without privacy. Drop baseline.")
+            raise BudgetError(
+                f"{path}: these data have a budget, which allows no baseline without privacy. Drop baseline."
+            )
     finally:
         book.close()
 

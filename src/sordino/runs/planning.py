@@ -73,10 +73,12 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
 def _check_users(spec: Spec, known: Facts) -> None:
     """Refuse to protect users that the data do not name, or that lie in more clients than was said."""
     if spec.unit == "user" and known.users is None:
-        raise DataError("unit = user, but the clients do not say whose a record is: give users (one number a record).")
+        raise DataError(
+            "unit = user, but the clients do not say whose each record is: give users (one number per record)."
+        )
     if spec.unit == "user" and (most := known.spread) > spec.clients_per_user:
         raise DataError(
-            f"some user's records lie in {most} clients, and clients_per_user = {spec.clients_per_user}. "
+            f"some user's records are at {most} clients, but clients_per_user = {spec.clients_per_user}. "
             "Raise it, or bound the users' contributions."
         )
 
@@ -98,7 +100,7 @@ def _law(spec: Spec, algorithm: Algorithm, population: int) -> Stragglers:
         raise SpecError("late answers with cohorts of a fixed size have no accounting: use client_sampling = poisson.")
     if algorithm.mirrored and (law.late or law.dropout[0] != law.dropout[1]):
         raise SpecError(
-            f"{spec.algorithm} needs every answer to count once and fully: use late = 0 and one dropout for all."
+            f"{spec.algorithm} needs every answer to count once and in full: use late = 0 and one dropout for all."
         )
     return law
 
@@ -109,7 +111,7 @@ def _check_channel(spec: Spec, method: Method, plan: Plan) -> None:
     if not {spec.channel, getattr(plan.channel, "like", "")} & set(method.channels):
         raise SpecError(f"{spec.method} does not go with channel = {spec.channel}: use {', '.join(method.channels)}.")
     if method.reads == "rows" and not plan.channel.shows_rows:
-        raise SpecError(f"{spec.method} reads single clients' rows, and channel = {spec.channel} shows none.")
+        raise SpecError(f"{spec.method} reads single clients' rows, but channel = {spec.channel} shows none.")
     if not law.none:  # a channel that carries no weights says so before anything is spent
         weight = torch.from_numpy(law.weights(np.array(law.dropout)))
         try:

@@ -106,7 +106,7 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
     y_test, owners = data.y_test, _test_clients(spec, data, parts, setup)
     if owners is not None and _law(spec) == partition.Partition("natural", len(parts)):  # of those who are there
         if len(owners) and not (owners >= 0).any():
-            raise DataError(f"partition {spec.partition}: no test record belongs to one of these clients. Take more.")
+            raise DataError(f"partition {spec.partition}: no test record belongs to any of these clients. Use more.")
         x_test, y_test, owners = x_test[owners >= 0], y_test[owners >= 0], owners[owners >= 0]
     test = (x_test, y_test) if len(y_test) else None
     return Prepared(spec, data, clients, brought, module, sample, test, owners)
@@ -118,7 +118,7 @@ def _users(spec: Spec, data: Dataset) -> Ints | None:
         return None
     if data.user_train is None:
         raise DataError(
-            f"unit = user, but {data.name} does not say whose a record is: name the user_column of a table, or put "
+            f"unit = user, but {data.name} does not say whose each record is: name the user_column of a table, or put "
             "user_train into the .npz file."
         )
     return data.user_train
@@ -138,12 +138,12 @@ def _once(keep: Kept | None, key: tuple[Any, ...], make: Callable[[], Any]) -> A
 def with_users(clients: Any, numbers: Any, spec: Spec) -> tuple[ArrayClients, dict[int, int]]:
     """Clients that know whose each record is, contributions bounded as the spec says; old numbers -> new ones."""
     if not isinstance(clients, ArrayClients):
-        raise DataError("users go with a list of clients in memory.")
+        raise DataError("users need a list of clients in memory.")
     try:
         lists = [np.asarray(u) for u in numbers]
         who = np.concatenate(lists)
     except (ValueError, TypeError) as error:
-        raise DataError("users must be a list with one array of whole numbers a client.") from error
+        raise DataError("users must be a list with one array of whole numbers per client.") from error
     if [len(u) for u in lists] != clients.all_sizes().tolist():
         raise DataError("users must have one number for each record of each client.")
     kept = _bounded(spec, [np.arange(a, b) for a, b in pairwise(clients.starts)], who)
@@ -154,10 +154,10 @@ def with_users(clients: Any, numbers: Any, spec: Spec) -> tuple[ArrayClients, di
 def with_tags(clients: Any, tags: Any) -> ArrayClients:
     """Clients that know which records carry private attributes."""
     if not isinstance(clients, ArrayClients):
-        raise DataError("private_data goes with a list of clients in memory.")
+        raise DataError("private_data needs a list of clients in memory.")
     sizes = clients.all_sizes().tolist()
     if not isinstance(tags, list | tuple) or len(tags) != len(sizes):
-        raise DataError("private_data must be a list with one array of whole numbers a client.")
+        raise DataError("private_data must be a list with one array of whole numbers per client.")
     each = [
         tagging.checked(t, n, f"private_data of client {i}") for i, (t, n) in enumerate(zip(tags, sizes, strict=True))
     ]
@@ -221,8 +221,8 @@ def _refuse_baseline(spec: Spec, data: Dataset) -> None:
     """Refuse to show a private epsilon beside a second model of the same private records without any noise."""
     if spec.baseline and not data.public and spec.method_object().private:
         raise SpecError(
-            f"baseline = true trains a second model on {data.name} without any noise, beside the epsilon of "
-            f"{spec.method}. On one's own data drop baseline, and train with method = none in a run of its own, whose "
+            f"baseline = true trains a second model on {data.name} without any noise, next to the epsilon of "
+            f"{spec.method}. On your own data, drop baseline, and train with method = none in a run of its own, whose "
             "sentence says that nothing is protected."
         )
 
@@ -234,7 +234,7 @@ def _refuse_training_records(data: Dataset) -> None:
     both, often = repeated(data)
     if 2 * both >= len(data.y_test) and not often:
         raise DataError(
-            f"{both} of {len(data.y_test)} test records are training records of {data.name} too, and test records are "
+            f"{both} of {len(data.y_test)} test records are also training records of {data.name}, and test records are "
             "public: every round would show exact figures of private ones. Test on other records, or drop test."
         )
 
@@ -246,8 +246,9 @@ def _law(spec: Spec) -> partition.Partition:
 def _parts(spec: Spec, data: Dataset, setup: Stream) -> list[Ints]:
     if _law(spec).kind in BY_LABEL and not data.public:
         raise PrivateLabelError(
-            f"partition {spec.partition} deals records by their labels, which are private here: one label would move "
-            "other clients' records. Use iid, quantity or natural; or public_data = true, if all records are public."
+            f"partition {spec.partition} distributes records by their labels, which are private here: one label would "
+            "move other clients' records. Use iid, quantity or natural; or public_data = true, if all records are "
+            "public."
         )
     return list(_law(spec).split(data.y_train.numpy(), data.client_train, spec.clients, setup.at("partition")))
 

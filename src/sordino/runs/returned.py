@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sordino.algorithms.base import Algorithm
 from sordino.contract import pricing
+from sordino.contract.claim import Claim
 from sordino.contract.method import Method, Plan, Release, Site
 from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
@@ -27,7 +28,6 @@ from sordino.core.record import plain
 from sordino.core.types import State
 from sordino.core.vector import Layout
 from sordino.privacy import price
-from sordino.privacy.claims import Claim
 from sordino.privacy.events import Event
 from sordino.runs import legal
 from sordino.runs.job import Job
@@ -121,7 +121,7 @@ class Checked:
             if release.unit not in legal.UNITS:
                 raise self._error(f"{self._name}.releases: unit {release.unit!r} is not known.")
             if release.phase and release.phase not in self._method.phases:
-                raise self._error(f"{self._name}.releases: {release.phase!r} is no phase of the method.")
+                raise self._error(f"{self._name}.releases: {release.phase!r} is not a phase of the method.")
             if not all(callable(getattr(release.mechanism, verb, None)) for verb in ("apply", "event")):
                 what = f"the mechanism of {release.name} must have `apply` and `event`"
                 raise self._error(f"{self._name}.releases: {what}, unlike {shown(release.mechanism)}.")

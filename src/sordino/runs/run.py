@@ -124,7 +124,7 @@ def train(
         brought = with_tags(brought, private_data)
     if users is not None:
         if wanted.unit != "user":
-            raise SpecError("users go with unit = user.")
+            raise SpecError("users need unit = user.")
         held, kept = with_users(brought, users, wanted)
         if test_clients is not None:  # clients that are left without a record are gone
             test_clients = [kept.get(int(i), -1) for i in np.asarray(test_clients).reshape(-1)]
@@ -249,8 +249,8 @@ def _check_resumable(job: Job, folder: RunFolder, ledger: Account, at: Path | No
         )
     if ledger.charged and pricing.correlated(job.method, job.plan) and job.spec.mode == "secure":
         raise RunError(
-            f"{folder.path}: the secret noise of its rounds is gone with the process that drew it, so "
-            f"{job.spec.method} cannot go on in secure mode. Start anew."
+            f"{folder.path}: the secret noise of its rounds was lost with the process that drew it, so "
+            f"{job.spec.method} cannot continue in secure mode. Start a new run."
         )
 
 
@@ -383,7 +383,7 @@ def _refuse_flat(folder: RunFolder) -> None:
     if folder.flat:
         raise RunError(
             f"{folder.path} was made by an earlier version of Sordino, or is a public part alone: it can be read "
-            "(`sordino explain`) and not be continued. Start a new run."
+            "(`sordino explain`), but not continued. Start a new run."
         )
 
 

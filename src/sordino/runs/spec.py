@@ -7,7 +7,6 @@ One schema: a field below is a TOML key, a command-line flag (dashes for undersc
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import re
 import tomllib
@@ -50,127 +49,159 @@ def types_of(of: type) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Spec:
     method: str = _f("dp-sgd", "who clips and adds noise, and where: see `sordino methods`", "method")
-    algorithm: str = _f("fedavg", "how clients and server make a model of gradients: see `sordino methods`", "method")
+    algorithm: str = _f("fedavg", "how clients and server turn gradients into a model: see `sordino methods`", "method")
     epsilon: float = _f(2.0, "total privacy budget of the whole run", "privacy")
     delta: float = _f(1e-5, "total delta of the whole run", "privacy")
     unit: str | None = _f(None, "whose data are protected: record, client or user (default: the method's)", "privacy")
     viewer: str | None = _f(
-        None, "against whom: server, public, client, server+N colluding clients (default: the method's own)", "privacy"
+        None,
+        "whom it is protected against: server, public, client, server+N colluding clients (default: the method's)",
+        "privacy",
     )
-    max_participations: int | None = _f(None, "rounds in which one client may take part at most", "privacy")
-    records_per_user: int | None = _f(None, "with unit = user: records of one user that are used at most", "privacy")
-    clients_per_user: int = _f(1, "with unit = user: clients among which one user's records may lie", "privacy")
+    max_participations: int | None = _f(None, "largest number of rounds in which one client may take part", "privacy")
+    records_per_user: int | None = _f(None, "with unit = user: largest number of records used per user", "privacy")
+    clients_per_user: int = _f(
+        1, "with unit = user: largest number of clients that may hold one user's records", "privacy"
+    )
     budgets: str | None = _f(
         None, "personal budgets: a CSV file (client, epsilon, delta), or epsilon:share pairs: 0.5:0.4,2:0.6", "privacy"
     )
     mode: str | None = _f(
         None,
-        "research (seeded, repeatable) or secure (keyed by the operating system); default: secure on one's own data, "
+        "research (seeded, repeatable) or secure (keyed by the operating system); default: secure on your own data, "
         "research on a shipped benchmark",
         "privacy",
     )
     seed: int | None = _f(
-        None, "of a research run (default 0): giving one says research; a secure run accepts none", "privacy"
+        None,
+        "seed of a research run (default 0); giving one selects research mode, and a secure run accepts none",
+        "privacy",
     )
-    dataset: str = _f("mnist", "a name (`sordino datasets`), or a path: .npz, .csv, .parquet, picture folder", "data")
-    data_dir: str | None = _f(None, "folder in which data are looked for first (or SORDINO_DATA)", "data")
-    data_name: str | None = _f(None, "name of these data in the ledger, given by their owner", "data")
-    label_column: str | None = _f(None, "of a table: the column to be learnt", "data")
-    client_column: str | None = _f(None, "of a table: the column that names a record's client", "data")
-    user_column: str | None = _f(None, "of a table: the column that names a record's user", "data")
-    split_column: str | None = _f(None, "of a table: the column that says train or test", "data")
-    schema: str | None = _f(None, "of a table: a TOML file that declares bounds and categories of columns", "data")
-    test: str | None = _f(None, "of one's own data: a second file or folder like it, whose records are public", "data")
+    dataset: str = _f(
+        "mnist", "a name (`sordino datasets`), or a path: .npz, .csv, .parquet, folder of pictures", "data"
+    )
+    data_dir: str | None = _f(None, "folder to search first for data (or SORDINO_DATA)", "data")
+    data_name: str | None = _f(None, "name of the data in the ledger, given by their owner", "data")
+    label_column: str | None = _f(None, "in a table: the column to predict", "data")
+    client_column: str | None = _f(None, "in a table: the column that names a record's client", "data")
+    user_column: str | None = _f(None, "in a table: the column that names a record's user", "data")
+    split_column: str | None = _f(None, "in a table: the column that says train or test", "data")
+    schema: str | None = _f(None, "for a table: a TOML file that declares the bounds and categories of columns", "data")
+    test: str | None = _f(None, "for your own data: a second file or folder like it, whose records are public", "data")
     public_share: float | None = _f(
-        None, "of one's own data: declares this share of the records (or users) public, to test on", "data"
+        None, "for your own data: declares this share of the records (or users) public, for testing", "data"
     )
-    public_data: bool = _f(False, "one's own data are public altogether, as those of a benchmark are", "data")
+    public_data: bool = _f(False, "your own data are entirely public, like those of a benchmark", "data")
     partition: str | None = _f(
         None,
         "iid, quantity:ALPHA, natural[:CLIENTS] (default where known); public data: dirichlet:ALPHA, shards:LABELS",
         "data",
     )
-    clients: int = _f(50, "how many clients the training records are dealt to", "data")
+    clients: int = _f(50, "number of clients among which the training records are distributed", "data")
     features: str | None = _f(
-        None, "fixed, data-independent: scattering, silhouettes, oriented-gradients, colour-scattering or none", "data"
+        None,
+        "fixed, data-independent features: scattering, silhouettes, oriented-gradients, colour-scattering or none",
+        "data",
     )
     standardise: bool = _f(False, "shift and scale features by noisy, charged statistics", "data")
-    feature_bound: float = _f(10.0, "with standardise: features are held between minus and plus this", "data")
+    feature_bound: float = _f(
+        10.0, "with standardise: features are limited to between minus and plus this value", "data"
+    )
     private_data: str | None = _f(
         None,
-        "records with private attributes: label:3,8, feature:12>0.5 or file:mask.npy (docs/methods.md)",
+        "which records have private attributes: label:3,8, feature:12>0.5 or file:mask.npy (docs/methods.md)",
         "data",
     )
-    without_private: int = _f(0, "clients, the last ones, that hold no record with private attributes", "data")
+    without_private: int = _f(
+        0, "number of clients (the last ones) that hold no record with private attributes", "data"
+    )
     validation: float | None = _f(
         None,
-        "share of the records (or users) held out to evaluate on (default: 0.1 of a file without test data)",
+        "share of the records (or users) held out for evaluation (default: 0.1 for a file without test data)",
         "data",
     )
-    tuning: float = _f(0.0, "share of all training records that is held out of training, to choose settings on", "data")
+    tuning: float = _f(0.0, "share of all training records that is held out of training, for choosing settings", "data")
     server_data: float = _f(0.0, "share of the training records that the server holds and that count as public", "data")
     evaluate_on: str | None = _f(
-        None, "test (public, free), validation or tuning (noisy, charged) (default: test where there is any)", "data"
+        None,
+        "test (public, free), validation or tuning (noisy, charged) (default: test, if there are test records)",
+        "data",
     )
     release_noise: float | None = _f(
-        None, "noise multiplier of charged evaluations (default: by the budget) and of statistics (default 20)", "data"
+        None,
+        "noise multiplier of charged evaluations (default: set by the budget) and of statistics (default 20)",
+        "data",
     )
     model: str | None = _f(None, "a name: see docs/models.md (default: linear; lstm for text)", "model")
     fix_model: bool = _f(False, "replace layers that cannot be trained privately", "model")
-    rounds: int = _f(50, "federated rounds", "rounds")
+    rounds: int = _f(50, "number of federated rounds", "rounds")
     client_sampling: str = _f("poisson", "poisson, or fixed: cohorts of a fixed size", "rounds")
     client_rate: float = _f(1.0, "share of the clients expected in a round; 1 means all of them", "rounds")
     channel: str = _f(
         "direct",
-        "direct (the server sees every message), shuffler (not whose it is) or secure-sum (their sum alone)",
+        "direct (the server sees every message), shuffler (but not who sent it) or secure-sum (only the sum)",
         "rounds",
     )
-    dropout: str = _f("0", "probability that a drawn client never answers, or LOW-HIGH: each client its own", "rounds")
-    late: float = _f(0.0, "probability that an answer arrives a round later", "rounds")
-    slow: float = _f(0.0, "probability that a client does a part of its local steps only", "rounds")
-    joining: str = _f("0", "SHARE:ROUNDS, such as 0.3:10: that share of the clients joins after so many", "rounds")
-    local_steps: int | None = _f(None, "gradient steps of a client in a round (default 1)", "local")
-    local_epochs: float | None = _f(None, "or: passes of a client over its data in a round", "local")
-    batch_size: int | None = _f(None, "expected records (or users, with unit = user) in a step", "local")
-    batch_rate: float | None = _f(None, "or: expected share of a client's records in a step (default 1)", "local")
-    optimizer: str = _f("sgd", "the client's: sgd, momentum, adam or rmsprop", "local")
-    learning_rate: float | None = _f(
-        None, "the client's (default 0.1; on scattering features with the linear model 8)", "local"
+    dropout: str = _f(
+        "0", "probability that a drawn client never answers, or LOW-HIGH: each client has its own", "rounds"
     )
-    momentum: float = _f(0.9, "of the client's momentum, adam and rmsprop", "local")
-    weight_decay: float = _f(0.0, "the client's", "local")
+    late: float = _f(0.0, "probability that an answer arrives a round later", "rounds")
+    slow: float = _f(0.0, "probability that a client does only part of its local steps", "rounds")
+    joining: str = _f(
+        "0", "SHARE:ROUNDS, such as 0.3:10: this share of the clients joins after this many rounds", "rounds"
+    )
+    local_steps: int | None = _f(None, "gradient steps per client and round (default 1)", "local")
+    local_epochs: float | None = _f(None, "instead of local_steps: passes of a client over its data per round", "local")
+    batch_size: int | None = _f(None, "expected records (or users, with unit = user) per step", "local")
+    batch_rate: float | None = _f(
+        None, "instead of batch_size: expected share of a client's records per step (default 1)", "local"
+    )
+    optimizer: str = _f("sgd", "optimizer of the clients: sgd, momentum, adam or rmsprop", "local")
+    learning_rate: float | None = _f(
+        None, "learning rate of the clients (default 0.1; with scattering features and the linear model 8)", "local"
+    )
+    momentum: float = _f(0.9, "momentum of the clients' optimizer, if it is momentum, adam or rmsprop", "local")
+    weight_decay: float = _f(0.0, "weight decay of the clients", "local")
     schedule: str = _f("constant", "of the learning rate over the rounds: constant, linear, cosine or step", "local")
-    warmup: int = _f(0, "first rounds over which the learning rate rises", "local")
-    augment: str = _f("none", "of pictures, anew in every step: none, flip or flip-crop", "local")
-    views: int = _f(1, "augmented views of a record whose mean gradient is clipped as one", "local")
+    warmup: int = _f(0, "number of first rounds over which the learning rate rises", "local")
+    augment: str = _f("none", "augmentation of pictures, drawn anew in every step: none, flip or flip-crop", "local")
+    views: int = _f(1, "number of augmented views of a record, whose mean gradient is clipped as one", "local")
     precision: str = _f("float32", "float32; bfloat16 is for training without privacy", "local")
     compile: bool = _f(
         False,
-        "on a GPU, compile passes that come often: a minute at first (deep networks: minutes), and a resumed run may "
+        "on a GPU, compile frequent passes: takes a minute at first (deep networks: minutes), and a resumed run may "
         "differ in the last digits",
         "local",
     )
-    server_lr: float | None = _f(None, "the server's, on the mean update (default: the algorithm's)", "server")
-    averaging: str = _f(
-        "none", "of the models shown: none, tail:SHARE of the last rounds, ema:DECAY or polynomial:POWER", "server"
+    server_lr: float | None = _f(
+        None, "learning rate of the server, on the mean update (default: the algorithm's)", "server"
     )
-    baseline: bool = _f(False, "afterwards, train the same without privacy for comparison", "run")
+    averaging: str = _f(
+        "none",
+        "averaging of the models shown: none, tail:SHARE of the last rounds, ema:DECAY or polynomial:POWER",
+        "server",
+    )
+    baseline: bool = _f(False, "afterwards, train the same model without privacy, for comparison", "run")
     device: str = _f("auto", "auto, cpu or cuda", "run")
-    memory_gb: float = _f(2.0, "memory for client weights at once", "run")
+    memory_gb: float = _f(2.0, "memory, in GB, for client weights held at the same time", "run")
     federation: str = _f("simulator", "who runs the clients: simulator, or workers: processes that own them", "run")
-    workers: int = _f(0, "with federation = workers: how many processes, at most one a block (0: one a core)", "run")
+    workers: int = _f(
+        0, "with federation = workers: number of processes, at most one per block (0: one per core)", "run"
+    )
     blocks: int | None = _f(
-        None, "groups of clients computed apart, on which last digits depend (default: 1; workers: 4 or more)", "run"
+        None,
+        "groups of clients computed separately, which affects the last digits (default: 1; workers: 4 or more)",
+        "run",
     )
     evaluate_every: int | None = _f(
-        None, "rounds between two evaluations (default: 1 on public test data, else one at the end)", "run"
+        None, "rounds between two evaluations (default: 1 on public test data, otherwise only one at the end)", "run"
     )
-    checkpoint_seconds: float = _f(5.0, "least time between two checkpoints", "run")
-    record_views: bool = _f(False, "keep what server and public see of every round, in the private part", "run")
-    name: str | None = _f(None, "name of the run folder (default: made from the time)", "run")
-    out: str = _f("runs", "folder in which run folders are made", "run")
+    checkpoint_seconds: float = _f(5.0, "shortest time between two checkpoints, in seconds", "run")
+    record_views: bool = _f(False, "keep what the server and the public see in every round, in the private part", "run")
+    name: str | None = _f(None, "name of the run folder (default: derived from the time)", "run")
+    out: str = _f("runs", "folder in which run folders are created", "run")
     ledger: str | None = _f(
-        None, "file in which all jobs are charged (default: the user's registry, see `sordino ledger`)", "run"
+        None, "file to which all jobs are charged (default: the user's registry, see `sordino ledger`)", "run"
     )
     options: tuple[tuple[str, Any], ...] = ()  # the fields of the method and of the algorithm
 
@@ -198,7 +229,9 @@ class Spec:
         )
         check.below_one(delta=self.delta)
         if self.delta < LEAST_DELTA:
-            raise SpecError(f"delta must be at least {LEAST_DELTA:g}, not {self.delta!r}: below that floats run out.")
+            raise SpecError(
+                f"delta must be at least {LEAST_DELTA:g}, not {self.delta!r}: below that, floating point runs out."
+            )
         check.probability(client_rate=self.client_rate)
         check.fraction(momentum=self.momentum, validation=self.validation or 0.0, tuning=self.tuning, late=self.late)
         check.fraction(server_data=self.server_data)
@@ -230,9 +263,9 @@ class Spec:
         if self.batch_size is not None and self.batch_rate is not None:
             raise SpecError("give batch_size or batch_rate, not both.")
         if self.workers and self.federation != "workers":
-            raise SpecError("workers is the number of processes of federation = workers: set that too.")
+            raise SpecError("workers is the number of processes for federation = workers: set federation too.")
         if self.federation == "workers" and self.device == "cuda":
-            raise SpecError("federation = workers computes on processors: use device = cpu, or federation = simulator.")
+            raise SpecError("federation = workers computes on CPUs: use device = cpu, or federation = simulator.")
         share = {"tuning": self.tuning, "validation": self.validation}.get(self.evaluate_on or "", 1.0)
         if share == 0:
             raise SpecError(
@@ -244,7 +277,7 @@ class Spec:
             raise SpecError("without_private needs private_data: the records that those clients do not hold.")
         if self.stragglers().joining[0] and (self.standardise or self.evaluate_on == "validation"):
             raise SpecError(
-                "with joining not all clients are there: evaluate_on = validation and standardise ask them all."
+                "with joining, some clients come later: evaluate_on = validation and standardise need them all."
             )
         if self.views > 1 and self.augment == "none":
             raise SpecError("views above 1 need augment: flip or flip-crop.")
@@ -324,16 +357,8 @@ def plugin_fields(kind: str, name: str) -> list[dataclasses.Field[Any]]:
 
 
 def plugin_help(kind: str, name: str) -> dict[str, str]:
-    """What each field of a plug-in is: the comment behind it in its source."""
-    found: dict[str, str] = {}
-    for cls in reversed(plugin.load(kind, name).__mro__[:-1]):
-        found |= _comments(cls)
-    return found
-
-
-@lru_cache
-def _comments(cls: type) -> dict[str, str]:
-    return dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), flags=re.MULTILINE))
+    """Return the help text of every option of a plug-in."""
+    return plugin.field_help(plugin.load(kind, name))
 
 
 def owners(key: str) -> list[str]:
@@ -351,7 +376,7 @@ def by_name(values: dict[str, Any]) -> dict[str, Any]:
         name = plugin.name_of(kind, type(value))
         if name is None:
             raise SpecError(
-                f"{key} must be a name, or an object of one of sordino.{kind}, not {value!r}. A class of yours goes "
+                f"{key} must be a name, or an object of one of sordino.{kind}, not {value!r}. Put a class of your own "
                 f"into a file FOLDER/{kind}/my_{key}.py, with SORDINO_PLUGINS=FOLDER, so that a run can be resumed."
             )
         options = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}

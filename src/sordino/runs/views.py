@@ -89,7 +89,7 @@ def read_views(folder: str | Path, viewer: str = "server") -> list[View]:
             if head["viewer"] == viewer:
                 found.append((head["round"], head["place"], _view(head, tensors)))
         except (RunError, KeyError, ValueError) as error:
-            raise RunError(f"{path} is no sound view of a run: {error}.") from error
+            raise RunError(f"{path} is not a valid view of a run: {error}.") from error
     if not found:
         raise RunError(f"{folder} holds no views of the {viewer}: those of server and public are recorded.")
     return [view for _, _, view in sorted(found, key=lambda entry: entry[:2])]

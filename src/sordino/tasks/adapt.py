@@ -167,7 +167,7 @@ def lora(
                 return made[layer]
             _put(module, path, made[layer])
     if not made:
-        raise ModelError("lora found no layer to add to. Name Linear or Conv2d layers in targets.")
+        raise ModelError("lora found no layer to adapt. Name Linear or Conv2d layers in targets.")
     return module
 
 

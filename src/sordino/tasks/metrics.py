@@ -106,7 +106,7 @@ class Meter:
         shape = (*targets.shape, predictions.shape[-1] if predictions.ndim else 0)
         if targets.ndim != 1 + (self._task == "next-token") or predictions.shape != shape:
             raise DataError(
-                f"{self._task} takes predictions {'[n, t, classes]' if targets.ndim > 1 else '[n, classes]'} beside "
+                f"{self._task} takes predictions {'[n, t, classes]' if targets.ndim > 1 else '[n, classes]'} for "
                 f"targets of one dimension less, not {list(predictions.shape)} and {list(targets.shape)}."
             )
         classes = self._classes or shape[-1]

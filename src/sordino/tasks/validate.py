@@ -110,7 +110,7 @@ def _check_behaviour(module: nn.Module, sample: Tensor) -> None:
             line = (str(error) or type(error).__name__).splitlines()[0]
             raise ModelError(f"the model cannot take a batch of shape {tuple(sample.shape)}: {line}") from error
     if not isinstance(together, Tensor) or len(together) != len(sample):
-        raise ModelError("the model must return one tensor with one row a record.")
+        raise ModelError("the model must return one tensor with one row per record.")
     for name, buffer in module.named_buffers():
         if not torch.equal(buffer, before[name]):
             raise ModelError(
@@ -126,5 +126,5 @@ def _check_behaviour(module: nn.Module, sample: Tensor) -> None:
     for other in (alone, many[:1]):
         if other.shape != together[:1].shape or not torch.allclose(together[:1], other, atol=1e-3 * scale, rtol=1e-3):
             raise ModelError(
-                "a record's output depends on the other records of its batch; no record can be clipped alone."
+                "a record's output depends on the other records of its batch; no record can be clipped on its own."
             )

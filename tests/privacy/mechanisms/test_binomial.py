@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
-from scipy.stats import binom, chi2
+from scipy.stats import binom
 
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
@@ -12,17 +12,14 @@ from sordino.privacy import pairs
 from sordino.privacy.mechanisms.binomial import Binomial, BinomialEvent, probabilities
 from sordino.privacy.quantise import Bounds, Integers
 from sordino.privacy.written import from_json, to_json
+from support.integer_laws import chi_square, shifted
 
 TWO = Bounds(dim=500, l1=4, l2_squared=4, linf=2)
 
 
 def p_value(x: np.ndarray, trials: int) -> float:
-    mass = binom.pmf(np.arange(trials + 1), trials, 0.5)
-    often = np.flatnonzero(mass * len(x) > 20)
-    low, high = often[0], often[-1]
-    seen = np.bincount(np.clip(x + trials // 2 - low, 0, high - low), minlength=high - low + 1)
-    expected = len(x) * np.concatenate([[mass[: low + 1].sum()], mass[low + 1 : high], [mass[high:].sum()]])
-    return float(chi2.sf(((seen - expected) ** 2 / expected).sum(), high - low))
+    k = np.arange(trials + 1)
+    return chi_square(x, k - trials // 2, binom.pmf(k, trials, 0.5))
 
 
 @pytest.mark.parametrize("rng", [Stream.research(7), Stream(bytes(range(32)), True)], ids=["research", "secure"])
@@ -35,10 +32,6 @@ def test_noise_has_the_promised_scale_and_no_other(rng):
     assert p_value(noise, 256) > 1e-3  # follows the bound
     assert p_value(noise, 282) < 1e-3 and p_value(noise, 232) < 1e-3  # five per cent of the deviation
     assert p_value(noise, 64) < 1e-3 and p_value(noise + 1, 256) < 1e-3
-
-
-def shifted(mass: np.ndarray, by: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.append(np.zeros(by), mass), np.append(mass, np.zeros(by))
 
 
 @pytest.mark.parametrize(("trials", "shift"), [(40, 1), (40, 7), (1000, 3), (6, 9)])

@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2
 
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
@@ -16,13 +15,10 @@ from sordino.privacy.mechanisms.discrete_gaussian import (
 )
 from sordino.privacy.quantise import Bounds, Integers
 from sordino.privacy.written import from_json, to_json
+from support.integer_laws import chi_square, shifted
 
 ORDERS = np.array([1.01, 1.5, 2.0, 3.3, 8.0, 32.0, 100.0])
 THREE = Bounds(dim=500, l1=9, l2_squared=9, linf=3)
-
-
-def shifted(mass: np.ndarray, by: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.append(np.zeros(by), mass), np.append(mass, np.zeros(by))
 
 
 def renyi(log: np.ndarray, by: int, orders: np.ndarray = ORDERS) -> np.ndarray:
@@ -37,12 +33,7 @@ def law(sigma: float, far: int) -> np.ndarray:
 
 
 def p_value(x: np.ndarray, sigma: float) -> float:
-    k, mass = probabilities(sigma)
-    often = np.flatnonzero(mass * len(x) > 20)
-    low, high = often[0], often[-1]
-    seen = np.bincount(np.clip(x - int(k[low]), 0, high - low), minlength=high - low + 1)
-    expected = len(x) * np.concatenate([[mass[: low + 1].sum()], mass[low + 1 : high], [mass[high:].sum()]])
-    return float(chi2.sf(((seen - expected) ** 2 / expected).sum(), high - low))
+    return chi_square(x, *probabilities(sigma))
 
 
 @pytest.mark.parametrize("rng", [Stream.research(7), Stream(bytes(range(32)), True)], ids=["research", "secure"])

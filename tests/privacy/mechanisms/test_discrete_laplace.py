@@ -4,7 +4,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2
 
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
@@ -12,6 +11,7 @@ from sordino.privacy import pairs
 from sordino.privacy.mechanisms.discrete_laplace import DiscreteLaplace, DiscreteLaplaceEvent
 from sordino.privacy.quantise import Bounds, Integers
 from sordino.privacy.written import from_json, to_json
+from support.integer_laws import chi_square, shifted
 
 ORDERS = np.array([1.001, 1.5, 2.0, 3.3, 8.0, 32.0, 300.0])
 FOUR = Bounds(dim=500, l1=4, l2_squared=16, linf=4)
@@ -22,10 +22,6 @@ def law(t: float, far: int) -> np.ndarray:
     return weight / weight.sum()
 
 
-def shifted(mass: np.ndarray, by: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.append(np.zeros(by), mass), np.append(mass, np.zeros(by))
-
-
 def renyi(mass: np.ndarray, by: int) -> np.ndarray:
     p, q = (np.log(m[by : len(mass)]) for m in shifted(mass, by))
     a = ORDERS[:, None]
@@ -34,12 +30,7 @@ def renyi(mass: np.ndarray, by: int) -> np.ndarray:
 
 def p_value(x: np.ndarray, t: float) -> float:
     far = int(12 / t)
-    mass = law(t, far)
-    often = np.flatnonzero(mass * len(x) > 20)
-    low, high = often[0], often[-1]
-    seen = np.bincount(np.clip(x + far - low, 0, high - low), minlength=high - low + 1)
-    expected = len(x) * np.concatenate([[mass[: low + 1].sum()], mass[low + 1 : high], [mass[high:].sum()]])
-    return float(chi2.sf(((seen - expected) ** 2 / expected).sum(), high - low))
+    return chi_square(x, np.arange(-far, far + 1), law(t, far))
 
 
 @pytest.mark.parametrize("rng", [Stream.research(7), Stream(bytes(range(32)), True)], ids=["research", "secure"])

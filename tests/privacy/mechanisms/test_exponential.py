@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 from scipy.stats import chisquare
 
-from reports import bulk
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import pairs
@@ -16,6 +15,7 @@ from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.exponential import BoundedRange, Exponential, ExponentialEvent
 from sordino.privacy.mechanisms.noisy_max import NoisyMax
 from sordino.privacy.written import from_json, to_json
+from support.reports import bulk
 
 UTILITIES = np.array([0.0, 0.6, 1.5, -0.4, 1.1])
 ORDERS = np.array([1.01, 1.5, 2.0, 5.0, 20.0, 300.0])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from reports import N, audit, bulk, fits, joint, number
 from sordino.core.errors import DataError, SordinoError, SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import pairs, written
@@ -18,6 +17,7 @@ from sordino.privacy.mechanisms.hadamard_sketch import HadamardReports, Hadamard
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponse, coins
 from sordino.privacy.mechanisms.rappor import Rappor
 from sordino.privacy.mechanisms.unary_encoding import UnaryEncoding
+from support.reports import N, audit, bulk, fits, joint, number
 
 ITEMS = [3, 4, 11, 12]
 

@@ -8,11 +8,11 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import expit
 
-from reports import N, audit, bulk, fits, joint, number
 from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import events, pairs, written
 from sordino.privacy.mechanisms.d_bit_flip import DBitFlip
+from support.reports import N, audit, bulk, fits, joint, number
 
 ORDERS = np.array([1.01, 1.5, 2.0, 7.0, 64.0])
 SHAPES = [(2, 1), (4, 1), (2, 2), (4, 2), (5, 3), (3, 3)]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from reports import N, audit, bulk, fits, joint, number
 from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import pairs, written
 from sordino.privacy.mechanisms.count_mean_sketch import CountMeanSketch, SketchReports
 from sordino.privacy.mechanisms.fragment_puzzle import FragmentPuzzle, PuzzleReports
+from support.reports import N, audit, bulk, fits, joint, number
 
 ORDERS = np.array([1.01, 1.5, 2.0, 7.0, 64.0])
 

@@ -9,7 +9,6 @@ from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import kstest
 
-from reports import N, audit, bulk, fits
 from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import events, pairs, written
@@ -18,6 +17,7 @@ from sordino.privacy.mechanisms.harmony import Harmony
 from sordino.privacy.mechanisms.hybrid import TURN, Hybrid
 from sordino.privacy.mechanisms.one_bit_mean import OneBitMean
 from sordino.privacy.mechanisms.piecewise import Piecewise
+from support.reports import N, audit, bulk, fits
 
 ORDERS = np.array([1.01, 1.5, 2.0, 7.0, 64.0])
 

@@ -9,11 +9,11 @@ from scipy.integrate import quad
 from scipy.special import gammaln
 from scipy.stats import beta, kstest, norm
 
-from reports import Bulk
 from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import pairs, written
 from sordino.privacy.mechanisms.priv_unit import PrivUnit, pull, share
+from support.reports import Bulk
 
 N = 100_000
 

@@ -131,7 +131,7 @@ def test_sums_that_make_no_sense_are_refused(given):
         (Bounded(torch.zeros(2, 3, dtype=torch.bfloat16), 1.0), "float32 or float64"),
         (Bounded(torch.zeros(2, 3, dtype=torch.int64), 1.0), "float32 or float64"),
         (Bounded(torch.tensor([[0.0, math.nan], [0.0, 0.0]]), 1.0), "not finite"),
-        (Bounded(torch.zeros(3, 3), 1.0), "one id a row"),
+        (Bounded(torch.zeros(3, 3), 1.0), "one id per row"),
         (Bounded(torch.zeros(2, 3), 1e-300), "2\\^-60"),
     ],
 )

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2, poisson
+from scipy.stats import poisson
 
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
@@ -9,18 +9,14 @@ from sordino.privacy import pairs
 from sordino.privacy.mechanisms.skellam import Skellam, SkellamEvent, probabilities, renyi_of_shift
 from sordino.privacy.quantise import Bounds, Integers
 from sordino.privacy.written import from_json, to_json
+from support.integer_laws import chi_square
 
 ORDERS = np.array([1.01, 1.5, 2.0, 3.3, 8.0, 32.0, 100.0])
 TWO = Bounds(dim=500, l1=4, l2_squared=4, linf=2)
 
 
 def p_value(x: np.ndarray, mu: float) -> float:
-    k, mass = probabilities(mu)
-    often = np.flatnonzero(mass * len(x) > 20)
-    low, high = often[0], often[-1]
-    seen = np.bincount(np.clip(x - int(k[low]), 0, high - low), minlength=high - low + 1)
-    expected = len(x) * np.concatenate([[mass[: low + 1].sum()], mass[low + 1 : high], [mass[high:].sum()]])
-    return float(chi2.sf(((seen - expected) ** 2 / expected).sum(), high - low))
+    return chi_square(x, *probabilities(mu))
 
 
 @pytest.mark.parametrize("rng", [Stream.research(7), Stream(bytes(range(32)), True)], ids=["research", "secure"])

@@ -76,7 +76,7 @@ def verify(name: str, paths: Sequence[Path], found: str, expected: str) -> None:
         files = f"{paths[0]}{' and the files beside it' if len(paths) > 1 else ''}"
         raise DataError(
             f"{files}: the records are not those of {name} (their sha256 is {found[:16]}..., not {expected[:16]}...). "
-            "Fetch it again; data of one's own goes in by its path."
+            "Fetch it again; to use data of your own, give their path."
         )
 
 

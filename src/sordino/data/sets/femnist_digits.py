@@ -41,8 +41,8 @@ SOURCE = DatasetSource(
     records=(4_998, 999),
     clients=CLIENTS,
     licence="NIST SD19: US government work",
-    origin="It is the digits of github.com/glin20/FEMNIST_Federated_Learning (src/femnist_subset), pixels inverted; an "
-    ".npz file of one's own goes in by its path.",
+    origin="It is the digits of github.com/glin20/FEMNIST_Federated_Learning (src/femnist_subset), pixels inverted; to "
+    "use an .npz file of your own, give its path.",
     layouts=(
         FileLayout(
             (

@@ -65,7 +65,7 @@ SOURCE = DatasetSource(
     clients=10,
     licence="none stated; Hong et al. (2016) to be cited",
     origin="It is Task15_W_Zone1.csv to Task15_W_Zone10.csv of the GEFCom2014 data (appendix of Hong et al. 2016), in "
-    "one table, rounded to 6 decimals; a table of one's own goes in by its path.",
+    "one table, rounded to 6 decimals; to use a table of your own, give its path.",
     layouts=(
         FileLayout(
             (

@@ -31,8 +31,8 @@ SOURCE = DatasetSource(
     records=(18_000, 3_600),
     clients=None,
     licence="commonly stated as CC BY-SA 4.0",
-    origin="It is a 32 x 32 subset of github.com/apolanco3225/Medical-MNIST-Classification; a folder of those pictures "
-    "goes in by its path.",
+    origin="It is a 32 x 32 subset of github.com/apolanco3225/Medical-MNIST-Classification; to use a folder of those "
+    "pictures, give its path.",
     layouts=(
         FileLayout(
             (

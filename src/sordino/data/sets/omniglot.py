@@ -38,7 +38,7 @@ SOURCE = DatasetSource(
     clients=128,
     licence="MIT",
     origin="It is images_background_small1 and small2 of github.com/brendenlake/omniglot, scaled to 28 x 28 and "
-    "inverted; an .npz file of one's own goes in by its path.",
+    "inverted; to use an .npz file of your own, give its path.",
     layouts=(
         FileLayout(
             (

@@ -66,8 +66,8 @@ SOURCE = DatasetSource(
     records=(47_626, 5_505),
     clients=1_062,
     licence="public domain text",
-    origin="It is the speeches of Jon Bosak's XML edition of the plays, one row a speech (play, speaker, act, scene, "
-    "speech, text, client); a file of one's own goes in by its path as an .npz of windows.",
+    origin="It is the speeches of Jon Bosak's XML edition of the plays, one row per speech (play, speaker, act, scene, "
+    "speech, text, client); to use a text of your own, give the path of an .npz file of windows.",
     layouts=(
         FileLayout(
             (

@@ -41,4 +41,4 @@ FREE: dict[type[nn.Module], type[TapedLayer]] = {  # replaced even if nothing is
     nn.InstanceNorm3d: InstanceNorm,
 }
 
-__all__ = ["FREE", "LAYERS", "RANDOM", "Layer"]
+__all__ = ["FREE", "LAYERS", "RANDOM", "TapedLayer"]

@@ -196,6 +196,7 @@ class Harmonised(Method):
         return tuple(found)
 
     def require(self, plan: Plan) -> None:
+        """Refuse sampled batches if mechanisms may differ or multipliers are managed."""
         if (self.free or self.managed) and any(plan.local.rate(n) < 1 for n in plan.sizes):
             name = "reselect" if self.reselect else "managed" if self.managed else "a mixture of kinds of clients"
             raise SpecError(
@@ -204,6 +205,7 @@ class Harmonised(Method):
             )
 
     def keeps(self, state: State, clients: int, plan: Plan) -> Own:
+        """Return each client's empty privacy filter if multipliers are managed."""
         return {FILTER: torch.zeros(clients, _managed.KEPT, dtype=torch.int64)} if self.managed else {}
 
     # --- clients
@@ -222,6 +224,7 @@ class Harmonised(Method):
         return Bounded(model.gradients.sums(weights, batch, bound, seeds=seeds, groups=groups, norm=norm), bound, norm)
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
+        """Send the noisy update, and report its noise if multipliers are managed or clients are of several kinds."""
         plan, like, more = site.plan, state.params, dict[str, Tensor]()
         allowed = None
         if self.managed:

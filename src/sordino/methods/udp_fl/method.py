@@ -74,6 +74,7 @@ class UdpFl(Harmonised):
         return self.guide.curved
 
     def variables(self, state: State, layout: Layout, plan: Plan) -> UdpState:
+        """Return the server's state before the first round; refuse staircase noise that cannot be sampled."""
         goal = self.guide.start(state, plan)
         if self.mechanism == "staircase":
             for z in (self._even(plan),) if self.managed else set(plan.multipliers or (plan.z,)):
@@ -112,6 +113,7 @@ class UdpFl(Harmonised):
     # --- server
 
     def merge(self, state: State, seen: Message, plan: Plan) -> State:
+        """Average the updates, apply the path, choose mechanisms again if it is time, and update w_max."""
         known: UdpState = state.method
         answers, changes = plan.expected_answers(state.round), dict[str, Any]()
         if self.tells:

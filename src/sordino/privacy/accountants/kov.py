@@ -44,7 +44,7 @@ def of_steps(epsilon: float, delta: float, count: int, target_delta: float) -> f
     if left <= 0:
         return math.inf
     if count * epsilon > 1e5:
-        raise UnsupportedEvent("kov is not asked for an epsilon beyond 1e5.")
+        raise UnsupportedEvent("kov is only for epsilons of at most 1e5 in total.")
     if delta_of(epsilon, count, 0.0) <= left:
         return 0.0
     found = brentq(lambda e: delta_of(epsilon, count, e) - left, 0.0, count * epsilon, xtol=1e-13, rtol=1e-13)

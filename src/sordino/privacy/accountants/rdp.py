@@ -135,7 +135,7 @@ def _sampled(inner: Event, rate: float, orders: Curve) -> Curve:
     orders a.
     """
     if not _mirrored(inner):
-        raise UnsupportedEvent("rdp samples releases that look the same turned round only.")
+        raise UnsupportedEvent("rdp samples symmetric releases only.")
     whole = np.arange(2, HIGHEST + 1, dtype=np.float64)
     j = np.arange(0, HIGHEST + 1)
     powers = np.concatenate([[0.0, 0.0], (whole - 1) * at(inner, whole)])  # (j-1) D_j

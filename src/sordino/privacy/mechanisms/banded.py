@@ -88,7 +88,7 @@ class Banded:
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < self.rounds:
             last = self.rounds - 1
             raise SpecError(
-                f"step must be a whole number from 0 to {last}, not {step!r}: noise was planned so far only."
+                f"step must be a whole number from 0 to {last}, not {step!r}: noise was planned only so far."
             )
         inverse = self._inverse()
         out = torch.zeros(len(rng.ids), dim, dtype=like.dtype, device=like.device)

@@ -78,7 +78,7 @@ class DBitFlip:
         if self.bits > self.categories:
             raise SpecError(f"a user cannot be assigned {self.bits} of {self.categories} buckets.")
         if not isinstance(self.memoised, bool):
-            raise SpecError(f"memoised is true or false, not {self.memoised!r}.")
+            raise SpecError(f"memoised must be true or false, not {self.memoised!r}.")
         public_seed(self.seed)
 
     @property
@@ -110,7 +110,7 @@ class DBitFlip:
         """
         true = categories(values, self.categories, rng)
         if (memory is not None) != self.memoised:
-            raise SpecError(f"memoised={self.memoised}: a memory is needed to memoise bits, and only then.")
+            raise SpecError(f"memoised={self.memoised}: give a memory if bits are memoised, and only then.")
         yes = self.assigned(rng.ids) == true[:, None]  # [n, d]: at most one true entry per row
         if memory is None:
             words = rng.words(self.bits)

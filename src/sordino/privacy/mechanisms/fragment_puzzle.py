@@ -138,12 +138,12 @@ class FragmentPuzzle:
         The letters are digits, the first one the most significant; fragments are digits in base^2.
         """
         if isinstance(words, str) or not isinstance(words, Sequence | np.ndarray) or getattr(words, "ndim", 1) != 1:
-            raise DataError("words come as a list of strings.")
+            raise DataError("words must be a list of strings.")
         digit = {letter: i + 1 for i, letter in enumerate(self.alphabet)}
         codes: dict[str, int] = {}
         for i, word in enumerate(words):
             if not isinstance(word, str) or not 0 < len(word) <= self.length or not digit.keys() >= set(word):
-                raise DataError(f"row {i} is no word of 1 to {self.length} letters of the alphabet.")
+                raise DataError(f"row {i} is not a word of 1 to {self.length} letters of the alphabet.")
             if word not in codes:
                 code = 0
                 for letter in word:
@@ -198,7 +198,7 @@ class FragmentPuzzle:
         here = categories(reports.position, self.positions) == categories([position], self.positions)[0]
         row, bits = categories(reports.fragment.row, self.hashes), bit_rows(reports.fragment.bits, self.columns)
         if not len(here) == len(row) == len(bits) or not here.any():
-            raise DataError(f"every report needs its parts, and position {position} some reports.")
+            raise DataError(f"every report needs its parts, and position {position} needs some reports.")
         row, bits = row[here], bits[here]
         sketch, items = self.fragments, np.arange(SHORT * self.base**2)
         count = np.bincount(row, minlength=self.hashes)[:, None]

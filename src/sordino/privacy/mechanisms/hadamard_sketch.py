@@ -95,7 +95,7 @@ class HadamardSketch:
         asked, row = categories(items, ITEMS), categories(reports.row, self.hashes)
         coefficient, sign = categories(reports.coefficient, self.columns), array(reports.sign, None)
         if not np.isin(sign, (-1, 1)).all() or not len(row) == len(coefficient) == len(sign):
-            raise DataError("reports are as many rows and coefficients as signs, each -1 or 1.")
+            raise DataError("reports need as many rows and coefficients as signs, each sign -1 or 1.")
         sums = np.zeros((self.hashes, self.columns))
         np.add.at(sums, (row, coefficient), sign)
         sketch = transform(sums) / math.tanh(self.epsilon / 2)  # M / k

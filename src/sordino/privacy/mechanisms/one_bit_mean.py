@@ -69,7 +69,7 @@ class OneBitMean:
         """
         x = numbers(values, 1, rng, 0.0, self.top)[:, 0] / self.top
         if (memory is not None) != (self.levels > 0):
-            raise SpecError(f"levels={self.levels}: a memory is needed to memoise bits, and only then.")
+            raise SpecError(f"levels={self.levels}: give a memory if bits are memoised, and only then.")
         if memory is None:
             words = rng.words(1)[:, 0]
         else:

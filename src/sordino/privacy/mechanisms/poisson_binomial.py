@@ -133,7 +133,7 @@ def _window(coins: int, chance: float) -> Floats:
 def _check_theta(theta: float) -> None:
     check.positive(theta=theta)
     if theta >= 0.5:
-        raise SpecError(f"theta must be below 1/2, not {theta!r}: a coin that always falls heads hides nothing.")
+        raise SpecError(f"theta must be below 1/2, not {theta!r}: a coin that always shows heads hides nothing.")
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,9 @@ def categories(values: ArrayLike, size: int, rng: RowStream | None = None) -> In
         raise DataError(f"categories are a list of whole numbers, not {found.dtype} of shape {found.shape}.")
     bad = np.flatnonzero((found < 0) | (found >= size))
     if len(bad):
-        raise DataError(f"row {bad[0]} lies outside the categories 0 to {size - 1}; there is no one to report it as.")
+        raise DataError(
+            f"row {bad[0]} lies outside the categories 0 to {size - 1}; there is no category to report it as."
+        )
     return found.astype(np.int64)
 
 

@@ -75,7 +75,7 @@ class Rappor:
     def __post_init__(self) -> None:
         check.count(bits=self.bits, hashes=self.hashes, cohorts=self.cohorts)
         if max(self.bits, self.hashes, self.cohorts) > 2**20:
-            raise SpecError("bits, hashes and cohorts are at most 2^20 each.")
+            raise SpecError("bits, hashes and cohorts must be at most 2^20 each.")
         noise(self.blur, self.low, self.high)
         public_seed(self.seed)
 
@@ -130,7 +130,7 @@ class Rappor:
         seen, group = bit_rows(reports, self.bits), categories(cohort, self.cohorts)
         count = np.bincount(group, minlength=self.cohorts)
         if len(group) != len(seen) or not count.all():
-            raise DataError(f"every report needs its cohort, and each of {self.cohorts} cohorts some reports.")
+            raise DataError(f"every report needs its cohort, and each of {self.cohorts} cohorts needs some reports.")
         sums = sum_rows(seen, group, self.cohorts)
         low, high = self.truth
         return debias(sums / count[:, None], high, low)

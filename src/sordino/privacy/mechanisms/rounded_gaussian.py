@@ -58,7 +58,7 @@ class RoundedGaussian:
         check.count(contributions=self.contributions, shared=self.shared)
         check.non_negative(float_error=self.float_error, summed=self.summed)
         if self.shared > 1 and not self.summed:
-            raise SpecError("rounded Gaussian noise is shared where rows are whole numbers: set summed.")
+            raise SpecError("rounded Gaussian noise can be shared only where rows are whole numbers: set summed.")
 
     def add(self, rows: Bounded, rng: RowStream) -> Rows:
         """Add independent noise to every row, drawn from the stream of its client."""
@@ -83,7 +83,7 @@ class RoundedGaussian:
         value = rows.value.detach()
         clients, dim = value.shape
         if len(rng.ids) != clients:
-            raise SpecError(f"noise for {len(rng.ids)} clients was asked for {clients} rows; give one id a row.")
+            raise SpecError(f"noise for {len(rng.ids)} clients was asked for {clients} rows; give one id per row.")
         if not clients or not dim:
             return value.clone()
         lattice = self.lattice(rows)
@@ -133,7 +133,7 @@ class RoundedGaussian:
         if len(z) not in (1, clients) or not (z > 0).all():
             raise SpecError(
                 f"noise multipliers must be positive, one for all or one for each of {clients} rows; "
-                f"found {len(z)}, the least {z.min():g}."
+                f"found {len(z)}, the smallest being {z.min():g}."
             )
         ratio = lattice.sensitivity / lattice.step  # exact: the step is a power of two
         if self.shared > 1:  # rounded up too: the variances of the shares add up to at least the full variance

@@ -197,7 +197,7 @@ class Staircase:
     def event(self, dim: int | None = None) -> Event:
         """Return the event of one use on rows of `dim` columns; with `per_coordinate`, `dim` must be given."""
         if dim is None and self.per_coordinate:
-            raise SpecError("a per-coordinate staircase costs epsilon a coordinate: say event(dim=...).")
+            raise SpecError("a per-coordinate staircase costs epsilon per coordinate: call event(dim=...).")
         columns = 1 if dim is None else dim
         check_dim(columns)
         self._accept(columns)
@@ -253,6 +253,6 @@ class Staircase:
     def _accept(self, columns: int) -> None:
         if columns != 1 and not self.per_coordinate:
             raise SpecError(
-                f"staircase noise is for one number a row, not {columns}; use staircase-ball, or per_coordinate "
+                f"staircase noise is for one number per row, not {columns}; use staircase-ball, or per_coordinate "
                 f"at a cost of {columns} epsilon."
             )

@@ -105,7 +105,7 @@ def chances(epsilon: float, optimized: bool) -> tuple[float, float, float]:
 def switch(optimized: object) -> None:
     """Check that `optimized` is a bool."""
     if not isinstance(optimized, bool):
-        raise SpecError(f"optimized is true or false, not {optimized!r}.")
+        raise SpecError(f"optimized must be true or false, not {optimized!r}.")
 
 
 def bit_rows(reports: ArrayLike, width: int) -> NDArray[np.uint8]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sordino.core.errors import SpecError
-from sordino.privacy import claims
+from sordino.methods import _claims as claims
 from sordino.privacy.mechanisms.staircase import Staircase, StaircaseEvent
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sordino.core.errors import SpecError
-from sordino.privacy import claims
+from sordino.methods import _claims as claims
 from sordino.privacy.accountants import gdp
 
 KEYS = {"clip": 20.0, "records": 1000, "epsilon": 50.0, "delta": 0.01}

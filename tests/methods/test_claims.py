@@ -3,7 +3,7 @@ import math
 import pytest
 
 from sordino.core.errors import SpecError
-from sordino.privacy import claims
+from sordino.methods import _claims as claims
 from sordino.privacy.accountants import gdp
 
 

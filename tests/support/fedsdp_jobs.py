@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from problems import federation, job
 from sordino.core.message import Message
 from sordino.core.types import State
 from sordino.core.vector import Layout
@@ -16,6 +15,7 @@ from sordino.methods.fedsdp.method import UNITS, FedSdp
 from sordino.runs import loop
 from sordino.runs.prepare import with_tags
 from support.methods import federation_of, play
+from support.problems import federation, job
 
 SIZES = (12, 5, 9, 7)
 
