@@ -1,4 +1,4 @@
-"""From a table in a CSV file to a private model: look at the plan first, check it, then train.
+"""Plan and check a private run on a table in a CSV file, and print the command that trains.
 
 python examples/own_data.py
 """

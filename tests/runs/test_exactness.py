@@ -24,6 +24,8 @@ CLAIMS = [  # method, keys, viewer, whether floating point is inside the proof
     ("fedsdp", {}, "server", True),
     ("nbafl", {}, "server", True),
     ("nbafl", {}, "public", True),  # the price counts on the noise of all clients in one sum, of whole numbers
+    ("nbafl", {"downlink": 0.5}, "server", True),
+    ("nbafl", {"downlink": 0.5}, "public", False),  # the sum is rounded between the clients' noise and the server's
     ("nbafl", {"dropout": "0.1"}, "server", True),
     ("nbafl", {"channel": "secure-sum"}, "server", True),
     ("nbafl", {"channel": "secure-sum"}, "client", True),
@@ -89,7 +91,7 @@ def test_a_model_follows_the_sum_of_whole_numbers_alone(method, channel):
 
 
 def test_exact_and_float_noise_give_the_same_step(monkeypatch):
-    """With almost no noise, whole numbers through a secure sum move the model as floats do."""
+    """Whole numbers through a secure sum move the model as floats do, which shows where there is almost no noise."""
     after = []
     for mode in ("secure", "research"):
         made = job(method="dp-sgd", mode=mode, channel="secure-sum", module=linear(), learning_rate=1.0)

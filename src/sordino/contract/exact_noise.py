@@ -63,8 +63,8 @@ def doubt(releases: tuple[Release, ...], plan: Plan, several: bool = False) -> s
             return "how far floating point moves these clipped sums is not known in advance"
         if release.terms == GRADIENTS and plan.exact.gradients is None:
             return plan.exact.reason
-        if several and release.where == "client" and not release.mechanism.summed:
-            return SEVERAL
+        if several and (release.onto or (release.where == "client" and not release.mechanism.summed)):
+            return SEVERAL  # also if the server adds noise on top: the sum is rounded between the two noises
     return None
 
 

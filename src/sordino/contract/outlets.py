@@ -19,6 +19,7 @@ from sordino.core.errors import RunError
 from sordino.core.message import Message
 from sordino.core.rng import Ints, RowStream, Stream
 from sordino.privacy.clip import Bounded, clip_rows
+from sordino.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from sordino.privacy.release import Release, Unproven, Use
 
 ROUNDED = 2.0**-22  # relative loss of a noise multiplier by rounding to 32 bits, at most
@@ -366,12 +367,13 @@ def received(
 
 
 def _off_the_lattice(arrived: Message, releases: Sequence[Release], dtype: torch.dtype) -> Message:
-    whole = [r for r in releases if getattr(r.mechanism, "summed", 0)]
-    if not whole:
+    """Return the message with fields of lattice points added up as integers and converted to floats."""
+    noises = {r: r.mechanism for r in releases if isinstance(r.mechanism, RoundedGaussian) and r.mechanism.summed}
+    if not noises:
         return arrived
     total = arrived.total()
-    fields = {r.name: r.mechanism.floats(total[r.name], r.bound or 0.0, dtype) for r in whole}  # type: ignore[attr-defined]
-    return replace(total, fields={**total.fields, **fields})
+    floats = {r.name: noise.floats(total[r.name], r.bound or 0.0, dtype) for r, noise in noises.items()}
+    return replace(total, fields={**total.fields, **floats})
 
 
 def _clipped_again(arrived: Message, releases: Sequence[Release]) -> Message:
