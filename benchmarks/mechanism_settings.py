@@ -28,8 +28,8 @@ from sordino.methods.udp_fl.harmonizer import MECHANISMS
 from sordino.methods.udp_fl.noises import RowStaircase, laplace
 from sordino.privacy.clip import Bounded
 from sordino.privacy.release import Use
-from sordino.runs import spec
 from sordino.runs.prepare import prepare
+from sordino.spec import spec
 
 DATASETS, CLIENTS, SEEDS = ("mnist", "adult", "breast-cancer"), 20, (0, 1, 2)
 RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

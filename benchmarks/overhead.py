@@ -17,7 +17,8 @@ from common import answer
 from rounds import endless
 
 from sordino.data.clients import ArrayClients
-from sordino.runs import build, spec
+from sordino.runs import build
+from sordino.spec import spec
 
 CLIENTS, RECORDS, FEATURES, CLASSES = 100, 60, 20, 3
 

@@ -15,8 +15,9 @@ from common import answer, cnn
 from torch import nn
 
 from sordino.core import plugin
-from sordino.runs import build, spec
+from sordino.runs import build
 from sordino.runs.rehearse import rehearse
+from sordino.spec import spec
 
 METHODS = ("dp-sgd", "fed-cdp", "udp-fl", "dp-fedavg", "dp-ftrl", "nbafl")
 CLIENTS, RECORDS, TIMES = 10, 60, 10

@@ -20,8 +20,9 @@ from common import WORKLOADS, Clock, Enough, Memory, answer, arguments, data
 from sordino.data.clients import ArrayClients
 from sordino.ledger.ledger import Ledger
 from sordino.models.cnn import cnn
-from sordino.runs import build, exactness, loop, paying, spec
-from sordino.runs.folder import RunFolder
+from sordino.run_folder.folder import RunFolder
+from sordino.runs import build, exactness, loop, paying
+from sordino.spec import spec
 
 
 def endless(job: build.Job, out: str) -> Iterator[Any]:

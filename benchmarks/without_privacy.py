@@ -20,7 +20,8 @@ import numpy as np
 import torch
 
 from sordino.data.load import load
-from sordino.runs import build, run, spec
+from sordino.runs import build, run
+from sordino.spec import spec
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "without_privacy.csv"
 PICTURES = {"features": "none", "optimizer": "momentum", "schedule": "cosine", "memory_gb": 60.0}

@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 from common import WORKLOADS, by_client, cnn
 
-from sordino.runs import build, loop, spec
+from sordino.runs import build, loop
+from sordino.spec import spec
 
 LOAD = WORKLOADS["W1"]
 

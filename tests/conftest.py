@@ -57,7 +57,7 @@ def _fresh_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.fixture(autouse=True)
 def _no_hook_left() -> Iterator[None]:
     yield
-    faults = sys.modules.get("sordino.runs.faults")
+    faults = sys.modules.get("sordino.core.faults")
     if faults is not None:
         faults.set_hook(None)
 

@@ -121,7 +121,8 @@ def test_a_run_is_read_back(finished):
 
 
 def test_a_model_of_ours_is_made_again(tmp_path):
-    from sordino.runs import build, run, spec
+    from sordino.runs import build, run
+    from sordino.spec import spec
 
     wanted = {"dataset": "mnist", "model": "linear", "clients": 3, "rounds": 1, "out": str(tmp_path), "seed": 0}
     done = run.execute(build.from_spec(spec.from_dict(wanted | {"method": "none", "features": "none"})), own=False)

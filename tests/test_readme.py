@@ -45,7 +45,7 @@ def test_every_shown_command_and_flag_exists():
 
 def test_the_shown_sentence_is_what_a_run_promises():
     from sordino.advice import case
-    from sordino.runs import spec
+    from sordino.spec import spec
 
     promise = case.of_spec(spec.from_dict({"device": "cpu"})).job.promise.sentence()
     shown = " ".join(re.search(r"^    (In total over.*?test records\.)$", README, re.DOTALL | re.MULTILINE)[1].split())

@@ -15,8 +15,9 @@ from sordino.core.errors import DataError, RunError
 from sordino.data.clients import adopt
 from sordino.ledger import home
 from sordino.ledger.ledger import Budget, Ledger
-from sordino.runs import build, run, spec
+from sordino.runs import build, run
 from sordino.runs.prepare import with_users
+from sordino.spec import spec
 from support.problems import FEATURES, federation, held_out, linear
 
 SECURE = {"mode": "secure", "rounds": 3, "learning_rate": 0.5}

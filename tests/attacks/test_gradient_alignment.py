@@ -13,8 +13,9 @@ from sordino.attacks.gradient_alignment import GradientAlignment
 from sordino.core.errors import SpecError
 from sordino.core.types import Batch
 from sordino.core.view import View
-from sordino.runs import build, spec
-from sordino.runs.views import read_views
+from sordino.run_folder.views import read_views
+from sordino.runs import build
+from sordino.spec import spec
 
 CLIENTS, FEATURES, CLASSES = 40, 30, 4
 

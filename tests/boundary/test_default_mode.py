@@ -16,9 +16,10 @@ from sordino.advice import case
 from sordino.comparisons import compare
 from sordino.core.errors import SpecError
 from sordino.ledger import home
-from sordino.runs import build, spec
-from sordino.runs.mode import settled
+from sordino.runs import build
 from sordino.runs.run import execute
+from sordino.spec import spec
+from sordino.spec.mode import settled
 from support.problems import federation, linear, same_weights
 
 KEYS = {"rounds": 2, "epsilon": 4.0, "learning_rate": 0.5, "device": "cpu"}

@@ -23,8 +23,9 @@ from sordino.core.types import Batch
 from sordino.core.vector import Layout
 from sordino.gradients import CohortGradients
 from sordino.gradients.predict import predict
-from sordino.runs import build, spec
-from sordino.runs.held_out import HELD_OUT
+from sordino.measures.held_out import HELD_OUT
+from sordino.runs import build
+from sordino.spec import spec
 
 CLIP, RECORDS = 0.5, 150  # more than go through a model at once
 GLOBAL = [0.0]

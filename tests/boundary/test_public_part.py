@@ -25,10 +25,12 @@ from sordino.core.errors import BoundaryError, DataError, RunError
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.privacy import tightest
 from sordino.privacy.events import GaussianEvent, Repeated, Sampled
-from sordino.runs import boundary, build, run, spec
+from sordino.run_folder import boundary
+from sordino.run_folder.export import export
+from sordino.run_folder.folder import RunFolder
+from sordino.runs import build, run
 from sordino.runs.describe import describe
-from sordino.runs.export import export
-from sordino.runs.folder import RunFolder
+from sordino.spec import spec
 from support.brought import put_method
 from support.problems import federation, held_out, linear
 
@@ -126,7 +128,7 @@ def test_the_printed_epsilon_of_a_hidden_draw_is_the_planned_one(tmp_path):
 
 def test_every_public_field_is_listed_and_an_unlisted_one_is_refused(tmp_path):
     folder = RunFolder.create(str(tmp_path), "it")
-    with pytest.raises(BoundaryError, match=r"sizes\.json is not listed in runs/boundary\.py"):
+    with pytest.raises(BoundaryError, match=r"sizes\.json is not listed in run_folder/boundary\.py"):
         folder.publish_json("sizes.json", {"clients": 3})
     with pytest.raises(BoundaryError, match=r"result\.json: the field cohort is not listed"):
         folder.publish_json("result.json", {"rounds": 3, "cohort": [1, 2]})

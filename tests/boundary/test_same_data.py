@@ -14,8 +14,9 @@ from sordino.core.errors import BudgetError, RunError
 from sordino.data.clients import LazyClients
 from sordino.ledger import home
 from sordino.ledger.ledger import Budget, Ledger
-from sordino.runs import build, spec
+from sordino.runs import build
 from sordino.runs.run import execute
+from sordino.spec import spec
 from support.problems import federation, mlp, registry
 
 COLUMNS = ("age", "pressure", "sugar", "weight")

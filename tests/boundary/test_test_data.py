@@ -17,10 +17,11 @@ from PIL import Image
 import sordino
 from sordino.cli.main import main
 from sordino.core.errors import DataError, RunError, SpecError
-from sordino.runs import build, run, spec
+from sordino.measures.held_out import HELD_OUT
+from sordino.runs import build, run
 from sordino.runs.fingerprint import fingerprints
-from sordino.runs.held_out import HELD_OUT
 from sordino.runs.prepare import prepare
+from sordino.spec import spec
 from support.problems import federation, held_out, linear
 
 KEYS = {"rounds": 3, "seed": 3, "device": "cpu", "learning_rate": 0.5, "features": "none"}

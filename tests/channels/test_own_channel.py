@@ -9,7 +9,7 @@ from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
 from sordino.federations import wire
 from sordino.privacy.events import GaussianEvent
-from sordino.runs import spec
+from sordino.spec import spec
 from support.methods import play
 from support.problems import federation, job, linear, registry
 

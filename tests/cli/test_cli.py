@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from sordino.runs import spec, toml
+from sordino.spec import spec, toml
 from support.errors import one_line
 
 TOML = """

@@ -12,7 +12,8 @@ from sordino.cli.progress import RunProgress
 from sordino.cli.run import _hints, accounted, all_flags
 from sordino.comparisons import compare
 from sordino.core import plugin
-from sordino.runs import run, spec
+from sordino.runs import run
+from sordino.spec import spec
 from support.problems import job
 
 

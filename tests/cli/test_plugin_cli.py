@@ -18,7 +18,7 @@ from sordino.cli import methods
 from sordino.cli.main import main
 from sordino.core import plugin
 from sordino.core.errors import SpecError
-from sordino.runs import spec
+from sordino.spec import spec
 from support.problems import federation, linear
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "methods.md"

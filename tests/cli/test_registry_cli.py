@@ -285,7 +285,8 @@ def old_ledger(path, data, epsilon=1.0):
 
 
 def exact(here):
-    from sordino.runs import build, spec
+    from sordino.runs import build
+    from sordino.spec import spec
 
     keys = spec.read(here / "it.toml") | {"dataset": str(here / "people.csv")}
     return fingerprints(build.from_spec(spec.from_dict(keys)).owner.brought)[1]

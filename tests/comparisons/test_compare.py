@@ -11,6 +11,7 @@ from multiprocessing import active_children
 import pytest
 
 from sordino.comparisons import compare
+from sordino.core import faults
 from sordino.core.errors import BudgetError, DataError, RunError, SpecError
 from sordino.core.types import Batch
 from sordino.federations.simulator import Simulator
@@ -18,8 +19,9 @@ from sordino.ledger.ledger import Budget, Ledger
 from sordino.report.cells import read
 from sordino.report.summary import blocks, lines
 from sordino.report.tables import cell_row, to_csv
-from sordino.runs import build, faults, spec
+from sordino.runs import build
 from sordino.runs.run import absolute
+from sordino.spec import spec
 from support.killed import Killed
 from support.problems import charges, registry
 

@@ -16,6 +16,7 @@ from scipy.stats import binomtest
 import sordino
 from sordino.contract.method import Method, Release
 from sordino.contract.presence import Stragglers
+from sordino.core import faults
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
@@ -25,7 +26,7 @@ from sordino.federations.simulator import Simulator
 from sordino.ledger.account import ids
 from sordino.privacy.release import Unproven
 from sordino.privacy.samplers import FixedSizeSampler, Poisson
-from sordino.runs import faults, loop, run
+from sordino.runs import loop, run
 from support.killed import Killed
 from support.problems import federation, job, linear, mlp, plan, registry, same_weights
 

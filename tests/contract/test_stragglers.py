@@ -28,7 +28,8 @@ from sordino.privacy.events import GaussianEvent, Repeated, Sampled
 from sordino.privacy.mechanisms.gaussian import Gaussian as Mechanism
 from sordino.privacy.release import Unproven
 from sordino.privacy.samplers import Poisson
-from sordino.runs import loop, prepare, spec
+from sordino.runs import loop, prepare
+from sordino.spec import spec
 from support.killed import Killed, killing
 from support.methods import federation_of, merged
 from support.problems import federation, job, mlp, plan, registry, same_weights

@@ -7,8 +7,8 @@ import torch
 from sordino.core.errors import DataError, SpecError
 from sordino.data import tags
 from sordino.data.clients import ArrayClients, LazyClients, adopt
-from sordino.runs import spec
 from sordino.runs.prepare import prepare, with_tags, with_users
+from sordino.spec import spec
 from support.problems import federation
 
 CPU = torch.device("cpu")

@@ -25,7 +25,8 @@ from sordino.federations.base import Work
 from sordino.federations.blocks import block_of, by_block, members, owned
 from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.workers import Workers
-from sordino.runs import build, loop, spec
+from sordino.runs import build, loop
+from sordino.spec import spec
 from support.methods import CPU, RNG, play
 from support.problems import registry
 

@@ -15,7 +15,8 @@ from sordino.core import plugin
 from sordino.core.rng import Stream
 from sordino.core.types import Batch
 from sordino.data.clients import ArrayClients
-from sordino.runs import legal, loop
+from sordino.runs import loop
+from sordino.spec import legal
 from support.methods import federation_of, let_out, play, rows
 from support.problems import CLASSES, FEATURES, federation, job
 

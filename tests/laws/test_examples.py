@@ -14,13 +14,13 @@ from torch import nn
 
 import sordino
 from sordino.contract.presence import Stragglers
-from sordino.core import plugin
+from sordino.core import faults, plugin
 from sordino.core.errors import RunError, SpecError
 from sordino.privacy import shuffle, tightest
 from sordino.privacy.accountants import gdp
 from sordino.privacy.events import GaussianEvent, Repeated
 from sordino.privacy.mechanisms.gaussian import Gaussian as Noise
-from sordino.runs import faults, loop
+from sordino.runs import loop
 from support.methods import federation_of, play, price
 from support.problems import charges, federation, held_out, job, linear, same_weights
 

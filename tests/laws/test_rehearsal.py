@@ -20,8 +20,8 @@ from sordino.core.message import Message
 from sordino.data.clients import ArrayClients
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
-from sordino.runs import legal
 from sordino.runs.rehearse import CLIENTS, prepared, promising, rehearse
+from sordino.spec import legal
 from support.brought import bring
 from support.problems import CLASSES, FEATURES, federation, job, marked, registry
 

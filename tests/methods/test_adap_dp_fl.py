@@ -12,6 +12,7 @@ from torch import nn
 
 import sordino
 from sordino.contract.method import started
+from sordino.core import faults
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
@@ -21,7 +22,7 @@ from sordino.federations.simulator import SPENT
 from sordino.methods.adap_dp_fl import AdapDpFl
 from sordino.privacy.accountants import gdp
 from sordino.privacy.events import GaussianEvent
-from sordino.runs import faults, loop, run
+from sordino.runs import loop, run
 from support.killed import Killed
 from support.methods import federation_of, play, price, whole
 from support.problems import federation, job, linear, plan

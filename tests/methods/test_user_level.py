@@ -12,12 +12,14 @@ from torch import nn
 
 import sordino
 from sordino.contract import clipped_steps
+from sordino.core import faults
 from sordino.core.errors import DataError, RunError, SpecError
 from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients, adopt
 from sordino.privacy.events import Composed, GaussianEvent, Repeated
 from sordino.privacy.tightest import epsilon
-from sordino.runs import faults, loop, prepare, spec
+from sordino.runs import loop, prepare
+from sordino.spec import spec
 from support.killed import Killed
 from support.methods import federation_of
 from support.problems import federation, job, mlp, same_weights

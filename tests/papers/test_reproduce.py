@@ -17,7 +17,7 @@ from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.papers import feng_times, li, page, pictures
 from sordino.papers import run as running
 from sordino.papers.base import Experiment, Outcome, Trial, scaled
-from sordino.runs import legal
+from sordino.spec import legal
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from sordino.core.errors import DataError
-from sordino.runs import build, run, spec
+from sordino.runs import build, run
 from sordino.runs.prepare import prepare
+from sordino.spec import spec
 from support.methods import rows
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sordino.runs.folder import RunFolder
+from sordino.run_folder.folder import RunFolder
 from support.problems import charges
 
 TOML = """

@@ -13,14 +13,15 @@ import pytest
 import torch
 
 import sordino
+from sordino.core import faults
 from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.data.clients import ArrayClients, LazyClients
 from sordino.ledger.ledger import Budget, Ledger
 from sordino.privacy import tightest
 from sordino.privacy.events import Repeated
-from sordino.runs import faults, run
+from sordino.run_folder.folder import RunFolder
+from sordino.runs import run
 from sordino.runs.fingerprint import fingerprints
-from sordino.runs.folder import RunFolder
 from support.killed import Killed, kill_at
 from support.methods import price
 from support.problems import charges, federation, held_out, job, mlp, registry, same_weights

@@ -6,7 +6,8 @@ import pytest
 
 from sordino.core.errors import DataError, SpecError
 from sordino.privacy.events import Approximate
-from sordino.runs import build, spec
+from sordino.runs import build
+from sordino.spec import spec
 from support.problems import federation, job, marked
 
 BUDGETS = {"budgets": "0.5:0.9,2:0.1", "rounds": 8, "epsilon": 2.0}

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import sordino
+from sordino.core import faults
 from sordino.core.errors import RunError
-from sordino.runs import build, faults, run, spec
-from sordino.runs.folder import CHECKPOINT, PREVIOUS, RunFolder
+from sordino.run_folder.folder import CHECKPOINT, PREVIOUS, RunFolder
+from sordino.runs import build, run
+from sordino.spec import spec
 from support.killed import Killed, dies, kill_at
 from support.problems import charges, federation, held_out, mlp, registry, same_weights
 

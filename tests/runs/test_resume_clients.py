@@ -7,9 +7,10 @@ import sqlite3
 import pytest
 
 import sordino
+from sordino.core import faults
 from sordino.core.errors import RunError
-from sordino.runs import faults, run
-from sordino.runs.folder import CHECKPOINT, RunFolder
+from sordino.run_folder.folder import CHECKPOINT, RunFolder
+from sordino.runs import run
 from support.brought import put_method
 from support.killed import dies
 from support.problems import federation, held_out, job, mlp, same_weights

@@ -14,11 +14,14 @@ from scipy.stats import kstest, norm
 from torch import nn
 
 import sordino
+from sordino.core import faults
 from sordino.core.rng import Stream
 from sordino.data.clients import ArrayClients
+from sordino.measures import feature_moments
 from sordino.privacy.events import GaussianEvent, Repeated
-from sordino.runs import build, faults, feature_moments, run, spec, statistics
+from sordino.runs import build, run, statistics
 from sordino.runs.statistics import Standardise
+from sordino.spec import spec
 from support.killed import Killed, killing
 from support.problems import CLASSES, FEATURES, federation, job, mlp, same_weights
 

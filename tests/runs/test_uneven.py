@@ -13,7 +13,7 @@ import pytest
 import sordino
 from sordino.methods.dp_sgd import DpSgd
 from sordino.privacy.accountants import gdp
-from sordino.runs.folder import RunFolder
+from sordino.run_folder.folder import RunFolder
 from support.killed import Killed, killing
 from support.problems import charges, federation, held_out, job, linear, registry
 

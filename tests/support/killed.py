@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from sordino.runs import faults, run
+from sordino.core import faults
+from sordino.runs import run
 
 
 class Killed(BaseException):

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from sordino.contract.method import Local, Plan
 from sordino.data.clients import adopt
 from sordino.privacy.samplers import Poisson
-from sordino.runs import build, spec
+from sordino.runs import build
 from sordino.runs.prepare import with_tags
+from sordino.spec import spec
 
 FEATURES, CLASSES = 20, 3
 Pair = tuple[Tensor, Tensor]

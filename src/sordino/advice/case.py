@@ -24,12 +24,13 @@ from sordino.ledger import home
 from sordino.privacy import price
 from sordino.privacy.events import Cost
 from sordino.privacy.samplers import FixedSizeSampler, Poisson
-from sordino.runs import build, spec
-from sordino.runs.folder import RunFolder
+from sordino.run_folder.folder import RunFolder
+from sordino.runs import build
 from sordino.runs.job import Job
-from sordino.runs.mode import settled
 from sordino.runs.prepare import PrivateLabelError, prepare
-from sordino.runs.spec import Spec
+from sordino.spec import spec
+from sordino.spec.mode import settled
+from sordino.spec.spec import Spec
 
 FITTED = 1e-5  # means this close to 0, or standard deviations within ten times this of 1, are no coincidence
 

@@ -12,7 +12,7 @@ from sordino.advice.finding import Finding
 from sordino.advice.planner import PlanQuestion, Recommendation
 from sordino.core.errors import SpecError
 from sordino.core.types import SampleLoss
-from sordino.runs import spec
+from sordino.spec import spec
 
 
 def plan(

@@ -12,7 +12,7 @@ import click
 from sordino.advice import case, checks
 from sordino.advice.finding import SEVERITIES, Finding
 from sordino.core.errors import SpecError
-from sordino.runs import spec
+from sordino.spec import spec
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

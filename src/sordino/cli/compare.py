@@ -27,10 +27,10 @@ from sordino.core.record import plain as finite
 from sordino.report import cells as reading
 from sordino.report import figures, tables
 from sordino.report.summary import Line, Spread, lines
-from sordino.runs import spec
-from sordino.runs.boundary import check_file, public_reason
-from sordino.runs.folder import RunFolder
-from sordino.runs.values import parse
+from sordino.run_folder.boundary import check_file, public_reason
+from sordino.run_folder.folder import RunFolder
+from sordino.spec import spec
+from sordino.spec.values import parse
 
 OURS = (*comparing.CHOSEN, "baseline")  # flags of `sordino run` that have another meaning here, or none
 

@@ -16,7 +16,7 @@ from sordino.core.errors import RunError, SpecError
 from sordino.core.parts import PRIVATE, PUBLIC, locate, runs_below
 from sordino.core.record import OwnerRecord, RoundRecord, plain
 from sordino.core.rounding import up
-from sordino.runs.folder import RunFolder
+from sordino.run_folder.folder import RunFolder
 from sordino.runs.loop import FAILED
 from sordino.runs.returned import Checked
 from sordino.runs.run import stored_spec

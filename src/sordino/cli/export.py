@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sordino.runs.export import export as export_run
+from sordino.run_folder.export import export as export_run
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

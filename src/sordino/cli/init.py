@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from sordino.core.errors import RunError
-from sordino.runs import toml
+from sordino.spec import toml
 
 
 @click.command()

@@ -16,7 +16,8 @@ from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
 from sordino.privacy import price
 from sordino.privacy.samplers import Poisson
-from sordino.runs import legal, returned, spec, toml
+from sordino.runs import returned
+from sordino.spec import legal, spec, toml
 
 OTHERS = "The other methods, and the algorithms that each goes with:"
 

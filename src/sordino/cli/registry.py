@@ -10,7 +10,7 @@ from sordino.core.errors import RunError, SpecError
 from sordino.ledger import forget as forgetting
 from sordino.ledger import home, transfer
 from sordino.ledger.ledger import Ledger
-from sordino.runs import spec
+from sordino.spec import spec
 
 HELP = {"help_option_names": ["-h", "--help"]}
 PATH = click.Path(path_type=Path)

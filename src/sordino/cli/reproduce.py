@@ -16,8 +16,8 @@ from sordino.papers import curves, page, pictures
 from sordino.papers import run as running
 from sordino.papers.base import Experiment, Outcome
 from sordino.report import figures
-from sordino.runs.folder import RunFolder
-from sordino.runs.values import parse
+from sordino.run_folder.folder import RunFolder
+from sordino.spec.values import parse
 
 RESULTS = Path("docs/results")
 

@@ -17,18 +17,20 @@ from sordino.core import plugin
 from sordino.core.parts import PUBLIC
 from sordino.core.record import plain as finite
 from sordino.core.rounding import up
-from sordino.runs import boundary, spec
+from sordino.run_folder import boundary
 from sordino.runs.build import from_spec
 from sordino.runs.describe import describe
 from sordino.runs.job import Job
 from sordino.runs.run import Result, execute, resume_spec, summary, without_privacy
-from sordino.runs.values import parse
+from sordino.spec import spec
+from sordino.spec.values import parse
 
 
 def all_flags() -> dict[str, tuple[Any, str]]:
     """Return the type and help text of every flag: the fields of a Spec, then those of all methods and algorithms."""
     hints = typing.get_type_hints(spec.Spec)
-    found = {f.name: (hints[f.name], f.metadata["help"]) for f in spec.fields()}
+    texts = plugin.field_help(spec.Spec)
+    found = {f.name: (hints[f.name], texts[f.name]) for f in spec.fields()}
     texts: dict[str, dict[str, list[str]]] = {}  # key -> meaning -> plug-ins that use the key in this meaning
     for kind in spec.PLUGINS:
         names = plugin.loadable(kind)

@@ -18,7 +18,7 @@ from sordino.core.parts import PUBLIC, locate
 from sordino.core.rounding import up
 from sordino.ledger import home
 from sordino.privacy.guarantee import RELATIONS, UNITS, Guarantee
-from sordino.runs.folder import RunFolder
+from sordino.run_folder.folder import RunFolder
 
 
 @dataclass(frozen=True)

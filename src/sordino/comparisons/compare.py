@@ -33,11 +33,12 @@ from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.record import RoundRecord
 from sordino.ledger import home
-from sordino.runs import build, prepare, run, spec
-from sordino.runs.folder import RunFolder
+from sordino.run_folder.folder import RunFolder
+from sordino.runs import build, prepare, run
 from sordino.runs.prepare import Kept
 from sordino.runs.rehearse import rehearse
-from sordino.runs.spec import Spec
+from sordino.spec import spec
+from sordino.spec.spec import Spec
 
 COMPARISON, RESULT = "comparison.json", "result.json"
 CHOSEN = ("method", "epsilon", "seed", "name", "out")  # keys set by the comparison itself

@@ -189,12 +189,13 @@ def _channel(name: str, found: Any) -> Any:
 
 @lru_cache
 def field_help(cls: type) -> dict[str, str]:
-    """Return the help text of every field of a class: the comment behind it in the source. There is no other place."""
-    found: dict[str, str] = {}
+    """Return the help text of every field of a class: the comment behind it, continued on comment lines below it."""
+    pattern = re.compile(r"^    (\w+): .*?  # (.+(?:\n    # .+)*)$", flags=re.MULTILINE)
+    texts: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
         with contextlib.suppress(OSError, TypeError):  # a class without source
-            found |= dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(base), flags=re.MULTILINE))
-    return found
+            texts |= {name: text.replace("\n    # ", " ") for name, text in pattern.findall(inspect.getsource(base))}
+    return texts
 
 
 def classes(kind: str) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.parts import PRIVATE, PUBLIC, locate, runs_below
 from sordino.papers import feng, feng_times, li, xue
 from sordino.papers.base import Experiment, Outcome, Trial
-from sordino.runs import spec
-from sordino.runs.folder import RECORDS, RunFolder
+from sordino.run_folder.folder import RECORDS, RunFolder
+from sordino.spec import spec
 
 EXPERIMENTS: dict[str, Experiment] = {e.name: e for m in (xue, feng, feng_times, li) for e in m.EXPERIMENTS}
 PAPERS = {

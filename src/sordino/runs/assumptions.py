@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from sordino.contract.method import Method
 from sordino.core.types import Batch
 from sordino.data.dataset import Dataset
-from sordino.runs.evaluation import Evaluation
-from sordino.runs.spec import Spec
+from sordino.measures.settings import Evaluation
+from sordino.spec.spec import Spec
 
 
 def of_data(data: Dataset, spec: Spec) -> tuple[str, ...]:

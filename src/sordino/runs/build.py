@@ -27,17 +27,20 @@ from sordino.federations.facts import Facts
 from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.workers import Workers
 from sordino.gradients.engine import CohortGradients
+from sordino.measures import held_out
+from sordino.measures import settings as evaluation
+from sordino.measures.held_out import HeldOut
+from sordino.measures.settings import Evaluation
 from sordino.privacy import price
 from sordino.privacy.events import Event
-from sordino.runs import assumptions, evaluation, exactness, held_out, legal, noise, public_facts, returned, statistics
-from sordino.runs.evaluation import Evaluation
+from sordino.runs import assumptions, exactness, noise, public_facts, returned, statistics
 from sordino.runs.fingerprint import digests
-from sordino.runs.held_out import HeldOut
 from sordino.runs.job import Job, Owner
-from sordino.runs.mode import settled
 from sordino.runs.planning import plan_of
 from sordino.runs.prepare import Kept, Prepared, dataset_path, device_of, prepare
-from sordino.runs.spec import Spec
+from sordino.spec import legal
+from sordino.spec.mode import settled
+from sordino.spec.spec import Spec
 from sordino.tasks import losses
 from sordino.tasks.validate import fix, validate
 

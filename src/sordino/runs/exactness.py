@@ -12,7 +12,7 @@ from sordino.contract.plan import Exact
 from sordino.core.types import Model
 from sordino.gradients.float_error import float_error
 from sordino.privacy.release import GRADIENTS
-from sordino.runs.spec import Spec
+from sordino.spec.spec import Spec
 
 MOST = 0.005  # of the clip bound: a larger error would take over 1 % more noise, so the caveat stays instead
 

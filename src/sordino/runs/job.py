@@ -16,15 +16,15 @@ from sordino.core.rng import Ints, Stream
 from sordino.core.types import Clients, Model
 from sordino.data.canonical import Raw
 from sordino.federations.base import Federation
+from sordino.measures.held_out import Held
+from sordino.measures.settings import Evaluation
 from sordino.privacy import personal, price, tightest, trust
 from sordino.privacy.accountants import pld
 from sordino.privacy.events import Composed, Cost, Event
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.release import Release
 from sordino.privacy.samplers import Poisson, Sampler
-from sordino.runs.evaluation import Evaluation
-from sordino.runs.held_out import Held
-from sordino.runs.spec import Spec
+from sordino.spec.spec import Spec
 
 Costs = tuple[Cost, ...]  # the costs of one round, one per viewer
 

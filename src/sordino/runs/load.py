@@ -15,9 +15,9 @@ from sordino.core.errors import DataError, RunError
 from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import RoundRecord
 from sordino.privacy.guarantee import Guarantee
-from sordino.runs import spec
-from sordino.runs.folder import RunFolder
+from sordino.run_folder.folder import RunFolder
 from sordino.runs.prepare import prepare
+from sordino.spec import spec
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch import nn
 from sordino.contract import pricing
 from sordino.contract.method import Method, started
 from sordino.contract.outlets import received
+from sordino.core import faults
 from sordino.core.errors import RunError
 from sordino.core.message import Message
 from sordino.core.record import OwnerRecord, RoundRecord
@@ -25,12 +26,13 @@ from sordino.core.types import State, Vector
 from sordino.core.view import View
 from sordino.federations.simulator import fresh
 from sordino.ledger.account import Account
+from sordino.measures import beside, held_out
+from sordino.measures.figure import Figure
 from sordino.privacy import price
-from sordino.runs import beside, faults, held_out, returned, statistics
-from sordino.runs.figure import Figure
-from sordino.runs.folder import RunFolder
+from sordino.run_folder.folder import RunFolder
+from sordino.run_folder.views import Observe, ViewRecorder, shown
+from sordino.runs import returned, statistics
 from sordino.runs.job import Costs, Job
-from sordino.runs.views import Observe, ViewRecorder, shown
 from sordino.tasks.metrics import Meter, task_for
 
 PUBLIC = "public test data"

@@ -17,7 +17,7 @@ from sordino.privacy.calibrate import noise_multiplier
 from sordino.privacy.events import Composed, Event
 from sordino.privacy.tightest import epsilon
 from sordino.runs.job import totals
-from sordino.runs.spec import Spec
+from sordino.spec.spec import Spec
 
 
 def calibrated(

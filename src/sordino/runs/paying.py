@@ -10,8 +10,8 @@ from sordino.ledger import home, labels
 from sordino.ledger.account import Account
 from sordino.ledger.ledger import Charge, Ledger
 from sordino.ledger.units import UnitStore
+from sordino.run_folder.folder import RunFolder
 from sordino.runs import identity
-from sordino.runs.folder import RunFolder
 from sordino.runs.identity import Whose
 from sordino.runs.job import Job
 

@@ -17,7 +17,7 @@ from sordino.federations.facts import Facts
 from sordino.privacy import trust
 from sordino.privacy.samplers import FixedSizeSampler, Poisson, Sampler
 from sordino.runs import own_channel, returned
-from sordino.runs.spec import Spec
+from sordino.spec.spec import Spec
 
 
 def _sampler(spec: Spec, population: int) -> Sampler:

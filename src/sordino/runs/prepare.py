@@ -26,8 +26,8 @@ from sordino.features.colour_scattering import colour_scattering
 from sordino.features.oriented_gradients import oriented_gradients
 from sordino.features.scattering import scattering
 from sordino.features.silhouettes import silhouettes
-from sordino.runs.mode import settled
-from sordino.runs.spec import Spec
+from sordino.spec.mode import settled
+from sordino.spec.spec import Spec
 
 Kept = dict[tuple[Any, ...], Any]  # data and features that several runs of one process share
 FEATURES = {

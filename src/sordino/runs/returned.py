@@ -29,9 +29,9 @@ from sordino.core.types import State
 from sordino.core.vector import Layout
 from sordino.privacy import price
 from sordino.privacy.events import Event
-from sordino.runs import legal
 from sordino.runs.job import Job
-from sordino.runs.spec import Spec
+from sordino.spec import legal
+from sordino.spec.spec import Spec
 
 
 def check_releases(spec: Spec, method: Method, plan: Plan) -> None:

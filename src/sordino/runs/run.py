@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from sordino.contract import pricing
+from sordino.core import faults
 from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import OwnerRecord, RoundRecord
@@ -28,17 +29,19 @@ from sordino.federations.workers import Workers
 from sordino.ledger.account import Account
 from sordino.ledger.transfer import old_ledger
 from sordino.privacy.guarantee import Guarantee
-from sordino.runs import boundary, build, callbacks, faults, loop, returned, spec, statistics, toml
+from sordino.run_folder import boundary
+from sordino.run_folder.folder import CHECKPOINT, RunFolder, pack_model
+from sordino.run_folder.saved import Saved
+from sordino.run_folder.views import Observe
+from sordino.runs import build, callbacks, loop, returned, statistics
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
-from sordino.runs.folder import CHECKPOINT, RunFolder, pack_model
 from sordino.runs.identity import Whose
 from sordino.runs.job import Job
 from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
 from sordino.runs.prepare import dataset_path, with_tags, with_users
 from sordino.runs.rehearse import rehearse
-from sordino.runs.saved import Saved
-from sordino.runs.views import Observe
+from sordino.spec import spec, toml
 
 Watch = Callable[[RoundRecord], None]  # called after every round with its public record
 Tell = Callable[[str], None]  # called with what the owner of the data must know, and nobody else

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from sordino.core.errors import SpecError
 from sordino.core.types import State
 from sordino.data import moments
-from sordino.runs import beside
-from sordino.runs.feature_moments import planned
+from sordino.measures import beside
+from sordino.measures.feature_moments import planned
+from sordino.run_folder.saved import Saved
 from sordino.runs.job import Job
-from sordino.runs.saved import Saved
 
 
 @dataclass(frozen=True)

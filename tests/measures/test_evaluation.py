@@ -13,10 +13,12 @@ from torch import nn
 import sordino
 from sordino.core.errors import SpecError
 from sordino.data.clients import ArrayClients
+from sordino.measures import settings
 from sordino.privacy.accountants import gdp
 from sordino.privacy.algebra import gdp_mu_squared
 from sordino.privacy.events import Composed
-from sordino.runs import build, evaluation, loop, spec
+from sordino.runs import build, loop
+from sordino.spec import spec
 from support.problems import FEATURES, federation, job, linear, mlp
 
 MANY = (60,) * 40
@@ -93,7 +95,7 @@ def test_a_figure_is_shown_from_five_points_on():
             spec.from_dict({"epsilon": float(epsilon), "device": "cpu", "seed": 0, "rounds": 1}),
             linear(), federation(sizes), own_file=True,
         )  # fmt: skip
-        split = evaluation.asked(found.spec, found.method, found.owner.brought, False, True)
+        split = settings.asked(found.spec, found.method, found.owner.brought, False, True)
         assert split.validation == 0.1 and split.on == "validation"
         trained = len(found.federation.data.y)
         if found.held_out is None:

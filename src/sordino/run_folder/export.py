@@ -16,8 +16,9 @@ from safetensors.torch import load
 
 from sordino.core.errors import RunError
 from sordino.core.parts import PUBLIC, runs_below
-from sordino.runs import boundary, spec
-from sordino.runs.folder import RECORDS, RunFolder
+from sordino.run_folder import boundary
+from sordino.run_folder.folder import RECORDS, RunFolder
+from sordino.spec import spec
 
 WHOLE = {"spec.toml", "plan.json", "records.jsonl", "model.safetensors", "result.json"}  # files of every finished run
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a .zip archive can hold; it hides when a file was written

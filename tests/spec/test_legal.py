@@ -15,7 +15,8 @@ from sordino.cli.methods import methods
 from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
 from sordino.data.clients import ArrayClients, LazyClients
-from sordino.runs import build, legal, loop, spec
+from sordino.runs import build, loop
+from sordino.spec import legal, spec
 from support.methods import federation_of, play
 from support.problems import federation, job, linear, mlp
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sordino.runs.spec import Spec
+from sordino.spec.spec import Spec
 
 
 def settled(spec: Spec, public: bool) -> Spec:

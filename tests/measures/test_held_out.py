@@ -15,6 +15,7 @@ from scipy.stats import chi2, kstest, norm
 from torch import nn
 
 import sordino
+from sordino.core import faults
 from sordino.core.errors import BudgetError, SpecError
 from sordino.core.rng import Stream
 from sordino.core.types import Model, State
@@ -23,10 +24,12 @@ from sordino.data.clients import ArrayClients
 from sordino.federations.simulator import Simulator
 from sordino.gradients import CohortGradients
 from sordino.ledger.ledger import Budget, Ledger
+from sordino.measures import beside, held_out, settings
+from sordino.measures.figure import Figure
 from sordino.privacy.events import GaussianEvent, Repeated
 from sordino.privacy.written import from_json
-from sordino.runs import beside, evaluation, faults, held_out, loop, run, spec
-from sordino.runs.figure import Figure
+from sordino.runs import loop, run
+from sordino.spec import spec
 from sordino.tasks import losses
 from support.gaussian import gaussian_delta as delta
 from support.killed import Killed
@@ -52,7 +55,7 @@ def held(method, unit=None, users=USERS, **keys):
 def parts(wanted, brought):
     """Clients as they train, and what is held out."""
     method = wanted.method_object()
-    found = evaluation.asked(wanted, method, brought, False, False)
+    found = settings.asked(wanted, method, brought, False, False)
     return held_out.split(wanted, method, brought, found)[:2]
 
 
@@ -185,7 +188,7 @@ def test_a_client_without_users_to_train_on_is_gone():
     for seed in range(6):
         wanted = spec.from_dict({"unit": "user"} | KEYS | {"seed": seed})
         method, brought = wanted.method_object(), clients(alone)
-        found = evaluation.asked(wanted, method, brought, False, False)
+        found = settings.asked(wanted, method, brought, False, False)
         try:
             kept, out, left = held_out.split(wanted, method, brought, found)
         except SpecError as error:

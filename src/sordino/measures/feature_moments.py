@@ -11,11 +11,11 @@ from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core.message import Message
 from sordino.core.types import State
 from sordino.data import moments
+from sordino.measures.settings import STATISTICS
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.release import Unproven
-from sordino.runs.evaluation import STATISTICS
-from sordino.runs.spec import Spec
+from sordino.spec.spec import Spec
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from sordino.core.errors import RunError
 from sordino.core.types import State
 from sordino.core.variables import flat, restored
-from sordino.runs.saved import Saved, written
+from sordino.run_folder.saved import Saved, written
 
 CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")
 

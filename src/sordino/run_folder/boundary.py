@@ -14,7 +14,7 @@ from typing import Any
 
 from sordino.core import plugin
 from sordino.core.errors import BoundaryError
-from sordino.runs.spec import NAMED, Spec, plugin_fields
+from sordino.spec.spec import NAMED, Spec, plugin_fields
 
 INPUT = "a public input: it was set before any private record was read"
 ASSUMED = "taken as public, as the sentence of the guarantee says"
@@ -87,7 +87,9 @@ FILES: dict[str, str] = {  # files without fields, or made only of fields of the
 def check_file(name: str) -> None:
     """Raise BoundaryError if a file is not listed as public."""
     if name not in TABLE and name not in FILES:
-        raise BoundaryError(f"{name} is not listed in runs/boundary.py, so it may not be in public/. Move it away.")
+        raise BoundaryError(
+            f"{name} is not listed in run_folder/boundary.py, so it may not be in public/. Move it away."
+        )
 
 
 def check_fields(name: str, data: Mapping[str, Any], also: Iterable[str] = ()) -> None:
@@ -113,7 +115,7 @@ def _check(name: str, data: Mapping[str, Any], allowed: set[str]) -> None:
     unlisted = [path for path in _paths(data) if not any(p.match(path) for p in patterns)]
     if unlisted:
         raise BoundaryError(
-            f"{name}: the field {unlisted[0]} is not listed in runs/boundary.py, so it may not be made public. "
+            f"{name}: the field {unlisted[0]} is not listed in run_folder/boundary.py, so it may not be made public. "
             "Keep it in private/, or list it with the reason why it may leave."
         )
 

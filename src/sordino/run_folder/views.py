@@ -25,8 +25,8 @@ from sordino.core.types import State
 from sordino.core.variables import NONE
 from sordino.core.view import View
 from sordino.privacy import trust
-from sordino.runs.folder import RunFolder, pack, unpack
-from sordino.runs.saved import PARTS, written
+from sordino.run_folder.folder import RunFolder, pack, unpack
+from sordino.run_folder.saved import PARTS, written
 
 VIEWS = "views"
 Observe = Callable[[View], None]  # called with every view of a run, which only the owner may see

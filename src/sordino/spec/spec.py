@@ -1,6 +1,6 @@
 """TOML, flags or keywords -> one frozen Spec; the only reader of configuration.
 
-One schema: a field below is a TOML key, a command-line flag (dashes for underscores) and a keyword of
+One schema: a field of keys.py is a TOML key, a command-line flag (dashes for underscores) and a keyword of
 `sordino.train`. The fields of the method and of the algorithm join it, so `--clip 0.5` works wherever there is a clip.
 """
 
@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,18 @@ from sordino.contract.presence import Stragglers
 from sordino.core import check, plugin
 from sordino.core.errors import SpecError
 from sordino.privacy import trust
-from sordino.runs.values import typed
+from sordino.spec.keys import (
+    GROUPS,
+    DataKeys,
+    LocalKeys,
+    MethodKeys,
+    ModelKeys,
+    PrivacyKeys,
+    RoundKeys,
+    RunKeys,
+    ServerKeys,
+)
+from sordino.spec.values import typed
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
@@ -36,10 +47,6 @@ LEAST_DELTA = 1e-300  # of which accounting can still take a part and a logarith
 AVERAGES = {"none": None, "tail": 0.5, "ema": 0.99, "polynomial": 8.0}  # and their usual parameter
 
 
-def _f(default: Any, help: str, group: str) -> Any:
-    return field(default=default, metadata={"help": help, "group": group})
-
-
 @lru_cache(maxsize=256)
 def types_of(of: type) -> dict[str, Any]:
     """Return the types of a class's fields, which take long to look up; nobody may write into them."""
@@ -47,162 +54,9 @@ def types_of(of: type) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Spec:
-    method: str = _f("dp-sgd", "who clips and adds noise, and where: see `sordino methods`", "method")
-    algorithm: str = _f("fedavg", "how clients and server turn gradients into a model: see `sordino methods`", "method")
-    epsilon: float = _f(2.0, "total privacy budget of the whole run", "privacy")
-    delta: float = _f(1e-5, "total delta of the whole run", "privacy")
-    unit: str | None = _f(None, "whose data are protected: record, client or user (default: the method's)", "privacy")
-    viewer: str | None = _f(
-        None,
-        "whom it is protected against: server, public, client, server+N colluding clients (default: the method's)",
-        "privacy",
-    )
-    max_participations: int | None = _f(None, "largest number of rounds in which one client may take part", "privacy")
-    records_per_user: int | None = _f(None, "with unit = user: largest number of records used per user", "privacy")
-    clients_per_user: int = _f(
-        1, "with unit = user: largest number of clients that may hold one user's records", "privacy"
-    )
-    budgets: str | None = _f(
-        None, "personal budgets: a CSV file (client, epsilon, delta), or epsilon:share pairs: 0.5:0.4,2:0.6", "privacy"
-    )
-    mode: str | None = _f(
-        None,
-        "research (seeded, repeatable) or secure (keyed by the operating system); default: secure on your own data, "
-        "research on a shipped benchmark",
-        "privacy",
-    )
-    seed: int | None = _f(
-        None,
-        "seed of a research run (default 0); giving one selects research mode, and a secure run accepts none",
-        "privacy",
-    )
-    dataset: str = _f(
-        "mnist", "a name (`sordino datasets`), or a path: .npz, .csv, .parquet, folder of pictures", "data"
-    )
-    data_dir: str | None = _f(None, "folder to search first for data (or SORDINO_DATA)", "data")
-    data_name: str | None = _f(None, "name of the data in the ledger, given by their owner", "data")
-    label_column: str | None = _f(None, "in a table: the column to predict", "data")
-    client_column: str | None = _f(None, "in a table: the column that names a record's client", "data")
-    user_column: str | None = _f(None, "in a table: the column that names a record's user", "data")
-    split_column: str | None = _f(None, "in a table: the column that says train or test", "data")
-    schema: str | None = _f(None, "for a table: a TOML file that declares the bounds and categories of columns", "data")
-    test: str | None = _f(None, "for your own data: a second file or folder like it, whose records are public", "data")
-    public_share: float | None = _f(
-        None, "for your own data: declares this share of the records (or users) public, for testing", "data"
-    )
-    public_data: bool = _f(False, "your own data are entirely public, like those of a benchmark", "data")
-    partition: str | None = _f(
-        None,
-        "iid, quantity:ALPHA, natural[:CLIENTS] (default where known); public data: dirichlet:ALPHA, shards:LABELS",
-        "data",
-    )
-    clients: int = _f(50, "number of clients among which the training records are distributed", "data")
-    features: str | None = _f(
-        None,
-        "fixed, data-independent features: scattering, silhouettes, oriented-gradients, colour-scattering or none",
-        "data",
-    )
-    standardise: bool = _f(False, "shift and scale features by noisy, charged statistics", "data")
-    feature_bound: float = _f(
-        10.0, "with standardise: features are limited to between minus and plus this value", "data"
-    )
-    private_data: str | None = _f(
-        None,
-        "which records have private attributes: label:3,8, feature:12>0.5 or file:mask.npy (docs/methods.md)",
-        "data",
-    )
-    without_private: int = _f(
-        0, "number of clients (the last ones) that hold no record with private attributes", "data"
-    )
-    validation: float | None = _f(
-        None,
-        "share of the records (or users) held out for evaluation (default: 0.1 for a file without test data)",
-        "data",
-    )
-    tuning: float = _f(0.0, "share of all training records that is held out of training, for choosing settings", "data")
-    server_data: float = _f(0.0, "share of the training records that the server holds and that count as public", "data")
-    evaluate_on: str | None = _f(
-        None,
-        "test (public, free), validation or tuning (noisy, charged) (default: test, if there are test records)",
-        "data",
-    )
-    release_noise: float | None = _f(
-        None,
-        "noise multiplier of charged evaluations (default: set by the budget) and of statistics (default 20)",
-        "data",
-    )
-    model: str | None = _f(None, "a name: see docs/models.md (default: linear; lstm for text)", "model")
-    fix_model: bool = _f(False, "replace layers that cannot be trained privately", "model")
-    rounds: int = _f(50, "number of federated rounds", "rounds")
-    client_sampling: str = _f("poisson", "poisson, or fixed: cohorts of a fixed size", "rounds")
-    client_rate: float = _f(1.0, "share of the clients expected in a round; 1 means all of them", "rounds")
-    channel: str = _f(
-        "direct",
-        "direct (the server sees every message), shuffler (but not who sent it) or secure-sum (only the sum)",
-        "rounds",
-    )
-    dropout: str = _f(
-        "0", "probability that a drawn client never answers, or LOW-HIGH: each client has its own", "rounds"
-    )
-    late: float = _f(0.0, "probability that an answer arrives a round later", "rounds")
-    slow: float = _f(0.0, "probability that a client does only part of its local steps", "rounds")
-    joining: str = _f(
-        "0", "SHARE:ROUNDS, such as 0.3:10: this share of the clients joins after this many rounds", "rounds"
-    )
-    local_steps: int | None = _f(None, "gradient steps per client and round (default 1)", "local")
-    local_epochs: float | None = _f(None, "instead of local_steps: passes of a client over its data per round", "local")
-    batch_size: int | None = _f(None, "expected records (or users, with unit = user) per step", "local")
-    batch_rate: float | None = _f(
-        None, "instead of batch_size: expected share of a client's records per step (default 1)", "local"
-    )
-    optimizer: str = _f("sgd", "optimizer of the clients: sgd, momentum, adam or rmsprop", "local")
-    learning_rate: float | None = _f(
-        None, "learning rate of the clients (default 0.1; with scattering features and the linear model 8)", "local"
-    )
-    momentum: float = _f(0.9, "momentum of the clients' optimizer, if it is momentum, adam or rmsprop", "local")
-    weight_decay: float = _f(0.0, "weight decay of the clients", "local")
-    schedule: str = _f("constant", "of the learning rate over the rounds: constant, linear, cosine or step", "local")
-    warmup: int = _f(0, "number of first rounds over which the learning rate rises", "local")
-    augment: str = _f("none", "augmentation of pictures, drawn anew in every step: none, flip or flip-crop", "local")
-    views: int = _f(1, "number of augmented views of a record, whose mean gradient is clipped as one", "local")
-    precision: str = _f("float32", "float32; bfloat16 is for training without privacy", "local")
-    compile: bool = _f(
-        False,
-        "on a GPU, compile frequent passes: takes a minute at first (deep networks: minutes), and a resumed run may "
-        "differ in the last digits",
-        "local",
-    )
-    server_lr: float | None = _f(
-        None, "learning rate of the server, on the mean update (default: the algorithm's)", "server"
-    )
-    averaging: str = _f(
-        "none",
-        "averaging of the models shown: none, tail:SHARE of the last rounds, ema:DECAY or polynomial:POWER",
-        "server",
-    )
-    baseline: bool = _f(False, "afterwards, train the same model without privacy, for comparison", "run")
-    device: str = _f("auto", "auto, cpu or cuda", "run")
-    memory_gb: float = _f(2.0, "memory, in GB, for client weights held at the same time", "run")
-    federation: str = _f("simulator", "who runs the clients: simulator, or workers: processes that own them", "run")
-    workers: int = _f(
-        0, "with federation = workers: number of processes, at most one per block (0: one per core)", "run"
-    )
-    blocks: int | None = _f(
-        None,
-        "groups of clients computed separately, which affects the last digits (default: 1; workers: 4 or more)",
-        "run",
-    )
-    evaluate_every: int | None = _f(
-        None, "rounds between two evaluations (default: 1 on public test data, otherwise only one at the end)", "run"
-    )
-    checkpoint_seconds: float = _f(5.0, "shortest time between two checkpoints, in seconds", "run")
-    record_views: bool = _f(False, "keep what the server and the public see in every round, in the private part", "run")
-    name: str | None = _f(None, "name of the run folder (default: derived from the time)", "run")
-    out: str = _f("runs", "folder in which run folders are created", "run")
-    ledger: str | None = _f(
-        None, "file to which all jobs are charged (default: the user's registry, see `sordino ledger`)", "run"
-    )
+class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, PrivacyKeys, MethodKeys):
+    """All settings of a run, checked when they are given."""
+
     options: tuple[tuple[str, Any], ...] = ()  # the fields of the method and of the algorithm
 
     def __post_init__(self) -> None:
@@ -349,6 +203,11 @@ class Spec:
 
 def fields() -> list[dataclasses.Field[Any]]:
     return [f for f in dataclasses.fields(Spec) if f.name != "options"]
+
+
+def group_of(key: str) -> str:
+    """Return the group of a key, such as "privacy"."""
+    return next(group for group, keys in GROUPS.items() if key in {f.name for f in dataclasses.fields(keys)})
 
 
 def plugin_fields(kind: str, name: str) -> list[dataclasses.Field[Any]]:

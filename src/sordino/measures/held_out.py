@@ -6,7 +6,7 @@
 - tuning: a fraction of the training data that no client trains on, held by one party, for choosing settings.
 
 A figure is the mean over units of a value in [0, 1] (accuracy; for regression the absolute error, at most 1). One unit
-changes the sum of one party by at most 1, so each evaluation is one Gaussian release; runs/evaluation.py decides how
+changes the sum of one party by at most 1, so each evaluation is one Gaussian release; measures/settings.py decides how
 much noise it has, and which units are on one side of the split only.
 """
 
@@ -28,14 +28,14 @@ from sordino.core.types import Batch
 from sordino.data import splits
 from sordino.data.clients import ArrayClients
 from sordino.federations.simulator import ClientPart
+from sordino.measures import settings
+from sordino.measures.feature_moments import planned
+from sordino.measures.figure import Figure
+from sordino.measures.settings import Evaluation
 from sordino.privacy import derive, price
 from sordino.privacy.algebra import gdp_mu_squared
 from sordino.privacy.events import Composed, Event, NonPrivate, Repeated
-from sordino.runs import evaluation
-from sordino.runs.evaluation import Evaluation
-from sordino.runs.feature_moments import planned
-from sordino.runs.figure import Figure
-from sordino.runs.spec import Spec
+from sordino.spec.spec import Spec
 
 HELD_OUT = "held out"  # the part of the clients' data that no round touches
 
@@ -163,7 +163,7 @@ def releases(
     """
     if not method.private:
         if wanted.held_out and held is None:
-            return evaluation.refused(wanted, "there are too few records to hold any out"), (), ()
+            return settings.refused(wanted, "there are too few records to hold any out"), (), ()
         exact = wanted.held_out or spec.standardise
         told = replace(wanted, text="evaluation on held-out records, without noise") if wanted.held_out else wanted
         return told, (NonPrivate("statistics and evaluations on clients' records are exact"),) if exact else (), ()
@@ -175,7 +175,7 @@ def releases(
     once: tuple[Event, ...] = ()
     if spec.standardise:
         once = (event(planned(spec, method, features)),)
-    found = evaluation.settled(wanted, spec, method, cost, counts(held), gdp_mu_squared(Composed(once)) or 0.0)
+    found = settings.settled(wanted, spec, method, cost, counts(held), gdp_mu_squared(Composed(once)) or 0.0)
     if not found.held_out or found.noise is None or held is None:
         return found, once, ()
     figures = Repeated(event(Figure(cost.unit, found.noise, central=method.viewer == "public")), found.times)

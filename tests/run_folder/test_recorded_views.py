@@ -16,7 +16,7 @@ from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
 from sordino.core.types import State
 from sordino.core.view import View
-from sordino.runs.views import ViewRecorder, read_views
+from sordino.run_folder.views import ViewRecorder, read_views
 
 ROUNDS = 3
 PLUGINS = Path(__file__).parent.parent.parent / "examples" / "plugins"
@@ -110,7 +110,7 @@ def test_rounds_that_are_played_again_overwrite(tmp_path):
 
 
 def test_types_and_phases_come_back(tmp_path):
-    from sordino.runs.folder import RunFolder
+    from sordino.run_folder.folder import RunFolder
 
     @dataclasses.dataclass(frozen=True)
     class Kept:

@@ -1,7 +1,7 @@
 """The run folder: all files that a run writes, in such a way that a crash loses at most one round.
 
 It has two parts (docs/boundary.md names every file with its first reader). Files in `public/` may be given to anyone
-whom the guarantee names; every field in them is checked against the table in runs/boundary.py before it is written:
+whom the guarantee names; every field in them is checked against the table in boundary.py before it is written:
 
     spec.toml               the spec, without paths
     plan.json               what was derived from it: noise multiplier, guarantees, gradient path, environment
@@ -40,12 +40,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from sordino.core import faults
 from sordino.core.errors import RunError
 from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.types import State
-from sordino.runs import boundary, faults
-from sordino.runs.saved import Saved, written
+from sordino.run_folder import boundary
+from sordino.run_folder.saved import Saved, written
 
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 RECORDS = "records.jsonl"
@@ -135,12 +136,12 @@ class RunFolder:
         self._write(PRIVATE, name, data)
 
     def publish(self, name: str, data: bytes) -> None:
-        """Write a file of the public part atomically; it must be listed in runs/boundary.py."""
+        """Write a file of the public part atomically; it must be listed in run_folder/boundary.py."""
         boundary.check_file(name)
         self._write(PUBLIC, name, data)
 
     def publish_json(self, name: str, data: dict[str, Any]) -> None:
-        """Write a JSON file of the public part; all its fields must be listed in runs/boundary.py."""
+        """Write a JSON file of the public part; all its fields must be listed in run_folder/boundary.py."""
         boundary.check_fields(name, data)
         self._write(PUBLIC, name, _json(data))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sordino.core import plugin
-from sordino.runs.spec import PLUGINS, Spec, fields, plugin_fields, plugin_help, types_of
+from sordino.spec.spec import PLUGINS, Spec, fields, group_of, plugin_fields, plugin_help, types_of
 
 
 def template() -> str:
@@ -13,10 +13,10 @@ def template() -> str:
     lines = ["# A Sordino run. Every key is optional; these are the defaults.", ""]
     group = None
     for f in fields():
-        if f.metadata["group"] != group:
-            group = f.metadata["group"]
+        if group_of(f.name) != group:
+            group = group_of(f.name)
             lines += ["", f"# --- {group}"]
-        lines.append(_line(f.name, f.default, f.metadata["help"]))
+        lines.append(_line(f.name, f.default, plugin.field_help(Spec)[f.name]))
     for kind, usual in zip(PLUGINS, (Spec.method, Spec.algorithm), strict=True):
         for name in plugin.loadable(kind):
             own, text = plugin_fields(kind, name), plugin_help(kind, name)

@@ -21,7 +21,7 @@ from sordino.core.errors import SpecError
 from sordino.data.clients import ArrayClients
 from sordino.privacy.accountants import gdp
 from sordino.privacy.events import Cost
-from sordino.runs.spec import Spec
+from sordino.spec.spec import Spec
 
 SHARE = 0.1  # default fraction of the records or users that is held out
 BUDGET = 0.02  # fraction of mu^2 for the evaluation if it is composed with the training

@@ -7,9 +7,9 @@ import pytest
 
 from sordino.core import plugin
 from sordino.core.errors import SordinoError, SpecError
-from sordino.runs import spec, toml
-from sordino.runs.spec import Spec, from_dict
-from sordino.runs.values import parse
+from sordino.spec import spec, toml
+from sordino.spec.spec import Spec, from_dict
+from sordino.spec.values import parse
 from support.errors import one_line_error
 
 PLUGINS = [(kind, name) for kind in spec.PLUGINS for name in plugin.available(kind)]

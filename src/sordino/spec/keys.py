@@ -1,0 +1,159 @@
+"""The keys of a run, by group: each is a TOML key, a command-line flag and a keyword of `sordino.train`.
+
+The comment behind a key, with the comment lines below it, is its help text (`plugin.field_help`); its class is its group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MethodKeys:
+    """Which method and which algorithm train."""
+
+    method: str = "dp-sgd"  # who clips and adds noise, and where: see `sordino methods`
+    algorithm: str = "fedavg"  # how clients and server turn gradients into a model: see `sordino methods`
+
+
+@dataclass(frozen=True)
+class PrivacyKeys:
+    """What is promised, to whom, and with what randomness."""
+
+    epsilon: float = 2.0  # total privacy budget of the whole run
+    delta: float = 1e-5  # total delta of the whole run
+    unit: str | None = None  # whose data are protected: record, client or user (default: the method's)
+    viewer: str | None = None  # whom it is protected against: server, public, client, server+N colluding clients
+    # (default: the method's)
+    max_participations: int | None = None  # largest number of rounds in which one client may take part
+    records_per_user: int | None = None  # with unit = user: largest number of records used per user
+    clients_per_user: int = 1  # with unit = user: largest number of clients that may hold one user's records
+    budgets: str | None = None  # personal budgets: a CSV file (client, epsilon, delta), or epsilon:share pairs:
+    # 0.5:0.4,2:0.6
+    mode: str | None = None  # research (seeded, repeatable) or secure (keyed by the operating system); default: secure
+    # on your own data, research on a shipped benchmark
+    seed: int | None = None  # seed of a research run (default 0); giving one selects research mode, and a secure run
+    # accepts none
+
+
+@dataclass(frozen=True)
+class DataKeys:
+    """Which records there are, who holds them and on which of them the model is evaluated."""
+
+    dataset: str = "mnist"  # a name (`sordino datasets`), or a path: .npz, .csv, .parquet, folder of pictures
+    data_dir: str | None = None  # folder to search first for data (or SORDINO_DATA)
+    data_name: str | None = None  # name of the data in the ledger, given by their owner
+    label_column: str | None = None  # in a table: the column to predict
+    client_column: str | None = None  # in a table: the column that names a record's client
+    user_column: str | None = None  # in a table: the column that names a record's user
+    split_column: str | None = None  # in a table: the column that says train or test
+    schema: str | None = None  # for a table: a TOML file that declares the bounds and categories of columns
+    test: str | None = None  # for your own data: a second file or folder like it, whose records are public
+    public_share: float | None = None  # for your own data: declares this share of the records (or users) public, for
+    # testing
+    public_data: bool = False  # your own data are entirely public, like those of a benchmark
+    partition: str | None = None  # iid, quantity:ALPHA, natural[:CLIENTS] (default where known); public data:
+    # dirichlet:ALPHA, shards:LABELS
+    clients: int = 50  # number of clients among which the training records are distributed
+    features: str | None = None  # fixed, data-independent features: scattering, silhouettes, oriented-gradients,
+    # colour-scattering or none
+    standardise: bool = False  # shift and scale features by noisy, charged statistics
+    feature_bound: float = 10.0  # with standardise: features are limited to between minus and plus this value
+    private_data: str | None = None  # which records have private attributes: label:3,8, feature:12>0.5 or
+    # file:mask.npy (docs/methods.md)
+    without_private: int = 0  # number of clients (the last ones) that hold no record with private attributes
+    validation: float | None = None  # share of the records (or users) held out for evaluation (default: 0.1 for a file
+    # without test data)
+    tuning: float = 0.0  # share of all training records that is held out of training, for choosing settings
+    server_data: float = 0.0  # share of the training records that the server holds and that count as public
+    evaluate_on: str | None = None  # test (public, free), validation or tuning (noisy, charged) (default: test, if
+    # there are test records)
+    release_noise: float | None = None  # noise multiplier of charged evaluations (default: set by the budget) and of
+    # statistics (default 20)
+
+
+@dataclass(frozen=True)
+class ModelKeys:
+    """The network."""
+
+    model: str | None = None  # a name: see docs/models.md (default: linear; lstm for text)
+    fix_model: bool = False  # replace layers that cannot be trained privately
+
+
+@dataclass(frozen=True)
+class RoundKeys:
+    """Who takes part in a round, and how answers travel."""
+
+    rounds: int = 50  # number of federated rounds
+    client_sampling: str = "poisson"  # poisson, or fixed: cohorts of a fixed size
+    client_rate: float = 1.0  # share of the clients expected in a round; 1 means all of them
+    channel: str = "direct"  # direct (the server sees every message), shuffler (but not who sent it) or secure-sum
+    # (only the sum)
+    dropout: str = "0"  # probability that a drawn client never answers, or LOW-HIGH: each client has its own
+    late: float = 0.0  # probability that an answer arrives a round later
+    slow: float = 0.0  # probability that a client does only part of its local steps
+    joining: str = "0"  # SHARE:ROUNDS, such as 0.3:10: this share of the clients joins after this many rounds
+
+
+@dataclass(frozen=True)
+class LocalKeys:
+    """What a client does in a round."""
+
+    local_steps: int | None = None  # gradient steps per client and round (default 1)
+    local_epochs: float | None = None  # instead of local_steps: passes of a client over its data per round
+    batch_size: int | None = None  # expected records (or users, with unit = user) per step
+    batch_rate: float | None = None  # instead of batch_size: expected share of a client's records per step (default 1)
+    optimizer: str = "sgd"  # optimizer of the clients: sgd, momentum, adam or rmsprop
+    learning_rate: float | None = None  # learning rate of the clients (default 0.1; with scattering features and the
+    # linear model 8)
+    momentum: float = 0.9  # momentum of the clients' optimizer, if it is momentum, adam or rmsprop
+    weight_decay: float = 0.0  # weight decay of the clients
+    schedule: str = "constant"  # of the learning rate over the rounds: constant, linear, cosine or step
+    warmup: int = 0  # number of first rounds over which the learning rate rises
+    augment: str = "none"  # augmentation of pictures, drawn anew in every step: none, flip or flip-crop
+    views: int = 1  # number of augmented views of a record, whose mean gradient is clipped as one
+    precision: str = "float32"  # float32; bfloat16 is for training without privacy
+    compile: bool = False  # on a GPU, compile frequent passes: takes a minute at first (deep networks: minutes), and a
+    # resumed run may differ in the last digits
+
+
+@dataclass(frozen=True)
+class ServerKeys:
+    """What the server does with the clients' updates."""
+
+    server_lr: float | None = None  # learning rate of the server, on the mean update (default: the algorithm's)
+    averaging: str = "none"  # averaging of the models shown: none, tail:SHARE of the last rounds, ema:DECAY or
+    # polynomial:POWER
+
+
+@dataclass(frozen=True)
+class RunKeys:
+    """Where and how the run is computed and stored."""
+
+    baseline: bool = False  # afterwards, train the same model without privacy, for comparison
+    device: str = "auto"  # auto, cpu or cuda
+    memory_gb: float = 2.0  # memory, in GB, for client weights held at the same time
+    federation: str = "simulator"  # who runs the clients: simulator, or workers: processes that own them
+    workers: int = 0  # with federation = workers: number of processes, at most one per block (0: one per core)
+    blocks: int | None = None  # groups of clients computed separately, which affects the last digits (default: 1;
+    # workers: 4 or more)
+    evaluate_every: int | None = None  # rounds between two evaluations (default: 1 on public test data, otherwise only
+    # one at the end)
+    checkpoint_seconds: float = 5.0  # shortest time between two checkpoints, in seconds
+    record_views: bool = False  # keep what the server and the public see in every round, in the private part
+    name: str | None = None  # name of the run folder (default: derived from the time)
+    out: str = "runs"  # folder in which run folders are created
+    ledger: str | None = None  # file to which all jobs are charged (default: the user's registry, see `sordino
+    # ledger`)
+
+
+GROUPS = {
+    "method": MethodKeys,
+    "privacy": PrivacyKeys,
+    "data": DataKeys,
+    "model": ModelKeys,
+    "rounds": RoundKeys,
+    "local": LocalKeys,
+    "server": ServerKeys,
+    "run": RunKeys,
+}  # in the order of a file
