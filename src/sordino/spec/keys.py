@@ -1,6 +1,6 @@
 """The keys of a run, by group: each is a TOML key, a command-line flag and a keyword of `sordino.train`.
 
-The comment behind a key, with the comment lines below it, is its help text (`plugin.field_help`); its class is its group.
+The comment behind a key, with the comment lines below it, is its help text (`plugin.field_help`); its class, its group.
 """
 
 from __future__ import annotations
