@@ -18,7 +18,7 @@ quick: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 # builds a wheel, installs it into an environment of its own, away from the checkout, and runs it
 dist:

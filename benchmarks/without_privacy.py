@@ -72,7 +72,7 @@ def train(name: str, folder: str | None, extra: dict[str, Any]) -> dict[str, Any
             if record.loss is not None or record.accuracy is not None:
                 print(f"{name} round {record.round}: {record.accuracy} {record.metrics}", flush=True)
 
-        result = run.execute(job, own=False, watch=watch)
+        result = run.execute(job, own_model=False, watch=watch)
         seconds = time.monotonic() - ready
     figures = {"accuracy": result.accuracy, **result.metrics}
     device = torch.cuda.get_device_name() if job.device.type == "cuda" else "cpu"

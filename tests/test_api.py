@@ -125,7 +125,9 @@ def test_a_model_of_ours_is_made_again(tmp_path):
     from sordino.spec import spec
 
     wanted = {"dataset": "mnist", "model": "linear", "clients": 3, "rounds": 1, "out": str(tmp_path), "seed": 0}
-    done = run.execute(build.from_spec(spec.from_dict(wanted | {"method": "none", "features": "none"})), own=False)
+    done = run.execute(
+        build.from_spec(spec.from_dict(wanted | {"method": "none", "features": "none"})), own_model=False
+    )
     found = sordino.load(done.folder)
     for one, two in zip(found.model.parameters(), done.model.parameters(), strict=True):
         assert torch.equal(one, two)

@@ -109,7 +109,7 @@ PRIVACY = {
     "mechanisms": ("events", "pairs", "clip", "quantise", "integer_noise", "rounded_normal", "lattice", "release"),
     "samplers": ("algebra", "events"),
     "shuffle": ("events", "pairs"),
-    "allocation": ("accountants",),
+    "allocation": (),
     "written": ("events", "mechanisms", "shuffle"),
     "tightest": ("algebra", "events", "pairs", "accountants"),
     "calibrate": ("algebra", "events", "accountants", "tightest"),

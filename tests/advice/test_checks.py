@@ -420,7 +420,7 @@ def test_a_finished_run_is_checked_by_its_folder(small_npz, monkeypatch):
     from sordino.runs import build
     from sordino.runs.run import execute
 
-    done = execute(build.from_spec(spec.from_dict(keys | {"name": "it"})), own=False)
+    done = execute(build.from_spec(spec.from_dict(keys | {"name": "it"})), own_model=False)
     it = case.of_run(done.folder)
     assert it.data is not None and it.job is not None and it.ledger.is_file()
     only(checks.seeds, it, "broken", "seed 0")
@@ -478,7 +478,7 @@ def test_data_without_a_name_and_people_who_are_known_are_found_before_a_run(tmp
 
     (unnamed,) = found(checks.unnamed_data, case.of_spec(wanted))
     assert "data_name" in unnamed.fix and not found(checks.spent_already, case.of_spec(wanted))
-    run.execute(build.from_spec(wanted), own=False)
+    run.execute(build.from_spec(wanted), own_model=False)
     (known,) = found(checks.spent_already, case.of_spec(wanted))
     assert known.severity == "weak" and "80 of 80 records are known" in known.found
     book = Ledger(home.registry())

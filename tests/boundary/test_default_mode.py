@@ -34,7 +34,7 @@ def train(out, **keys):
 def on_file(small_npz, **keys):
     """A run on a dataset given by its path."""
     wanted = spec.from_dict(FILE | {"dataset": str(small_npz), "out": str(small_npz.parent / "runs")} | keys)
-    return execute(build.from_spec(wanted), own=False)
+    return execute(build.from_spec(wanted), own_model=False)
 
 
 def flags(keys):

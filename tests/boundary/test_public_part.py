@@ -160,11 +160,13 @@ def test_paths_and_seeds_of_own_data_are_not_in_the_public_spec(small_npz, tmp_p
     wanted = spec.from_dict({"dataset": str(small_npz), "data_dir": "/home/me", "budgets": str(budgets), "seed": 7,
                              "test": "clinic", "out": "/home/me/runs", "ledger": "/home/me/l.sqlite",
                              "name": "patients"})  # fmt: skip
-    shown = boundary.public_spec(wanted, public_data=False, own=False)
+    shown = boundary.public_spec(wanted, public_data=False, own_model=False)
     text = json.dumps(shown)
     assert not any(word in text for word in ("home", "secret-place", str(tmp_path), "patients", "clinic"))
     assert "seed" not in shown and shown["dataset"] == boundary.OWN and spec.from_dict(shown).method == "dp-sgd"
-    kept = boundary.public_spec(spec.from_dict({"seed": 7, "budgets": "0.5:0.4,2:0.6"}), public_data=True, own=False)
+    kept = boundary.public_spec(
+        spec.from_dict({"seed": 7, "budgets": "0.5:0.4,2:0.6"}), public_data=True, own_model=False
+    )
     assert (kept["seed"], kept["dataset"], kept["budgets"]) == (7, "mnist", "0.5:0.4,2:0.6")
 
 

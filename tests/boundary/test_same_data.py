@@ -43,7 +43,7 @@ def study(tmp_path, monkeypatch):
         keys = KEYS | {"dataset": file, "schema": "all.toml"} | keys
         wanted = spec.from_dict({k: v for k, v in keys.items() if v is not None})
         go.told = []
-        return execute(build.from_spec(wanted), own=False, owner=go.told.append)
+        return execute(build.from_spec(wanted), own_model=False, owner=go.told.append)
 
     return go
 
@@ -166,7 +166,7 @@ def test_without_a_callback_it_goes_to_a_terminal_and_to_the_private_notes(termi
     study(people())
     wanted = spec.from_dict(KEYS | {"dataset": "data.csv", "schema": "all.toml"})
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    result = execute(build.from_spec(wanted), own=False)
+    result = execute(build.from_spec(wanted), own_model=False)
     told = capsys.readouterr()
     assert told.out == "" and (told.err != "") == terminal
     if terminal:

@@ -201,14 +201,14 @@ def test_a_run_with_a_test_file_goes_on_from_another_folder(tmp_path, monkeypatc
     keys = table(tmp_path, 40, 500, 8) | {"test": "more.csv", "out": str(tmp_path / "runs"), "name": "it"}
     table(tmp_path, 40, 30, 8, name="more.csv")
     monkeypatch.chdir(tmp_path)
-    done = run.execute(build.from_spec(spec.from_dict(keys | {"data_dir": "."})), own=False)
+    done = run.execute(build.from_spec(spec.from_dict(keys | {"data_dir": "."})), own_model=False)
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    again = run.execute(run.resume_spec(done.folder.absolute()), own=False, at=done.folder.absolute())
+    again = run.execute(run.resume_spec(done.folder.absolute()), own_model=False, at=done.folder.absolute())
     assert again.accuracy == done.accuracy is not None
     table(tmp_path, 40, 31, 8, name="more.csv")
     with pytest.raises(RunError, match="must be the same"):
-        run.execute(run.resume_spec(done.folder.absolute()), own=False, at=done.folder.absolute())
+        run.execute(run.resume_spec(done.folder.absolute()), own_model=False, at=done.folder.absolute())
 
 
 def test_from_python_the_test_records_are_said_and_nothing_is_held_out_unasked():

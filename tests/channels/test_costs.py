@@ -197,10 +197,10 @@ def test_phases_are_mixed_one_by_one():
 def test_a_price_for_the_whole_run_is_not_amplified():
     """What single reports promise is then chosen on the way. Pure noise adds up by no squares, so it has no total."""
     release = Release("bit", gaussian.Gaussian(3.0), "client", 1.0, total=gaussian.Gaussian(1.0))
-    found = derive.whole([release], derive.Setting(Shuffler(), everyone(1000)))
+    found = derive.run_costs([release], derive.Setting(Shuffler(), everyone(1000)))
     assert found[0].event == GaussianEvent(1.0)
     with pytest.raises(SpecError, match="adds up by squares"):
-        derive.whole([replace(release, mechanism=_Flip(0.1), total=_Flip(1.0))], derive.Setting(Shuffler()))
+        derive.run_costs([replace(release, mechanism=_Flip(0.1), total=_Flip(1.0))], derive.Setting(Shuffler()))
 
 
 # --- who is sure to report

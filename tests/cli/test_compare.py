@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sordino.cli.compare import Board, _own
+from sordino.cli.compare import Board, _overrides
 from sordino.cli.main import main
 from sordino.comparisons import compare
 from sordino.comparisons.compare import News
@@ -147,7 +147,9 @@ def test_a_comparison_that_is_really_killed_goes_on(sordino_command, small_npz):
 
 
 def test_keys_of_one_method_are_typed_as_that_method_has_them():
-    found = _own(["dp-sgd.clip=0.5", "dp-fedavg.adaptive-clip=true", "dp-sgd.local-steps = 3"], ["dp-sgd", "dp-fedavg"])
+    found = _overrides(
+        ["dp-sgd.clip=0.5", "dp-fedavg.adaptive-clip=true", "dp-sgd.local-steps = 3"], ["dp-sgd", "dp-fedavg"]
+    )
     assert found == {"dp-sgd": {"clip": 0.5, "local_steps": 3}, "dp-fedavg": {"adaptive_clip": True}}
 
 
@@ -156,7 +158,7 @@ def test_keys_of_one_method_are_typed_as_that_method_has_them():
 )
 def test_a_setting_that_cannot_be_read_is_refused(text):
     with pytest.raises(SpecError):
-        _own(text.split(",") if text.count("clip") == 2 else [text], ["dp-sgd"])
+        _overrides(text.split(",") if text.count("clip") == 2 else [text], ["dp-sgd"])
 
 
 @pytest.fixture

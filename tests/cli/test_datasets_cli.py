@@ -42,7 +42,10 @@ def test_the_table_says_how_to_get_what_is_not_here(call, tmp_path):
     text = call("--data-dir", str(tmp_path))
     assert "omniglot cannot be downloaded. Put omniglot_small_28.npz into" in text
     assert str(tmp_path / "omniglot_small") in text
-    assert "adult is downloaded when it is first used, or: Put adult.data, adult.test into" in text
+    assert (
+        "adult is downloaded when it is first used; you can also add it yourself. Put adult.data, adult.test into"
+        in text
+    )
     assert "SUBSET" in text and "9.48 MB  package" in text
 
 

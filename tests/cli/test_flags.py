@@ -62,7 +62,7 @@ def test_a_bar_is_for_terminals_and_a_log_gets_lines(tmp_path, terminal):
     progress = RunProgress(console=console)
     made = job(method="dp-sgd", rounds=2, out=str(tmp_path))
     with progress.rounds(made):
-        run.execute(made, own=True, watch=partial(progress.after_round, made))
+        run.execute(made, own_model=True, watch=partial(progress.after_round, made))
     text = console.file.getvalue()
     assert ("━" in text or "-:--:--" in text) == terminal
     assert ("round 2/2: " in text) != terminal
@@ -70,7 +70,7 @@ def test_a_bar_is_for_terminals_and_a_log_gets_lines(tmp_path, terminal):
 
 def test_the_clip_on_record_is_the_one_a_round_used(tmp_path):
     made = job(method="dp-fedavg", rounds=3, adaptive_clip=True, clip=0.7, out=str(tmp_path))
-    clips = [r.clip for r in run.execute(made, own=True).history]
+    clips = [r.clip for r in run.execute(made, own_model=True).history]
     assert clips[0] == pytest.approx(0.7) and clips[1] != clips[0]
 
 

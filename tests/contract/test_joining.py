@@ -222,7 +222,7 @@ def test_participations_are_counted_from_when_a_client_is_there(method, tmp_path
     """Xue et al., V-F: whoever drops out is not counted, whoever joins late starts from zero."""
     made = job(linear(), method=method, rounds=6, joining="0.5:4", dropout="0.4", client_rate=0.6, out=str(tmp_path),
                epsilon=8.0)  # fmt: skip
-    result = run.execute(made, own=True)
+    result = run.execute(made, own_model=True)
     found, answered, charged = cohorts(result.folder), np.zeros(8, int), np.zeros(8, int)
     for r in range(6):
         fates = made.rng.at("round", r).at("clients").at("stragglers").rows(found[r]).uniform(2)[:, 0]

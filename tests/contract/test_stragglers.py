@@ -246,9 +246,9 @@ def test_where_data_change_inside_a_late_client_no_amplification_is_claimed():
     users = [np.arange(12) // 4 + 3 * k for k in range(8)]
     clients = prepare.with_users(adopt(federation()), users, spec.from_dict({"unit": "user"}))[0]
     made = job(clients=clients, method="dp-fedavg", unit="user", client_rate=0.5, late=0.3, rounds=4)
-    assert made.whole().event == Repeated(GaussianEvent(made.plan.z / 2), 4)
+    assert made.plan_cost().event == Repeated(GaussianEvent(made.plan.z / 2), 4)
     made = job(method="dp-fedavg", client_rate=0.5, late=0.3, rounds=4)
-    (event, times) = made.whole().event.event, made.whole().event.count
+    (event, times) = made.plan_cost().event.event, made.plan_cost().event.count
     assert event.rate == pytest.approx(0.5) and times == 4
 
 

@@ -97,9 +97,10 @@ def test_clients_know_the_runs_of_their_users():
                 at += run
             assert len(set(owners)) == len(owners) == len(set(USERS[parts[client]].tolist()))
     slow = per_user(parts)
-    assert held.most_records_per_user() == max(sum(map(len, own.values())) for own in slow.values()) == 6
+    assert np.unique(held.users, return_counts=True)[1].max() == 6
+    assert max(sum(map(len, own.values())) for own in slow.values()) == 6
     assert held.most_clients_per_user() == max(map(len, slow.values())) == 2
-    assert held.users_per_client() == tuple(sorted({len(set(USERS[p].tolist())) for p in parts}))
+    assert [len(runs) for runs in held.user_runs()] == [len(set(USERS[p].tolist())) for p in parts]
     assert held.all_sizes().tolist() == [len(p) for p in parts]
     assert held.to(CPU).fetch([4], CPU).groups == held.fetch([4], CPU).groups
 
@@ -109,7 +110,7 @@ def test_clients_without_users_say_so_and_users_in_disorder_are_refused():
     plain = ArrayClients(x, y, [3, 1])
     assert plain.fetch([0], CPU).groups is None and plain.all_sizes().tolist() == [3, 1]
     with pytest.raises(DataError, match="which user"):
-        plain.most_records_per_user()
+        plain.most_clients_per_user()
     with pytest.raises(DataError, match="client 0: a user's records are not next to each other"):
         ArrayClients(x, y, [3, 1], np.array([1, 2, 1, 1]))
     with pytest.raises(DataError, match="4 of them"):

@@ -18,11 +18,11 @@ from scipy.stats import binom
 from sordino.attacks import bounds
 from sordino.attacks.bounds import Counts
 from sordino.methods import _claims as claims
-from sordino.privacy import allocation, shuffle
+from sordino.privacy import shuffle
 from sordino.privacy.accountants import advanced, gdp, kov, pld, rdp, single, zcdp
 from sordino.privacy.events import FixedSize, Pure, Repeated, Sampled
 from sordino.privacy.events import GaussianEvent as Gaussian
-from sordino.privacy.mechanisms import discrete_gaussian, skellam, staircase
+from sordino.privacy.mechanisms import discrete_gaussian, staircase
 from sordino.privacy.mechanisms.duchi import Duchi
 from sordino.privacy.mechanisms.generalized_rr import GeneralizedRR
 from sordino.privacy.mechanisms.laplace import LaplaceEvent
@@ -31,6 +31,9 @@ from sordino.privacy.mechanisms.rappor import Rappor
 from sordino.privacy.mechanisms.skellam import SkellamEvent
 from sordino.privacy.mechanisms.staircase import Staircase, StaircaseEvent
 from sordino.privacy.mechanisms.staircase_ball import StaircaseBall
+from support.allocation import geometric_stds
+from support.integer_laws import skellam_renyi
+from support.staircase import best_gamma_variance, least_variance
 
 CLOSED, EXACT, GRID = 1e-9, 1e-6, 5e-6
 ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + [*range(11, 64), 128, 256, 512])
@@ -82,10 +85,8 @@ TABLE = {
     "gdp_compose": (lambda: gdp.epsilon(Repeated(Gaussian(2.0), 16), 1e-5), CLOSED),
     "gdp_clt_mu": (lambda z, q, T: gdp.central_limit(sampled(z, q, T)), CLOSED),
     "gdp_clt_eps": (lambda z, q, T: gdp.epsilon_of_mu(gdp.central_limit(sampled(z, q, T)), 1e-5), CLOSED),
-    "zcdp_to_dp classic": (lambda rho, delta: zcdp.classic(rho, delta), CLOSED),
     "rdp_to_dp classic gaussian": (lambda rho: classic(lambda a: rho * a), CLOSED),
     "rdp_to_dp improved gaussian": (lambda rho: zcdp.epsilon_of_rho(rho, 1e-5), CLOSED),
-    "zcdp rho for": (lambda eps, delta: zcdp.rho_for(eps, delta), CLOSED),
     "rdp_to_dp single improved": (
         lambda alpha, R, delta: rdp.epsilon_of_curve(np.array([alpha]), np.array([R]), delta), CLOSED,
     ),
@@ -103,8 +104,8 @@ TABLE = {
         lambda d, alpha, lam, gamma: at(staircase.PerCoordinateStaircaseEvent(lam, gamma, int(d), 2), alpha), CLOSED,
     ),
     "staircase_E|X|*": (lambda lam: Staircase(lam).mean_abs(1.0), CLOSED),
-    "staircase_minvar": (lambda lam: staircase.least_variance(lam, 1.0), CLOSED),
-    "staircase_var_gamma*": (lambda lam: staircase.best_gamma_variance(lam), CLOSED),
+    "staircase_minvar": (lambda lam: least_variance(lam, 1.0), CLOSED),
+    "staircase_var_gamma*": (lambda lam: best_gamma_variance(lam), CLOSED),
     "staircase_E|X|": (lambda lam, gamma: Staircase(lam, gamma).mean_abs(1.0), CLOSED),
     "staircase_E X^2": (lambda lam, gamma: Staircase(lam, gamma).variance(1.0), CLOSED),
     "staircase_P": (
@@ -145,7 +146,7 @@ TABLE = {
     "GRR var factor": (lambda n, eps, d: GeneralizedRR(eps, int(d)).variance(0.0, int(n)), CLOSED),
     "RAPPOR eps_inf": (lambda f, h: Rappor(hashes=int(h), blur=f).permanent().pure(), CLOSED),
     "skellam_rdp_exact": (
-        lambda alpha, mu, Delta: float(skellam.renyi_of_shift(mu, int(Delta), np.array([alpha]))[0]), EXACT,
+        lambda alpha, mu, Delta: float(skellam_renyi(mu, int(Delta), np.array([alpha]))[0]), EXACT,
     ),
     "skellam_rdp_bound": (lambda alpha, mu, L2, L1: at(SkellamEvent(mu, L1, L2), alpha), CLOSED),
     "discrete_gaussian_var": (lambda sigma: _moment(sigma, 2), EXACT),
@@ -158,13 +159,14 @@ TABLE = {
         ), CLOSED,
     ),
     "geo_schedule sigma_1": (
-        lambda rho, ratio, T, Delta: float(allocation.geometric_stds(rho, ratio, int(T), Delta)[0]), CLOSED,
+        lambda rho, ratio, T, Delta: float(geometric_stds(rho, ratio, int(T), Delta)[0]), CLOSED,
     ),
-    "alloc sigma_m^2": (lambda sigma0: float(allocation.component_variances([1, 2, 3, 4], sigma0).sum()), CLOSED),
-    "fedsdp mu_tot": (lambda eps, delta: allocation.budget_mu(eps, delta), CLOSED),
-    "fedsdp rho_tot": (lambda eps, delta: allocation.budget_rho(eps, delta), CLOSED),
+    "fedsdp mu_tot": (lambda eps, delta: gdp.mu_for(eps, delta), CLOSED),
+    "fedsdp rho_tot": (lambda eps, delta: gdp.mu_for(eps, delta) ** 2 / 2, CLOSED),
     "fedsdp claimed per-round mu": (lambda eps, delta, R: claims.fedsdp_mu(eps, delta, R), CLOSED),
-    "fedsdp eps after 40 rounds": (lambda: claims.fedsdp_total(0.1, 0.02, 0.5, 40, 1e-5), CLOSED),
+    "fedsdp eps after 40 rounds": (
+        lambda: gdp.epsilon_of_mu(math.sqrt(40) * claims.fedsdp_mu(0.1, 0.02, 0.5), 1e-5), CLOSED,
+    ),
     "xue exact delta": (lambda: claims.xue_exact_delta(0.5, 7, 26), CLOSED),
     "xue Alg4 delta": (lambda eps, L, sigma0: claims.xue_delta(eps, int(L), sigma0), CLOSED),
     "shuffle_FMT21_closed": (lambda n, eps0, delta: shuffle.closed_2021(int(n), eps0, delta), CLOSED),
@@ -213,8 +215,8 @@ def look_up(quantity):
     return lambda: function(**{name: found[name] for name in wanted}), tolerance
 
 
-def test_there_are_141_values():
-    assert len(ROWS) == 141 and len({q for q, _ in ROWS}) == 141
+def test_there_are_138_values():
+    assert len(ROWS) == 138 and len({q for q, _ in ROWS}) == 138
 
 
 @pytest.mark.parametrize(("quantity", "value"), ROWS, ids=[q for q, _ in ROWS])

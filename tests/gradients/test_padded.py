@@ -69,20 +69,20 @@ def test_one_client_by_itself(many, clip):
     module, kept, weights, batch = book()
     x, y = batch.x[:many].clone(), batch.y[:many]
     steps = Padded(kept, None)
-    got = steps.one(weights[0], Batch(x, y, (many,)), clip)
+    got = steps.single_client(weights[0], Batch(x, y, (many,)), clip)
     assert relative(got, naive(module, weights[0], Batch(x, y, (many,)), clip)[0]) <= 1e-5
     for broken in (0, 1) if clip is not None and many > 1 else ():  # the first one fills up
         torn = x.clone()
         torn[broken] = float("nan")
         keep = [i for i in range(many) if i != broken]
         rest = naive(module, weights[0], Batch(x[keep], y[keep], (many - 1,)), clip)[0]
-        assert relative(steps.one(weights[0], Batch(torn, y, (many,)), clip), rest) <= 1e-5
+        assert relative(steps.single_client(weights[0], Batch(torn, y, (many,)), clip), rest) <= 1e-5
 
 
 def test_one_client_in_groups_with_shares():
     module, kept, weights, batch = book()
     x, y, share = batch.x[:9], batch.y[:9], torch.tensor([0.5, 0.5, 0.0] * 3)
-    got = Padded(kept, None).one(weights[0], Batch(x, y, (9,)), 0.5, 3, share)
+    got = Padded(kept, None).single_client(weights[0], Batch(x, y, (9,)), 0.5, 3, share)
     pairs = [i for i in range(9) if i % 3 < 2]
     expected = naive_groups(module, weights[0], Batch(x[pairs], y[pairs], (6,)), 0.5, (2, 2, 2))[0][0]
     assert relative(got, expected) <= 1e-5

@@ -315,7 +315,7 @@ def test_a_phase_that_would_change_the_price_is_refused(tmp_path):
 
     found = replace(made("two-phases"), method=Louder())
     found = replace(found, federation=federation_of(found))
-    with pytest.raises(RunError, match="after the phase measure the round would not cost what was paid for"):
+    with pytest.raises(RunError, match="after the phase measure, the cost of the round differs from what was paid"):
         loop._round(found, found.method, loop.begin(found), list(range(300)), found.rng.at("round", 0))
 
 

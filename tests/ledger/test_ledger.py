@@ -72,6 +72,13 @@ def test_it_counts_rounds_and_participations(opened):
     assert ledger.counts(cohort(3, 4, 5, 99)).tolist() == [1, 0, 2, 0]
 
 
+def test_the_path_may_be_text(books, path):
+    book = books(at=str(path))
+    assert book.path == path and book.store(make=True).path == path.with_suffix(".units.sqlite")
+    book.note({"said": "something"})
+    assert books("read", at=str(path)).chain.head() == books().chain.head() != (0, "0" * 64)
+
+
 def test_it_refuses_a_round_too_many_and_writes_nothing(opened, path):
     ledger = opened(rounds=2)
     ledger.spend(0, cohort(1), COST)

@@ -306,7 +306,7 @@ def test_promise_guarantee_and_ledger_hold_the_evaluations(method, tmp_path):
     (event,) = (from_json(json.loads(e)) for (e,) in kept.execute("SELECT event FROM entry WHERE kind = 'plan'"))
     kept.close()
     released = (*made.once, *made.apart)
-    assert event == made.whole().event and len(released) == 1 and str(released[0]) in str(event)
+    assert event == made.plan_cost().event and len(released) == 1 and str(released[0]) in str(event)
     assert result.history[0].epsilon[made.viewer] > made.guarantee(made.viewer, 0, 0).epsilon > 0
 
 
@@ -402,7 +402,7 @@ def test_a_printed_form_with_exact_statistics_has_no_epsilon():
     keys = {"method": "udp-fl-paper", "mechanism": "gaussian", "epsilon": 2.0}
     assert math.isfinite(job(**keys).promise.epsilon)
     made = job(**keys, standardise=True)
-    assert made.promise.epsilon == math.inf and "are exact" in made.promise.sentence()
+    assert made.promise.epsilon == math.inf and "are released without noise" in made.promise.sentence()
     assert "no noise" in job(method="none", standardise=True).promise.sentence()
 
 

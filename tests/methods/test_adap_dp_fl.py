@@ -243,7 +243,7 @@ def test_a_round_in_which_nobody_came_is_paid_and_changes_nothing():
 
 def test_a_whole_run_keeps_its_promise_and_explains_itself(tmp_path):
     made = job(method="adap-dp-fl", rounds=8, epsilon=3.0, noise_step=0.7, patience=1, out=str(tmp_path))
-    result = run.execute(made, own=True)
+    result = run.execute(made, own_model=True)
     used = [r.decided["budget_used"] for r in result.private.history]
     assert used[-1] <= 1 and result.guarantee.epsilon <= 3.0
     said = made.method.explain([{"round": r.round, "decided": r.decided} for r in result.private.history])
@@ -254,7 +254,7 @@ def test_a_whole_run_keeps_its_promise_and_explains_itself(tmp_path):
 def test_a_record_has_what_its_round_used(tmp_path):
     """Clip and noise of a round, not those that were made of it for the next one."""
     made = job(method="adap-dp-fl", rounds=5, epsilon=3.0, noise_step=0.7, patience=1, clip=0.8, out=str(tmp_path))
-    result = run.execute(made, own=True)
+    result = run.execute(made, own_model=True)
     history, owners = result.history, result.private.history
     assert history[0].clip == owners[0].decided["clip"] == pytest.approx(0.8)
     batch = made.plan.local.expected_batch(round(made.plan.mean_client))

@@ -93,7 +93,7 @@ def test_the_noisy_reading_is_post_processing_of_the_message():
     assert own.shape == (4, 1) and bool((own > 100 * LEAST).all())
     once = sigma / 10 * math.sqrt(4000)  # of the first round's noise: the second clip; and once more
     assert torch.allclose(own[:, 0], torch.full((4,), once**2), rtol=0.1)
-    assert "read off" in made.method.claim(made.plan).why_not and "norms" not in made.method.claim(made.plan).why_not
+    assert "not charged" in made.method.claim(made.plan).why_not and "norms" not in made.method.claim(made.plan).why_not
     assert messages[0]["update"].shape == (4, 4000) and messages[0]["loss"].shape == (4, 1)
 
 

@@ -215,7 +215,7 @@ def test_it_explains_itself():
 def test_it_records_what_a_round_used_not_what_the_next_one_will(tmp_path):
     """Three warm rounds are plain DP-SGD's; the noise and the words of a round are of that round."""
     made = job(method="adaptive-noise", module=linear(), rounds=5, out=str(tmp_path))
-    history = run.execute(made, own=True).private.history
+    history = run.execute(made, own_model=True).private.history
     for record in history:
         assert record.decided["scale_rms"] == pytest.approx(record.noise / history[0].noise, rel=1e-5)
     assert history[2].decided["scale_rms"] == pytest.approx(1.0) and history[3].decided["scale_rms"] < 0.99

@@ -159,7 +159,7 @@ def test_the_noise_gives_the_data_away():
 def test_claimed_and_accounted_stand_side_by_side(tmp_path):
     result = sordino.train(mlp(), federation(), method="adaptive-noise-paper", epsilon=0.5, rounds=20, sigma0=26.0,
                            local_steps=2, out=str(tmp_path), seed=0)  # fmt: skip
-    assert math.isinf(result.guarantee.epsilon) and "own records" in str(result.guarantee.reason)
+    assert math.isinf(result.guarantee.epsilon) and "private records" in str(result.guarantee.reason)
     assert len(result.history) == 7  # the budget ended it, by its own count
     last = result.private.history[-1].decided
     assert last["delta_algorithm_4"] == pytest.approx(7.3377e-6, rel=1e-3)  # THEORY 3.5

@@ -16,7 +16,6 @@ from sordino.data import tags
 from sordino.data.clients import adopt
 from sordino.methods.fedsdp.method import UNITS, FedSdp, noise_for
 from sordino.privacy.accountants import gdp
-from sordino.privacy.allocation import budget_mu
 from sordino.privacy.events import GaussianEvent
 from sordino.runs import loop
 from sordino.runs.prepare import with_tags
@@ -31,7 +30,7 @@ from support.silent import zero_clients, zero_layer
 def test_the_whole_run_is_one_gaussian():
     here = made(rounds=40, epsilon=1.0, delta=1e-5)
     assert 1 / here.plan.z == pytest.approx(0.268051123211, rel=1e-4)
-    assert 1 / here.plan.z <= budget_mu(1.0, 1e-5)
+    assert 1 / here.plan.z <= gdp.mu_for(1.0, 1e-5)
     (cost,) = whole(here.method, here.plan)
     assert cost.event == GaussianEvent(here.plan.z) and (cost.unit, cost.relation) == ("record", "add/remove")
     assert here.promise.epsilon == pytest.approx(1.0, abs=1e-4)

@@ -6,10 +6,10 @@ import pytest
 
 from sordino.core.errors import SpecError
 from sordino.methods.geodp import GeoDP
-from sordino.privacy import allocation
 from sordino.privacy.accountants import gdp
 from sordino.privacy.events import GaussianEvent
 from sordino.runs import loop
+from support.allocation import geometric_stds
 from support.methods import price
 from support.problems import job, plan
 
@@ -21,10 +21,10 @@ def multipliers(method, plan):
 
 @pytest.mark.parametrize("ratio", [0.8, 1.0, 1.2])
 def test_the_first_multiplier_is_the_closed_form(ratio):
-    """z_1^2 = sum_t r^-t / mu^2, by the allocation that has its own golden value."""
+    """z_1^2 = sum_t r^-t / mu^2, by the closed form that has its own golden value."""
     made = job(method="geodp", noise_ratio=ratio, rounds=12, epsilon=1.0)
     mu = gdp.mu_for(1.0, 1e-5)
-    stds = allocation.geometric_stds(mu**2 / 2, ratio, 12)
+    stds = geometric_stds(mu**2 / 2, ratio, 12)
     found = multipliers(made.method, made.plan)
     assert np.allclose(found, stds, rtol=1e-4)
     assert not np.allclose(found, 1.01 * stds, rtol=1e-4)

@@ -10,8 +10,8 @@ from sordino.methods.udp_fl import harmonizer
 from sordino.methods.udp_fl.harmonizer import DATA, MECHANISMS, PROFILES, RESOURCES, TABLE, HarmonizerSetting
 from sordino.privacy.events import Composed, FixedSize, GaussianEvent, Repeated, Sampled
 from sordino.privacy.mechanisms.laplace import LaplaceEvent, LaplaceL2Event
-from sordino.privacy.mechanisms.staircase import least_variance
 from sordino.privacy.mechanisms.staircase_ball import StaircaseBallEvent
+from support.staircase import least_variance
 
 DIM = 26_010
 PAPER = Repeated(Repeated(Sampled(GaussianEvent(1.0), 0.05), 2), 150)  # 150 rounds of two local steps

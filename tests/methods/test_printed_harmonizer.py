@@ -379,7 +379,7 @@ def test_the_choice_is_explained(tmp_path):
     text = told()
     assert "Round 1: noise of the clients: gaussian 2, laplace 2; 4 chose by their own gradients" in text
     assert "Client 0 (sparse: " in text and "Client 1 (dense: " in text and "Client 3" not in text
-    assert "It does not hold: every client picks its mechanism" in text and "epsilon is infinite" in text
+    assert "It does not hold: each client chooses its mechanism" in text and "epsilon is infinite" in text
     one = told("--client", "3")
     assert "Client 3 (dense: " in one and "chose gaussian in round 1: score " in one and "Client 0" not in one
     assert "noise of the clients" not in one  # said of all of them

@@ -173,7 +173,7 @@ def test_the_code_sends_losses_as_they_are(mechanism):
     )
     assert math.isinf(made.promise.epsilon) and gradient.relation == "replace"
     if mechanism != "staircase":
-        assert made.promise.reason == "the clients' losses are sent as they are"
+        assert made.promise.reason == "the clients' losses are sent without noise"
     assert torch.isfinite(rounds_of(made)[0][-1].params).all()
 
 

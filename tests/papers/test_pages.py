@@ -98,8 +98,11 @@ def test_what_a_page_keeps(tmp_path, old, says, rows, finished, new, kept):
     if rows is not None:
         numbers.parent.mkdir()
         numbers.write_text("row\n" + "1\n" * rows)
-    assert page.kept(tmp_path, experiment, finished, page.Provenance(f"sordino reproduce 002/x{new}", wanted=7)) == kept
-    assert page.kept(tmp_path, other, 0, page.Provenance("sordino reproduce 002/other", wanted=7)) == ""
+    assert (
+        page.better_results(tmp_path, experiment, finished, page.Provenance(f"sordino reproduce 002/x{new}", wanted=7))
+        == kept
+    )
+    assert page.better_results(tmp_path, other, 0, page.Provenance("sordino reproduce 002/other", wanted=7)) == ""
 
 
 def test_a_page_says_what_was_changed_what_failed_and_what_is_missing():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sordino.core.errors import BudgetError, SpecError
 from sordino.privacy.accountants import gdp
-from sordino.privacy.calibrate import noise_multiplier, steps_within, whole
+from sordino.privacy.calibrate import noise_multiplier, smallest_multiple, steps_within
 from sordino.privacy.events import Composed, GaussianEvent, NonPrivate, Pure, Repeated, Sampled
 from sordino.privacy.mechanisms.binomial import BinomialEvent
 from sordino.privacy.mechanisms.laplace import LaplaceEvent
@@ -95,7 +95,7 @@ def test_the_least_whole_number():
 
     good = [n for n in range(100, 900, 2) if epsilon(make(n), 1e-5) <= 2.0]
     assert 110 < min(good) < 800
-    found = whole(make, 2.0, 1e-5, near=min(good) + 2 * (min(good) // 200), step=2)
+    found = smallest_multiple(make, 2.0, 1e-5, near=min(good) + 2 * (min(good) // 200), step=2)
     assert found == min(good)
 
 

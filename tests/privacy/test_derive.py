@@ -13,7 +13,7 @@ from sordino.core.errors import SpecError
 from sordino.privacy import derive, events, price
 from sordino.privacy.algebra import parts
 from sordino.privacy.crowd import Crowd
-from sordino.privacy.derive import TRUSTED, Setting, costs, whole
+from sordino.privacy.derive import TRUSTED, Setting, costs, run_costs
 from sordino.privacy.events import Composed, Cost, Event, FixedSize, NonPrivate, Parallel, Repeated, Sampled, Visible
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.mechanisms.laplace import LaplaceEvent
@@ -155,9 +155,9 @@ def test_two_releases_of_drawn_records_have_no_price_in_one_phase():
 
 def test_a_total_bounds_only_what_adds_up_by_squares():
     with pytest.raises(SpecError, match="adds up by squares"):
-        whole([gradient(mechanism=Of(LaplaceEvent(4.0)), total=Of(LaplaceEvent(1.0)))], DIRECT)
+        run_costs([gradient(mechanism=Of(LaplaceEvent(4.0)), total=Of(LaplaceEvent(1.0)))], DIRECT)
     with pytest.raises(SpecError, match="correlated over the rounds"):
-        whole([update(where="server", total=Gaussian(1.0))], DIRECT)
+        run_costs([update(where="server", total=Gaussian(1.0))], DIRECT)
 
 
 def test_noise_of_both_is_not_hidden_by_the_draw():
@@ -244,35 +244,35 @@ def test_a_secure_sum_has_the_noise_once_and_another_client_knows_its_own_share(
 
 def test_a_total_is_the_price_of_the_run_and_the_releases_that_of_a_round():
     pooled = [gradient(total=Gaussian(1.0)), gradient(name="losses", times=1, total=Gaussian(1.0))]
-    assert whole(pooled, DIRECT) == (Cost("record", "add/remove", "server", G(1.0)),)
+    assert run_costs(pooled, DIRECT) == (Cost("record", "add/remove", "server", G(1.0)),)
     assert costs(pooled, DIRECT)[0].event == Composed((Repeated(G(Z), 3), G(Z)))
-    assert whole([gradient()], DIRECT) is None
+    assert run_costs([gradient()], DIRECT) is None
 
 
 def test_all_releases_must_share_one_total():
     with pytest.raises(SpecError, match="the same total"):
-        whole([gradient(total=Gaussian(1.0)), gradient(name="losses")], DIRECT)
+        run_costs([gradient(total=Gaussian(1.0)), gradient(name="losses")], DIRECT)
     with pytest.raises(SpecError, match="the same total"):
-        whole([gradient(total=Gaussian(1.0)), gradient(name="losses", total=Gaussian(2.0))], DIRECT)
+        run_costs([gradient(total=Gaussian(1.0)), gradient(name="losses", total=Gaussian(2.0))], DIRECT)
 
 
 def test_the_total_of_a_server_is_seen_by_the_public_and_doubled_by_fixed_cohorts():
     tree = Tree(2.0, rounds=4)
     level = tree.event().noise_multiplier
     pooled = [update(where="server", mechanism=tree, total=tree)]
-    server, public = whole(pooled, DIRECT)
+    server, public = run_costs(pooled, DIRECT)
     assert (server.event, public.event) == (NonPrivate(TRUSTED), G(level))
-    assert whole(pooled, replace(DIRECT, sampler=FixedCohort(4)))[1].event == G(level / 2)
+    assert run_costs(pooled, replace(DIRECT, sampler=FixedCohort(4)))[1].event == G(level / 2)
 
 
 @pytest.mark.parametrize("copies", [1, 3])
 def test_the_total_of_a_user_is_paid_by_all_its_clients(copies):
     """Their own noise: each pays; the server's: all of them change in one sum, each by two bounds."""
     setting = replace(DIRECT, copies=copies)
-    (inside,) = whole([gradient(unit="user", total=Gaussian(1.0))], setting)
+    (inside,) = run_costs([gradient(unit="user", total=Gaussian(1.0))], setting)
     assert parts(inside.event) == {G(1.0): copies}
     tree = Tree(2.0, rounds=4)
-    _, public = whole([update(unit="user", where="server", mechanism=tree, total=tree)], setting)
+    _, public = run_costs([update(unit="user", where="server", mechanism=tree, total=tree)], setting)
     assert public.event == G(tree.event().noise_multiplier / (2 * copies))
 
 

@@ -10,7 +10,7 @@ import torch
 from sordino.core.errors import SpecError
 from sordino.core.floats import error_of_sum, gamma, up
 from sordino.privacy.clip import clip_rows
-from sordino.privacy.lattice import FURTHEST, Lattice, lattice_of_sum
+from sordino.privacy.lattice import FURTHEST, Lattice
 
 
 @pytest.mark.parametrize("bound", [1.0, 0.1, 3.7e-6, 2.0**-60, 12345.678, 2.0**60])
@@ -26,10 +26,10 @@ def test_the_step_is_the_largest_power_of_two_that_adds_a_thousandth(bound, dim)
 
 
 def test_errors_of_sums_enter_twice():
-    lattice = lattice_of_sum(2.0, 100, 50)
+    lattice = Lattice(2.0, 100, error_of_sum(50))
     assert lattice.sensitivity == pytest.approx(2 * (1 + 2 * 50 * 49 * 2.0**-24) + 10 * lattice.step, rel=1e-5)
-    assert lattice_of_sum(2.0, 100, 1).error == 0.0
-    assert lattice_of_sum(2.0, 100, 50, torch.float64).error < 1e-12
+    assert error_of_sum(1) == 0.0
+    assert error_of_sum(50, torch.float64) < 1e-12
     assert gamma(2**24) == math.inf and gamma(10) >= 10 * 2.0**-24 and up(0.0) == 0.0 and up(1.0) > 1.0
 
 
@@ -67,7 +67,7 @@ def test_neighbouring_float_sums_are_within_the_sensitivity(kind, dim):
     """Sums in several orders, with and without each of the contributions, in another order each time."""
     rng, n, bound = np.random.default_rng(len(kind) * dim), 40, 1.0
     rows = clip_rows(torch.from_numpy(adversarial(kind, n, dim, rng)), bound).value
-    lattice = lattice_of_sum(bound, dim, n)
+    lattice = Lattice(bound, dim, error_of_sum(n))
     exact = exact_sum(rows.numpy())
     orders = [np.arange(n), np.arange(n)[::-1].copy(), rng.permutation(n), np.argsort(-rows.abs().amax(1).numpy())]
     points = []

@@ -160,5 +160,5 @@ def test_a_job_pays_apart_for_what_is_apart():
     for extra, dearer in (((Pure(0.3),), False), ((Pure(2.5),), True)):
         held = replace(made, apart=extra)
         assert held.promise.epsilon == (tightest.epsilon(Pure(2.5), 1e-5) if dearer else made.promise.epsilon)
-        assert tightest.epsilon(held.whole().event, 1e-5) == pytest.approx(held.promise.epsilon)
+        assert tightest.epsilon(held.plan_cost().event, 1e-5) == pytest.approx(held.promise.epsilon)
         assert replace(made, once=extra).promise.epsilon > held.promise.epsilon

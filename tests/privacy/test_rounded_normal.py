@@ -10,9 +10,9 @@ from scipy.special import ndtr
 from scipy.stats import chi2, kstest, norm
 
 from sordino.core.errors import SpecError
-from sordino.core.rng import Stream
+from sordino.core.rng import RowStream, Stream
 from sordino.privacy import rounded_normal
-from sordino.privacy.rounded_normal import BLOCK, Bits, _Workspace, blocks, draw, settle, signed
+from sordino.privacy.rounded_normal import BLOCK, Bits, _Workspace, blocks, settle, signed
 
 RNG = Stream(bytes(range(32)), True)
 CONTEXT = _Workspace().context
@@ -26,6 +26,17 @@ class Given:
 
     def words(self, level: int) -> tuple[int, int]:
         return self.pairs[level]
+
+
+def draw(rng: RowStream, n: int, scale: float | np.ndarray) -> np.ndarray:
+    """All blocks as one array of integers [clients, n]."""
+    out = np.empty((len(rng.ids), n), dtype=np.int64)
+
+    def put(rows: slice, columns: slice, noise: torch.Tensor, room: torch.Tensor) -> None:
+        out[rows, columns] = noise.numpy()
+
+    blocks(rng, n, scale, put)
+    return out
 
 
 def mass(scale: float, k: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from support.methods import rows
 
 def trained(tmp_path, **keys):
     keys = {"out": str(tmp_path / "runs"), "device": "cpu", "rounds": 2, "evaluate_every": 2, "seed": 0} | keys
-    return run.execute(build.from_spec(spec.from_dict(keys)), own=False)
+    return run.execute(build.from_spec(spec.from_dict(keys)), own_model=False)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_run_without_privacy_is_counted_as_infinite_and_refused_under_a_budget
     made = job(method="dp-sgd", **other)
     object.__setattr__(made.spec, "baseline", True)
     with pytest.raises(BudgetError, match="no baseline without privacy"):
-        run.execute(made, own=True)
+        run.execute(made, own_model=True)
     assert not (tmp_path / "other").exists()
 
 

@@ -191,7 +191,7 @@ def test_two_damaged_checkpoints_are_an_error_and_nothing_is_trained(tmp_path):
     spoil(folder / "private" / CHECKPOINT)
     spoil(folder / "private" / PREVIOUS)
     before = charges(folder)
-    with pytest.raises(RunError, match=r"cannot resume .*damaged.*Start the run anew"):
+    with pytest.raises(RunError, match=r"cannot resume .*damaged.*Start a new run"):
         train(resume=folder)
     assert charges(folder) == before and not (folder / "public" / "model.safetensors").exists()
 
@@ -437,10 +437,10 @@ def test_a_run_on_public_data_with_a_relative_path_goes_on_from_elsewhere(small_
     kill_at("recorded", 1)
     try:
         with pytest.raises(Killed):
-            run.execute(build.from_spec(spec.from_dict(usual | named)), own=False)
+            run.execute(build.from_spec(spec.from_dict(usual | named)), own_model=False)
     finally:
         faults.set_hook(None)
     monkeypatch.chdir(tmp_path)
     at = tmp_path / "start" / "runs" / "it"
-    done = run.execute(run.resume_spec(at), own=False, at=at)
+    done = run.execute(run.resume_spec(at), own_model=False, at=at)
     assert [r.round for r in done.history] == [1, 2, 3] and charges(at) == [0, 1, 2]

@@ -131,11 +131,11 @@ def test_runs_whose_clients_keep_nothing_have_no_file(tmp_path):
 
 def test_a_job_that_is_run_again_and_its_baseline_start_with_clients_that_keep_nothing(tmp_path):
     made = job(mlp(), CLIENTS, method="dp-sgd", algorithm="scaffold", local_steps=2, out=str(tmp_path), epsilon=5.0)
-    first, again = (run.execute(made, own=True) for _ in range(2))
+    first, again = (run.execute(made, own_model=True) for _ in range(2))
     assert same_weights(first.model, again.model) and rows(first.folder) == rows(again.folder)
-    beside = run.execute(run.without_privacy(made), own=True)
+    beside = run.execute(run.without_privacy(made), own_model=True)
     alone = run.execute(
-        job(mlp(), CLIENTS, method="none", algorithm="scaffold", local_steps=2, out=str(tmp_path)), own=True
+        job(mlp(), CLIENTS, method="none", algorithm="scaffold", local_steps=2, out=str(tmp_path)), own_model=True
     )
     assert same_weights(beside.model, alone.model) and rows(beside.folder) == rows(alone.folder)
 

@@ -212,7 +212,7 @@ def test_a_secure_run_that_died_before_its_statistics_were_on_disk_draws_the_sam
 
 def test_a_baseline_can_be_resumed(tmp_path):
     private = build.build(spec.from_dict(keys(tmp_path)), mlp(), federation())
-    run.execute(private, own=True)
+    run.execute(private, own_model=True)
 
     def hook(name):
         if name == "recorded":
@@ -220,7 +220,7 @@ def test_a_baseline_can_be_resumed(tmp_path):
 
     faults.set_hook(hook)
     with pytest.raises(Killed):
-        run.execute(run.without_privacy(private), own=True)
+        run.execute(run.without_privacy(private), own_model=True)
     faults.set_hook(None)
     assert len(sordino.train(mlp(), federation(), resume=tmp_path / "it-without-privacy").history) == 4
 

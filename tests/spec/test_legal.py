@@ -87,7 +87,7 @@ def test_a_cell_runs_or_is_refused_as_the_table_says(cell):
             len(played.sent) == 3 and torch.isfinite(after.params).all() and not torch.equal(after.params, state.params)
         )
         state = after
-    cost = made.whole()
+    cost = made.plan_cost()
     assert cost.unit == unit
     assert made.promise.epsilon <= 2.0 if made.method.private else made.promise.epsilon == float("inf")
 

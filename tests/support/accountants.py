@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sordino.core.errors import UnsupportedEvent
+from sordino.privacy import tightest
 from sordino.privacy.accountants import advanced, basic, gdp, kov, pld, rdp, zcdp
 from sordino.privacy.events import Event
 
@@ -35,3 +36,8 @@ def answers_of(event: Event, accountants: Mapping[str, Accountant], at: float) -
         except UnsupportedEvent:
             continue
     return found
+
+
+def by_accountant(event: Event, delta: float) -> dict[str, float]:
+    """Return the epsilon of every accountant whose theory bounds the event, as `tightest.explain` lists them."""
+    return {a.accountant: a.epsilon for a in tightest.explain(event, delta) if a.valid and a.epsilon is not None}

@@ -33,7 +33,7 @@ def price(method: Method, plan: Plan, round: int = 0, state: State | None = None
 
 def whole(method: Method, plan: Plan) -> tuple[Cost, ...] | None:
     """Return what the run costs as a whole, where that is one price."""
-    return pricing.whole(method, plan)
+    return pricing.run_costs(method, plan)
 
 
 def federation_of(

@@ -110,13 +110,13 @@ def of_spec(wanted: Spec) -> Case:
     Features are computed for a few records only; placeholders stand in for the other records.
     """
     try:
-        found = prepare(wanted, sketch=True)
+        prepared = prepare(wanted, sketch=True)
     except PrivateLabelError as error:  # everything else can still be checked
-        found = prepare(replace(wanted, partition="iid"), sketch=True)
+        prepared = prepare(replace(wanted, partition="iid"), sketch=True)
         job, problem = None, error  # type: tuple[Job | None, SordinoError | None]
     else:
-        job, problem = _tried(lambda: build.from_prepared(found, "cpu"))
-    return _case(found.spec, found.module, found.clients, found.sample, found.data, job, problem)
+        job, problem = _tried(lambda: build.from_prepared(prepared, "cpu"))
+    return _case(prepared.spec, prepared.module, prepared.clients, prepared.sample, prepared.data, job, problem)
 
 
 def of_parts(
@@ -165,19 +165,19 @@ def of_run(folder: Path) -> Case:
     """Build the case of a run folder from its spec, with its data if they can still be found."""
     if not folder.is_dir():
         raise RunError(f"there is no run folder {folder}.")
-    kept = RunFolder(folder)
-    plan, ledger = kept.read_json("plan.json", PUBLIC), kept.read_json("ledger.json")
+    run_folder = RunFolder(folder)
+    plan, ledger = run_folder.read_json("plan.json", PUBLIC), run_folder.read_json("ledger.json")
     wanted = spec.from_dict(spec.read(locate(folder, PRIVATE, "spec.toml")))
     try:
         path = home.registry() if ledger["path"] is None else folder / ledger["path"]
-        bare = Case(wanted, clients=int(plan["clients"]), ledger=path, flat=kept.flat)
-        own = bool((plan if kept.flat else kept.read_json("job.json")).get("own"))
+        bare = Case(wanted, clients=int(plan["clients"]), ledger=path, flat=run_folder.flat)
+        from_python = bool((plan if run_folder.flat else run_folder.read_json("job.json")).get("own"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{folder} is damaged: {error!r} in plan.json or ledger.json.") from error
-    if own:  # the model and the clients were passed from Python
+    if from_python:  # the model and the clients were passed from Python
         return bare
     try:
-        return replace(of_spec(wanted), ledger=path, flat=kept.flat)
+        return replace(of_spec(wanted), ledger=path, flat=run_folder.flat)
     except DataError:  # the data were moved, or the path is relative to another folder
         return bare
 
@@ -199,7 +199,7 @@ def looks_fitted(x: Tensor) -> bool:
         return False
     either = torch.stack([(rows.std(0, correction=c) - 1).abs() for c in (0, 1)]).amin(0)
     standard = (rows.mean(0).abs() < FITTED) & (either < 10 * FITTED)
-    whole = abs(float(rows.mean())) < FITTED and abs(float(rows.std(correction=0)) - 1) < 10 * FITTED
+    overall = abs(float(rows.mean())) < FITTED and abs(float(rows.std(correction=0)) - 1) < 10 * FITTED
     ranged = (rows.amin(0).abs() < FITTED) & ((rows.amax(0) - 1).abs() < FITTED)
     by_range = float(ranged.double().mean()) >= 0.5 and len(rows[:1000].unique()) > 256  # fewer: images or flags
-    return whole or by_range or float(standard.double().mean()) >= 0.5
+    return overall or by_range or float(standard.double().mean()) >= 0.5

@@ -338,8 +338,10 @@ def unseen_choices(case: Case) -> Iterator[Finding]:
 
 def cannot_start(case: Case) -> Iterator[Finding]:
     """whether the run would start at all"""
-    told = [f for rule in (unprotected_viewer, layers, dealt_by_label) for f in rule(case) if f.severity == "broken"]
-    if case.problem is not None and not told:
+    findings = [
+        f for rule in (unprotected_viewer, layers, dealt_by_label) for f in rule(case) if f.severity == "broken"
+    ]
+    if case.problem is not None and not findings:
         yield Finding(
             "broken", f"the run would not start: {case.problem}", "nothing would be trained", "do what the message says"
         )
@@ -356,8 +358,8 @@ RULES: tuple[Rule, ...] = (
 
 def check(case: Case) -> list[Finding]:
     """Apply all rules and return their findings, the worst first."""
-    found = [replace(f, rule=rule.__name__) for rule in RULES for f in rule(case)]
-    return sorted(found, key=lambda f: SEVERITIES.index(f.severity))
+    findings = [replace(f, rule=rule.__name__) for rule in RULES for f in rule(case)]
+    return sorted(findings, key=lambda f: SEVERITIES.index(f.severity))
 
 
 def looked_at() -> dict[str, str]:

@@ -61,8 +61,8 @@ def spent_already(case: Case) -> Iterator[Finding]:
         yield Finding("broken", f"the ledger cannot be used: {error}", "the run would stop", "do what the message says")
         return
     try:
-        found = book.check(whose.name, plan_charge(case.job), units=whose.units)
-        for text in look_alikes(found, whose.units):
+        earlier = book.check(whose.name, plan_charge(case.job), units=whose.units)
+        for text in look_alikes(earlier, whose.units):
             known, _, way = text.partition("; that counts here as well. ")
             yield Finding("weak", known, "one person's charges add up, whatever the data are called", way)
     except BudgetError as error:

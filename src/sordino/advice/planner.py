@@ -105,11 +105,11 @@ class TrustSetting:
     def guarantee(self, question: PlanQuestion, rounds: int, z: float) -> Guarantee:
         """Return the guarantee of the whole run with `rounds` rounds and noise multiplier z."""
         plan, delta = question.plan(rounds, z), question.delta
-        found = price.guarantee(
+        result = price.guarantee(
             (self.cost(plan),), self.viewer, plan.sampler, plan.population, rounds, rounds, delta, "secure"
         )
         hidden = "a curious server that sees who takes part and the sum of a round, but no single message"
-        return replace(found, viewer=hidden) if self.where == "sum" and self.viewer == "server" else found
+        return replace(result, viewer=hidden) if self.where == "sum" and self.viewer == "server" else result
 
 
 SETTINGS = (
@@ -173,8 +173,8 @@ def band(unit: str, run_nsr: float) -> tuple[float, float] | None:
     if not known[0] <= run_nsr <= known[-1]:
         return None
     below, above = max(v for v in known if v <= run_nsr), min(v for v in known if v >= run_nsr)
-    kept = [min(1.0, m.kept) for m in measured() if m.unit == unit and m.level in (below, above)]
-    return min(kept), max(kept)
+    fractions = [min(1.0, m.kept) for m in measured() if m.unit == unit and m.level in (below, above)]
+    return min(fractions), max(fractions)
 
 
 def verdict(unit: str, run_nsr: float) -> str:
@@ -182,21 +182,21 @@ def verdict(unit: str, run_nsr: float) -> str:
 
     Since accuracy falls with noise, less noise than the measured range works and more is hopeless.
     """
-    found = band(unit, run_nsr)
-    if found is None:
+    accuracy_band = band(unit, run_nsr)
+    if accuracy_band is None:
         return "works" if run_nsr < levels(unit)[0] else "hopeless"
-    return "works" if found[0] >= WORKS else "hopeless" if found[1] < HOPELESS else "uncertain"
+    return "works" if accuracy_band[0] >= WORKS else "hopeless" if accuracy_band[1] < HOPELESS else "uncertain"
 
 
 @lru_cache
 def useful(unit: str) -> float:
     """Return the largest measured noise level up to which every measured run works."""
-    found = 0.0
+    largest = 0.0
     for level in levels(unit):
         if min(m.kept for m in measured() if m.unit == unit and m.level == level) < WORKS:
             break
-        found = level
-    return found
+        largest = level
+    return largest
 
 
 # --- the answer
@@ -229,18 +229,18 @@ def answer(setting: TrustSetting, question: PlanQuestion) -> Recommendation:
     If the question leaves the number of rounds open, choose the fewest rounds whose NSR is within the factor CLOSE of
     the smallest.
     """
-    found: dict[int, float] = {}  # rounds -> noise multiplier
+    multipliers: dict[int, float] = {}  # rounds -> noise multiplier
     reason = None
     for rounds in (question.rounds,) if question.rounds else ROUNDS:
         try:
-            found[rounds] = _calibrated(setting, question, rounds)
+            multipliers[rounds] = _calibrated(setting, question, rounds)
         except BudgetError as error:
             reason = str(error)
-    if not found:
+    if not multipliers:
         return Recommendation(setting, reason, needed=_needed(setting, question, None))
-    run = {t: nsr_of(setting, question, z) / math.sqrt(t) for t, z in found.items()}
+    run = {t: nsr_of(setting, question, z) / math.sqrt(t) for t, z in multipliers.items()}
     rounds = min(t for t in run if run[t] <= CLOSE * min(run.values()))
-    z, run_nsr = found[rounds], run[rounds]
+    z, run_nsr = multipliers[rounds], run[rounds]
     says = verdict(setting.unit, run_nsr)
     return Recommendation(
         setting=setting,
@@ -302,8 +302,8 @@ def chosen(method: str | None) -> tuple[TrustSetting, ...]:
     if method is None:
         return SETTINGS
     plugin.load("methods", method)  # raises an error for an unknown name
-    found = tuple(s for s in SETTINGS if method in s.methods)
-    if not found:
+    settings = tuple(s for s in SETTINGS if method in s.methods)
+    if not settings:
         known = sorted({m for s in SETTINGS for m in s.methods})
         raise SpecError(f"the planner does not cover {method}. Try one of: {', '.join(known)}.")
-    return found
+    return settings

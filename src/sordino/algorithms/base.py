@@ -83,30 +83,34 @@ class Algorithm:
         """Return how many numbers the server sends to a client that takes part."""
         return state.params.numel()
 
-    def start(self, state: State, own: Rows) -> Tensor:
+    def start(self, state: State, client_state: Rows) -> Tensor:
         """Return the initial weights of local training: [dim] if the same for all clients, or [clients, dim]."""
         return state.params
 
-    def correct(self, gradient: Rows, weights: Tensor, own: Rows, state: State, number: int, local: Local) -> Rows:
+    def correct(
+        self, gradient: Rows, weights: Tensor, client_state: Rows, state: State, number: int, local: Local
+    ) -> Rows:
         """Return the direction [clients, dim] of local step `number`, given the gradient at `weights`."""
         return gradient
 
-    def aside(self, own: Rows, state: State, batches: Iterable[Batch], gradient: Gradient, local: Local) -> Rows:
+    def aside(
+        self, client_state: Rows, state: State, batches: Iterable[Batch], gradient: Gradient, local: Local
+    ) -> Rows:
         """Train the personal part that stays with the client and return the clients' new rows.
 
         `gradient` is exact here, so nothing computed from it may reach `message`.
         """
-        return own
+        return client_state
 
-    def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
+    def message(self, moved: Rows, client_state: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
         """Return what each client would send, given the change of its weights, and the rows that it keeps."""
-        return moved, own
+        return moved, client_state
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
         """Return the server's new state, given the mean message."""
         return replace(state, params=state.params + server.lr * mean)
 
-    def own_models(self, state: State, own: Rows) -> Tensor:
+    def own_models(self, state: State, client_state: Rows) -> Tensor:
         """Return the models that the clients themselves use: [dim] or [clients, dim]."""
         return state.params
 

@@ -45,14 +45,16 @@ class Ditto(Algorithm):
         """Return the initial personal models: the shared model."""
         return state.params.expand(clients, -1).clone()  # v_k
 
-    def aside(self, own: Rows, state: State, batches: Iterable[Batch], gradient: Gradient, local: Local) -> Rows:
+    def aside(
+        self, client_state: Rows, state: State, batches: Iterable[Batch], gradient: Gradient, local: Local
+    ) -> Rows:
         """Train the personal models by plain SGD on the local loss plus the pull towards the shared model."""
         for number, batch in enumerate(batches):
-            took = torch.tensor(batch.sizes, device=own.device)[:, None] > 0
-            step = gradient(own, batch, number) + self.pull * (own - state.params)
-            own = torch.where(took, own - local.learning_rate * step, own)
-        return own
+            took = torch.tensor(batch.sizes, device=client_state.device)[:, None] > 0
+            step = gradient(client_state, batch, number) + self.pull * (client_state - state.params)
+            client_state = torch.where(took, client_state - local.learning_rate * step, client_state)
+        return client_state
 
-    def own_models(self, state: State, own: Rows) -> Tensor:
+    def own_models(self, state: State, client_state: Rows) -> Tensor:
         """Return the personal models."""
-        return own
+        return client_state

@@ -33,9 +33,9 @@ class FedNova(Algorithm):
             raise SpecError(f"fednova can count the work of sgd and momentum steps, but not of {local.optimizer}.")
         return local
 
-    def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
+    def message(self, moved: Rows, client_state: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
         """Return the change of each client's weights divided by its amount of work."""
-        return moved / amount(work.steps.clamp_min(1), work.local), own
+        return moved / amount(work.steps.clamp_min(1), work.local), client_state
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
         """Move by the mean normalised update times the expected amount of work."""

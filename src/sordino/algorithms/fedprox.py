@@ -39,6 +39,8 @@ class FedProx(Algorithm):
             )
         return local
 
-    def correct(self, gradient: Rows, weights: Tensor, own: Rows, state: State, number: int, local: Local) -> Rows:
+    def correct(
+        self, gradient: Rows, weights: Tensor, client_state: Rows, state: State, number: int, local: Local
+    ) -> Rows:
         """Add the gradient of the proximal term."""
         return gradient + self.mu * (weights - state.params)

@@ -85,30 +85,32 @@ class FedRep(Algorithm):
         """Return the size of the body."""
         return int((~state.algorithm.head).sum())
 
-    def start(self, state: State, own: Rows) -> Tensor:
+    def start(self, state: State, client_state: Rows) -> Tensor:
         """Return the shared body with each client's own head."""
-        return self.own_models(state, own)
+        return self.own_models(state, client_state)
 
-    def correct(self, gradient: Rows, weights: Tensor, own: Rows, state: State, number: int, local: Local) -> Rows:
+    def correct(
+        self, gradient: Rows, weights: Tensor, client_state: Rows, state: State, number: int, local: Local
+    ) -> Rows:
         """Restrict the first `head_steps` steps to the head and the others to the body."""
         moves = state.algorithm.head if number < self.head_steps else ~state.algorithm.head
         return torch.where(moves, gradient, 0.0)
 
-    def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
+    def message(self, moved: Rows, client_state: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
         """Return the change of the body, and the new heads."""
         head = state.algorithm.head
-        return moved[:, ~head], own + moved[:, head]
+        return moved[:, ~head], client_state + moved[:, head]
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
         """Move the body by the mean message; the head of the shared model does not change."""
-        whole = torch.zeros_like(state.params)
-        whole[~state.algorithm.head] = mean
-        return super().update(state, whole, server)
+        step = torch.zeros_like(state.params)
+        step[~state.algorithm.head] = mean
+        return super().update(state, step, server)
 
-    def own_models(self, state: State, own: Rows) -> Tensor:
+    def own_models(self, state: State, client_state: Rows) -> Tensor:
         """Return the shared body with each client's own head."""
-        models = state.params.expand(len(own), -1).clone()
-        models[:, state.algorithm.head] = own
+        models = state.params.expand(len(client_state), -1).clone()
+        models[:, state.algorithm.head] = client_state
         return models
 
 

@@ -39,14 +39,14 @@ class QFedAvg(Algorithm):
         check.non_negative(q=self.q)
         check.positive(loss_clip=self.loss_clip)
 
-    def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
+    def message(self, moved: Rows, client_state: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
         """Return numerator and denominator [clients, dim + 1] of each client's contribution."""
         if work.losses is None:
             raise ValueError("q-FedAvg needs the clients' losses")
         loss = work.losses.clamp_min(LEAST_LOSS)
         square = torch.linalg.vector_norm(moved, dim=1, keepdim=True).square()
         weight = self.q * loss ** (self.q - 1) * square / work.local.learning_rate + loss**self.q
-        return torch.cat([loss**self.q * moved, weight], dim=1), own
+        return torch.cat([loss**self.q * moved, weight], dim=1), client_state
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
         """Move by the ratio of the mean numerator to the mean denominator."""

@@ -50,16 +50,18 @@ class Scaffold(Algorithm):
         """Return control variates c_i of zero."""
         return state.params.new_zeros(clients, len(state.params))
 
-    def correct(self, gradient: Rows, weights: Tensor, own: Rows, state: State, number: int, local: Local) -> Rows:
+    def correct(
+        self, gradient: Rows, weights: Tensor, client_state: Rows, state: State, number: int, local: Local
+    ) -> Rows:
         """Return g - c_i + c."""
         control: Tensor = state.algorithm.control
-        return gradient - own + control
+        return gradient - client_state + control
 
-    def message(self, moved: Rows, own: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
+    def message(self, moved: Rows, client_state: Rows, state: State, work: LocalWork) -> tuple[Rows, Rows]:
         """Return the changes of weights and control variates [clients, 2 dim], and the new control variates."""
         drift = -moved / (work.steps.clamp_min(1) * work.local.learning_rate)
         change = torch.where(work.steps > 0, drift - state.algorithm.control, 0.0)
-        return torch.cat([moved, change], dim=1), own + change
+        return torch.cat([moved, change], dim=1), client_state + change
 
     def update(self, state: State, mean: Vector, server: Server) -> State:
         """Move the model by the mean change of weights, and c by the mean change of the c_i times |S| / N."""

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import betainc, betaincinv, expit, ndtri
-from scipy.stats import binom
 
 from sordino.core import check
 from sordino.core.errors import SpecError
@@ -66,8 +65,8 @@ def clopper_pearson(hits: ArrayLike, trials: ArrayLike, confidence: float = 0.95
     """
     check.below_one(confidence=confidence)
     k, n = np.asarray(hits), np.asarray(trials)
-    whole = np.issubdtype(k.dtype, np.integer) and np.issubdtype(n.dtype, np.integer)
-    if not whole or np.any(k < 0) or np.any(k > n) or np.any(n < 1):
+    integral = np.issubdtype(k.dtype, np.integer) and np.issubdtype(n.dtype, np.integer)
+    if not integral or np.any(k < 0) or np.any(k > n) or np.any(n < 1):
         raise SpecError(f"hits must be whole numbers from 0 to the number of trials, not {hits!r} of {trials!r}.")
     tail = (1 - confidence) / 2
     low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1), n - k + 1, tail))
@@ -83,8 +82,8 @@ def from_rates(counts: Counts, delta: float, confidence: float = 0.95) -> Lower:
     arXiv:2112.03570.
     """
     check.fraction(delta=delta)
-    found, most = (_separation(*c.rates(confidence), delta) for c in (counts, counts.perfect()))
-    return Lower(found, most, confidence)
+    epsilon, most = (_separation(*c.rates(confidence), delta) for c in (counts, counts.perfect()))
+    return Lower(epsilon, most, confidence)
 
 
 def _separation(tpr: float, fpr: float, delta: float) -> float:
@@ -105,8 +104,8 @@ def gaussian(counts: Counts, delta: float, confidence: float = 0.95) -> Lower:
     """Return the epsilon of `gaussian_mu`: a bound on epsilon only if the mechanism is (nearly) Gaussian."""
     check.below_one(delta=delta)
     mus = [gaussian_mu(c, confidence) for c in (counts, counts.perfect())]
-    found, most = (gdp.epsilon_of_mu(mu, delta) for mu in mus)
-    return Lower(found, most, confidence)
+    epsilon, most = (gdp.epsilon_of_mu(mu, delta) for mu in mus)
+    return Lower(epsilon, most, confidence)
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
@@ -133,11 +132,13 @@ def one_run(canaries: int, guesses: int, correct: int, delta: float, confidence:
     """
     _check_run(canaries, guesses, correct, delta)
     check.below_one(confidence=confidence)
-    found, most = (_invert(canaries, guesses, v, delta, 1 - confidence) for v in (correct, guesses))
-    return Lower(found, most, confidence)
+    epsilon, most = (_invert(canaries, guesses, v, delta, 1 - confidence) for v in (correct, guesses))
+    return Lower(epsilon, most, confidence)
 
 
 def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    from scipy.stats import binom  # takes a second to import
+
     if correct == 0:
         return 1.0
     right = float(expit(epsilon))

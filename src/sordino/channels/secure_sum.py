@@ -107,5 +107,5 @@ class SecureSum:
 def signed(value: Tensor, bits: int) -> Tensor:
     """Return whole numbers modulo 2^bits, as signed numbers."""
     half = 1 << (bits - 1)
-    found: Tensor = (value.long() + half).remainder(2 * half) - half
-    return found
+    centred: Tensor = (value.long() + half).remainder(2 * half) - half
+    return centred

@@ -29,8 +29,8 @@ def knob_of(block: ReleaseBlock) -> Knob:
 
 def flag_of(block: ReleaseBlock) -> str:
     """Return the name of the flag that sets a block's knob."""
-    found = None if block.mechanism is None else block.mechanism.param(knob_of(block).name)
-    return "local-epsilon" if found is None else found.flag
+    param = None if block.mechanism is None else block.mechanism.param(knob_of(block).name)
+    return "local-epsilon" if param is None else param.flag
 
 
 def size_of(block: ReleaseBlock) -> float:
@@ -42,7 +42,7 @@ def size_of(block: ReleaseBlock) -> float:
             raise SpecError(f"{block.mechanism.name} needs {', '.join('--' + flag for flag in missing)}.")
     if knob.name not in block.values:
         return 1.0
-    block.one()  # raises SpecError for invalid values
+    block.one_use()  # raises SpecError for invalid values
     return knob.size(block.values[knob.name], block.values)
 
 
@@ -73,15 +73,16 @@ def find_noise(asked: EventQuestion, target: float) -> EventQuestion:
     if len(asked.blocks) == 1 and knob_of(only).name in only.values:
         raise SpecError(f"calibrate looks for {flag_of(only)}: leave it out, or use --find steps.")
     z = search.noise_multiplier(lambda z: sized(asked, z, sizes).event(), target, asked.delta)
-    found, knob = sized(asked, z, sizes), knob_of(only)
+    chosen, knob = sized(asked, z, sizes), knob_of(only)
     if len(asked.blocks) == 1 and knob.step:
 
         def with_value(value: int) -> EventQuestion:
             return replace(asked, blocks=(replace(only, values={**only.values, knob.name: value}),))
 
-        near = found.blocks[0].values[knob.name]
-        return with_value(search.whole(lambda n: with_value(n).event(), target, asked.delta, near, knob.step))
-    return found
+        near = chosen.blocks[0].values[knob.name]
+        smallest = search.smallest_multiple(lambda n: with_value(n).event(), target, asked.delta, near, knob.step)
+        return with_value(smallest)
+    return chosen
 
 
 def find_steps(asked: EventQuestion, target: float) -> EventQuestion:
@@ -126,24 +127,24 @@ def calibrate(target: str | None, find: str, explain: bool, as_json: bool, **fla
         raise SpecError("calibrate looks for the number of steps: leave out --steps.")
     with np.errstate(all="ignore"):
         chosen = find_steps(asked, wanted) if find == "steps" else find_noise(asked, wanted)
-    found = priced(chosen)
-    if found["infinite"] or found["epsilon"] > wanted:
-        best = digits(math.inf if found["infinite"] else found["epsilon"])
+    answer = priced(chosen)
+    if answer["infinite"] or answer["epsilon"] > wanted:
+        best = digits(math.inf if answer["infinite"] else answer["epsilon"])
         raise BudgetError(f"nothing safe was found for epsilon={wanted:g}: the best was {best}.")
-    if find == "noise" and found["epsilon"] < 0.99 * wanted:
-        found["notes"].append(
+    if find == "noise" and answer["epsilon"] < 0.99 * wanted:
+        answer["notes"].append(
             "This is the limit of the mechanism: none of its settings comes closer to the target from below."
         )
     settings = _settings(asked, chosen, find)
     if as_json:
         click.echo(
-            jsonlib.dumps({"find": find, "target": wanted, **_first(settings), **found}, indent=2, allow_nan=False)
+            jsonlib.dumps({"find": find, "target": wanted, **_first(settings), **answer}, indent=2, allow_nan=False)
         )
         return
     table([(name, f"{value:.12g}" if isinstance(value, float) else str(value), note)
            for name, value, note in map(_row, settings)])  # fmt: skip
-    click.echo(f"reaches epsilon = {digits(found['epsilon'])} of the {wanted:g} allowed\n")
-    tell(chosen, found, explain)
+    click.echo(f"reaches epsilon = {digits(answer['epsilon'])} of the {wanted:g} allowed\n")
+    tell(chosen, answer, explain)
 
 
 def _settings(asked: EventQuestion, chosen: EventQuestion, find: str) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from sordino.privacy.events import Event
 
 Values = Mapping[str, Any]
 KIND = "privacy.mechanisms"
+NORMS = {1: "L1", 2: "L2", math.inf: "L-infinity"}
 FLAGS = {"noise_multiplier": "noise", "epsilon": "local-epsilon", "delta": "each-delta"}  # epsilon, delta: the totals
 TEXTS = {  # help texts of fields without a comment
     "noise_multiplier": "noise / clip bound",
@@ -100,19 +101,42 @@ class MechanismEntry:
         return next((p for p in self.params if p.name == name), None)
 
     @property
-    def module(self) -> Any:
-        """The module that defines the mechanism."""
-        return sys.modules[self.cls.__module__]
-
-    @property
     def summary(self) -> str:
         """The first line of the docstring of the mechanism."""
         return (inspect.getdoc(self.cls) or "").split("\n", 1)[0]
 
     @property
+    def source(self) -> str:
+        """The first paragraph of the docstring of the mechanism's module: what it is, and who published it."""
+        return (inspect.getdoc(sys.modules[self.cls.__module__]) or "").split("\n\n", 1)[0].replace("\n", " ")
+
+    @property
+    def geometry(self) -> str:
+        """What the input of the mechanism is, and in which norm it is bounded: its class variable `geometry`.
+
+        By default, a mechanism that randomizes reports takes one value for each, and any other has rows that are
+        bounded in its `norm` (L2 if it has none).
+        """
+        default = (
+            "one value a report" if hasattr(self.cls, "randomize") else NORMS.get(getattr(self.cls, "norm", 2), "")
+        )
+        return str(getattr(self.cls, "geometry", default))
+
+    @property
+    def exact(self) -> bool:
+        """Whether no floating point lies between the random words and the release: its class variable `exact`."""
+        return bool(getattr(self.cls, "exact", False))
+
+    @property
     def knob(self) -> Knob:
-        """The knob that sets the noise of the mechanism."""
-        return next(k for k in KNOBS if self.param(k.name) is not None)
+        """The knob that sets the noise: its class variable `calibrated`, by default the first of KNOBS that it has."""
+        names = [k.name for k in KNOBS if self.param(k.name) is not None]
+        name = getattr(self.cls, "calibrated", next(iter(names), None))
+        if name not in names:
+            raise SpecError(
+                f"the mechanism {self.name} must have one of the parameters {', '.join(k.name for k in KNOBS)}."
+            )
+        return next(k for k in KNOBS if k.name == name)
 
     def event(self, given: Values) -> Event:
         """Return the event of one use.
@@ -133,15 +157,15 @@ class MechanismEntry:
             missing = [n for n in ("dim", "l1", "l2") if given.get(n) is None]
             if missing:
                 raise SpecError(f"a sum over clients needs {', '.join('--' + n for n in missing)} too.")
-            own = {f.name: given[f.name] for f in dataclasses.fields(self.summed) if f.name in given}  # type: ignore[arg-type]
-            return self.summed(sigma=given["noise_multiplier"] * given["l2"], **own)  # type: ignore[call-arg]
-        made: Any = self.leaf if self.leaf is not None else self.cls
-        fields = {f.name for f in dataclasses.fields(made)}
-        one = made(**{k: v for k, v in given.items() if k in fields})
+            values = {f.name: given[f.name] for f in dataclasses.fields(self.summed) if f.name in given}  # type: ignore[arg-type]
+            return self.summed(sigma=given["noise_multiplier"] * given["l2"], **values)  # type: ignore[call-arg]
+        cls: Any = self.leaf if self.leaf is not None else self.cls
+        fields = {f.name for f in dataclasses.fields(cls)}
+        made = cls(**{k: v for k, v in given.items() if k in fields})
         if self.leaf is not None:
-            return typing.cast(Event, one)
-        asked = {k: v for k, v in given.items() if k not in fields or k in inspect.signature(one.event).parameters}
-        return typing.cast(Event, one.event(**asked))
+            return typing.cast(Event, made)
+        asked = {k: v for k, v in given.items() if k not in fields or k in inspect.signature(made.event).parameters}
+        return typing.cast(Event, made.event(**asked))
 
     def example(self) -> dict[str, Any]:
         """Return example values for the parameters that have no default."""
@@ -161,8 +185,8 @@ class MechanismEntry:
                 return float(given["noise_multiplier"])
             t = given["epsilon"] / given["l1"]
             return float(math.sqrt(2 * math.exp(-t)) / -math.expm1(-t) / given["l1"])
-        one = self.cls(**{f.name: given[f.name] for f in dataclasses.fields(self.cls) if f.name in given})
-        variance = getattr(one, "variance", None)
+        made = self.cls(**{f.name: given[f.name] for f in dataclasses.fields(self.cls) if f.name in given})
+        variance = getattr(made, "variance", None)
         if variance is not None and list(inspect.signature(variance).parameters) == ["bound"]:
             return float(math.sqrt(variance(1.0)))
         if self.name == "clipped-laplace":
@@ -184,12 +208,12 @@ def mechanisms() -> dict[str, MechanismEntry]:
 
 def mechanism(name: str) -> MechanismEntry:
     """Return the mechanism of this name; raise SpecError if there is none."""
-    found = mechanisms().get(name)
-    if found is None:
+    entry = mechanisms().get(name)
+    if entry is None:
         near = get_close_matches(name, mechanisms(), n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise SpecError(f"unknown mechanism {name!r}.{hint} There are: {', '.join(mechanisms())}.")
-    return found
+    return entry
 
 
 def owners(name: str) -> list[str]:
@@ -205,11 +229,11 @@ def meaning(name: str) -> str:
 
 def all_params() -> dict[str, Param]:
     """Return the parameters of all mechanisms by name."""
-    found: dict[str, Param] = {}
-    for one in mechanisms().values():
-        for p in one.params:
-            found.setdefault(p.name, p)
-    return found
+    params: dict[str, Param] = {}
+    for entry in mechanisms().values():
+        for p in entry.params:
+            params.setdefault(p.name, p)
+    return params
 
 
 def _described(name: str) -> MechanismEntry:
@@ -235,7 +259,6 @@ def _described(name: str) -> MechanismEntry:
 
 def _fields(cls: Any) -> list[Param]:
     hints, texts = typing.get_type_hints(cls), TEXTS | plugin.field_help(cls)
-    texts = {name: TEXTS.get(name, text) if text.startswith("of the") else text for name, text in texts.items()}
     return [Param(f.name, _kind(hints[f.name]), f.default, texts.get(f.name, "")) for f in dataclasses.fields(cls)]
 
 

@@ -43,7 +43,9 @@ FOLDED, LEAST = ("reason", "remark"), 20  # columns that may be folded, and thei
 @click.option("--methods", required=True, metavar="A,B,...", help="Methods to compare; none is the reference.")
 @click.option("--epsilon", "epsilons", default="2", metavar="E,...", show_default=True, help="Total budgets.")
 @click.option("--seeds", default="3", metavar="N", show_default=True, help="Number of seeds: 0 to N - 1.")
-@click.option("--set", "own", multiple=True, metavar="METHOD.KEY=VALUE", help="A key for one method only (repeatable).")
+@click.option(
+    "--set", "settings", multiple=True, metavar="METHOD.KEY=VALUE", help="A key for one method only (repeatable)."
+)
 @click.option(
     "--jobs",
     default="1",
@@ -61,7 +63,7 @@ def compare(
     methods: str,
     epsilons: str,
     seeds: str,
-    own: tuple[str, ...],
+    settings: tuple[str, ...],
     jobs: str,
     out: str,
     name: str | None,
@@ -76,23 +78,25 @@ def compare(
     with board.console.status("Checking all runs ..."):
         chosen = _names("methods", methods)
         budgets = [parse("epsilon", text, float) for text in _names("epsilon", epsilons)]
-        found = comparing.cells(chosen, budgets, parse("seeds", seeds, int), _common(flags), _own(own, chosen))
-        workers = _jobs(jobs, found)
-        sketched = comparing.sketch(found)
-        folder = comparing.open_folder(out, name, found)
-        charged = bill(folder, found, sketched)
+        cells = comparing.cells(
+            chosen, budgets, parse("seeds", seeds, int), _common(flags), _overrides(settings, chosen)
+        )
+        workers = _jobs(jobs, cells)
+        sketched = comparing.sketch(cells)
+        folder = comparing.open_folder(out, name, cells)
+        charged = bill(folder, cells, sketched)
     if charged is not None:  # also with --json, since it cannot be undone
         click.echo(charged.sentence(), err=True)
         board.private = True
     board.say(f"Comparison: {folder.path} (after an interruption: the same command with --name {folder.path.name})")
     try:
-        with board.watching(found, workers):
-            failures = comparing.execute(folder, found, workers, board.hear)
+        with board.watching(cells, workers):
+            failures = comparing.execute(folder, cells, workers, board.hear)
         folder.write_json("failures.json", failures)
         if charged is not None:
             failures = {name: public_reason(reason) for name, reason in failures.items()}
         results = lines(read := reading.read(folder.path, failures))
-        written = _write(folder, found, read, results, charged)
+        written = _write(folder, cells, read, results, charged)
     except KeyboardInterrupt:
         click.echo(f"\nsordino: stopped. To continue, use the same command with --name {folder.path.name}.", err=True)
         sys.exit(130)
@@ -100,9 +104,9 @@ def compare(
         folder.close()
     if as_json:
         rows = [finite(row) for row in tables.line_rows(results)]
-        told: dict[str, Any] = {"folder": str(folder.path), "files": written, "failures": failures, "results": rows}
-        told["charged"] = None if charged is None else charged.to_json()
-        click.echo(jsonlib.dumps(told, indent=2, allow_nan=False))
+        output: dict[str, Any] = {"folder": str(folder.path), "files": written, "failures": failures, "results": rows}
+        output["charged"] = None if charged is None else charged.to_json()
+        click.echo(jsonlib.dumps(output, indent=2, allow_nan=False))
     else:
         board.results(results)
         board.say(f"Written to {folder.public}: {', '.join(written)}")
@@ -115,17 +119,17 @@ def compare(
 
 
 def _names(what: str, text: str) -> list[str]:
-    found = [part.strip() for part in text.split(",")]
-    if not all(found):
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
         raise SpecError(f"{what} must be names or numbers separated by commas, not {text!r}.")
-    return found
+    return names
 
 
-def _jobs(text: str, found: Sequence[Cell]) -> int:
+def _jobs(text: str, cells: Sequence[Cell]) -> int:
     jobs: int = parse("jobs", text, int)
     if jobs < 1:
         raise SpecError(f"jobs must be at least 1, not {jobs}.")
-    if jobs > 1 and any(cell.spec.federation == "workers" for cell in found):
+    if jobs > 1 and any(cell.spec.federation == "workers" for cell in cells):
         raise SpecError(
             f"jobs = {jobs} runs cells in processes, which cannot start those of federation = workers: use --jobs 1, "
             "or federation = simulator."
@@ -138,7 +142,7 @@ def _common(flags: dict[str, Any]) -> dict[str, Any]:
     return {k: v if isinstance(v, bool) else parse(k, v, FLAGS[k][0]) for k, v in given.items()}
 
 
-def _own(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _overrides(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Parse texts of the form METHOD.KEY=VALUE into values by method and key."""
     out: dict[str, dict[str, Any]] = {}
     for text in texts:
@@ -157,9 +161,9 @@ def _own(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, An
 
 def _hint(method: str, key: str) -> Any:
     """Return the type of a key; the method's own keys come before all others."""
-    own = typing.get_type_hints(plugin.load("methods", method))
+    hints = typing.get_type_hints(plugin.load("methods", method))
     if key in {f.name for f in spec.plugin_fields("methods", method)}:
-        return own[key]
+        return hints[key]
     if key not in FLAGS:
         raise SpecError(f"set {method}.{key}: unknown key {key!r}. `sordino methods` lists those of {method}.")
     return FLAGS[key][0]
@@ -170,7 +174,7 @@ def _hint(method: str, key: str) -> Any:
 
 def _write(
     folder: RunFolder,
-    found: Sequence[Cell],
+    cells: Sequence[Cell],
     read: Sequence[reading.CellResult],
     results: Sequence[Line],
     charged: Bill | None,
@@ -178,7 +182,7 @@ def _write(
     texts = {
         "results.csv": tables.to_csv([tables.cell_row(c) for c in read]),
         "summary.csv": tables.to_csv(tables.line_rows(results)),
-        "table.md": tables.markdown(f"Comparison {folder.path.name}", _about(found, charged), results),
+        "table.md": tables.markdown(f"Comparison {folder.path.name}", _about(cells, charged), results),
     }
     for name, text in texts.items():
         folder.publish(name, text.encode())
@@ -188,10 +192,10 @@ def _write(
     return [*texts, *(path.name for path in drawn)]
 
 
-def _about(found: Sequence[Cell], charged: Bill | None) -> str:
-    first = found[0].spec
+def _about(cells: Sequence[Cell], charged: Bill | None) -> str:
+    first = cells[0].spec
     return (
-        f"{Path(first.dataset).name}, delta = {first.delta:g}, seeds 0 to {max(c.seed for c in found)}; all settings "
+        f"{Path(first.dataset).name}, delta = {first.delta:g}, seeds 0 to {max(c.seed for c in cells)}; all settings "
         f"are in {comparing.COMPARISON}. Accuracy (or error): mean ± standard deviation over n seeds. Accounted "
         "epsilon: in total, the largest over the seeds. All noise came from seeds: these are experiments."
         + ("" if charged is None else f" {charged.sentence(where=False)}")
@@ -260,10 +264,10 @@ class Board:
     def _how(self, news: News) -> str:
         if news.kind == "failed":
             return f"failed: {public_reason(news.reason) if self.private else news.reason}"
-        told = [] if news.accuracy is None else [f"accuracy {100 * news.accuracy:.2f} %"]
-        told += [] if news.rmse is None else [f"rmse {news.rmse:.4g}"]
-        told += ["done"] if self.private else [f"{self.took[news.cell]:.3g} s"]
-        return ", ".join(told)
+        parts = [] if news.accuracy is None else [f"accuracy {100 * news.accuracy:.2f} %"]
+        parts += [] if news.rmse is None else [f"rmse {news.rmse:.4g}"]
+        parts += ["done"] if self.private else [f"{self.took[news.cell]:.3g} s"]
+        return ", ".join(parts)
 
     def progress(self, timed: bool = True) -> str:
         """Return how many cells are done and, if `timed`, an estimate of the time left."""
@@ -288,9 +292,9 @@ class Board:
             if name in self.accuracy or name in self.failed:
                 continue
             same = by_method.get(cell.method)
-            whole = sum(same) / len(same) if same else usual
+            expected = sum(same) / len(same) if same else usual
             ran = self.clock() - self.started[name] if name in self.started else 0.0
-            total += max(0.0, whole - ran)
+            total += max(0.0, expected - ran)
         return total / self.jobs
 
     def table(self) -> RichTable:
@@ -320,9 +324,9 @@ class Board:
             )
         return out
 
-    def results(self, found: Sequence[Line]) -> None:
+    def results(self, results: Sequence[Line]) -> None:
         """Print the tables of results."""
-        for table in tables.tables(found):
+        for table in tables.tables(results):
             self.say("")
             self.say(table.title)
             if table.note:

@@ -14,7 +14,7 @@ from sordino.data.sets.base import DatasetSource
 
 def described(source: DatasetSource, data_dir: str | None) -> dict[str, Any]:
     """Return the description of a dataset, with its files or how to get them."""
-    found = find.locate(source, data_dir)
+    location = find.locate(source, data_dir)
     downloads = any(layout.downloads for layout in source.layouts)
     return {
         "dataset": source.name,
@@ -24,11 +24,11 @@ def described(source: DatasetSource, data_dir: str | None) -> dict[str, Any]:
         "clients": source.clients,
         "note": source.note,
         "licence": source.licence,
-        "where": "not here" if found is None else found.where,
-        "files": [] if found is None else [str(p) for p in found.paths],
-        "bytes": None if found is None else found.size,
+        "where": "not here" if location is None else location.where,
+        "files": [] if location is None else [str(p) for p in location.paths],
+        "bytes": None if location is None else location.size,
         "downloads": downloads,
-        "how": None if found is not None else find.how(source, data_dir),
+        "how": None if location is not None else find.how(source, data_dir),
     }
 
 
@@ -44,10 +44,14 @@ def datasets(data_dir: str | None, as_json: bool) -> None:
     _table(rows)
     missing = [row for row in rows if row["where"] == "not here"]
     for row in missing:
-        first = "is downloaded when it is first used, or: " if row["downloads"] else "cannot be downloaded. "
-        click.echo(f"\n{row['dataset']} {first}{row['how']}")
+        how = (
+            "is downloaded when it is first used; you can also add it yourself."
+            if row["downloads"]
+            else "cannot be downloaded."
+        )
+        click.echo(f"\n{row['dataset']} {how} {row['how']}")
     click.echo(
-        "\nTo use your own data, give its path: an .npz, .csv, .csv.gz or .parquet file, or a folder of pictures."
+        "\nTo use your own data, give the path of an .npz, .csv, .csv.gz or .parquet file, or of a folder of images."
     )
 
 

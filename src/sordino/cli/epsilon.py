@@ -35,8 +35,8 @@ def digits(epsilon: float) -> str:
     if epsilon >= 1e12 or places > 15:
         unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
         return f"{math.ceil(epsilon / unit - 1e-9) * unit:.3g}"
-    found = f"{math.ceil(epsilon * 10**places - 1e-6) / 10**places:.{places}f}"
-    return found.rstrip("0").rstrip(".")
+    text = f"{math.ceil(epsilon * 10**places - 1e-6) / 10**places:.{places}f}"
+    return text.rstrip("0").rstrip(".")
 
 
 def priced(asked: EventQuestion) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def priced(asked: EventQuestion) -> dict[str, Any]:
         "relation": asked.relation,
         "viewer": asked.viewer,
         "accountant": best,
-        "by_accountant": {name: _finite(found) for name, found in valid.items()},
+        "by_accountant": {name: _finite(value) for name, value in valid.items()},
         "approximate": {a.accountant: a.epsilon for a in answers if not a.valid and a.epsilon is not None},
         "why": {a.accountant: _why(a) for a in answers} | {n: t for n, t in CLONES.items() if n in valid},
         "sensitivity": asked.sensitivity,
@@ -69,7 +69,7 @@ def priced(asked: EventQuestion) -> dict[str, Any]:
         "event": written.to_json(event),
     }
     if others:
-        out["by_viewer"] = {v: _finite(found) for v, found in others.items()}
+        out["by_viewer"] = {v: _finite(value) for v, value in others.items()}
     out |= extra
     if extra:
         out["notes"].append(_of_shuffler(extra["shuffle"], asked))
@@ -106,7 +106,7 @@ def _shuffled(asked: EventQuestion, composed: float) -> dict[str, Any]:
             bounds["clones-2023"] = shuffle.closed_2023(reports, level, delta)
     without = tightest.epsilon(algebra.grouped(Repeated(Pure(level), block.steps), asked.group), asked.delta)
     best = min([composed, *bounds.values()])
-    found = {
+    amplification = {
         "reports": block.shuffle,
         "local_epsilon": level,
         "randomizer": block.randomizer,
@@ -115,24 +115,25 @@ def _shuffled(asked: EventQuestion, composed: float) -> dict[str, Any]:
         "bounds": {name: value for name, value in bounds.items() if value < level},
         "closed_form_applies": level <= math.log(block.shuffle / (16 * math.log(2 / asked.delta))),
     }
-    return {"shuffle": found}
+    return {"shuffle": amplification}
 
 
 def _level(block: ReleaseBlock) -> float:
-    leaf = block.one()
-    found = (leaf if block.local else algebra.replaced(leaf)).pure()
-    return math.inf if found is None else found  # a mechanism without a pure level was refused before
+    leaf = block.one_use()
+    pure = (leaf if block.local else algebra.replaced(leaf)).pure()
+    return math.inf if pure is None else pure  # a mechanism without a pure level was refused before
 
 
-def _of_shuffler(found: dict[str, Any], asked: EventQuestion) -> str:
-    text = (
-        f"Local level {found['local_epsilon']:g} per report, {digits(found['without_shuffler'])} without the shuffler"
-    )
-    if not found["amplified"]:
+def _of_shuffler(amplification: dict[str, Any], asked: EventQuestion) -> str:
+    level, without = amplification["local_epsilon"], digits(amplification["without_shuffler"])
+    text = f"Local level {level:g} per report, {without} without the shuffler"
+    if not amplification["amplified"]:
         return f"{text}: no amplification here, too few reports for this level."
     how = "summed exactly" if asked.steps == 1 else "composed over the rounds after shuffling"
-    closed = "" if found["closed_form_applies"] else " (the closed form of 2021 does not apply to so few reports)"
-    kind = "any pure randomizer" if found["randomizer"] == "any" else "k-ary randomized response"
+    closed = (
+        "" if amplification["closed_form_applies"] else " (the closed form of 2021 does not apply to so few reports)"
+    )
+    kind = "any pure randomizer" if amplification["randomizer"] == "any" else "k-ary randomized response"
     return f"{text}; the bound that applied: clones of {kind}, {how}{closed}."
 
 
@@ -159,33 +160,33 @@ def table(rows: Sequence[Sequence[str]]) -> None:
         click.echo("  ".join([*cells, row[-1]]).rstrip())
 
 
-def tell(asked: EventQuestion, found: dict[str, Any], explain: bool) -> None:
+def tell(asked: EventQuestion, answer: dict[str, Any], explain: bool) -> None:
     """Print the answer that `priced` returned; with `explain`, the result of every accountant as well."""
     rows = []
     for i, block in enumerate(asked.blocks, 1):
         mark = f" {i}" if len(asked.blocks) > 1 else ""
         rows += [(key + mark, value) for key, value in block.words().items()]
-    total = "infinite" if found["infinite"] else f"{digits(found['epsilon'])} in total, by {found['accountant']}"
+    total = "infinite" if answer["infinite"] else f"{digits(answer['epsilon'])} in total, by {answer['accountant']}"
     table([*rows, ("epsilon", f"{total} (delta {asked.delta:g})")])
     if explain:
         click.echo("")
-        names = dict.fromkeys([*found["by_accountant"], *found["why"]])
-        table([("accountant", "epsilon", ""), *(_line(name, found) for name in names)])
+        names = dict.fromkeys([*answer["by_accountant"], *answer["why"]])
+        table([("accountant", "epsilon", ""), *(_line(name, answer) for name in names)])
     click.echo("")
-    for note in found["notes"]:
+    for note in answer["notes"]:
         click.echo(note)
-    click.echo(found["sentence"])
-    for viewer, other in found.get("by_viewer", {}).items():
+    click.echo(answer["sentence"])
+    for viewer, other in answer.get("by_viewer", {}).items():
         if viewer != asked.viewer:
             click.echo(f"Against the {viewer}: epsilon = {digits(math.inf if other is None else other)}.")
 
 
-def _line(name: str, found: dict[str, Any]) -> tuple[str, str, str]:
-    why = found["why"][name]
-    if name in found["by_accountant"]:
-        value = found["by_accountant"][name]
+def _line(name: str, answer: dict[str, Any]) -> tuple[str, str, str]:
+    why = answer["why"][name]
+    if name in answer["by_accountant"]:
+        value = answer["by_accountant"][name]
         return name, "infinite" if value is None else digits(value), why
-    value = found["approximate"].get(name)
+    value = answer["approximate"].get(name)
     return name, "-" if value is None else f"~{value:.4g}", why
 
 
@@ -199,13 +200,13 @@ def epsilon(explain: bool, plot: Path | None, as_json: bool, **flags: Any) -> No
     asked = question(flags)
     if plot is not None:
         picture.ready(plot)
-    found = priced(asked)
+    answer = priced(asked)
     if plot is not None:
-        picture.draw(plot, asked, found["epsilon"], digits(found["epsilon"] or 0.0))
-        found["plot"] = str(plot)
+        picture.draw(plot, asked, answer["epsilon"], digits(answer["epsilon"] or 0.0))
+        answer["plot"] = str(plot)
     if as_json:
-        click.echo(jsonlib.dumps(found, indent=2, allow_nan=False))
+        click.echo(jsonlib.dumps(answer, indent=2, allow_nan=False))
     else:
-        tell(asked, found, explain)
+        tell(asked, answer, explain)
         if plot is not None:
             click.echo(f"Wrote {plot}.")

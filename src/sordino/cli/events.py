@@ -35,7 +35,7 @@ SAMPLERS: dict[str, tuple[type, str]] = {
     "steps": (int, "Number of repetitions: steps or rounds (default 1)."),
     "shuffle": (int, "Number of reports, each of --local-epsilon, that pass through a shuffler."),
 }
-WHOLE = {
+OVERALL = {  # flags of the question as a whole
     "delta": "Total delta, between 0 and 1.",
     "unit": f"The unit that is protected: {', '.join(UNITS)} (default record).",
     "relation": "add-remove or replace (default add-remove; replace for reports and fixed sizes).",
@@ -54,7 +54,7 @@ def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
             command = click.option(f"--{p.flag}", name, metavar="VALUE", help=text)(command)
     block = 'One block of a schedule: "noise=1 rate=0.01 steps=500"; repeat for the next. Flags are its defaults.'
     command = click.option("--block", "blocks", multiple=True, metavar="TEXT", help=block)(command)
-    for name, text in reversed(({n: t for n, (_, t) in SAMPLERS.items()} | WHOLE).items()):
+    for name, text in reversed(({n: t for n, (_, t) in SAMPLERS.items()} | OVERALL).items()):
         key = "total_delta" if name == "delta" else name
         command = click.option("--" + name.replace("_", "-"), key, metavar="VALUE", help=text)(command)
     return click.option("--mechanism", metavar="NAME", help="See `sordino mechanisms`.")(command)
@@ -84,7 +84,7 @@ class ReleaseBlock:
         """The kind of randomizer for amplification by shuffling: "response" (randomized response) or "any"."""
         return "response" if self.mechanism is not None and self.mechanism.name in RESPONSES else "any"
 
-    def one(self) -> Event:
+    def one_use(self) -> Event:
         """Return the event of one use of the mechanism."""
         if self.mechanism is not None:
             return self.mechanism.event(self.values)
@@ -99,15 +99,15 @@ class ReleaseBlock:
 
     def event(self, unit: str, relation: str, looks: trust.Viewer) -> Event:
         """Return the event of all steps against a viewer, who may or may not see which clients take part."""
-        leaf, hidden = self.one(), not looks.sees_draw
+        leaf, hidden = self.one_use(), not looks.sees_draw
         if self.shuffle is not None:
             level = leaf if self.local else replaced(leaf)
             return Repeated(shuffle.shuffled(level, self.shuffle, self.randomizer), self.steps)
         chosen = replace(self, client_rate=None).draws_clients(unit)
-        own = hidden or not chosen
+        amplified = hidden or not chosen
         late = relation == "replace" and self.client_rate is not None and hidden and unit in CLIENTS
         early = "add/remove" if late and not self.local else relation  # the sampling of clients accounts for it
-        step = self._step(leaf, early, own, looks if chosen else trust.Viewer("public"))
+        step = self._step(leaf, early, amplified, looks if chosen else trust.Viewer("public"))
         a_round = step if self.local_steps == 1 else Repeated(step, self.local_steps)
         if self.client_rate is not None and hidden:
             if self.local or unit not in CLIENTS:
@@ -167,8 +167,8 @@ class EventQuestion:
         looks = trust.viewer(viewer or self.viewer)
         spare = self.delta / (2 * sum(block.steps * block.local_steps for block in self.blocks))
         events = [block.priced_at(spare).event(self.unit, self.relation, looks) for block in self.blocks]
-        whole = events[0] if len(events) == 1 else Composed(tuple(events))
-        return grouped(whole, self.group)
+        total = events[0] if len(events) == 1 else Composed(tuple(events))
+        return grouped(total, self.group)
 
     @property
     def draws_clients(self) -> bool:
@@ -216,18 +216,18 @@ def question(flags: dict[str, Any]) -> EventQuestion:
     """Return the question that the flags of a command ask, as click collected them."""
     given = {k: v for k, v in flags.items() if v is not None}
     texts = given.pop("blocks", ())
-    whole = {name: given.pop("total_delta" if name == "delta" else name, None) for name in WHOLE}
-    if whole["delta"] is None:
+    overall = {name: given.pop("total_delta" if name == "delta" else name, None) for name in OVERALL}
+    if overall["delta"] is None:
         raise SpecError("give --delta, for example 1e-5.")
-    delta = parsed("delta", whole["delta"], float)
+    delta = parsed("delta", overall["delta"], float)
     check.below_one(delta=delta)
-    unit = whole["unit"] or "record"
+    unit = overall["unit"] or "record"
     check.one_of(tuple(UNITS), unit=unit)
-    group = parsed("group", whole["group"] or "1", int)
+    group = parsed("group", overall["group"] or "1", int)
     check.count(group=group)
     blocks = tuple(_block(given | _read(text), set(_read(text)), unit) for text in texts or ("",))
-    relation = _relation(whole["relation"], blocks)
-    viewer = whole["viewer"] or ("public" if any(b.draws_clients(unit) for b in blocks) else "server")
+    relation = _relation(overall["relation"], blocks)
+    viewer = overall["viewer"] or ("public" if any(b.draws_clients(unit) for b in blocks) else "server")
     trust.viewer(viewer)
     return EventQuestion(blocks, delta, unit, relation, viewer, group)
 
@@ -253,7 +253,7 @@ def _read(text: str) -> dict[str, str]:
         raise SpecError(f"block {text!r} cannot be read: {error}.") from error
     names = {p.flag: name for name, p in catalogue.all_params().items()}
     names |= {name.replace("_", "-"): name for name in (*SAMPLERS, "mechanism")}
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for piece in pieces:
         key, equals, value = piece.partition("=")
         if not equals or not key or not value:
@@ -263,17 +263,17 @@ def _read(text: str) -> dict[str, str]:
             near = get_close_matches(flag, names, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise SpecError(f"block {text!r}: no setting of a block is called {key!r}.{hint}")
-        if names[flag] in found:
+        if names[flag] in values:
             raise SpecError(f"block {text!r} gives {key} twice.")
-        found[names[flag]] = value
-    return found
+        values[names[flag]] = value
+    return values
 
 
-def _block(given: dict[str, Any], own: set[str], unit: str) -> ReleaseBlock:
-    """Return the block with these settings; `own` names those that the block itself sets, unlike the flags."""
-    if "rate" in own and "fixed_size" not in own:
+def _block(given: dict[str, Any], block_keys: set[str], unit: str) -> ReleaseBlock:
+    """Return the block with these settings; `block_keys` names those that the block itself gives, not a flag."""
+    if "rate" in block_keys and "fixed_size" not in block_keys:
         given = {k: v for k, v in given.items() if k not in ("fixed_size", "population")}
-    if "fixed_size" in own and "rate" not in own:
+    if "fixed_size" in block_keys and "rate" not in block_keys:
         given = {k: v for k, v in given.items() if k != "rate"}
     sampling = {k: parsed(_flag(k), given[k], kind) for k, (kind, _) in SAMPLERS.items() if k in given}
     name = given.get("mechanism")
@@ -287,7 +287,7 @@ def _block(given: dict[str, Any], own: set[str], unit: str) -> ReleaseBlock:
         p = chosen.param(key) if chosen is not None else catalogue.all_params()[key] if key == "epsilon" else None
         if p is not None:
             values[key] = parsed(p.flag, value, p.kind)
-        elif "mechanism" not in own or key in own:
+        elif "mechanism" not in block_keys or key in block_keys:
             raise SpecError(f"{_flag(key)} belongs to {_listed(key)}, not to {name or 'shuffled reports of any kind'}.")
     block = ReleaseBlock(chosen, values, **sampling)
     _check(block, unit)

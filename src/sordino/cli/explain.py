@@ -44,9 +44,9 @@ def explain(folder: Path, client: int | None, rounds: str | None, owner: bool, a
     plan = RunFolder(folder).read_json(PLAN, PUBLIC)
     seen = owner or (isinstance(plan, dict) and bool(plan.get("public_data")))
     result = _result(folder, seen)
-    whole = _records(folder, result)
-    low, high = _range(rounds, max((r.round for r in whole), default=0))
-    records = _merged([r for r in whole if low <= r.round <= high], _owners(folder) if seen else {})
+    all_records = _records(folder, result)
+    low, high = _range(rounds, max((r.round for r in all_records), default=0))
+    records = _merged([r for r in all_records if low <= r.round <= high], _owners(folder) if seen else {})
     method, where = wanted.method_object(), locate(folder, PUBLIC, PLAN)
     head = _read(where, lambda: _promise(wanted.method, plan, result))
     if client is not None and not 0 <= client < plan["clients"]:
@@ -61,20 +61,20 @@ def explain(folder: Path, client: int | None, rounds: str | None, owner: bool, a
     text = [*head, *_read(where, lambda: _noise(records, noisy, plan.get("budgets") or []))]
     checked = Checked(method, wanted.method)
     private = locate(folder, PRIVATE, RECORDS)
-    told = _read(private, lambda: checked.explain([_for_client(r, client) for r in chose]))
+    explanation = _read(private, lambda: checked.explain([_for_client(r, client) for r in chose]))
     failed = _failure(folder) if seen else ""
     if as_json:
-        found = {"method": wanted.method, "plan": plan, "rounds": records, "text": text + told}
-        found |= {"guarantee": result["guarantee"] if result else None} | ({"error": failed} if failed else {})
-        click.echo(jsonlib.dumps(plain(found), indent=2, allow_nan=False))
+        output = {"method": wanted.method, "plan": plan, "rounds": records, "text": text + explanation}
+        output |= {"guarantee": result["guarantee"] if result else None} | ({"error": failed} if failed else {})
+        click.echo(jsonlib.dumps(plain(output), indent=2, allow_nan=False))
         return
     if failed:
-        text.append(f"The run stopped after round {max((r.round for r in whole), default=0)}: {failed}")
-    for line in text + told:
+        text.append(f"The run stopped after round {max((r.round for r in all_records), default=0)}: {failed}")
+    for line in text + explanation:
         click.echo(line)
     if not seen and records:
         click.echo("Who took part and what the method decided in each round is for the owner only: add --owner.")
-    elif not told and records:
+    elif not explanation and records:
         click.echo(f"{wanted.method} makes no decisions during the run: what it does was set before the first round.")
 
 
@@ -93,8 +93,8 @@ def _failure(folder: Path) -> str:
     path = locate(folder, PRIVATE, FAILED)
     if not path.is_file():
         return ""
-    found = RunFolder(folder).read_json(FAILED)
-    return _read(path, lambda: [str(found["error"])])[0]
+    failure = RunFolder(folder).read_json(FAILED)
+    return _read(path, lambda: [str(failure["error"])])[0]
 
 
 def _read(path: Path, make: Callable[[], list[str]]) -> list[str]:
@@ -113,13 +113,13 @@ def _result(folder: Path, seen: bool) -> dict[str, Any] | None:
     path = locate(folder, PUBLIC, RESULT)
     if not path.is_file():
         return None
-    found = RunFolder(folder).read_json(RESULT, PUBLIC)
+    result = RunFolder(folder).read_json(RESULT, PUBLIC)
     try:
-        spent = found["guarantee"]
+        spent = result["guarantee"]
         if seen and (folder / PRIVATE / RESULT).is_file():
             spent = RunFolder(folder).read_json(RESULT)["guarantees"][spent["viewer"]]
         spent = spent | {"sentence": str(spent["sentence"])}
-        return {"guarantee": spent, "rounds": int(found["rounds"])}
+        return {"guarantee": spent, "rounds": int(result["rounds"])}
     except LACKING as error:
         raise RunError(f"{path} is damaged: its guarantee or its rounds are missing.") from error
 
@@ -147,12 +147,18 @@ def _lines(path: Path, read: Callable[[str], R | None]) -> list[R]:
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}.") from error
     lines = text.splitlines()
-    found = [read(line) for line in lines]
-    if found and found[-1] is None and lines[-1].startswith("{") and not _whole(lines[-1]) and not text.endswith("\n"):
-        found.pop()
-    good = [r for r in found if r is not None]
-    if len(good) < len(found):
-        raise RunError(f"{path} is damaged: line {found.index(None) + 1} is not the record of a round.")
+    records = [read(line) for line in lines]
+    if (
+        records
+        and records[-1] is None
+        and lines[-1].startswith("{")
+        and not _complete(lines[-1])
+        and not text.endswith("\n")
+    ):
+        records.pop()
+    good = [r for r in records if r is not None]
+    if len(good) < len(records):
+        raise RunError(f"{path} is damaged: line {records.index(None) + 1} is not the record of a round.")
     return good
 
 
@@ -161,8 +167,8 @@ def _merged(records: list[RoundRecord], owners: dict[int, OwnerRecord]) -> list[
     out = []
     for record in records:
         merged = asdict(record) | {"decided": None}
-        if (own := owners.get(record.round)) is not None:
-            merged |= {k: v for k, v in asdict(own).items() if k != "noise" or v is not None}
+        if (owner := owners.get(record.round)) is not None:
+            merged |= {k: v for k, v in asdict(owner).items() if k != "noise" or v is not None}
         out.append(merged)
     return out
 
@@ -170,22 +176,22 @@ def _merged(records: list[RoundRecord], owners: dict[int, OwnerRecord]) -> list[
 def _record(line: str) -> RoundRecord | None:
     """Return the record on a line, or None if the line is not a record."""
     try:
-        found = RoundRecord.from_line(line)
+        record = RoundRecord.from_line(line)
     except LACKING:
         return None
-    return found if type(found.round) is int and isinstance(found.noise, int | float | None) else None
+    return record if type(record.round) is int and isinstance(record.noise, int | float | None) else None
 
 
 def _owner(line: str) -> OwnerRecord | None:
     try:
-        found = OwnerRecord.from_line(line)
+        record = OwnerRecord.from_line(line)
     except LACKING:
         return None
-    kinds = isinstance(found.decided, dict | None) and isinstance(found.noise, int | float | None)
-    return found if type(found.round) is int and kinds else None
+    kinds = isinstance(record.decided, dict | None) and isinstance(record.noise, int | float | None)
+    return record if type(record.round) is int and kinds else None
 
 
-def _whole(line: str) -> bool:
+def _complete(line: str) -> bool:
     """Return whether a line is complete JSON."""
     try:
         jsonlib.loads(line)
@@ -224,23 +230,25 @@ def _who(kind: dict[str, Any]) -> str:
 
 
 def _noise(records: list[dict[str, Any]], where: str, budgets: list[dict[str, Any]]) -> list[str]:
-    found = [(r["round"], r["noise"]) for r in records if r["noise"] is not None and math.isfinite(r["noise"])]
-    if not found:
+    levels = [(r["round"], r["noise"]) for r in records if r["noise"] is not None and math.isfinite(r["noise"])]
+    if not levels:
         return []
-    told = [r["decided"] or {} for r in records]
-    own = [k for k in budgets if k.get("noise_multiplier")]  # the record holds the mean over clients
+    decisions = [r["decided"] or {} for r in records]
+    groups = [k for k in budgets if k.get("noise_multiplier")]  # the record holds the mean over clients
     # clients have different noise, which is not proportional to their multipliers
-    if any("std" in d or (own and d.get("mechanism") == "staircase") for d in told):
-        return [_level(found, f"{where}, on average over clients")]
-    if not own:
-        return [_level(found, where)]
-    mean = sum(k["clients"] * k["noise_multiplier"] for k in own) / sum(k["clients"] for k in own)
-    return [_level([(r, n * k["noise_multiplier"] / mean) for r, n in found], f"{where}, of {_who(k)}") for k in own]
+    if any("std" in d or (groups and d.get("mechanism") == "staircase") for d in decisions):
+        return [_level(levels, f"{where}, on average over clients")]
+    if not groups:
+        return [_level(levels, where)]
+    mean = sum(k["clients"] * k["noise_multiplier"] for k in groups) / sum(k["clients"] for k in groups)
+    return [
+        _level([(r, n * k["noise_multiplier"] / mean) for r, n in levels], f"{where}, of {_who(k)}") for k in groups
+    ]
 
 
-def _level(found: list[tuple[int, float]], where: str) -> str:
-    first, last = found[0], found[-1]
-    low, high = min(found, key=lambda p: p[1]), max(found, key=lambda p: p[1])
+def _level(levels: list[tuple[int, float]], where: str) -> str:
+    first, last = levels[0], levels[-1]
+    low, high = min(levels, key=lambda p: p[1]), max(levels, key=lambda p: p[1])
     if math.isclose(low[1], high[1], rel_tol=1e-6):
         when = f"in round {first[0]}" if first == last else f"in rounds {first[0]} to {last[0]}"
         return f"Noise in {where}: standard deviation {first[1]:.4g} per coordinate {when}."
@@ -256,12 +264,12 @@ def _range(rounds: str | None, last: int) -> tuple[int, int]:
         return 1, last
     low, dash, high = rounds.partition("-")
     try:
-        found = int(low), int(high if dash else low)
+        span = int(low), int(high if dash else low)
     except ValueError as error:
         raise click.BadParameter(f"{rounds!r} is not a round or a range of rounds such as 1-10.") from error
-    if not 1 <= found[0] <= found[1] <= last:
+    if not 1 <= span[0] <= span[1] <= last:
         raise SpecError(f"rounds {rounds}: the run has rounds 1 to {last}." if last else "the run has no rounds yet.")
-    return found
+    return span
 
 
 def _for_client(record: dict[str, Any], client: int | None) -> dict[str, Any]:
@@ -269,5 +277,5 @@ def _for_client(record: dict[str, Any], client: int | None) -> dict[str, Any]:
     decided = record["decided"]
     if client is None or not isinstance(decided.get("clients"), dict):
         return record
-    own = {k: v for k, v in decided["clients"].items() if str(k) == str(client)}
-    return record | {"decided": decided | {"clients": own}}
+    entries = {k: v for k, v in decided["clients"].items() if str(k) == str(client)}
+    return record | {"decided": decided | {"clients": entries}}

@@ -80,11 +80,11 @@ def budget(
     given = (unit, relation, viewer)
     if any(given) and not all(given):
         raise SpecError("give --unit, --relation and --viewer together, or none of them.")
-    kept = None if run is None else _kept(run)
-    path = chosen(file) if run is None or kept is None else _home(run, kept)
+    reference = None if run is None else _reference(run)
+    path = chosen(file) if run is None or reference is None else _home(run, reference)
     book = Ledger(path)
     try:
-        label = _label(book, data, kept)
+        label = _label(book, data, reference)
         view = ChargeView(unit, relation, str(trust.viewer(viewer))) if unit and relation and viewer else None
         entry = book.set_budget(Budget(epsilon, delta, theory, view), label)
     finally:
@@ -105,14 +105,14 @@ def show(file: Path | None, as_json: bool) -> None:
     """Show what each job spent on which data, the totals, and what is left."""
     book = Ledger(chosen(file), "read")
     try:
-        found = _summary(book)
+        summary = _summary(book)
     finally:
         book.close()
     if as_json:
-        click.echo(jsonlib.dumps(found, indent=2, allow_nan=False))
+        click.echo(jsonlib.dumps(summary, indent=2, allow_nan=False))
         return
-    click.echo(f"{book.path}: {found['entries']} entries, head {found['head'][:12]}")
-    for data in found["data"]:
+    click.echo(f"{book.path}: {summary['entries']} entries, head {summary['head'][:12]}")
+    for data in summary["data"]:
         click.echo(f"\ndata {data['data']}")
         heads = ("job", "kind", "purpose", "run", "mode", "unit", "relation", "viewer", "epsilon", "delta", "rounds")
         rows = [[_cell(h, job[h]) for h in heads] for job in data["jobs"]]
@@ -133,9 +133,9 @@ def verify(file: Path | None, against: tuple[Path, ...], as_json: bool) -> None:
     """Verify the hash chain and, with --against, that it still has the entries a run saw. The exit code is 1 if not."""
     heads, homes = [], []
     for path in against:
-        kept = _kept(path)
-        heads.append((str(path), int(kept["entries"]), str(kept["head"])))
-        homes.append(_home(path, kept))
+        reference = _reference(path)
+        heads.append((str(path), int(reference["entries"]), str(reference["head"])))
+        homes.append(_home(path, reference))
     file = file or (homes[0] if homes else home.registry())
     book = Ledger(file, "read")
     try:
@@ -188,33 +188,33 @@ def export(target: Path, kind: str, file: Path | None) -> None:
 # --- helpers
 
 
-def _kept(path: Path) -> dict[str, Any]:
+def _reference(path: Path) -> dict[str, Any]:
     """Return what a run folder (or its ledger.json) says about its ledger."""
     file = locate(path, PRIVATE, "ledger.json") if path.is_dir() else path
     try:
-        found = jsonlib.loads(file.read_text())
-        found = found.get("ledger", found)
-        if {"path", "job", "entries", "head"} <= found.keys():
-            return dict(found)
+        content = jsonlib.loads(file.read_text())
+        content = content.get("ledger", content)
+        if {"path", "job", "entries", "head"} <= content.keys():
+            return dict(content)
     except (OSError, ValueError, AttributeError) as error:
         raise RunError(f"cannot read {file}: {error}") from error
     raise RunError(f"{file} does not say which ledger a run was charged to.")
 
 
-def _home(path: Path, kept: dict[str, Any]) -> Path:
-    if kept["path"] is None:
+def _home(path: Path, reference: dict[str, Any]) -> Path:
+    if reference["path"] is None:
         return home.registry()
     run = path if path.is_dir() else path.parent.parent if path.parent.name == PRIVATE else path.parent
-    return Path(os.path.relpath(run / kept["path"]))
+    return Path(os.path.relpath(run / reference["path"]))
 
 
-def _label(book: Ledger, data: str | None, kept: dict[str, Any] | None) -> str:
+def _label(book: Ledger, data: str | None, reference: dict[str, Any] | None) -> str:
     """Return the name of the data in the ledger; it may be the name of data that are not used yet."""
-    if kept is not None:
-        found = next(book.chain.select("job = ? AND kind = 'plan'", [kept["job"]]), None)
-        if found is None:
-            raise RunError(f"{book.path} has no job {kept['job']}.")
-        return found.data
+    if reference is not None:
+        entry = next(book.chain.select("job = ? AND kind = 'plan'", [reference["job"]]), None)
+        if entry is None:
+            raise RunError(f"{book.path} has no job {reference['job']}.")
+        return entry.data
     return "" if data is None else data if data in book.data() else name(data)
 
 

@@ -107,10 +107,10 @@ def main() -> None:
         sys.exit(1)
     except Exception as error:
         if place := plugin.place(error):
-            told = f"a plug-in failed ({place}): {type(error).__name__}: {error}"
+            text = f"a plug-in failed ({place}): {type(error).__name__}: {error}"
         elif isinstance(error, OSError) and error.filename is not None:
-            told = f"{error.strerror}: {_short(str(error.filename))}"
+            text = f"{error.strerror}: {_short(str(error.filename))}"
         else:
             raise
-        click.echo(f"sordino: {told}", err=True)
+        click.echo(f"sordino: {text}", err=True)
         sys.exit(2)

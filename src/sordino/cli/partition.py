@@ -30,13 +30,15 @@ def partition() -> None:
 @click.option("--dataset", required=True, metavar="NAME", help="A benchmark, or the path of a file.")
 @click.option("--partition", "law", required=True, metavar="LAW",
               help="iid, natural[:K], dirichlet:ALPHA, shards:K or quantity:ALPHA.")  # fmt: skip
-@click.option("--clients", default=20, show_default=True, help="Number of clients (natural has its own).")
-@click.option("--seed", default=0, show_default=True)
-@click.option("--data-dir", metavar="FOLDER", help="Where to look for the data first.")
-@click.option("--label-column", metavar="COLUMN", help="Label column of your own table.")
-@click.option("--client-column", metavar="COLUMN", help="Client column of your own table.")
-@click.option("--schema", metavar="FILE", help="Schema of your own table.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a picture (.png, .pdf, .svg).")
+@click.option(
+    "--clients", default=20, show_default=True, help="Number of clients (a natural partition has its own number)."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the partition.")
+@click.option("--data-dir", metavar="FOLDER", help="Folder in which the data are looked for first.")
+@click.option("--label-column", metavar="COLUMN", help="Name of the column with the labels, for your own table.")
+@click.option("--client-column", metavar="COLUMN", help="Name of the column with the clients, for your own table.")
+@click.option("--schema", metavar="FILE", help="File with the schema, for your own table.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a figure (.png, .pdf, .svg).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(
     dataset: str,
@@ -65,9 +67,9 @@ def show(
     if plot is not None:
         draw(plot, title, names, counts)
     if as_json:
-        found = {"dataset": data.name, "partition": str(asked), "clients": len(parts), "seed": seed, "notice": NOTICE,
+        output = {"dataset": data.name, "partition": str(asked), "clients": len(parts), "seed": seed, "notice": NOTICE,
                  "sizes": [len(p) for p in parts], "labels": names, "counts": counts.tolist()}  # fmt: skip
-        click.echo(jsonlib.dumps(found))
+        click.echo(jsonlib.dumps(output))
         return
     _print(title, names, counts, [len(p) for p in parts])
     if plot is not None:

@@ -35,19 +35,19 @@ WORDS = {
 def plan(method: str | None, as_json: bool, **asked: Any) -> None:
     """Estimate before training what would work: unit, trust model, noise, rounds, accuracy."""
     question = PlanQuestion(**asked)
-    found = planner.answers(question, method)
+    recommendations = planner.answers(question, method)
     if as_json:
-        click.echo(jsonlib.dumps(_as_json(question, found), indent=2, allow_nan=False))
+        click.echo(jsonlib.dumps(_as_json(question, recommendations), indent=2, allow_nan=False))
     else:
-        _tell(question, found)
+        _tell(question, recommendations)
 
 
-def _as_json(question: PlanQuestion, found: list[Recommendation]) -> dict[str, Any]:
+def _as_json(question: PlanQuestion, recommendations: list[Recommendation]) -> dict[str, Any]:
     return {
         "question": asdict(question),
-        "settings": [_row(a) for a in found],
-        "verdicts": _verdicts(question, found),
-        "notes": _notes(question, found),
+        "settings": [_row(a) for a in recommendations],
+        "verdicts": _verdicts(question, recommendations),
+        "notes": _notes(question, recommendations),
         "measured": _measured(),
     }
 
@@ -85,18 +85,18 @@ def _measured() -> dict[str, Any]:
     }
 
 
-def _tell(question: PlanQuestion, found: list[Recommendation]) -> None:
+def _tell(question: PlanQuestion, recommendations: list[Recommendation]) -> None:
     rate = "" if question.client_rate == 1 else f", {question.client_rate:g} of them per round"
     click.echo(
         f"{question.clients:,} clients with {question.records:,} records each{rate}; {question.parameters:,} "
         f"parameters; total epsilon = {question.epsilon:g}, delta = {question.delta:g}\n"
     )
-    rows = [list(HEADS), *([*_cells(a)] for a in found)]
+    rows = [list(HEADS), *([*_cells(a)] for a in recommendations)]
     widths = [max(len(r[i]) for r in rows) for i in range(len(HEADS))]
     for row in rows:
         click.echo("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
     click.echo("")
-    for sentence in (*_verdicts(question, found), "", *_notes(question, found)):
+    for sentence in (*_verdicts(question, recommendations), "", *_notes(question, recommendations)):
         click.echo(sentence)
 
 
@@ -105,16 +105,16 @@ def _cells(a: Recommendation) -> tuple[str, ...]:
     head = (f"a {s.unit}", s.viewer, s.noise, s.methods[0] if s.methods else "(price only)")
     if a.guarantee is None:
         return (*head, *("-",) * 6)
-    kept = "not measured" if a.band is None else f"{100 * a.band[0]:.0f} to {100 * a.band[1]:.0f} %"
+    accuracy = "not measured" if a.band is None else f"{100 * a.band[0]:.0f} to {100 * a.band[1]:.0f} %"
     noise = (f"{a.noise_multiplier:.3g}", _short(a.nsr or 0.0), _short(_noise(a)))
-    return (*head, a.guarantee.relation, str(a.rounds), *noise, f"{kept}: {a.verdict}")
+    return (*head, a.guarantee.relation, str(a.rounds), *noise, f"{accuracy}: {a.verdict}")
 
 
-def _verdicts(question: PlanQuestion, found: list[Recommendation]) -> list[str]:
+def _verdicts(question: PlanQuestion, recommendations: list[Recommendation]) -> list[str]:
     """Return one sentence per setting: what it promises, whether it works and, if not, what would work."""
-    works = [a for a in found if a.verdict == "works"]
-    out = [_verdict(question, a, works) for a in found]
-    feasible = [a for a in found if a.run_nsr is not None]
+    works = [a for a in recommendations if a.verdict == "works"]
+    out = [_verdict(question, a, works) for a in recommendations]
+    feasible = [a for a in recommendations if a.run_nsr is not None]
     if not works and feasible:
         near = min(feasible, key=_noise)
         out.append(
@@ -152,7 +152,7 @@ def _name(setting: TrustSetting) -> str:
     return f"a {setting.unit} against the {setting.viewer}, {where}"
 
 
-def _notes(question: PlanQuestion, found: list[Recommendation]) -> list[str]:
+def _notes(question: PlanQuestion, recommendations: list[Recommendation]) -> list[str]:
     facts = _measured()
     out = [
         "NSR: L2 norm of all noise in the averaged update, divided by the clip, its greatest length; of the run: that "
@@ -171,9 +171,9 @@ def _notes(question: PlanQuestion, found: list[Recommendation]) -> list[str]:
             f"Models of {low:,} to {high:,} parameters were measured; yours is outside this range: treat the bands "
             "as a guess."
         )
-    if any(a.verdict != "hopeless" and (a.nsr or 0) > 0.3 for a in found):
+    if any(a.verdict != "hopeless" and (a.nsr or 0) > 0.3 for a in recommendations):
         out.append("Learning rate: use one that works without noise, divided by sqrt(1 + NSR^2) of a round.")
     for unit, units in (("record", question.clients * question.records), ("client", question.clients)):
-        if question.delta * units >= 1 and any(a.setting.unit == unit for a in found):
+        if question.delta * units >= 1 and any(a.setting.unit == unit for a in recommendations):
             out.append(f"delta = {question.delta:g} is not below 1/{units:,}: too large to protect {units:,} {unit}s.")
     return out

@@ -97,12 +97,12 @@ def _delta(event: Event, epsilon: float) -> float:
     """Return an upper bound on delta as `tightest.delta` does, on a coarser grid; the difference is not visible."""
     if gdp_mu_squared(event) is not None:
         return tightest.delta(event, epsilon)
-    found = [1.0]
+    bounds = [1.0]
     with suppress(UnsupportedEvent):
-        found.append(pld.delta(event, epsilon, pld.ROUGH))
+        bounds.append(pld.delta(event, epsilon, pld.ROUGH))
     with suppress(UnsupportedEvent):
-        found.append(rdp.delta(event, epsilon))
-    return min(found)
+        bounds.append(rdp.delta(event, epsilon))
+    return min(bounds)
 
 
 def _trade_off(grid: Floats, deltas: Floats, alphas: Floats) -> Floats:

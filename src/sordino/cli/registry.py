@@ -77,18 +77,18 @@ def import_(source: Path, data_name: str | None, file: Path | None) -> None:
 
 
 @click.command(context_settings=HELP)
-@click.argument("one", metavar="NAME")
-@click.argument("other", metavar="OTHER")
+@click.argument("first", metavar="NAME")
+@click.argument("second", metavar="OTHER")
 @ledger_option
-def distinct(one: str, other: str, file: Path | None) -> None:
+def distinct(first: str, second: str, file: Path | None) -> None:
     """Declare that the data of two names are of different people whose rows merely coincide: they no longer add up."""
     book = Ledger(chosen(file), "write")
     try:
         known = book.data()
-        entry = book.declare_distinct(*(each if each in known else name(each) for each in (one, other)))
+        entry = book.declare_distinct(*(each if each in known else name(each) for each in (first, second)))
     finally:
         book.close()
-    click.echo(f"{book.path}, row {entry.id}: {one} and {other} are different people.")
+    click.echo(f"{book.path}, row {entry.id}: {first} and {second} are different people.")
 
 
 @click.command(context_settings=HELP)
@@ -146,31 +146,31 @@ def key() -> None:
 @click.argument("target", metavar="FILE", type=PATH)
 def export(target: Path) -> None:
     """Write the key to FILE, readable by its owner alone."""
-    found = home.read_key()
-    if found is None:
+    stored_key = home.read_key()
+    if stored_key is None:
         raise RunError(f"there is no key {home.key_file()}.")
-    if not home.write_key(found, target):
+    if not home.write_key(stored_key, target):
         raise RunError(f"{target} exists already. Choose another file.")
-    click.echo(f"{target}: the key {found.id}. Whoever has it can look for people in the units.")
+    click.echo(f"{target}: the key {stored_key.id}. Whoever has it can look for people in the units.")
 
 
 @key.command("import", context_settings=HELP)
 @click.argument("source", metavar="FILE", type=PATH)
 def import_key(source: Path) -> None:
     """Install the key from FILE; another key that exists already is never overwritten."""
-    found = home.read_key(source)
-    if found is None:
+    stored_key = home.read_key(source)
+    if stored_key is None:
         raise RunError(f"there is no key {source}.")
-    if not home.write_key(found, home.made(home.key_file())) and home.read_key() != found:
+    if not home.write_key(stored_key, home.made(home.key_file())) and home.read_key() != stored_key:
         raise RunError(f"there is already another key: {home.key_file()}. Move it away first.")
-    click.echo(f"{home.key_file()}: the key {found.id}.")
+    click.echo(f"{home.key_file()}: the key {stored_key.id}.")
 
 
 @key.command(context_settings=HELP)
 def new() -> None:
     """Make a new key after the old one was lost: data of earlier runs can then be compared by name only."""
-    if (found := home.read_key()) is not None:
-        raise RunError(f"there is already a key: {home.key_file()} ({found.id}).")
+    if (stored_key := home.read_key()) is not None:
+        raise RunError(f"there is already a key: {home.key_file()} ({stored_key.id}).")
     click.echo(f"{home.key_file()}: the key {home.new_key().id}. Data of earlier runs can be compared by name only.")
 
 

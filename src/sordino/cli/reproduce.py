@@ -28,7 +28,7 @@ RESULTS = Path("docs/results")
     "--scale", default=1.0, show_default=True, help="1: as in docs/results; less: fewer rounds, clients, seeds."
 )
 @click.option(
-    "--set", "own", multiple=True, metavar="KEY=VALUE", help="Any key of a run file, for all runs (repeatable)."
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of a run file, for all runs (repeatable)."
 )
 @click.option("--jobs", default=1, show_default=True, help="Number of runs at the same time, in processes.")
 @click.option(
@@ -47,14 +47,14 @@ RESULTS = Path("docs/results")
     "--set, and if docs/results has more, next to the runs]",
 )
 def reproduce(
-    name: str | None, scale: float, own: tuple[str, ...], jobs: int, minutes: float, out: str, pages: str | None
+    name: str | None, scale: float, settings: tuple[str, ...], jobs: int, minutes: float, out: str, pages: str | None
 ) -> None:
     """Reproduce a figure or table of a paper; without a name, or with only a paper's name, list what there is."""
     if name is None or name.strip("/") in running.PAPERS:
-        _list("" if name is None else f"{name.strip('/')}/", bool(own or pages or scale != 1))
+        _list("" if name is None else f"{name.strip('/')}/", bool(settings or pages or scale != 1))
         return
     experiment = running.find(name)
-    overrides = _overrides(own)
+    overrides = _overrides(settings)
     if jobs < 1:
         raise SpecError(f"jobs must be at least 1, not {jobs}.")
     if not minutes > 0:
@@ -63,11 +63,11 @@ def reproduce(
     try:
         trials = running.cells(experiment, scale, overrides)
     except SpecError as error:
-        if not own:
+        if not settings:
             raise
-        raise SpecError(f"{str(error).rstrip('.')} (set by you: {', '.join(own)}; the rest by {name}).") from error
+        raise SpecError(f"{str(error).rstrip('.')} (set by you: {', '.join(settings)}; the rest by {name}).") from error
     beside = running.place(Path(out), experiment)
-    where = Path(pages) if pages is not None else RESULTS if scale == 1 and not own else beside
+    where = Path(pages) if pages is not None else RESULTS if scale == 1 and not settings else beside
     page.require(where, experiment)
     running.outcomes(beside, trials)  # reports damaged runs before anything changes
     failures: dict[str, str] = {}
@@ -78,7 +78,7 @@ def reproduce(
         folder = running.open_folder(Path(out), experiment, scale, trials)
         failures, stopped = _execute(folder, trials, jobs, minutes, board)
     results = running.outcomes(beside, trials)
-    how = page.Provenance(_command(name, scale, own), scale, own, failures, len(trials))
+    how = page.Provenance(_command(name, scale, settings), scale, settings, failures, len(trials))
     for line in page.table(experiment, results):
         click.echo(line)
     if not trials and experiment.extra is not None:
@@ -116,9 +116,9 @@ def _execute(
         folder.close()
 
 
-def _command(name: str, scale: float, own: tuple[str, ...]) -> str:
+def _command(name: str, scale: float, settings: tuple[str, ...]) -> str:
     parts = [f"sordino reproduce {name}"] + ([f"--scale {scale:g}"] if scale != 1 else [])
-    return " ".join(parts + [f"--set {text}" for text in own])
+    return " ".join(parts + [f"--set {text}" for text in settings])
 
 
 def _overrides(texts: tuple[str, ...]) -> dict[str, Any]:
@@ -141,8 +141,8 @@ def _write(where: Path, beside: Path, experiment: Experiment, results: Sequence[
 
     They go beside the runs if the page at `where` has better results that would be lost.
     """
-    more = "" if where.resolve() == beside.resolve() else page.kept(where, experiment, len(results), how)
-    told = f"Kept {page.files(where, experiment)[0]}, which has {more}. " if more else ""
+    more = "" if where.resolve() == beside.resolve() else page.better_results(where, experiment, len(results), how)
+    notice = f"Kept {page.files(where, experiment)[0]}, which has {more}. " if more else ""
     where = beside if more else where
     path, drawing, numbers, drawn = page.files(where, experiment)
     picture = listed = None
@@ -161,4 +161,4 @@ def _write(where: Path, beside: Path, experiment: Experiment, results: Sequence[
         raise RunError(f"cannot write into {numbers.parent}: {error.strerror or error}.") from error
     text = page.section(experiment, results, how, picture, listed)
     page.put(path, experiment, text, running.PAPERS[path.stem])
-    return f"{told}Page: {path}"
+    return f"{notice}Page: {path}"

@@ -29,21 +29,21 @@ from sordino.spec.values import parse
 def all_flags() -> dict[str, tuple[Any, str]]:
     """Return the type and help text of every flag: the fields of a Spec, then those of all methods and algorithms."""
     hints = typing.get_type_hints(spec.Spec)
-    texts = plugin.field_help(spec.Spec)
-    found = {f.name: (hints[f.name], texts[f.name]) for f in spec.fields()}
+    spec_help = plugin.field_help(spec.Spec)
+    flags = {f.name: (hints[f.name], spec_help[f.name]) for f in spec.fields()}
     texts: dict[str, dict[str, list[str]]] = {}  # key -> meaning -> plug-ins that use the key in this meaning
     for kind in spec.PLUGINS:
         names = plugin.loadable(kind)
         for name in [n for n in names if plugin.ours(kind, n)] + [n for n in names if not plugin.ours(kind, n)]:
-            own, text = typing.get_type_hints(plugin.load(kind, name)), spec.plugin_help(kind, name)
+            plugin_hints, text = typing.get_type_hints(plugin.load(kind, name)), spec.plugin_help(kind, name)
             for f in spec.plugin_fields(kind, name):
-                found.setdefault(f.name, (own[f.name], ""))
+                flags.setdefault(f.name, (plugin_hints[f.name], ""))
                 texts.setdefault(f.name, {}).setdefault(text.get(f.name, ""), []).append(name)
     said = {
         k: sorted(meanings.items(), key=lambda m: -len(m[1])) for k, meanings in texts.items()
     }  # the most frequent meaning first
-    told = {k: "; ".join(f"{t} ({', '.join(who)})" for t, who in meanings) for k, meanings in said.items()}
-    return {k: (hint, told.get(k, help)) for k, (hint, help) in found.items()}
+    help_texts = {k: "; ".join(f"{t} ({', '.join(who)})" for t, who in meanings) for k, meanings in said.items()}
+    return {k: (hint, help_texts.get(k, help)) for k, (hint, help) in flags.items()}
 
 
 def _hints(values: dict[str, Any]) -> dict[str, Any]:
@@ -52,8 +52,8 @@ def _hints(values: dict[str, Any]) -> dict[str, Any]:
     method = str(values.get("method", spec.Spec.method))
     algorithm = str(values.get("algorithm", plugin.load("methods", method).algorithm))
     for kind, name in zip(spec.PLUGINS, (method, algorithm), strict=True):
-        own = typing.get_type_hints(plugin.load(kind, name))
-        out |= {f.name: own[f.name] for f in spec.plugin_fields(kind, name)}
+        plugin_hints = typing.get_type_hints(plugin.load(kind, name))
+        out |= {f.name: plugin_hints[f.name] for f in spec.plugin_fields(kind, name)}
     return out
 
 
@@ -103,9 +103,9 @@ def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
         progress.say("The same model and features without privacy:")
         plain = _train(without_privacy(job), None, progress)
     if as_json:
-        told = finite(_as_json(job, result, plain))
-        boundary.check_output(told)
-        click.echo(jsonlib.dumps(told, indent=2, allow_nan=False))
+        output = finite(_as_json(job, result, plain))
+        boundary.check_output(output)
+        click.echo(jsonlib.dumps(output, indent=2, allow_nan=False))
     else:
         _tell(job, result, plain, progress)
 
@@ -113,7 +113,7 @@ def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
 def _train(job: Job, at: Path | None, progress: RunProgress) -> Result:
     progress.start(job)
     with progress.rounds(job):
-        return execute(job, own=False, at=at, watch=partial(progress.after_round, job), began=progress.began)
+        return execute(job, own_model=False, at=at, watch=partial(progress.after_round, job), began=progress.began)
 
 
 def _as_json(job: Job, result: Result, plain: Result | None) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def cells(
     epsilons: Sequence[float],
     seeds: int,
     common: Mapping[str, Any],
-    own: Mapping[str, Mapping[str, Any]],
+    overrides: Mapping[str, Mapping[str, Any]],
 ) -> list[Cell]:
     """Return all cells of a comparison, with checked specs.
 
@@ -96,7 +96,7 @@ def cells(
         epsilons: the requested epsilons.
         seeds: the number of seeds.
         common: keys for every method that has them.
-        own: keys for single methods, by method.
+        overrides: keys for single methods, by method.
     """
     check.count(seeds=seeds)
     for what, values in (("methods", methods), ("epsilon", epsilons)):
@@ -111,10 +111,10 @@ def cells(
             "a comparison runs every cell with a seed, so that all methods get the same clients and first model; "
             "mode = secure accepts none. Drop mode, or run the methods one by one with `sordino run`."
         )
-    keys = {m: _keys(m, common, own) for m in methods}
+    keys = {m: _keys(m, common, overrides) for m in methods}
     for key in common:
         if not any(key in keys[m] for m in methods):
-            whose = f"; it belongs to {', '.join(found)}" if (found := spec.owners(key)) else ""
+            whose = f"; it belongs to {', '.join(owners)}" if (owners := spec.owners(key)) else ""
             raise SpecError(f"none of {', '.join(methods)} has a key {key!r}{whose}.")
     out = []
     for seed in range(seeds):
@@ -128,20 +128,20 @@ def cells(
 
 def takes_epsilon(method: str) -> bool:
     """Return whether epsilon has an effect on the method: its noise, or a paper's claim, is calibrated to it."""
-    found: type[Method] = plugin.load("methods", method)
-    return found.private or found.claim is not Method.claim
+    method_class: type[Method] = plugin.load("methods", method)
+    return method_class.private or method_class.claim is not Method.claim
 
 
-def _keys(method: str, common: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _keys(method: str, common: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the keys of one method's runs, except epsilon and seed."""
-    mine = own.get(method, {})
+    mine = overrides.get(method, {})
     if fixed := [k for k in mine if k in SHARED]:
         raise SpecError(f"{method}.{fixed[0]}: {fixed[0]} is the same for all methods that are compared.")
     algorithm = mine.get("algorithm") or common.get("algorithm") or plugin.load("methods", method).algorithm
     known = {f.name for f in spec.fields()}
     known |= {f.name for k, n in zip(spec.PLUGINS, (method, algorithm), strict=True) for f in spec.plugin_fields(k, n)}
-    found: type[Method] = plugin.load("methods", method)
-    if not found.private and not found.own_noise:  # most papers claim one epsilon for all clients
+    method_class: type[Method] = plugin.load("methods", method)
+    if not method_class.private and not method_class.own_noise:  # most papers claim one epsilon for all clients
         known -= {"budgets"}
     return {k: v for k, v in common.items() if k in known} | dict(mine)
 
@@ -158,7 +158,7 @@ def shown(epsilon: float) -> str:
     return repr(float(epsilon)).removesuffix(".0").replace("+", "")
 
 
-def sketch(found: Iterable[Cell]) -> dict[str, case.Case]:
+def sketch(cells: Iterable[Cell]) -> dict[str, case.Case]:
     """Refuse a comparison that cannot run, before its folder is created.
 
     Each method is checked once, at its largest epsilon, without training. An epsilon that is too small for a method is
@@ -169,7 +169,7 @@ def sketch(found: Iterable[Cell]) -> dict[str, case.Case]:
     """
     largest: dict[str, Cell] = {}
     seen: dict[str, case.Case] = {}
-    for cell in found:
+    for cell in cells:
         if cell.method not in largest or (cell.epsilon or 0) > (largest[cell.method].epsilon or 0):
             largest[cell.method] = cell
     for cell in largest.values():
@@ -190,11 +190,11 @@ def sketch(found: Iterable[Cell]) -> dict[str, case.Case]:
 # --- the folder
 
 
-def canonical(found: Sequence[Cell]) -> dict[str, Any]:
+def canonical(cells: Sequence[Cell]) -> dict[str, Any]:
     """Return what identifies a comparison: the settings of every method, the cells and the digests of input files."""
-    methods = {c.method: {k: v for k, v in c.spec.to_dict().items() if k not in CHOSEN} for c in found}
-    listed = [{"name": c.name, "method": c.method, "epsilon": c.epsilon, "seed": c.seed} for c in found]
-    named = {(c.spec.dataset, c.spec.test, c.spec.schema, c.spec.budgets, c.spec.private_data) for c in found}
+    methods = {c.method: {k: v for k, v in c.spec.to_dict().items() if k not in CHOSEN} for c in cells}
+    listed = [{"name": c.name, "method": c.method, "epsilon": c.epsilon, "seed": c.seed} for c in cells]
+    named = {(c.spec.dataset, c.spec.test, c.spec.schema, c.spec.budgets, c.spec.private_data) for c in cells}
     texts = sorted({text.removeprefix("file:") for each in named for text in each if text})
     files = [Path(text) for text in texts if os.path.isfile(text)]  # noqa: PTH113 (any text, also one too long for a name)
     return {"methods": methods, "cells": listed, "files": {str(p): _digest(p) for p in files}}
@@ -208,9 +208,9 @@ def _digest(path: Path) -> str:
         raise RunError(f"cannot read {path}: {error.strerror}.") from error
 
 
-def open_folder(out: str, name: str | None, found: Sequence[Cell]) -> RunFolder:
+def open_folder(out: str, name: str | None, cells: Sequence[Cell]) -> RunFolder:
     """Open a new folder, or the one in which the same comparison was begun; it is locked until closed."""
-    wanted = canonical(found)
+    wanted = canonical(cells)
     if name is not None and not spec.NAME.match(name):
         raise SpecError(f"name must be 1 to 64 letters, digits, '.', '_' or '-', not {name!r}.")
     path = Path(out) / name if name is not None else None
@@ -240,15 +240,15 @@ def _difference(old: Any, new: dict[str, Any]) -> str:
     if old == new:
         return ""
     try:
-        one = {method: spec.completed(keys | {"method": method}) for method, keys in old["methods"].items()}
-        one = {method: {k: v for k, v in keys.items() if k not in CHOSEN} for method, keys in one.items()}
-        other = new["methods"]
-        if one.keys() != other.keys():
-            return f"methods {', '.join(one)}"
-        for method, keys in other.items():
-            for key in sorted({*keys, *one[method]}):
-                if one[method].get(key) != keys.get(key):
-                    return f"{method} with {key} = {one[method].get(key)}, not {keys.get(key)}"
+        before = {method: spec.completed(keys | {"method": method}) for method, keys in old["methods"].items()}
+        before = {method: {k: v for k, v in keys.items() if k not in CHOSEN} for method, keys in before.items()}
+        after = new["methods"]
+        if before.keys() != after.keys():
+            return f"methods {', '.join(before)}"
+        for method, keys in after.items():
+            for key in sorted({*keys, *before[method]}):
+                if before[method].get(key) != keys.get(key):
+                    return f"{method} with {key} = {before[method].get(key)}, not {keys.get(key)}"
         for path, digest in new["files"].items():
             if old.get("files", {}).get(path, digest) != digest:
                 return f"{path} has changed since"
@@ -260,7 +260,7 @@ def _difference(old: Any, new: dict[str, Any]) -> str:
 # --- running
 
 
-def execute(folder: RunFolder, found: Sequence[Cell], jobs: int, tell: Tell) -> dict[str, str]:
+def execute(folder: RunFolder, cells: Sequence[Cell], jobs: int, tell: Tell) -> dict[str, str]:
     """Run the cells that are not finished yet, and return the reasons of those that failed, by name.
 
     With one job, cells run in this process; with several, in separate processes."""
@@ -277,7 +277,7 @@ def execute(folder: RunFolder, found: Sequence[Cell], jobs: int, tell: Tell) -> 
         tell(news)
 
     left: list[Cell] = []
-    for cell in found:
+    for cell in cells:
         place = folder.path / "cells"
         at = place / cell.name
         if locate(at, PUBLIC, RESULT).is_file():
@@ -322,7 +322,7 @@ def _run(cell: Cell, tell: Tell) -> None:
         job = run.resume_spec(at) if resumed else build.from_spec(cell.spec, KEPT)
         result = run.execute(
             job,
-            own=False,
+            own_model=False,
             at=at if resumed else None,
             watch=watch,
             owner=lambda text: tell(News(cell.name, "owner", reason=text)),

@@ -39,8 +39,10 @@ def augment(batch: Batch, kind: str, views: int, rng: RowStream) -> tuple[Batch,
     if kind == "none" and views == 1:
         return batch, None
     if kind != "none" and (batch.x.dim() != 4 or not batch.x.is_floating_point()):
-        found = f"{list(batch.x.shape[1:])} of {str(batch.x.dtype).removeprefix('torch.')}"
-        raise SpecError(f"augment = {kind} is for pictures [channels, height, width] of floats, not {found}; use none.")
+        actual = f"{list(batch.x.shape[1:])} of {str(batch.x.dtype).removeprefix('torch.')}"
+        raise SpecError(
+            f"augment = {kind} is for pictures [channels, height, width] of floats, not {actual}; use none."
+        )
     records = len(batch.x)
     which = torch.arange(records, device=batch.x.device).repeat_interleave(views, output_size=records * views)
     sizes = tuple(n * views for n in batch.sizes)

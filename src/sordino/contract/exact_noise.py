@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scipy.stats import binom
-
 from sordino.contract.plan import Plan
 from sordino.privacy.mechanisms.gaussian import Gaussian
 from sordino.privacy.mechanisms.rounded_gaussian import RoundedGaussian
@@ -28,8 +26,8 @@ def swapped(release: Release, plan: Plan, split: int) -> Release:
     If clients share the noise (`split` > 1), the release must be `additive`: rows are then sent as integers, whose sum
     is exact.
     """
-    whole = release.additive and release.where == "client" and plan.everyone and not plan.multipliers
-    if plan.exact is None or type(release.mechanism) is not Gaussian or (split > 1 and not whole):
+    as_integers = release.additive and release.where == "client" and plan.everyone and not plan.multipliers
+    if plan.exact is None or type(release.mechanism) is not Gaussian or (split > 1 and not as_integers):
         return release
     error = plan.exact.gradients if release.terms == GRADIENTS else 0.0
     terms = max(1, release.terms or 1) * (plan.population if release.where == "server" else 1)
@@ -38,7 +36,7 @@ def swapped(release: Release, plan: Plan, split: int) -> Release:
         release.mechanism.noise_multiplier,
         contributions=terms,
         float_error=error or 0.0,
-        summed=rows * (plan.exact.batch if release.terms == GRADIENTS else terms) if whole else 0,
+        summed=rows * (plan.exact.batch if release.terms == GRADIENTS else terms) if as_integers else 0,
         shared=split,
     )
     return replace(release, mechanism=noise)
@@ -70,6 +68,8 @@ def doubt(releases: tuple[Release, ...], plan: Plan, several: bool = False) -> s
 
 def largest_batch(plan: Plan, drawn: bool) -> int:
     """Return the largest batch size of any client, exceeded with probability at most 2^-140 if batches are `drawn`."""
+    from scipy.stats import binom  # takes a second to import
+
     sizes, rate = plan.sizes, plan.local.rate
     if not drawn:
         return max(sizes)

@@ -72,16 +72,16 @@ def run(
     Returns:
         What each client would send and what it keeps, [clients, ...] each.
     """
-    plan, data, own, rng = site.plan, site.data, site.mine, site.rng
+    plan, data, client_state, rng = site.plan, site.data, site.mine, site.rng
     algorithm, local = algorithm or plan.algorithm, plan.now(state)
     step = Optimizer(local)
-    start = algorithm.start(state, own)
+    start = algorithm.start(state, client_state)
     weights = start
     for number, batch in enumerate(steps):
         direction = gradient(weights, batch, number)
         if local.weight_decay:
             direction = direction + local.weight_decay * weights
-        direction = algorithm.correct(direction, weights, own, state, number, local)
+        direction = algorithm.correct(direction, weights, client_state, state, number, local)
         moved = step(direction)
         if number >= min(counts, default=0):  # clients that have done all their steps stand still
             active = torch.tensor([number < c for c in counts], dtype=torch.bool, device=moved.device)[:, None]
@@ -93,8 +93,10 @@ def run(
     taken = torch.tensor(counts, device=moved.device, dtype=moved.dtype)[:, None]
     if algorithm.personal:
         rng = rng.at("aside")
-        own = algorithm.aside(own, state, batches(data, local, counts, rng), exact(site.model, local, rng), local)
-    return algorithm.message(moved, own, state, LocalWork(taken, local, losses))
+        client_state = algorithm.aside(
+            client_state, state, batches(data, local, counts, rng), exact(site.model, local, rng), local
+        )
+    return algorithm.message(moved, client_state, state, LocalWork(taken, local, losses))
 
 
 def one_step(state: State, gradient: Rows, plan: Plan) -> Rows:
@@ -102,11 +104,11 @@ def one_step(state: State, gradient: Rows, plan: Plan) -> Rows:
 
     If every client takes one plain step, the message for the mean of their gradients is the mean of their messages.
     """
-    algorithm, local, own = plan.algorithm, plan.now(state), plan.algorithm.keeps(state, len(gradient))
-    start = algorithm.start(state, own)
+    algorithm, local, client_state = plan.algorithm, plan.now(state), plan.algorithm.keeps(state, len(gradient))
+    start = algorithm.start(state, client_state)
     direction = gradient + local.weight_decay * start if local.weight_decay else gradient
-    moved = Optimizer(local)(algorithm.correct(direction, start, own, state, 0, local))
-    return algorithm.message(-moved, own, state, LocalWork(moved.new_ones(len(moved), 1), local))[0]
+    moved = Optimizer(local)(algorithm.correct(direction, start, client_state, state, 0, local))
+    return algorithm.message(-moved, client_state, state, LocalWork(moved.new_ones(len(moved), 1), local))[0]
 
 
 def exact(model: Model, local: Local, rng: RowStream) -> Gradient:

@@ -245,8 +245,8 @@ class Outlet:
                 f"the release {self.release.name} has no noise multiplier to compare a client's own with: declare a "
                 "mechanism that has one, or let all clients use the declared noise."
             )
-        own, base = self.outlets.own, self.outlets.base
-        paid = declared if own is None else (declared / base * own.double().cpu()).clamp_min(declared)
+        personal, base = self.outlets.own, self.outlets.base
+        paid = declared if personal is None else (declared / base * personal.double().cpu()).clamp_min(declared)
         share = multiplier.double().cpu().flatten(1).amin(dim=1, keepdim=True) / paid
         if not float(share.min()) >= 1 - ROUNDED:  # also if it is NaN
             raise RunError(
@@ -257,17 +257,17 @@ class Outlet:
     def _meter(self, multiplier: Tensor | None) -> None:
         """Add this use to what each client has spent of the total, measured in squared noise levels."""
         release, outlets = self.release, self.outlets
-        whole, declared = getattr(release.total, "noise_multiplier", None), release.multiplier
+        total, declared = getattr(release.total, "noise_multiplier", None), release.multiplier
         if outlets.spent is None:
             return
-        if whole is None or declared is None:
+        if total is None or declared is None:
             raise RunError(f"the release {release.name} has a total, but no noise multiplier to meter its uses by.")
         each = torch.full((len(outlets.places), 1), declared, dtype=torch.float64)
         if multiplier is not None:
             each = multiplier.double().cpu().flatten(1).amin(dim=1, keepdim=True)
-        own = 1.0 if outlets.own is None else outlets.own.double().cpu() / outlets.base
+        factor = 1.0 if outlets.own is None else outlets.own.double().cpu() / outlets.base
         at = torch.from_numpy(outlets.places)
-        used = ((whole * own / each) ** 2)[:, 0]
+        used = ((total * factor / each) ** 2)[:, 0]
         if release.part:  # a record lies in one part only: the most expensive part counts
             spent = outlets.apart.setdefault(release.part, torch.zeros_like(outlets.spent))
             before = torch.stack([*outlets.apart.values()]).amax(dim=0)[at]
@@ -317,10 +317,10 @@ def stream_along(rng: Stream, path: str, number: int = 0) -> Stream:
 
 
 def _step(step: str, number: int) -> tuple[str | int, ...]:
-    found = NUMBERED.fullmatch(step)
-    if found is None:
+    match = NUMBERED.fullmatch(step)
+    if match is None:
         return (step,)
-    return found[1], number if found[2] == "#" else int(found[2])
+    return match[1], number if match[2] == "#" else int(match[2])
 
 
 def received(

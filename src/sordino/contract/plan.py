@@ -81,8 +81,8 @@ class Plan:
 
     def z_of(self, ids: Ints, like: Tensor) -> Tensor:
         """Return the noise multipliers of these clients [clients, 1]."""
-        own = [self.multipliers[int(i)] for i in ids]
-        return torch.tensor(own, dtype=like.dtype, device=like.device)[:, None]
+        multipliers = [self.multipliers[int(i)] for i in ids]
+        return torch.tensor(multipliers, dtype=like.dtype, device=like.device)[:, None]
 
     @property
     def everyone(self) -> bool:

@@ -86,8 +86,8 @@ class Stragglers:
 
         The first round of clients that join late counts like the first round of the others.
         """
-        later, own = self.joiners(population), round - self.joining[1]
-        joined = later * self.expected(share, own) if own >= 0 else 0.0
+        later, since_joining = self.joiners(population), round - self.joining[1]
+        joined = later * self.expected(share, since_joining) if since_joining >= 0 else 0.0
         return (population - later) * self.expected(share, round) + joined
 
     def failing(self, ids: Sequence[int] | Ints, rng: Stream) -> Floats:

@@ -54,17 +54,17 @@ def costs(method: Method, plan: Plan, round: int = 0, state: State | None = None
     return derive.costs(declared(method, plan, round, state), setting(method, plan))
 
 
-def whole(method: Method, plan: Plan) -> tuple[Cost, ...] | None:
+def run_costs(method: Method, plan: Plan) -> tuple[Cost, ...] | None:
     """Return the cost of the whole run if noise is chosen adaptively or correlated over the rounds, else None.
 
     The calibrated noise multiplier is then that of the whole run, and the outlets hold every client to it.
     """
-    return derive.whole(declared(method, plan), setting(method, plan))
+    return derive.run_costs(declared(method, plan), setting(method, plan))
 
 
 def planned(method: Method, plan: Plan, round: int = 0) -> tuple[Cost, ...]:
     """Return the cost accounted in advance: that of the whole run if it has a single cost, else that of the round."""
-    return whole(method, plan) or costs(method, plan, round)
+    return run_costs(method, plan) or costs(method, plan, round)
 
 
 def correlated(method: Method, plan: Plan) -> bool:

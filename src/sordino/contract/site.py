@@ -33,8 +33,8 @@ class Site:
     @property
     def mine(self) -> Rows:
         """Return the algorithm's rows at these clients [clients, k]; k = 0 if it keeps none."""
-        found = self.own.get(ALGORITHM)
-        return torch.zeros(len(self.data.sizes), 0, device=self.data.x.device) if found is None else found
+        rows = self.own.get(ALGORITHM)
+        return torch.zeros(len(self.data.sizes), 0, device=self.data.x.device) if rows is None else rows
 
     def kept(self, algorithm: Rows | None = None, **fields: Tensor) -> Own:
         """Return the clients' state after this round: the algorithm's rows and the method's fields."""
@@ -58,8 +58,8 @@ def clients(data: Batch, at: Ints) -> Batch:
     ends = np.cumsum([0, *data.sizes])
     index = [np.arange(ends[k], ends[k + 1]) for k in at]
     sizes = tuple(data.sizes[k] for k in at)
-    found = data.pick(torch.from_numpy(np.concatenate([np.arange(0), *index])).to(data.x.device), sizes)
-    return found if data.groups is None else replace(found, groups=tuple(data.groups[k] for k in at))
+    batch = data.pick(torch.from_numpy(np.concatenate([np.arange(0), *index])).to(data.x.device), sizes)
+    return batch if data.groups is None else replace(batch, groups=tuple(data.groups[k] for k in at))
 
 
 def units(data: Batch, plan: Plan) -> tuple[int, ...]:

@@ -77,8 +77,8 @@ class Message:
         """
         if self.summed:
             return self
-        kept = self if not names else replace(self, fields={name: self.fields[name] for name in names})
-        heavy = kept.weighed()
+        selected = self if not names else replace(self, fields={name: self.fields[name] for name in names})
+        heavy = selected.weighed()
         fields = {
             name: value.sum(dim=0, keepdim=True, dtype=torch.float64 if wide and value.is_floating_point() else None)
             for name, value in heavy.fields.items()

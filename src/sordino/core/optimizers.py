@@ -33,9 +33,9 @@ class Optimizer:
 
     def would(self, g: Rows) -> Rows:
         """Return the step that this gradient would cause next, without changing the state."""
-        count, kept = self.count, dict(self.kept)
+        count, averages = self.count, dict(self.kept)
         step = self(g)
-        self.count, self.kept = count, kept
+        self.count, self.kept = count, averages
         return step
 
     def _smooth(self, name: str, value: Rows, decay: float, gain: float) -> Rows:

@@ -23,5 +23,5 @@ def locate(run: Path, part: str, name: str) -> Path:
 
 def runs_below(folder: Path) -> list[Path]:
     """Return the run folders inside a folder, sorted; a run folder is one that contains a plan."""
-    found = {p.parent for p in folder.glob("*/plan.json") if p.parent.name != PUBLIC}
-    return sorted(found | {p.parent.parent for p in folder.glob(f"*/{PUBLIC}/plan.json")})
+    folders = {p.parent for p in folder.glob("*/plan.json") if p.parent.name != PUBLIC}
+    return sorted(folders | {p.parent.parent for p in folder.glob(f"*/{PUBLIC}/plan.json")})

@@ -59,7 +59,7 @@ def loadable(kind: str) -> list[str]:
     An external plug-in that cannot be loaded causes a warning instead of an error, so that it does not affect users who
     do not ask for it.
     """
-    found = []
+    names = []
     for name in available(kind):
         try:
             load(kind, name)
@@ -68,8 +68,8 @@ def loadable(kind: str) -> list[str]:
                 raise
             warnings.warn(f"left out: {error}", stacklevel=2)
         else:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 @lru_cache
@@ -81,15 +81,15 @@ def _ours(kind: str) -> frozenset[str]:
 
 def _files(kind: str) -> dict[str, Path]:
     """Return the plug-ins of a kind in the folders that the environment variable names."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         if not Path(folder).is_dir():
             raise SpecError(f"{VARIABLE} names {folder}, which is not a folder.")
         for path in sorted(Path(folder, kind.replace(".", "/")).glob("*.py")):
             name = path.stem.replace("_", "-")
-            if not path.stem.startswith("_") and found.setdefault(name, path) != path:
-                raise SpecError(f"two plug-ins are called {name}: {found[name]} and {path}.")
-    return found
+            if not path.stem.startswith("_") and paths.setdefault(name, path) != path:
+                raise SpecError(f"two plug-ins are called {name}: {paths[name]} and {path}.")
+    return paths
 
 
 @lru_cache
@@ -138,53 +138,53 @@ def _misplaced(kind: str) -> str:
     return f" {VARIABLE} names {empty[0]}, in which there is no folder {kind}{hint}."
 
 
-def _usable(kind: str, name: str, found: Any) -> Any:
+def _usable(kind: str, name: str, loaded: Any) -> Any:
     """Return an external plug-in, or raise one clear error if it cannot be used."""
     if kind == "channels":
-        return _channel(name, found)
+        return _channel(name, loaded)
     if kind not in ("methods", "algorithms"):
-        return found
+        return loaded
     # must be a dataclass whose fields are options with defaults
     base = _BASES.get(kind, ())  # empty if the base class has not been imported, not even by the plug-in
-    if not isinstance(found, type) or not issubclass(found, base) or not dataclasses.is_dataclass(found):
+    if not isinstance(loaded, type) or not issubclass(loaded, base) or not dataclasses.is_dataclass(loaded):
         what = kind.removesuffix("s").title()
         raise SpecError(f"the plug-in {name} must be a frozen dataclass that derives from {what}.")
-    for field in dataclasses.fields(found):
+    for field in dataclasses.fields(loaded):
         if field.name in _RESERVED:
             raise SpecError(f"the plug-in {name} has an option {field.name!r}, which is a key of every run. Rename it.")
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise SpecError(f"the plug-in {name}: its option {field.name} needs a default.")
     try:
-        typing.get_type_hints(found)
-        found()
+        typing.get_type_hints(loaded)
+        loaded()
     except Exception as error:
         raise SpecError(f"the plug-in {name} cannot be made: {type(error).__name__}: {error}") from error
     for variable in ("units", "channels", "algorithms", "phases") if kind == "methods" else ():
-        words = getattr(found, variable)
+        words = getattr(loaded, variable)
         if not isinstance(words, tuple) or not all(isinstance(w, str) for w in words):
             raise SpecError(f'the plug-in {name}: {variable} must be a tuple of text, such as ("a",), not {words!r}.')
         if not words and variable != "algorithms":
             raise SpecError(f"the plug-in {name}: {variable} must name at least one.")
-    if strange := [u for u in getattr(found, "units", ()) if u not in UNITS]:
+    if strange := [u for u in getattr(loaded, "units", ()) if u not in UNITS]:
         raise SpecError(f"the plug-in {name} protects a {strange[0]!r}; units are {', '.join(UNITS)}.")
-    if kind == "methods" and (reads := getattr(found, "reads", None)) not in READS:
+    if kind == "methods" and (reads := getattr(loaded, "reads", None)) not in READS:
         raise SpecError(f"the plug-in {name}: reads must be one of {', '.join(READS)}, not {reads!r}.")
-    return found
+    return loaded
 
 
-def _channel(name: str, found: Any) -> Any:
+def _channel(name: str, loaded: Any) -> Any:
     """Return an external channel: a class with the methods of channels/base.py and no required arguments."""
-    if not isinstance(found, type):
+    if not isinstance(loaded, type):
         raise SpecError(f"the plug-in {name} must be a class.")
-    if lacks := [verb for verb in VERBS if not callable(getattr(found, verb, None))]:
+    if lacks := [verb for verb in VERBS if not callable(getattr(loaded, verb, None))]:
         raise SpecError(f"the channel {name} lacks {lacks[0]}: a channel has {', '.join(VERBS)}; see channels/base.py.")
-    if getattr(found, "name", None) != name or not isinstance(getattr(found, "shows_rows", None), bool):
+    if getattr(loaded, "name", None) != name or not isinstance(getattr(loaded, "shows_rows", None), bool):
         raise SpecError(f'the channel {name} needs the class variables name = "{name}" and shows_rows = True or False.')
     try:
-        found()
+        loaded()
     except Exception as error:
         raise SpecError(f"the plug-in {name} cannot be made: {type(error).__name__}: {error}") from error
-    return found
+    return loaded
 
 
 @lru_cache
@@ -200,7 +200,7 @@ def field_help(cls: type) -> dict[str, str]:
 
 def classes(kind: str) -> dict[str, Any]:
     """Return all loadable plug-ins of a kind by class name."""
-    return {found.__name__: found for found in (load(kind, name) for name in loadable(kind))}
+    return {cls.__name__: cls for cls in (load(kind, name) for name in loadable(kind))}
 
 
 def name_of(kind: str, cls: type) -> str | None:
@@ -217,8 +217,8 @@ def attribute(kind: str, name: str, homes: Mapping[str, str]) -> Any:
         homes: the dotted path of every public name that is not a plug-in.
     """
     if name in homes:
-        module, _, found = homes[name].rpartition(".")
-        return getattr(importlib.import_module(module), found)
+        module, _, symbol = homes[name].rpartition(".")
+        return getattr(importlib.import_module(module), symbol)
     if name[:1].isupper() and name in (known := classes(kind)):
         return known[name]
     raise AttributeError(f"sordino.{kind.rpartition('.')[2]} has no {name!r}; dir() lists what it has.")
@@ -233,8 +233,8 @@ def place(error: BaseException) -> str:
     """Return the file and line of a plug-in in which an error arose; empty if no plug-in was involved."""
     theirs = {e.module for kind in ("methods", "algorithms", "channels") for e in _entries(kind).values()}
     files = {m.__file__: n for n, m in list(sys.modules.items()) if n.startswith(PREFIX) or n in theirs}
-    found = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
-    return f"{Path(found[-1].filename).name}, line {found[-1].lineno}" if found else ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
+    return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
 
 
 def _imported(kind: str, path: Path) -> ModuleType:

@@ -127,12 +127,12 @@ class RowStream:
         """Return random 64-bit words [clients, n], on the host."""
         if len(self.ids) == 1:
             return self.stream.words(n, int(self.ids[0]))[None]
-        found = np.empty((len(self.ids), n), dtype=np.uint64)
+        out = np.empty((len(self.ids), n), dtype=np.uint64)
         cipher, zeros = self.stream._cipher(0, 0), bytes(8 * n)
-        for row, i in zip(found, self.ids.tolist(), strict=True):
+        for row, i in zip(out, self.ids.tolist(), strict=True):
             cipher.reset_nonce(_counter(i))  # same as a new cipher, in a seventh of the time
             row[:] = np.frombuffer(cipher.update(zeros), dtype=np.uint64)
-        return found
+        return out
 
     def uniform(self, n: int) -> Floats:
         """Return numbers in (0, 1) [clients, n], on the host; odd multiples of 2^-54, so never 0 or 1."""
@@ -182,12 +182,12 @@ class RowStream:
 
     def integers(self) -> list[int]:
         """Return a 63-bit integer per client: the SplitMix64 finaliser of one key and the client."""
-        base, whole = self.stream.integer(), 2**64 - 1
+        base, mask = self.stream.integer(), 2**64 - 1
         out = []
         for i in self.ids.tolist():
-            v = (base + (i + 1) * 0x9E3779B97F4A7C15) & whole
-            v = ((v ^ (v >> 30)) * 0xBF58476D1CE4E5B9) & whole
-            v = ((v ^ (v >> 27)) * 0x94D049BB133111EB) & whole
+            v = (base + (i + 1) * 0x9E3779B97F4A7C15) & mask
+            v = ((v ^ (v >> 30)) * 0xBF58476D1CE4E5B9) & mask
+            v = ((v ^ (v >> 27)) * 0x94D049BB133111EB) & mask
             out.append((v ^ (v >> 31)) >> 1)
         return out
 

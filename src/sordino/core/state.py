@@ -165,11 +165,11 @@ class _Walk:
         bound = names & held.keys() | _stored(value.__code__)
         self.holders.append(Dict(f"a global of {value.__qualname__}", held, bound))
         imported = {key: sys.modules[key] for key in names - held.keys() if key in sys.modules}  # inside the function
-        for key, found in (imported | {key: held[key] for key in names & held.keys()}).items():
-            if isinstance(found, types.ModuleType):
-                self._module(found, names)
+        for key, target in (imported | {key: held[key] for key in names & held.keys()}).items():
+            if isinstance(target, types.ModuleType):
+                self._module(target, names)
             else:
-                self._push(key, [found])
+                self._push(key, [target])
         for cell, key in zip(value.__closure__ or (), value.__code__.co_freevars, strict=True):
             self.holders.append(Value(key, cell, "cell_contents"))
             self._push(key, [get(cell, "cell_contents")])
@@ -260,5 +260,5 @@ def _named(code: types.CodeType) -> set[str]:
 @functools.lru_cache(maxsize=4096)  # every model contains the same code again
 def _stored(code: types.CodeType) -> frozenset[str]:
     """Return the names that a function may bind as globals, whether or not they exist yet."""
-    own = frozenset(str(i.argval) for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL")
-    return own.union(*(_stored(const) for const in code.co_consts if isinstance(const, types.CodeType)))
+    stored = frozenset(str(i.argval) for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL")
+    return stored.union(*(_stored(const) for const in code.co_consts if isinstance(const, types.CodeType)))

@@ -42,8 +42,8 @@ def restored(name: str, fresh: Any, tensors: Mapping[str, Tensor], device: torch
         RunError: if the checkpoint has other fields than `fresh`.
     """
     prefix = f"{name}."
-    found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-    saved = {key.removesuffix(NONE): None if key.endswith(NONE) else value for key, value in found.items()}
+    entries = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    saved = {key.removesuffix(NONE): None if key.endswith(NONE) else value for key, value in entries.items()}
     known = set() if fresh is None else {f.name for f in dataclasses.fields(fresh)}
     if strange := set(saved) - known:
         raise RunError(

@@ -53,11 +53,11 @@ class Layout:
         A layer consists of all trainable parameters of one module (`0.weight` and `0.bias` of `0`), which
         `named_parameters()` returns consecutively. Parameters of the model itself, if any, form the layer named "".
         """
-        found = {}
+        slices = {}
         for name, group in groupby(self.slots, lambda slot: slot.name.rpartition(".")[0]):
             slots = list(group)
-            found[name] = slice(slots[0].start, slots[-1].stop)
-        return found
+            slices[name] = slice(slots[0].start, slots[-1].stop)
+        return slices
 
     def layer_of(self) -> dict[str, int]:
         """Return the index of the layer of every parameter, by the parameter's name."""

@@ -105,14 +105,14 @@ def coarse(words: Words) -> Words:
     digits, place = ((size & (2**20 - 1)) + 50) // 100, size >> 20
     over = digits == 10**4
     digits, place = np.where(over, 10**3, digits), place + over
-    found = (ZERO + np.sign(value) * ((place << 20) | digits)).view(np.uint64)
-    return np.where(words >= TEXT, words, found)
+    rounded = (ZERO + np.sign(value) * ((place << 20) | digits)).view(np.uint64)
+    return np.where(words >= TEXT, words, rounded)
 
 
 def texts(values: Sequence[str]) -> Words:
     """Encode texts as words by hashing them, after stripping white space."""
-    found = [int.from_bytes(hashlib.blake2b(v.strip().encode(), digest_size=8).digest(), "little") for v in values]
-    return np.array(found, dtype=np.uint64) | TEXT
+    hashes = [int.from_bytes(hashlib.blake2b(v.strip().encode(), digest_size=8).digest(), "little") for v in values]
+    return np.array(hashes, dtype=np.uint64) | TEXT
 
 
 def column(cells: Any) -> tuple[Words, bool]:
@@ -127,16 +127,16 @@ def column(cells: Any) -> tuple[Words, bool]:
     shown = ["" if pd.isna(v) else str(v) for v in distinct]
     values = pd.to_numeric(pd.Series(shown, dtype=object), errors="coerce").to_numpy(dtype=np.float64)
     plain = np.isfinite(values)
-    found = np.empty(len(shown), np.uint64)
-    found[plain] = numbers(values[plain])
-    found[~plain] = texts([shown[i] for i in np.flatnonzero(~plain)])
-    return found[codes], bool(plain.all())
+    words = np.empty(len(shown), np.uint64)
+    words[plain] = numbers(values[plain])
+    words[~plain] = texts([shown[i] for i in np.flatnonzero(~plain)])
+    return words[codes], bool(plain.all())
 
 
 def ids(values: Any) -> NDArray[Any]:
     """Return the ids of users or clients as text, one per row; 1 and 1.0 both become "1"."""
-    found = [str(v).strip() for v in np.asarray(values).tolist()]
-    return np.array([v[:-2] if v.endswith(".0") and v[:-2].lstrip("-").isdigit() else v for v in found], dtype=object)
+    names = [str(v).strip() for v in np.asarray(values).tolist()]
+    return np.array([v[:-2] if v.endswith(".0") and v[:-2].lstrip("-").isdigit() else v for v in names], dtype=object)
 
 
 def telling(names: Sequence[str]) -> bool:
@@ -177,12 +177,12 @@ def of_table(
         client: Name of the client column.
         inputs: Names of the input columns of the model; by default all columns without a role.
     """
-    found = {str(c): column(cells[c]) for c in cells.columns if c != split}
-    bare = [c for c in found if c not in (label, user, client)]  # so that new pseudonyms do not change the form
-    made = [_by_name(bare, found, len(cells)), _by_name(list(found), found, len(cells))]
+    columns = {str(c): column(cells[c]) for c in cells.columns if c != split}
+    bare = [c for c in columns if c not in (label, user, client)]  # so that new pseudonyms do not change the form
+    made = [_by_name(bare, columns, len(cells)), _by_name(list(columns), columns, len(cells))]
     inputs = list(inputs) or bare
-    if inputs and all(found[c][1] for c in inputs):
-        made.append(_by_size(lambda a, b: np.stack([found[c][0][a:b] for c in inputs], 1), len(cells), len(inputs)))
+    if inputs and all(columns[c][1] for c in inputs):
+        made.append(_by_size(lambda a, b: np.stack([columns[c][0][a:b] for c in inputs], 1), len(cells), len(inputs)))
     who = [None if c is None else ids(cells[c].to_numpy()) for c in (user, client)]
     return Raw(tuple(form for form in made if form is not None), *who)
 
@@ -198,18 +198,18 @@ def of_arrays(*parts: Any, users: Any = None, clients: Any = None) -> Raw:
 
 
 def _part(flat: list[NDArray[Any]], a: int, b: int) -> Words:
-    found = []
-    for one in flat:
-        if a < len(one) and b > 0:
-            found.append(numbers(one[max(a, 0) : b]))
-        a, b = a - len(one), b - len(one)
-    return np.concatenate(found)
+    blocks = []
+    for array in flat:
+        if a < len(array) and b > 0:
+            blocks.append(numbers(array[max(a, 0) : b]))
+        a, b = a - len(array), b - len(array)
+    return np.concatenate(blocks)
 
 
-def _by_name(names: list[str], found: dict[str, tuple[Words, bool]], rows: int) -> Form | None:
+def _by_name(names: list[str], columns: dict[str, tuple[Words, bool]], rows: int) -> Form | None:
     if not names:
         return None
-    chosen = [found[c][0] if len(names) <= WIDE else coarse(found[c][0]) for c in sorted(names)]
+    chosen = [columns[c][0] if len(names) <= WIDE else coarse(columns[c][0]) for c in sorted(names)]
     listed = hashlib.blake2b("\0".join(sorted(names)).encode(), digest_size=8).hexdigest()
     bits = math.fsum(_bits(c[_some(rows)]) for c in chosen)
     return Form(f"columns {listed}", rows, lambda a, b: np.stack([c[a:b] for c in chosen], 1), bits)

@@ -49,9 +49,9 @@ class ArrayClients:
         tags: Tensor | None = None,
     ) -> ArrayClients:
         """Give client k the records at parts[k]; `users` and `tags` have one number for every record of x."""
-        whole = np.concatenate(parts)
-        order = torch.from_numpy(whole)
-        who = None if users is None else users[whole]
+        indices = np.concatenate(parts)
+        order = torch.from_numpy(indices)
+        who = None if users is None else users[indices]
         return ArrayClients(x[order], y[order], [len(p) for p in parts], who, None if tags is None else tags[order])
 
     @property
@@ -75,18 +75,9 @@ class ArrayClients:
         """Return the mean number of records per client."""
         return float(self.starts[-1]) / self.count
 
-    def users_per_client(self) -> tuple[int, ...]:
-        """Return the numbers of users per client that occur, in ascending order."""
-        return tuple(sorted({len(g) for g in self._known()}))
-
     def user_runs(self) -> list[tuple[int, ...]]:
         """Return, for each client, the lengths of its users' runs of records."""
         return self._known()
-
-    def most_records_per_user(self) -> int:
-        """Return the largest number of records of one user over all clients, measured on the data, for checks only."""
-        self._known()
-        return int(np.unique(np.asarray(self.users), return_counts=True)[1].max(initial=0))
 
     def most_clients_per_user(self) -> int:
         """Return the largest number of clients of one user, measured on the data, for checks only."""
@@ -135,10 +126,10 @@ def _runs(users: NDArray[np.int64], starts: NDArray[np.int64]) -> list[tuple[int
         )
     out = []
     for client, (a, b) in enumerate(itertools.pairwise(starts.tolist())):
-        own = users[a:b]
-        cuts = np.flatnonzero(own[1:] != own[:-1]) + 1
-        runs = np.diff(np.concatenate([[0], cuts, [len(own)]])) if len(own) else np.empty(0, np.int64)
-        if len(runs) != len(np.unique(own)):
+        client_users = users[a:b]
+        cuts = np.flatnonzero(client_users[1:] != client_users[:-1]) + 1
+        runs = np.diff(np.concatenate([[0], cuts, [len(client_users)]])) if len(client_users) else np.empty(0, np.int64)
+        if len(runs) != len(np.unique(client_users)):
             raise DataError(
                 f"client {client}: a user's records are not next to each other. Order them with users.bound."
             )
@@ -185,9 +176,9 @@ class LazyClients:
 
     def subset(self, places: Sequence[int]) -> LazyClients:
         """Return these clients alone, numbered anew."""
-        found = LazyClients(len(places), self.records, self.make, self.classes)
-        found._numbers = tuple(self._numbers[int(i)] for i in places)
-        return found
+        clients = LazyClients(len(places), self.records, self.make, self.classes)
+        clients._numbers = tuple(self._numbers[int(i)] for i in places)
+        return clients
 
 
 def units(clients: Clients, unit: str) -> int:

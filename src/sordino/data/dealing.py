@@ -24,11 +24,11 @@ def classes_of(labels: Any, law: str) -> NDArray[np.int64]:
 
     `law` names the partition in the error message.
     """
-    found = np.asarray(labels)
-    if found.dtype.kind == "f":
+    classes = np.asarray(labels)
+    if classes.dtype.kind == "f":
         raise DataError(f"{law} splits by label, but the targets are decimal numbers: use iid, quantity or natural.")
-    if found.ndim != 1:
+    if classes.ndim != 1:
         raise DataError(f"{law} splits by label, but the targets are sequences: use iid, quantity or natural.")
-    if not len(found):
+    if not len(classes):
         raise DataError(f"{law}: there are no records.")
-    return found.astype(np.int64)
+    return classes.astype(np.int64)

@@ -37,10 +37,10 @@ def fetch(url: str, target: Path, sha256: str | None = None) -> None:
         with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as bar:
             _transfer(url, part, bar, bar.add_task(target.name, total=None))
         with part.open("rb") as handle:
-            found = hashlib.file_digest(handle, "sha256").hexdigest()
-        if sha256 is not None and found != sha256:
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+        if sha256 is not None and digest != sha256:
             raise DataError(
-                f"{url} has sha256 {found[:16]}..., not {sha256[:16]}...: it has changed or was tampered with."
+                f"{url} has sha256 {digest[:16]}..., not {sha256[:16]}...: it has changed or was tampered with."
             )
         part.replace(target)
     except OSError as error:  # errors of the disk; _transfer reports those of the network

@@ -66,32 +66,32 @@ def _lies(folder: Path, name: str, flat: bool) -> Path | None:
 
 def obtain(source: DatasetSource, data_dir: str | None = None) -> Dataset:
     """Read a dataset from its files after verifying them, and download them first if they are not there."""
-    found = locate(source, data_dir)
-    if found is not None:
-        check_files(found)
-        return _read(source.name, found)
-    found = download(source, data_dir)
+    files = locate(source, data_dir)
+    if files is not None:
+        check_files(files)
+        return _read(source.name, files)
+    files = download(source, data_dir)
     try:
-        return _read(source.name, found)
+        return _read(source.name, files)
     except DataError:  # the download is not the dataset: delete it
-        for path in found.paths:
+        for path in files.paths:
             path.unlink(missing_ok=True)
         raise
 
 
-def _read(name: str, found: FoundFiles) -> Dataset:
+def _read(name: str, files: FoundFiles) -> Dataset:
     try:
-        return found.layout.read(found.paths)
+        return files.layout.read(files.paths)
     except DataError:
         raise
     except Exception as error:  # files that are not verified before reading can fail in many ways
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise DataError(f"cannot read {name} from {found.paths[0]}: {reason}. Fetch it again.") from error
+        raise DataError(f"cannot read {name} from {files.paths[0]}: {reason}. Fetch it again.") from error
 
 
-def check_files(found: FoundFiles) -> None:
+def check_files(files: FoundFiles) -> None:
     """Raise an error unless every file with a known sha256 matches it."""
-    for file, path in zip(found.layout.files, found.paths, strict=True):
+    for file, path in zip(files.layout.files, files.paths, strict=True):
         if file.sha256 is None:
             continue
         try:
@@ -108,7 +108,7 @@ def check_files(found: FoundFiles) -> None:
 
 def download(source: DatasetSource, data_dir: str | None) -> FoundFiles:
     """Download the files of a dataset to the cache; those already there are not downloaded again."""
-    layout = next((one for one in source.layouts if one.downloads), None)
+    layout = next((candidate for candidate in source.layouts if candidate.downloads), None)
     if layout is None:
         raise DataError(f"{source.name} is not here and cannot be downloaded. {how(source, data_dir)}")
     paths = []
@@ -125,7 +125,7 @@ def download(source: DatasetSource, data_dir: str | None) -> FoundFiles:
 
 def how(source: DatasetSource, data_dir: str | None = None) -> str:
     """Return, for an error message, which files to put into which folder."""
-    layout = next((one for one in source.layouts if one.downloads), source.layouts[0])
+    layout = next((candidate for candidate in source.layouts if candidate.downloads), source.layouts[0])
     names = [Path(f.path).name for f in layout.files]
     folder = Path(data_dir or os.environ.get("SORDINO_DATA") or cache()) / Path(layout.files[0].path).parent
     return f"Put {', '.join(names)} into {folder}. {source.origin}"

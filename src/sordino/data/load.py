@@ -44,9 +44,9 @@ def load(
 
         return obtain(plugin.load("data.sets", name), data_dir)
     folder = Path(data_dir or ".")
-    found = _own(folder / name, columns or Columns(), None if says.test is None else folder / says.test)
-    if found is not None:
-        return declare(found, says)
+    data = _from_path(folder / name, columns or Columns(), None if says.test is None else folder / says.test)
+    if data is not None:
+        return declare(data, says)
     known = plugin.available("data.sets")
     near = get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -56,7 +56,7 @@ def load(
     )
 
 
-def _own(path: Path, columns: Columns, test: Path | None) -> Dataset | None:
+def _from_path(path: Path, columns: Columns, test: Path | None) -> Dataset | None:
     """Load the user's own data at `path`, or return None if there are none."""
     if _is(path, Path.is_dir) and _is(path / "train", Path.is_dir):
         from sordino.data.pictures import pictures

@@ -40,8 +40,8 @@ def like(
         Indices of each client's test records.
     """
     if client_train is not None and client_test is not None:
-        own = np.asarray(client_train)
-        return [np.flatnonzero(np.asarray(client_test) == own[p[0]]) if len(p) else p for p in parts]
+        train_clients = np.asarray(client_train)
+        return [np.flatnonzero(np.asarray(client_test) == train_clients[p[0]]) if len(p) else p for p in parts]
     train, test = np.asarray(labels_train), np.asarray(labels_test)
     if train.dtype.kind == "f" or train.ndim != 1:
         train, test = np.zeros(len(train), np.int64), np.zeros(len(test), np.int64)
@@ -62,21 +62,21 @@ def like(
         cuts = np.floor(ends[:-1] + stream.at("offset").uniform(1)[0]).astype(np.int64)
         for k, piece in zip(order, np.split(records, np.clip(cuts, 0, len(records))), strict=True):
             taken[k].append(piece)
-    found = [np.concatenate(t) if t else np.empty(0, np.int64) for t in taken]
+    test_parts = [np.concatenate(t) if t else np.empty(0, np.int64) for t in taken]
     if len(test) >= clients:
-        _none_left_out(found, parts, train, test)
-    return [np.sort(part) for part in found]
+        _none_left_out(test_parts, parts, train, test)
+    return [np.sort(part) for part in test_parts]
 
 
-def _none_left_out(found: list[Ints], parts: Sequence[Ints], train: Ints, test: Ints) -> None:
+def _none_left_out(test_parts: list[Ints], parts: Sequence[Ints], train: Ints, test: Ints) -> None:
     """Give each empty client a record of its most frequent label (or any) from the client that has most of those."""
-    for k in [k for k, part in enumerate(found) if not len(part) and len(parts[k])]:
+    for k in [k for k, part in enumerate(test_parts) if not len(part) and len(parts[k])]:
         wanted = int(np.bincount(train[parts[k]] - train.min()).argmax() + train.min())
-        having = [int((test[p] == wanted).sum()) if len(p) > 1 else 0 for p in found]
-        giver = int(np.argmax(having)) if max(having) else int(np.argmax([len(p) for p in found]))
-        if len(found[giver]) < 2:
+        having = [int((test[p] == wanted).sum()) if len(p) > 1 else 0 for p in test_parts]
+        giver = int(np.argmax(having)) if max(having) else int(np.argmax([len(p) for p in test_parts]))
+        if len(test_parts[giver]) < 2:
             return
-        match = np.flatnonzero(test[found[giver]] == wanted)
-        at = int(match[-1]) if len(match) else len(found[giver]) - 1
-        found[k] = found[giver][at : at + 1]
-        found[giver] = np.delete(found[giver], at)
+        match = np.flatnonzero(test[test_parts[giver]] == wanted)
+        at = int(match[-1]) if len(match) else len(test_parts[giver]) - 1
+        test_parts[k] = test_parts[giver][at : at + 1]
+        test_parts[giver] = np.delete(test_parts[giver], at)

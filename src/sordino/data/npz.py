@@ -26,7 +26,7 @@ IDS = {"client_train": "y_train", "client_test": "y_test", "user_train": "y_trai
 
 def arrays(path: Path, wanted: Iterable[str] | None = None) -> dict[str, Any]:
     """Return the arrays of an archive, or only those that are wanted."""
-    found = {}
+    members = {}
     try:
         with path.open("rb") as handle:  # closed here: numpy leaves the file open if the archive is damaged
             file = np.load(handle, allow_pickle=False)
@@ -34,43 +34,43 @@ def arrays(path: Path, wanted: Iterable[str] | None = None) -> dict[str, Any]:
                 raise ValueError("it holds a single array")
             for key in file.files if wanted is None else wanted:
                 if key in file.files:
-                    found[key] = file[key]
+                    members[key] = file[key]
     except ValueError as error:
         text = "it is not an .npz archive" if "pickle" in str(error) else str(error).splitlines()[0]
         raise DataError(f"cannot read {path}: {text}") from error
     except Exception as error:  # a damaged archive fails in many ways
         raise DataError(f"cannot read {path}: {(str(error) or type(error).__name__).splitlines()[0]}") from error
-    return found
+    return members
 
 
 def read(path: Path, test: Path | None = None) -> Dataset:
     """Read a dataset; `test` is a second file, whose records are public."""
-    found = arrays(path, (*PARTS, *IDS, "classes", "class_names"))
+    members = arrays(path, (*PARTS, *IDS, "classes", "class_names"))
     name, notes, assumed, words = path.name, [], tuple[str, ...](), ""
     shown = f"{name}, test part" if test is None else test.name
     if test is not None:
-        if "x_test" in found or "y_test" in found:
+        if "x_test" in members or "y_test" in members:
             raise DataError(f"{name} has test records of its own: drop x_test and y_test, or test.")
-        found |= _second(test)
-    missing = [k for k in PARTS if k not in found and ("train" in k or "x_test" in found or "y_test" in found)]
+        members |= _second(test)
+    missing = [k for k in PARTS if k not in members and ("train" in k or "x_test" in members or "y_test" in members)]
     if missing:
         raise DataError(f"{path} lacks {', '.join(missing)}.")
-    if "y_test" in found:
-        words = f"the {len(found['y_test']):,} records of {'x_test' if test is None else 'the test file'}"
+    if "y_test" in members:
+        words = f"the {len(members['y_test']):,} records of {'x_test' if test is None else 'the test file'}"
     else:  # no record is public
-        found |= {"x_test": found["x_train"][:0], "y_test": found["y_train"][:0]}
-    ids = {key: _ids(path, key, found.get(key), found[of].shape[:1]) for key, of in IDS.items()}
-    x_train, y_train = checked(f"{name}, training part", found["x_train"], found["y_train"])
+        members |= {"x_test": members["x_train"][:0], "y_test": members["y_train"][:0]}
+    ids = {key: _ids(path, key, members.get(key), members[of].shape[:1]) for key, of in IDS.items()}
+    x_train, y_train = checked(f"{name}, training part", members["x_train"], members["y_train"])
     x_test, y_test = x_train[:0], y_train[:0]
     if words:
-        x_test, y_test = checked(shown, found["x_test"], found["y_test"])
+        x_test, y_test = checked(shown, members["x_test"], members["y_test"])
     if x_train.shape[1:] != x_test.shape[1:] or y_train.shape[1:] != y_test.shape[1:]:
         shapes = [list(t.shape[1:]) for t in (x_train, y_train, x_test, y_test)]
         raise DataError(f"{shown}: training and test records differ in shape: x {shapes[0]}, y {shapes[1]}, "
                         f"then x {shapes[2]}, y {shapes[3]}.")  # fmt: skip
     if y_train.is_floating_point() != y_test.is_floating_point():
         raise DataError(
-            f"{shown}: y_train is {found['y_train'].dtype}, y_test {found['y_test'].dtype}; use one kind for both."
+            f"{shown}: y_train is {members['y_train'].dtype}, y_test {members['y_test'].dtype}; use one kind for both."
         )
     if x_train.dtype == torch.uint8 and x_train.ndim == 4 and x_train.shape[1] > 4 and x_train.shape[3] in (1, 3):
         x_train, x_test = (x.permute(0, 3, 1, 2).contiguous() for x in (x_train, x_test))
@@ -79,11 +79,11 @@ def read(path: Path, test: Path | None = None) -> Dataset:
     if not y_train.is_floating_point():
         sequences = y_train.ndim == 2 and not x_train.is_floating_point() and x_train.shape == y_train.shape
         task = "next-token" if sequences else "classification"
-        declared, both = _classes(path, found.get("classes")), [("training", y_train), ("test", y_test)]
+        declared, both = _classes(path, members.get("classes")), [("training", y_train), ("test", y_test)]
         classes, more = max(class_count(f"{name}, {part} part", y.numpy(), declared) for part, y in both if len(y))
         notes += more
         assumed = ("the number of classes",) if more else ()
-    names = tuple(str(n) for n in found.get("class_names", ()))
+    names = tuple(str(n) for n in members.get("class_names", ()))
     return Dataset(
         name, x_train, y_train, x_test, y_test, task=task, classes=classes, names=names, prepare=_prepare(x_train),
         client_train=ids["client_train"], client_test=ids["client_test"], user_train=ids["user_train"],
@@ -93,8 +93,8 @@ def read(path: Path, test: Path | None = None) -> Dataset:
 
 def _second(path: Path) -> dict[str, Any]:
     """Read the test records from a separate file, under the names that they have in a dataset."""
-    found = arrays(path, ("x", "y", "x_test", "y_test", "client_test", "user_test"))
-    out = {{"x": "x_test", "y": "y_test"}.get(k, k): v for k, v in found.items()}
+    members = arrays(path, ("x", "y", "x_test", "y_test", "client_test", "user_test"))
+    out = {{"x": "x_test", "y": "y_test"}.get(k, k): v for k, v in members.items()}
     if missing := [k for k in ("x_test", "y_test") if k not in out]:
         raise DataError(f"{path} lacks {', '.join(missing)} (or x and y).")
     return out

@@ -37,10 +37,10 @@ def shards(labels: Any, clients: int, k: int, rng: Stream, minimum: int = 1) -> 
     most clients have two labels.
     """
     check.count(k=k)
-    found = classes_of(labels, "shards")
-    enough(len(found), clients, max(k, minimum))
-    order = rng.at("records").permutation(len(found))
-    pieces = np.array_split(order[np.argsort(found[order], kind="stable")], clients * k)
+    classes = classes_of(labels, "shards")
+    enough(len(classes), clients, max(k, minimum))
+    order = rng.at("records").permutation(len(classes))
+    pieces = np.array_split(order[np.argsort(classes[order], kind="stable")], clients * k)
     if k * min(len(p) for p in pieces) < minimum:
         raise DataError(f"shards: {k} pieces of {len(pieces[-1])} records are fewer than the minimum of {minimum}.")
     deal = rng.at("pieces").permutation(clients * k).reshape(clients, k)
@@ -64,11 +64,11 @@ def quantity(records: int, clients: int, alpha: float, rng: Stream, minimum: int
 
 def natural(ids: Any, minimum: int = 1) -> list[Ints]:
     """Make one client for each id, in the order of the ids (whole numbers, one per record)."""
-    found = np.asarray(ids)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or not len(found):
+    client_ids = np.asarray(ids)
+    if client_ids.ndim != 1 or client_ids.dtype.kind not in "iu" or not len(client_ids):
         raise DataError("natural clients need one whole number per record.")
-    order = np.argsort(found, kind="stable")
-    values, starts = np.unique(found[order], return_index=True)
+    order = np.argsort(client_ids, kind="stable")
+    values, starts = np.unique(client_ids[order], return_index=True)
     parts = np.split(order, starts[1:])
     least = int(np.argmin([len(p) for p in parts]))
     if len(parts[least]) < minimum:

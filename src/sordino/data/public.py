@@ -64,10 +64,10 @@ def declare(data: Dataset, declared: Declared) -> Dataset:
         )
     each = "" if by == "record" else f", all those of some {by}s"
     words = f"{out.sum():,} of {len(out):,} records (public_share = {share:g}{each})"
-    kept, shown = torch.from_numpy(~out), torch.from_numpy(out)
+    keep, shown = torch.from_numpy(~out), torch.from_numpy(out)
     client, user = data.client_train, data.user_train
     return replace(
-        data, x_train=data.x_train[kept], y_train=data.y_train[kept], x_test=data.x_train[shown],
+        data, x_train=data.x_train[keep], y_train=data.y_train[keep], x_test=data.x_train[shown],
         y_test=data.y_train[shown],
         client_train=None if client is None else client[~out],
         client_test=None if client is None or by == "client" else client[out],

@@ -83,8 +83,8 @@ def encode(cells: Any, schema: Schema) -> Tensor:
         if isinstance(column, Number):
             out.append(2 * column.unit(numbers(name, cells[name]))[:, None] - 1)
         elif isinstance(column, Category):
-            found = column.index(words(name, cells[name], column.values))
-            out.append(np.eye(len(column.values) + 1)[found])
+            indices = column.index(words(name, cells[name], column.values))
+            out.append(np.eye(len(column.values) + 1)[indices])
         else:
             raise DataError(f"column {name!r}: classes is for the label; declare min and max, or values.")
     return torch.from_numpy(np.concatenate(out, axis=1).astype(np.float32))
@@ -124,12 +124,12 @@ def words(name: str, cells: Any, allowed: tuple[str, ...] = ()) -> list[str]:
     if len(gaps):
         _missing(name, int(gaps[0]), None)
     if cells.dtype.kind == "f":
-        found = [f"{v:.0f}" if v.is_integer() else repr(v) for v in map(float, cells)]
+        texts = [f"{v:.0f}" if v.is_integer() else repr(v) for v in map(float, cells)]
     else:
-        found = [WHOLE.sub(r"\1", str(v).strip()) for v in cells.tolist()]
-    if "" in found and "" not in allowed:
-        _missing(name, found.index(""), None)
-    return found
+        texts = [WHOLE.sub(r"\1", str(v).strip()) for v in cells.tolist()]
+    if "" in texts and "" not in allowed:
+        _missing(name, texts.index(""), None)
+    return texts
 
 
 def _missing(name: str, row: int, cell: object) -> None:
@@ -148,12 +148,12 @@ def _short(cell: object) -> str:
 def read(path: Path) -> dict[str, Column]:
     """Read a schema file."""
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"cannot read the schema {path}: {str(error).splitlines()[0]}") from error
-    if not found:
+    if not entries:
         raise DataError(f"the schema {path} declares no column.")
-    return {name: _column(f"{path}, [{name}]", entry) for name, entry in found.items()}
+    return {name: _column(f"{path}, [{name}]", entry) for name, entry in entries.items()}
 
 
 def _column(where: str, entry: object) -> Column:

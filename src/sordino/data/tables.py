@@ -179,23 +179,23 @@ def _csv(path: Path) -> Any:
 def _parquet(path: Path) -> Any:
     if importlib.util.find_spec("pyarrow") is None:
         raise DataError(f'{path.name} needs pyarrow, which is not installed; try: pip install "sordino[files]".')
-    found = importlib.import_module("pyarrow.parquet").read_table(path)
-    found.validate(full=True)  # otherwise text that is not UTF-8 would fail only when used
-    names = [str(n) for n in found.column_names]
+    arrow_table = importlib.import_module("pyarrow.parquet").read_table(path)
+    arrow_table.validate(full=True)  # otherwise text that is not UTF-8 would fail only when used
+    names = [str(n) for n in arrow_table.column_names]
     if len(set(names)) < len(names):
         raise DataError(f"{path}: column {next(n for n in names if names.count(n) > 1)!r} appears twice. Rename one.")
-    return found.to_pandas(ignore_metadata=True)
+    return arrow_table.to_pandas(ignore_metadata=True)
 
 
 def marked_rows(what: str, split: Any) -> NDArray[np.bool_]:
     """Return which rows the split column marks as test records."""
-    found = schemas.words(str(split.name), split)
-    odd = next((i for i, word in enumerate(found) if word not in ("train", "test")), None)
+    marks = schemas.words(str(split.name), split)
+    odd = next((i for i, word in enumerate(marks) if word not in ("train", "test")), None)
     if odd is not None:
         raise DataError(
-            f"{what}: column {str(split.name)!r}, row {odd + 1}: {found[odd]!r} is neither 'train' nor 'test'."
+            f"{what}: column {str(split.name)!r}, row {odd + 1}: {marks[odd]!r} is neither 'train' nor 'test'."
         )
-    test = np.array([word == "test" for word in found])
+    test = np.array([word == "test" for word in marks])
     if not test.any() or test.all():
         rows_with = "every" if test.all() else "no"
         raise DataError(f"{what}: {rows_with} row has 'test' in column {str(split.name)!r}; both parts need records.")
@@ -207,14 +207,14 @@ def _target(
 ) -> tuple[Tensor, str, int | None, tuple[str, ...], tuple[str, ...]]:
     column = declared.get(name)
     if isinstance(column, Category):
-        found = column.index(schemas.words(name, cells, column.values))
-        odd = np.flatnonzero(found == len(column.values))
+        labels = column.index(schemas.words(name, cells, column.values))
+        odd = np.flatnonzero(labels == len(column.values))
         if len(odd):
             row = int(odd[0])
             raise DataError(
                 f"column {name!r}, row {row + 1}: {cells.iloc[row]!r} is not among the declared label values."
             )
-        return torch.from_numpy(found), "classification", len(column.values), column.values, ()
+        return torch.from_numpy(labels), "classification", len(column.values), column.values, ()
     if isinstance(column, Number):
         unit = column.unit(schemas.numbers(name, cells))
         return torch.from_numpy(unit.astype(np.float32)), "regression", None, (), ()
@@ -260,10 +260,10 @@ def _inputs(what: str, cells: Any, declared: dict[str, Column], roles: list[str]
     return schemas.encode(cells, used), (f"columns not in the schema are left out: {_some(left)}",) if left else ()
 
 
-def numbered(found: list[str]) -> Ids:
+def numbered(names: list[str]) -> Ids:
     """Number the clients 0, 1, 2, ... in the order of their names (by value if all of them are whole numbers)."""
-    whole = all(re.fullmatch(r"-?[0-9]{1,18}", v) for v in found)
-    values = np.array(found, dtype=np.int64 if whole else np.str_)
+    integers = all(re.fullmatch(r"-?[0-9]{1,18}", v) for v in names)
+    values = np.array(names, dtype=np.int64 if integers else np.str_)
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 

@@ -50,10 +50,10 @@ def _by_label(rule: str, text: str, y: Tensor, classes: int | None) -> Tensor:
 
 
 def _by_feature(rule: str, text: str, x: Tensor) -> Tensor:
-    found = _FEATURE.fullmatch(text.strip())
-    if found is None:
+    match = _FEATURE.fullmatch(text.strip())
+    if match is None:
         raise SpecError(f"private_data = {rule!r}: write a feature as in feature:12>0.5.")
-    number, sign, bound = int(found[1]), found[2], float(found[3])
+    number, sign, bound = int(match[1]), match[2], float(match[3])
     flat = x.reshape(len(x), -1)
     if number >= flat.shape[1]:
         raise SpecError(f"private_data = {rule!r}: records have {flat.shape[1]} numbers, counted from 0.")
@@ -64,7 +64,7 @@ def _by_feature(rule: str, text: str, x: Tensor) -> Tensor:
 def _by_file(path: Path, records: int) -> Tensor:
     try:
         with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
+            groups = np.load(file, allow_pickle=False)
     except OSError as error:
         raise DataError(f"private_data: cannot read {path}: {error}") from error
     except (ValueError, EOFError, BadZipFile) as error:
@@ -72,12 +72,12 @@ def _by_file(path: Path, records: int) -> Tensor:
             f"private_data: {path} is not a numpy.save file of plain numbers; expected one whole number (0: not "
             f"private) for each of {records} records."
         ) from error
-    return checked(found, records, f"private_data: {path}")
+    return checked(groups, records, f"private_data: {path}")
 
 
-def checked(found: object, records: int, what: str) -> Tensor:
+def checked(groups: object, records: int, what: str) -> Tensor:
     """Return groups as a tensor [records], after checking them; `what` names them in error messages."""
-    values = np.asarray(found)
+    values = np.asarray(groups)
     if values.dtype.kind == "b":
         values = values.astype(np.int64)
     if values.dtype.kind not in "iu" or values.shape != (records,) or (len(values) and int(values.min()) < 0):

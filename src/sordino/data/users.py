@@ -46,8 +46,8 @@ def bound(
     order = np.lexsort((record, client, user))  # by user, then client, then record
     starts = np.flatnonzero(user[order][1:] != user[order][:-1]) + 1
     groups = np.split(order, starts) if len(order) else []
-    kept = [_of_one(rows, client, user, records_per_user, clients_per_user, rng) for rows in groups]
-    rows = np.concatenate([np.empty(0, np.int64), *kept])  # still sorted by user
+    bounded = [_of_one(rows, client, user, records_per_user, clients_per_user, rng) for rows in groups]
+    rows = np.concatenate([np.empty(0, np.int64), *bounded])  # still sorted by user
     rows = rows[np.argsort(client[rows], kind="stable")]
     return np.split(record[rows], np.cumsum(np.bincount(client[rows], minlength=len(parts)))[:-1])
 
@@ -55,9 +55,9 @@ def bound(
 def _of_one(rows: Ints, client: Ints, user: Ints, records: int | None, clients: int, rng: Stream) -> Ints:
     """Return the rows of one user that are kept, in their order."""
     number = int(user[rows[0]])
-    own, nth = np.unique(client[rows], return_inverse=True)
-    if len(own) > clients:
-        chosen = rng.at("clients").permutation(len(own), number)[:clients]
+    user_clients, nth = np.unique(client[rows], return_inverse=True)
+    if len(user_clients) > clients:
+        chosen = rng.at("clients").permutation(len(user_clients), number)[:clients]
         rows = rows[np.isin(nth, chosen)]
     if records is not None and len(rows) > records:
         rows = rows[rng.at("records").fixed(len(rows), records, number)]

@@ -63,8 +63,8 @@ def deslant(x: Tensor) -> Tensor:
     mass = x / x.sum((2, 3), keepdim=True).clamp_min(1e-6)
     mu, mv, uv, vv = ((mass * t).sum((1, 2, 3)) for t in (u, v, u * v, v * v))
     shear = (uv - mu * mv) / (vv - mv * mv).clamp_min(1e-3)
-    one, zero = torch.ones_like(shear), torch.zeros_like(shear)
-    affine = torch.stack([one, shear * height / width, mu * 2 / width, zero, one, mv * 2 / height], 1)
+    ones, zeros = torch.ones_like(shear), torch.zeros_like(shear)
+    affine = torch.stack([ones, shear * height / width, mu * 2 / width, zeros, ones, mv * 2 / height], 1)
     grid = F.affine_grid(affine.view(-1, 2, 3), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, align_corners=False)
 

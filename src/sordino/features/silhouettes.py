@@ -84,12 +84,12 @@ def _field(decay: float, height: int, width: int, generator: torch.Generator) ->
 def public_whitening(height: int, width: int) -> tuple[tuple[Tensor, Tensor], ...]:
     """Return, for each of the two parts, the mean of the public objects' rows and a whitening matrix."""
     chunks = [parts(chunk) for chunk in public_objects(height, width).split(CHUNK)]
-    found = []
+    constants = []
     for rows, ridge in zip((torch.cat(part).double() for part in zip(*chunks, strict=True)), RIDGES, strict=True):
         covariance = rows.T.cov()
         covariance.diagonal().add_(ridge * covariance.diagonal().mean())
         factor = torch.linalg.cholesky(covariance)
         identity = torch.eye(len(factor), dtype=factor.dtype)
         whiten = torch.linalg.solve_triangular(factor, identity, upper=False).T
-        found.append((rows.mean(0).float(), whiten.float()))
-    return tuple(found)
+        constants.append((rows.mean(0).float(), whiten.float()))
+    return tuple(constants)

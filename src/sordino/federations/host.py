@@ -83,8 +83,8 @@ class Host:
         parts = {block: ids[blocks == block].tolist() for block in self._blocks}
         plan = next(iter(self._blocks.values())).work.plan
         asked = [b for b, part in parts.items() if part or plan.stragglers.late > 0] or list(parts)[:1]
-        found = [self._blocks[block].answers(phase, state, parts[block]) for block in asked]
-        return [plan.channel.seal(joined(list(kind)), cohort) for kind in zip(*found, strict=True)]
+        answers = [self._blocks[block].answers(phase, state, parts[block]) for block in asked]
+        return [plan.channel.seal(joined(list(kind)), cohort) for kind in zip(*answers, strict=True)]
 
     def once(self, work: tuple[Any, ...], state: State, part: str, rng: Stream | None, label: str) -> Message | None:
         """Return what the clients here release once, outside the rounds; None if none of them has that data part.
@@ -93,8 +93,8 @@ class Host:
         """
         stream, ready = self._rng.at("once", label) if rng is None else rng, self._work(*work)
         have = [s for s in self._blocks.values() if not part or part in s.parts]
-        found = [simulator.once(ready, state, part, stream) for simulator in have]
-        return together(found) if found else None
+        messages = [simulator.once(ready, state, part, stream) for simulator in have]
+        return together(messages) if messages else None
 
     def save(self, done: int) -> None:
         """Save the clients' state of all blocks for a checkpoint after `done` rounds."""
@@ -140,7 +140,7 @@ def serve(pipe: connection.Connection) -> None:
                     answer = getattr(host, verb)(*args)
                 reply = wire.packed((answer, None))
             except Exception as error:
-                reply = wire.packed((None, _told(error)))
+                reply = wire.packed((None, _sendable(error)))
             pipe.send_bytes(reply)
     except (EOFError, OSError):
         return  # the parent is gone; the run can be resumed from disk
@@ -156,7 +156,7 @@ def _understood(data: bytes) -> Any:
         ) from error
 
 
-def _told(error: Exception) -> tuple[Exception, str]:
+def _sendable(error: Exception) -> tuple[Exception, str]:
     """Return an error in a form that can be sent to another process, and its traceback."""
     trace = traceback.format_exc()
     try:

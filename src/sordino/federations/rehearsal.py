@@ -99,7 +99,7 @@ class Rehearsal:
     def _as_planned(self, state: State) -> None:
         """Refuse noise that depends on the state unless a total covers the run."""
         method, plan = self.work.method, self.work.plan
-        if pricing.whole(method, plan) is None and pricing.costs(method, plan, state.round, state) != pricing.costs(
+        if pricing.run_costs(method, plan) is None and pricing.costs(method, plan, state.round, state) != pricing.costs(
             method, plan, state.round
         ):
             raise RunError(
@@ -170,7 +170,7 @@ class Rehearsal:
         later, way = ("in a later round, ", "through what clients keep (site.own), ") if round else ("", "")
         for (outlet, client), before in passages.items():
             after = again[outlet, client]
-            if not all(same(one.multiplier, two.multiplier) for one, two in zip(before, after, strict=True)):
+            if not all(same(p.multiplier, q.multiplier) for p, q in zip(before, after, strict=True)):
                 raise RunError(
                     f"{self.name}: the noise multiplier of the outlet {outlet} depends on the clients' records. "
                     "Compute it from the plan and from what was released before."
@@ -219,8 +219,8 @@ class Rehearsal:
         if not self.work.method.linear(self.work.plan):
             return
         # for unit = client the cost assumes the heaviest weight; for records, weights must undo the division of the sum
-        whole = all(passage.release.unit == "client" for each in passages.values() for passage in each)
-        for field, value in (message if whole or message.weight is None else message.weighed()).fields.items():
+        by_client = all(passage.release.unit == "client" for each in passages.values() for passage in each)
+        for field, value in (message if by_client or message.weight is None else message.weighed()).fields.items():
             outputs = (
                 torch.stack([passages[outlet, client][0].output for client in self.cast.ids])
                 for outlet in dict.fromkeys(outlet for outlet, _ in passages)
@@ -236,12 +236,12 @@ class Rehearsal:
         """Check how far changing one unit moves the inputs of the outlets."""
         parts: dict[int, dict[str, str]] = {}  # by client: parts of the data that moved, and the outlet
         for (outlet, client), before in first.items():
-            for use, (one, two) in enumerate(zip(before, changed[outlet, client], strict=True)):
-                release = one.release
-                self._within(release, one, two)
+            for use, (original, altered) in enumerate(zip(before, changed[outlet, client], strict=True)):
+                release = original.release
+                self._within(release, original, altered)
                 if client in self.cast.removed and (use or round):
                     break
-                moved = length(two.value.double() - one.value.double(), release)
+                moved = length(altered.value.double() - original.value.double(), release)
                 self._moved(release, client, moved)
                 if release.part and moved > SLACK * float(release.bound or 0.0):
                     parts.setdefault(client, {})[release.part] = outlet
@@ -283,11 +283,11 @@ class Rehearsal:
         )
 
 
-def _alike(one: State, two: State) -> bool:
+def _alike(a: State, b: State) -> bool:
     """Return whether two states are equal bit for bit."""
 
     def written(state: State) -> dict[str, Tensor]:
         return {"params": state.params} | flat("method", state.method) | flat("algorithm", state.algorithm)
 
-    first, second = written(one), written(two)
+    first, second = written(a), written(b)
     return first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)

@@ -78,8 +78,8 @@ class PassageRecorder:
     def passed(self, release: Release, x: Bounded, ids: Ints, output: Tensor, multiplier: Tensor | None) -> None:
         """Record one use of an outlet."""
         for k, client in enumerate(ids.tolist()):
-            own = None if multiplier is None else multiplier[k].clone()
-            passage = Passage(release, x.value[k].clone(), output[k].clone(), own)
+            row_multiplier = None if multiplier is None else multiplier[k].clone()
+            passage = Passage(release, x.value[k].clone(), output[k].clone(), row_multiplier)
             self.passages.setdefault((release.name, client), []).append(passage)
 
 
@@ -96,13 +96,13 @@ def length(row: Tensor, release: Release) -> float:
     return float(torch.linalg.vector_norm(row.flatten(), ord=release.norm))
 
 
-def same(one: Tensor | None, two: Tensor | None) -> bool:
+def same(a: Tensor | None, b: Tensor | None) -> bool:
     """Return whether two tensors are equal bit for bit, counting NaN as equal to itself."""
-    if one is None or two is None:
-        return one is two
-    if one.shape != two.shape or one.dtype != two.dtype:
+    if a is None or b is None:
+        return a is b
+    if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return bool(((one == two) | ((one != one) & (two != two))).all())
+    return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def affine(rows: Tensor, outputs: Tensor) -> bool:
@@ -112,7 +112,7 @@ def affine(rows: Tensor, outputs: Tensor) -> bool:
     """
     if rows.shape != outputs.shape:
         return False
-    one, two = rows.double(), outputs.double()
-    one, two = one - one.mean(dim=0), two - two.mean(dim=0)
-    factor = (one * two).sum(dim=0) / two.square().sum(dim=0).clamp_min(1e-300)
-    return float((one - factor * two).norm()) <= ALIKE * float(one.norm())
+    x, y = rows.double(), outputs.double()
+    x, y = x - x.mean(dim=0), y - y.mean(dim=0)
+    factor = (x * y).sum(dim=0) / y.square().sum(dim=0).clamp_min(1e-300)
+    return float((x - factor * y).norm()) <= ALIKE * float(x.norm())

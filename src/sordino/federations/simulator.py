@@ -206,11 +206,11 @@ class Simulator:
     def personal(self, state: State) -> dict[int, Tensor]:
         """Return the clients' personal models, by client."""
         work = self.work
-        found = {}
+        models = {}
         for client in self.store.clients(ALGORITHM):
             rows = self.store.read(ALGORITHM, [client], work.plan.algorithm.keeps(state, 1))
-            found[client] = work.plan.algorithm.own_models(state, rows)[0]
-        return found
+            models[client] = work.plan.algorithm.own_models(state, rows)[0]
+        return models
 
 
 def by_part(everyone: ClientPart, population: int, blocks: int) -> dict[int, ClientPart]:
@@ -231,10 +231,10 @@ def fresh(method: Method, state: State, clients: int, plan: Plan) -> Own:
     fields = method.keeps(state, clients, plan)
     if taken := [name for name in fields if name in (ALGORITHM, SPENT) or name.split(" ")[0] == LATE.strip()]:
         raise RunError(f"what clients keep may not be called {taken[0]!r}: that name is the federation's own.")
-    found = ({ALGORITHM: rows} if rows.shape[1] else {}) | fields
+    client_state = ({ALGORITHM: rows} if rows.shape[1] else {}) | fields
     if any(r.total is not None and r.where == "client" for r in method.releases(plan)):
-        found[SPENT] = torch.zeros(clients, dtype=torch.float64)
-    return found
+        client_state[SPENT] = torch.zeros(clients, dtype=torch.float64)
+    return client_state
 
 
 def answer(
@@ -266,8 +266,8 @@ def answer(
         rng = rng.at("phase", phase)
     batch, row = data.fetch(ids.tolist(), device), rng.rows(ids)
     start = fresh(method, state, len(ids), plan)
-    own = {name: store.read(name, ids.tolist(), value) for name, value in start.items()}
-    spent = own.pop(SPENT, None)
+    client_state = {name: store.read(name, ids.tolist(), value) for name, value in start.items()}
+    spent = client_state.pop(SPENT, None)
     out = Outlets(
         tuple(r for r in declared(method, plan, state.round, state) if r.phase == phase),
         row,
@@ -278,10 +278,12 @@ def answer(
         spent=None if spent is None else spent.double().clone(),
         witness=witness,
     )
-    message, kept = method.train(state, Site(batch, own, work.model, plan, row.at("train"), out, phase))
+    message, new_client_state = method.train(
+        state, Site(batch, client_state, work.model, plan, row.at("train"), out, phase)
+    )
     out.check(message)
     check_weights(method, plan, message, batch)
-    for name, value in kept.items():
+    for name, value in new_client_state.items():
         store.write(name, ids.tolist(), value)
     if out.spent is not None:
         store.write_now(SPENT, ids.tolist(), out.spent, state.round + 1)

@@ -75,22 +75,22 @@ class Store:
     def _check_version(self, path: Path, file: sqlite3.Connection) -> None:
         """Refuse a file of another version; mark a new file with the current version."""
         (tables,) = file.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        (found,) = file.execute("PRAGMA user_version").fetchone()
-        if tables and found != VERSION:
-            other = "an earlier" if found < VERSION else "a later"
+        (version,) = file.execute("PRAGMA user_version").fetchone()
+        if tables and version != VERSION:
+            other = "an earlier" if version < VERSION else "a later"
             raise RunError(f"{path} was written by {other} version of Sordino: resume the run with that one.")
         file.execute(f"PRAGMA user_version = {VERSION}")
 
     def _check_holder(self, path: Path, file: sqlite3.Connection, whose: str) -> None:
         """Refuse a file that belongs to other clients; mark a file without owner as belonging to `whose`."""
         file.execute("CREATE TABLE IF NOT EXISTS holder (whose TEXT)")
-        found = file.execute("SELECT whose FROM holder").fetchone()
-        if found is not None and found[0] != whose:
+        holder = file.execute("SELECT whose FROM holder").fetchone()
+        if holder is not None and holder[0] != whose:
             raise RunError(
-                f"{path} holds what {found[0]} keep, but should hold what {whose} keep: files were swapped. Put the "
+                f"{path} holds what {holder[0]} keep, but should hold what {whose} keep: files were swapped. Put the "
                 "right one back, or start the run again."
             )
-        if found is None:
+        if holder is None:
             file.execute("INSERT INTO holder VALUES (?)", (whose,))
 
     def close(self) -> None:
@@ -101,12 +101,12 @@ class Store:
 
     def read(self, kind: str, ids: Sequence[int], fresh: Rows) -> Rows:
         """Return the clients' rows on the device of `fresh`; a client without a row gets its row of `fresh`."""
-        found = [self._find((kind, int(i))) for i in ids]
-        if not any(row is not None for row in found):
+        stored_rows = [self._find((kind, int(i))) for i in ids]
+        if not any(row is not None for row in stored_rows):
             return fresh
-        if any(row is not None and (row.shape, row.dtype) != (fresh.shape[1:], fresh.dtype) for row in found):
+        if any(row is not None and (row.shape, row.dtype) != (fresh.shape[1:], fresh.dtype) for row in stored_rows):
             raise RunError("what clients keep does not fit this model: it was saved by another run.")
-        rows = [mine if row is None else row.to(fresh.device) for row, mine in zip(found, fresh, strict=True)]
+        rows = [mine if row is None else row.to(fresh.device) for row, mine in zip(stored_rows, fresh, strict=True)]
         self._forget()
         return torch.stack(rows)
 
@@ -160,18 +160,18 @@ class Store:
 
     def kinds(self, prefix: str) -> list[str]:
         """Return the kinds of rows whose name is the prefix or begins with the prefix and a space."""
-        found = {kind for kind, _ in self._rows}
-        found |= {kind for (kind,) in self._ask("SELECT DISTINCT kind FROM kept", ())}
-        return sorted(kind for kind in found if f"{kind} ".startswith(f"{prefix.strip()} "))
+        kinds = {kind for kind, _ in self._rows}
+        kinds |= {kind for (kind,) in self._ask("SELECT DISTINCT kind FROM kept", ())}
+        return sorted(kind for kind in kinds if f"{kind} ".startswith(f"{prefix.strip()} "))
 
     def clients(self, kind: str) -> list[int]:
         """Return the clients that have a row of a kind, in ascending order."""
-        found = {client for (k, client), row in self._rows.items() if k == kind and row is not None}
+        clients = {client for (k, client), row in self._rows.items() if k == kind and row is not None}
         if self._file is not None:
             # the latest row of a client overrides earlier ones
             on_file = dict(self._ask("SELECT client, row IS NULL FROM kept WHERE kind = ? ORDER BY done", (kind,)))
-            found |= {c for c, gone in on_file.items() if not gone and (kind, c) not in self._rows}
-        return sorted(found)
+            clients |= {c for c, gone in on_file.items() if not gone and (kind, c) not in self._rows}
+        return sorted(clients)
 
     def _ask(self, query: str, values: tuple[object, ...]) -> list[Any]:
         try:

@@ -41,9 +41,9 @@ def packed(value: Any, what: str = "a message") -> bytes:
     try:
         _Pickler(buffer, protocol=5).dump(value)
     except UNFIT as error:
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise RunError(
-            f"federation = workers must send {what} to other processes, but it cannot be sent ({told}). Define its "
+            f"federation = workers must send {what} to other processes, but it cannot be sent ({reason}). Define its "
             "functions and classes at the top level of a module, without lambda, or use federation = simulator."
         ) from error
     return buffer.getvalue()

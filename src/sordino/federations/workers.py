@@ -126,8 +126,8 @@ class Workers:
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
         """Return what leaves the clients of a cohort in one phase of a round."""
-        found = self._ask_all("ask", phase, state, [int(i) for i in cohort])
-        return together([joined(list(kind)) for kind in zip(*found, strict=True)])  # answers in time, then late ones
+        answers = self._ask_all("ask", phase, state, [int(i) for i in cohort])
+        return together([joined(list(kind)) for kind in zip(*answers, strict=True)])  # answers in time, then late ones
 
     def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
         """Return what all clients release once, outside the rounds.
@@ -135,8 +135,8 @@ class Workers:
         A secret stream is not passed to the processes: it only serves to label the release.
         """
         label, stream = rng.at("label").key.hex(), None if rng.secure else rng
-        found = self._ask_all("once", self._described(work), state, part, stream, label)
-        return together([message for message in found if message is not None])
+        messages = self._ask_all("once", self._described(work), state, part, stream, label)
+        return together([message for message in messages if message is not None])
 
     def save(self, done: int) -> None:
         """Save the clients' state for a checkpoint after `done` rounds."""
@@ -145,7 +145,7 @@ class Workers:
 
     def personal(self, state: State) -> dict[int, Tensor]:
         """Return the clients' personal models, by client."""
-        return {i: model for found in self._ask_all("personal", state) for i, model in found.items()}
+        return {i: model for models in self._ask_all("personal", state) for i, model in models.items()}
 
     def close(self) -> None:
         """End the processes; those that are still busy, because the caller stopped waiting, are ended immediately."""
@@ -181,7 +181,7 @@ class Workers:
         everyone = ClientPart(self._data, np.arange(population))
         clients = {b: everyone.only(members(b, population, self.blocks)) for b in blocks}
         dealt = {name: by_part(part, population, self.blocks) for name, part in self._parts.items()}
-        parts = {b: {name: found[b] for name, found in dealt.items() if b in found} for b in blocks}
+        parts = {b: {name: by_block[b] for name, by_block in dealt.items() if b in by_block} for b in blocks}
         share = Share(clients, parts, self.blocks, population, self._rng, self._public, self._memory_gb)
         return wire.packed(share, "what makes the clients' records")
 

@@ -49,7 +49,7 @@ def alone(function: Callable[..., Any], what: str, *values: Tensor) -> Tensor:
         values: tensors [records, ...].
     """
 
-    def one(mark: Tensor, *rows: Tensor) -> Tensor:
+    def per_record(mark: Tensor, *rows: Tensor) -> Tensor:
         _here.mark = mark
         try:
             return single(function(*(row.unsqueeze(0) for row in rows)), what)
@@ -58,16 +58,16 @@ def alone(function: Callable[..., Any], what: str, *values: Tensor) -> Tensor:
 
     marks = torch.zeros(values[0].shape[0], device=values[0].device)
     with _Attention():
-        out: Tensor = vmap(one, randomness="different")(marks, *values)
+        out: Tensor = vmap(per_record, randomness="different")(marks, *values)
     return out
 
 
 def single(made: Any, what: str) -> Tensor:
     """Return the only row of a batch of one; raise `ModelError` if `made` is not such a batch."""
     if not isinstance(made, Tensor) or made.dim() == 0 or made.shape[0] != 1:
-        found = list(made.shape) if isinstance(made, Tensor) else type(made).__name__
+        given = list(made.shape) if isinstance(made, Tensor) else type(made).__name__
         raise ModelError(
-            f"{what} must give one row a sample, for a single one a tensor [1, ...], not {found}; with torch's losses"
+            f"{what} must give one row a sample, for a single one a tensor [1, ...], not {given}; with torch's losses"
             " use reduction='none'."
         )
     return made.squeeze(0)
@@ -119,8 +119,8 @@ def lifted(function: Callable[..., Any], kind: str, places: tuple[int, int], arg
     def flat(*values: Tensor) -> tuple[Tensor, ...]:
         for i, place, value in zip(which, _places(places, len(which)), values, strict=True):
             leaves[i] = value.squeeze(1 + place).movedim(0, place)
-        own, named = tree_unflatten(leaves, spec)
-        made, form = tree_flatten(function(*own, **named))
+        positional, named = tree_unflatten(leaves, spec)
+        made, form = tree_flatten(function(*positional, **named))
         specs.append(form)
         pairs = zip(made, _places(places, len(made)), strict=True)
         return tuple(part.movedim(place, 0).unsqueeze(1 + place) for part, place in pairs)
@@ -155,8 +155,8 @@ def _attention(
 
     def flat(*values: Tensor) -> tuple[Tensor]:
         q, k, v, *mask = (part.flatten(0, 1) for part in values)
-        found = F.scaled_dot_product_attention(q, k, v, mask[0] if mask else None, *rest, **more)
-        return (found.unflatten(0, (-1, rows)),)
+        output = F.scaled_dot_product_attention(q, k, v, mask[0] if mask else None, *rest, **more)
+        return (output.unflatten(0, (-1, rows)),)
 
     made: tuple[Tensor] = Lift.apply(flat, _here.mark, query, key, value, *masks)  # type: ignore[no-untyped-call]
     return made[0]

@@ -123,10 +123,10 @@ class BookKeeping:
         split, stacked, draw = Split(batch.sizes), weights.dim() == 2, Generators(seeds)
         out = weights.new_zeros(split.clients, self._layout.dim)
         for clients, records, sizes in split.chunks(limit, width):
-            own = weights[clients] if stacked else weights
+            chunk_weights = weights[clients] if stacked else weights
             tape = Tape(
                 self._layout,
-                own,
+                chunk_weights,
                 Split(sizes),
                 clip,
                 draw.after(clients.start),

@@ -110,9 +110,9 @@ def by_layer(bounds: Sequence[float], layout: Layout, like: Tensor) -> Tensor:
     """Return the checked bounds as a tensor [layers], one for every layer of the layout."""
     names = list(layout.layers())
     if isinstance(bounds, str) or not isinstance(bounds, Sequence) or len(bounds) != len(names):
-        found = len(bounds) if isinstance(bounds, Sequence) else repr(bounds)
+        given = len(bounds) if isinstance(bounds, Sequence) else repr(bounds)
         raise SpecError(
-            f"layers must hold one bound for each of {len(names)} layers, not {found};"
+            f"layers must hold one bound for each of {len(names)} layers, not {given};"
             f" they are {', '.join(name or 'the model itself' for name in names)}."
         )
     for i, bound in enumerate(bounds):

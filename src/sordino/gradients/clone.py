@@ -77,9 +77,9 @@ def pristine(module: nn.Module) -> nn.Module:
 
 def private(module: nn.Module, device: torch.device) -> nn.Module:
     """Return a copy on a device; its parameters share memory with the user's if the device is the same."""
-    own = {id(value): value for value in module.parameters()}
-    twin = copy.deepcopy(module, dict[int, Any](own))
-    fresh = {k: nn.Parameter(v.detach().to(device), requires_grad=False) for k, v in own.items()}  # preserves ties
+    params = {id(value): value for value in module.parameters()}
+    twin = copy.deepcopy(module, dict[int, Any](params))
+    fresh = {k: nn.Parameter(v.detach().to(device), requires_grad=False) for k, v in params.items()}  # preserves ties
     for part in twin.modules():
         for name, value in part._parameters.items():
             if value is not None:

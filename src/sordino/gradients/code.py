@@ -72,10 +72,10 @@ class Code:
         return torch.stack([self._single(predictions, y, i) for i in range(len(y))])
 
     def _single(self, predictions: Tensor, y: Tensor, i: int) -> Tensor:
-        found = single(self.loss(predictions[i : i + 1], y[i : i + 1]), "the loss")
+        loss = single(self.loss(predictions[i : i + 1], y[i : i + 1]), "the loss")
         if self._shared is not None:
             self._shared.restore()
-        return found
+        return loss
 
 
 class Guard:

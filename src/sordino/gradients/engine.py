@@ -179,19 +179,19 @@ class CohortGradients:
         weights, batch, seeds = call.weights, call.batch, call.seeds
         out = weights.new_zeros(len(batch.sizes), self._layout.dim)
         for part in grouping.parts(groups, batch, weights):
-            own = grouping.apart(seeds, part.width - 1)
-            whole = replace(call, batch=part.batch, seeds=own, width=part.width, share=part.share)
-            too_wide = self.path == "book-keeping" and part.width > whole.limit
-            out += self._wide(whole, bound) if too_wide else self._route(whole, bound)
+            part_seeds = grouping.apart(seeds, part.width - 1)
+            part_call = replace(call, batch=part.batch, seeds=part_seeds, width=part.width, share=part.share)
+            too_wide = self.path == "book-keeping" and part.width > part_call.limit
+            out += self._wide(part_call, bound) if too_wide else self._route(part_call, bound)
         return out
 
     def _unclipped(self, call: Call, bfloat16: bool = False) -> Tensor:
         """Return sums without clipping by the fastest way; no per-sample quantity is needed."""
-        batch, fit, kept = call.batch, call.seen.fit, self.path == "book-keeping"
+        batch, fit, book_keeping = call.batch, call.seen.fit, self.path == "book-keeping"
         quick = bfloat16 or (call.cuda and self._recurrent) or cost.plain(call.seen.numbers, batch.sizes, call.cpu)
-        if fit.usable and (not kept or quick):
+        if fit.usable and (not book_keeping or quick):
             limit = cost.records(fit.numbers or call.seen.numbers, call.cpu)
-            how = PassSettings(fit.last, self._random and not kept, self._random, bfloat16, self.compiled)
+            how = PassSettings(fit.last, self._random and not book_keeping, self._random, bfloat16, self.compiled)
             return self._plain.sums(call.weights, batch, call.seeds, limit, call.share, how)
         return self._route(call, None)
 
@@ -207,8 +207,8 @@ class CohortGradients:
                 part = Batch(batch.x[rows], batch.y[rows], (width,) * (last - first))
                 seeds = None if call.seeds is None else [call.seeds[k] + i - units.start for i in range(first, last)]
                 share = None if call.share is None else call.share[rows]
-                own = weights[k] if weights.dim() == 2 else weights
-                means = self._unclipped(Call(own, part, seeds, call.seen, share=share))
+                client_weights = weights[k] if weights.dim() == 2 else weights
+                means = self._unclipped(Call(client_weights, part, seeds, call.seen, share=share))
                 out[k] += clipped(means, clip, self._layout, pick(call.scale, k), call.norm)
         return out
 
@@ -218,10 +218,10 @@ class CohortGradients:
         if self._fast is None or self.path == "vmap" or (call.norm == 1 and not self._absolute):
             return self._slow.sums(weights, batch, clip, call.seeds, *rest, call.norm)
         if call.cuda and not self._random:
-            own = weights.dim() == 2
-            if own and cost.alone(call.seen.numbers, batch.sizes):
+            separate = weights.dim() == 2
+            if separate and cost.alone(call.seen.numbers, batch.sizes):
                 return self._one_by_one(call, clip)
-            if call.norm == 2 and self._padded.pays(batch.sizes) and (own or small(sum(batch.sizes), call.limit)):
+            if call.norm == 2 and self._padded.pays(batch.sizes) and (separate or small(sum(batch.sizes), call.limit)):
                 stacked = weights.expand(len(batch.sizes), -1)
                 return self._padded.sums(stacked, batch, clip, call.limit, *rest, self.compiled)
         x = channels_last(batch.x) if call.seen.last else batch.x
@@ -234,11 +234,13 @@ class CohortGradients:
         for k, rows in Split(call.batch.sizes).slices():
             part = Batch(call.batch.x[rows], call.batch.y[rows], (rows.stop - rows.start,))
             share = None if call.share is None else call.share[rows]
-            own = replace(call, weights=call.weights[k], batch=part, share=share, scale=pick(call.scale, k))
+            client_call = replace(call, weights=call.weights[k], batch=part, share=share, scale=pick(call.scale, k))
             if call.norm == 2 and self._padded.fits(len(part.y), call.limit):
-                out[k] = self._padded.one(own.weights, part, bound, own.width, share, own.scale)
+                out[k] = self._padded.single_client(
+                    client_call.weights, part, bound, client_call.width, share, client_call.scale
+                )
             else:
-                out[k] = self._route(own, clip)[0]
+                out[k] = self._route(client_call, clip)[0]
         return out
 
     def _retreat(self, reason: str) -> None:
@@ -264,7 +266,7 @@ class CohortGradients:
                 self._retreat(str(error))
         if seen is None:
             with Draws(weights.device) as draws, torch.no_grad():
-                self._slow.one(weights, batch.x[0], batch.y[0])
+                self._slow.sample_loss(weights, batch.x[0], batch.y[0])
             seen = FirstLook(False, 0, draws.seen)
             try:  # also try a backward pass
                 self._slow.sums(weights, Batch(batch.x[:1], batch.y[:1], (1,)), None, (0,))
@@ -295,7 +297,7 @@ class CohortGradients:
         book = self._fast if self.path == "book-keeping" else None
         again = self._slow.again if book is None else book.again
         x, y = batch.x[0], batch.y[0]
-        found = [again(weights, x, y) for _ in range(AGAIN)]
+        repeats = [again(weights, x, y) for _ in range(AGAIN)]
         for other in _others(x):
             try:
                 again(weights, other, y)
@@ -303,8 +305,8 @@ class CohortGradients:
                 raise
             except Exception:  # values the model cannot process; any type of error
                 continue
-            found.append(again(weights, x, y))
-        losses = torch.stack(found).double()
+            repeats.append(again(weights, x, y))
+        losses = torch.stack(repeats).double()
         if not torch.allclose(losses, losses[:1], rtol=STEADY, atol=STEADY, equal_nan=True):
             raise ModelError(
                 "the model or its loss gives other numbers for the same record when it is called again, or after other"

@@ -123,23 +123,23 @@ def float_error(
 
 def _sums(module: nn.Module, layout: Layout, sample: Tensor, width: int, scaled: bool) -> list[SumShape]:
     plan = clone.plan(module, layout)
-    found, parts = [], dict(module.named_modules())
+    sums, parts = [], dict(module.named_modules())
     seen = _Shapes(module, [path for path, (_, slots) in plan.items() if slots], sample)
     for path, (layer, slots) in plan.items():
         for name, slot in slots.items():
             shape = next(s.shape for s in layout.slots if s.name == slot)
             tokens, uses = width * seen.tokens[path], seen.uses[path]
             if tokens == 0 or name.startswith("bias") or issubclass(layer, norm.LayerNorm | norm.GroupNorm):
-                found.append(SumShape())  # unused, or small and held
+                sums.append(SumShape())  # unused, or small and held
             elif issubclass(layer, Linear | recurrent.TapedRecurrent):
-                found.append(_product(slot, tokens, shape[1], shape[0], scaled))
+                sums.append(_product(slot, tokens, shape[1], shape[0], scaled))
             elif issubclass(layer, Conv):
-                found.append(_kernel(slot, parts[path], tokens, uses, shape, seen.patches[path], scaled))
+                sums.append(_kernel(slot, parts[path], tokens, uses, shape, seen.patches[path], scaled))
             elif issubclass(layer, embedding.Embedding):
-                found.append(_table(tokens, shape[1]))
+                sums.append(_table(tokens, shape[1]))
             else:
                 raise Unsupported(f"nothing is known of the sums of {layer.__name__} layers")
-    return found
+    return sums
 
 
 def _product(slot: str, t: int, d: int, p: int, scaled: bool) -> SumShape:

@@ -105,31 +105,31 @@ class Padded:
             full = torch.ones(len(batch.y), dtype=weights.dtype, device=weights.device) if share is None else share
             how = self._how(small(len(batch.y), limit), compiled)
             return self._call(how, width, weights, batch.x, batch.y, full, bound, scale)
-        sizes, whole = torch.tensor(batch.sizes), max(1, ROUND // width) * width  # units are never split
+        sizes, multiple = torch.tensor(batch.sizes), max(1, ROUND // width) * width  # units are never split
         order = sizes.argsort(stable=True)
-        starts, own_device = sizes.cumsum(0) - sizes, weights.device
+        starts, device = sizes.cumsum(0) - sizes, weights.device
         out = torch.empty_like(weights)
         for who in order.split(count):
-            size = max(width, -(-int(sizes[who].max()) // whole) * whole)
+            size = max(width, -(-int(sizes[who].max()) // multiple) * multiple)
             fill = (0, rounded(len(who)) - len(who))  # added clients without records
-            first, each = (F.pad(t[who], fill).to(own_device) for t in (starts, sizes))
+            first, each = (F.pad(t[who], fill).to(device) for t in (starts, sizes))
             index, alive = padding(first, each, size)
-            own = F.pad(weights[who.to(own_device)], (0, 0, *fill))
+            padded_weights = F.pad(weights[who.to(device)], (0, 0, *fill))
             each_share = alive.to(weights.dtype) if share is None else alive * share[index]
             by = scale
             if scale is not None and scale.dim() == 2:
-                by = F.pad(scale[who.to(own_device)], (0, 0, *fill), value=1.0)
+                by = F.pad(scale[who.to(device)], (0, 0, *fill), value=1.0)
             how = self._how(small(len(index), limit), compiled)
-            rows = self._call(how, width, own, batch.x[index], batch.y[index], each_share, bound, by)
+            rows = self._call(how, width, padded_weights, batch.x[index], batch.y[index], each_share, bound, by)
             rows = rows[: len(who)]
-            out[who.to(own_device)] = zero(rows, each[: len(who)] == 0)
+            out[who.to(device)] = zero(rows, each[: len(who)] == 0)
         return out
 
     def fits(self, records: int, limit: int) -> bool:
         """Return whether the step of a single client is recorded."""
         return FEW * records <= limit
 
-    def one(
+    def single_client(
         self,
         weights: Tensor,
         batch: Batch,
@@ -143,12 +143,14 @@ class Padded:
         If the clip is on the device, nothing waits for the device.
         """
         bound = None if clip is None else torch.as_tensor(clip, dtype=weights.dtype, device=weights.device)
-        whole, many = max(1, ROUND // width) * width, len(batch.y)
-        place = torch.arange(-(-many // whole) * whole, device=weights.device)
+        multiple, many = max(1, ROUND // width) * width, len(batch.y)
+        place = torch.arange(-(-many // multiple) * multiple, device=weights.device)
         alive = place < many
         index = place * alive  # padded with the first record
-        own = alive.to(weights.dtype) if share is None else alive * share[index]
-        return self._call((TRIES, self._record), width, weights, batch.x[index], batch.y[index], own, bound, scale)[0]
+        each_share = alive.to(weights.dtype) if share is None else alive * share[index]
+        return self._call(
+            (TRIES, self._record), width, weights, batch.x[index], batch.y[index], each_share, bound, scale
+        )[0]
 
     def _how(self, recorded: bool, compiled: bool) -> tuple[int, Maker] | None:
         """Return after how many calls with a shape a step is made for it, and the function that makes it."""

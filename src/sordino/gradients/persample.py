@@ -8,7 +8,7 @@ bounded: the number of samples at once is limited by a fixed number of gradient 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -30,8 +30,6 @@ SAMPLES = 64  # largest number of samples at once: activations also take memory
 
 _GLOBAL_GENERATOR = threading.Lock()  # torch's default generator is shared by all threads
 
-Grads = Callable[[Tensor, Tensor, Tensor], Tensor]  # weights [dim], x, y -> [samples, dim]
-
 
 class PerSample:
     """Per-sample gradients by vmap, for any module."""
@@ -47,10 +45,10 @@ class PerSample:
         if device not in twins:
             twin = private(self._code.module, device)
             twins[device] = twin, self._code.guard(twin)
-        own: tuple[nn.Module, AbstractContextManager[object]] = twins[device]
-        return own
+        pair: tuple[nn.Module, AbstractContextManager[object]] = twins[device]
+        return pair
 
-    def one(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def sample_loss(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the loss of one sample, a scalar."""
         twin = self._twin(weights.device)[0]
         values = {s.name: weights[s.start : s.stop].reshape(s.shape) for s in self._layout.slots}
@@ -60,12 +58,12 @@ class PerSample:
     def again(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the loss of one sample, with all mutable state as it is at the start of every call."""
         with self._twin(weights.device)[1], seeded(0, weights.device), torch.no_grad():
-            return self.one(weights.clone(), x, y)
+            return self.sample_loss(weights.clone(), x, y)
 
     def _grads(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
         if self._vmap:
             try:
-                many = vmap(grad(self.one), in_dims=(None, 0, 0), randomness="different")
+                many = vmap(grad(self.sample_loss), in_dims=(None, 0, 0), randomness="different")
                 with self._twin(weights.device)[1]:
                     grads: Tensor = many(weights if self._code.known else weights.clone(), x, y)
                 return grads
@@ -79,7 +77,7 @@ class PerSample:
         for i in range(x.shape[0]):
             leaf = weights.detach().clone().requires_grad_()  # user code may write to it
             with self._twin(weights.device)[1], torch.enable_grad():
-                value = self.one(leaf, x[i], y[i])
+                value = self.sample_loss(leaf, x[i], y[i])
                 got = torch.autograd.grad(value, leaf, allow_unused=True)[0] if value.requires_grad else None
             rows.append(torch.zeros_like(weights) if got is None else got)
         return torch.stack(rows)
@@ -103,10 +101,10 @@ class PerSample:
         split = Split(batch.sizes)
         out = weights.new_zeros(split.clients, self._layout.dim)
         for k, rows in split.slices():
-            own = weights[k] if weights.dim() == 2 else weights
+            client_weights = weights[k] if weights.dim() == 2 else weights
             with seeded(None if seeds is None else seeds[k], weights.device):
-                own_share = None if share is None else share[rows]
-                for units in self._units(own, batch.x[rows], batch.y[rows], own_share, width):
+                client_share = None if share is None else share[rows]
+                for units in self._units(client_weights, batch.x[rows], batch.y[rows], client_share, width):
                     if clip is None:
                         out[k] += units.sum(0)
                     else:

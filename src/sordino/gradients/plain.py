@@ -107,15 +107,15 @@ class Plain:
         x = channels_last(batch.x) if how.last else batch.x
         recorded: list[Job] = []
         for k, rows in split.slices():
-            own = weights[k] if weights.dim() == 2 else weights
+            client_weights = weights[k] if weights.dim() == 2 else weights
             with seeded(seeds[k] if how.shared_generator and seeds is not None else None, x.device):
                 for _, records, _ in Split((rows.stop - rows.start,)).chunks(limit):
                     part = slice(rows.start + records.start, rows.start + records.stop)
                     if x.is_cuda and not how.random and share is None:
-                        recorded.append((own, x[part], batch.y[part], out[k]))
+                        recorded.append((client_weights, x[part], batch.y[part], out[k]))
                     else:
                         some = None if share is None else share[part]
-                        self._add(own, x[part], batch.y[part], out[k], draw.after(k), some, how)
+                        self._add(client_weights, x[part], batch.y[part], out[k], draw.after(k), some, how)
         if recorded:
             self._kept.add(self._twin(x.device).module)
             self._graphed.add(self._pass(how), how, recorded, limit, how.compiled)
@@ -160,11 +160,11 @@ class Plain:
         if total.requires_grad:
             grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
             pairs = [(a, g) for a, g in zip(sums.values(), grads, strict=True) if g is not None]
-            found = [g for _, g in pairs]
+            terms = [g for _, g in pairs]
             if narrow:
-                flat = torch.cat([g.reshape(-1) for g in found]).to(out.dtype)
-                found = [part.view_as(g) for part, g in zip(flat.split([g.numel() for g in found]), found, strict=True)]
-            torch._foreach_add_([a for a, _ in pairs], found)
+                flat = torch.cat([g.reshape(-1) for g in terms]).to(out.dtype)
+                terms = [part.view_as(g) for part, g in zip(flat.split([g.numel() for g in terms]), terms, strict=True)]
+            torch._foreach_add_([a for a, _ in pairs], terms)
 
     def forward(self, tape: Tape, leaves: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Return one loss per sample [records]."""
@@ -214,19 +214,19 @@ class Plain:
             return UNFIT
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
 
-        def kept(records: int) -> int:
-            found = 0
+        def saved_numbers(records: int) -> int:
+            numbers = 0
 
             def count(value: Tensor) -> Tensor:
-                nonlocal found
-                found += value.numel()
+                nonlocal numbers
+                numbers += value.numel()
                 return value
 
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda value: value):
                 self._loss(functional_call(twin, leaves, (x[:records],)), y[:records])
-            return found
+            return numbers
 
-        return Fit(True, last, max(1, kept(2) - kept(1)))
+        return Fit(True, last, max(1, saved_numbers(2) - saved_numbers(1)))
 
 
 def _works(call: Callable[[], object]) -> bool:

@@ -30,8 +30,8 @@ def checked(scale: Tensor, weights: Tensor, clients: int) -> Tensor:
     """Check the scale [dim] or [clients, dim] and return it with the dtype and device of the weights."""
     dim = weights.shape[-1]
     if not isinstance(scale, Tensor) or tuple(scale.shape) not in ((dim,), (clients, dim)):
-        found = list(scale.shape) if isinstance(scale, Tensor) else repr(scale)
-        raise SpecError(f"scale must be a tensor [{dim}] or [{clients}, {dim}], not {found}.")
+        given = list(scale.shape) if isinstance(scale, Tensor) else repr(scale)
+        raise SpecError(f"scale must be a tensor [{dim}] or [{clients}, {dim}], not {given}.")
     scale = scale.detach().to(weights)
     if scale.numel() == 0:
         return scale
@@ -64,8 +64,8 @@ class Scale:
         high = self._high if len(self._high) == 1 else self._high[self._split.owner(self._high.device)]
         return high * clip
 
-    def whole(self) -> Divisor:
-        """Return the divisor for whole gradients [units, dim]."""
+    def flat(self) -> Divisor:
+        """Return the divisor for flat gradients [units, dim]."""
         return Divisor(self._rows, self._high, self._split)
 
     def of(self, slot: str) -> Divisor:

@@ -19,7 +19,7 @@ def clipped(rows: Tensor, clip: Clip, layout: Layout, scale: Tensor | None = Non
         return factor @ zero(rows, factor == 0)
     parts = list(layout.layers().values()) if layered(clip) else [slice(0, layout.dim)]
     divide = None if scale is None else Scale(scale, layout, Split((len(rows),)))
-    squared = [squares(rows[:, part]) for part in parts] if divide is None else [divide.whole().squares(rows)]
+    squared = [squares(rows[:, part]) for part in parts] if divide is None else [divide.flat().squares(rows)]
     each = shrink(squared, clip, divide)
     rows = zero(rows, each[0] == 0)
     return torch.cat([factor @ rows[:, part] for factor, part in zip(each, parts, strict=True)])

@@ -70,8 +70,8 @@ class Entry:
 
     def details(self) -> dict[str, Any]:
         """Return `what`, parsed."""
-        found = json.loads(self.what)
-        return found if isinstance(found, dict) else {}
+        details = json.loads(self.what)
+        return details if isinstance(details, dict) else {}
 
     def digest(self) -> str:
         """Compute the hash of the entry, over the previous hash and everything else in it."""
@@ -217,10 +217,10 @@ class Chain:
 
     def expect(self, row: int, hash: str) -> None:
         """Raise an error unless this row still has this hash; row 0 stands for an empty chain."""
-        if row and (found := self._hash(row)) != hash:
+        if row and (current := self._hash(row)) != hash:
             raise RunError(
                 f"the ledger {self.path} was cut or replaced by another copy: row {row} had hash {hash[:12]}, "
-                f"and now {found[:12] if found else f'it ends at row {self.head()[0]}'}. Put the right file back."
+                f"and now {current[:12] if current else f'it ends at row {self.head()[0]}'}. Put the right file back."
             )
 
     def _stat(self, suffix: str) -> int:
@@ -237,12 +237,12 @@ class Chain:
 
     def head(self) -> tuple[int, str]:
         """Return the row and the hash of the last entry."""
-        found = self._rows("SELECT id, hash FROM entry ORDER BY id DESC LIMIT 1")
-        return (int(found[0][0]), str(found[0][1])) if found else (0, GENESIS)
+        rows = self._rows("SELECT id, hash FROM entry ORDER BY id DESC LIMIT 1")
+        return (int(rows[0][0]), str(rows[0][1])) if rows else (0, GENESIS)
 
     def _hash(self, row: int) -> str | None:
-        found = self._rows("SELECT hash FROM entry WHERE id = ?", (row,))
-        return str(found[0][0]) if found else None
+        rows = self._rows("SELECT hash FROM entry WHERE id = ?", (row,))
+        return str(rows[0][0]) if rows else None
 
     def _rows(self, query: str, values: Iterable[Any] = ()) -> list[Any]:
         try:
@@ -269,8 +269,8 @@ class Chain:
             heads: Heads of the chain that others have kept, as (name, row, hash); the chain must still contain them.
             most: Number of problems after which to stop.
         """
-        found = [str(text).splitlines()[0] for (text,) in self._rows("PRAGMA integrity_check(5)")]
-        problems = [f"the file is damaged: {text}" for text in found if text != "ok"]
+        lines = [str(text).splitlines()[0] for (text,) in self._rows("PRAGMA integrity_check(5)")]
+        problems = [f"the file is damaged: {text}" for text in lines if text != "ok"]
         number, before = 0, GENESIS
         for entry in self.select():
             if entry.id != number + 1:

@@ -93,8 +93,8 @@ def _sight(viewer: str) -> int:
     The public sees the released models; another client also sees whether it was sampled itself; the server sees every
     message, and more with every colluding client.
     """
-    found = trust.viewer(viewer)
-    return 2 + found.colluders if found.kind == "server" else int(found.kind == "client")
+    parsed = trust.viewer(viewer)
+    return 2 + parsed.colluders if parsed.kind == "server" else int(parsed.kind == "client")
 
 
 @lru_cache(maxsize=4096)
@@ -141,7 +141,7 @@ def pay(filter: Any, charge: Charge, view: ChargeView | None, budget: Budget, wh
 def total(values: Iterable[float]) -> float:
     """Return the sum, rounded up."""
     terms = list(values)
-    found = math.fsum(terms)
-    if math.isinf(found):
-        return found
-    return math.nextafter(found, math.inf) if math.fsum([*terms, -found]) > 0 else found
+    nearest = math.fsum(terms)
+    if math.isinf(nearest):
+        return nearest
+    return math.nextafter(nearest, math.inf) if math.fsum([*terms, -nearest]) > 0 else nearest

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from sordino.core.errors import DataError, RunError
 from sordino.data import canonical, tables
-from sordino.data.canonical import Form, Raw
+from sordino.data.canonical import Raw
 from sordino.ledger import keys, macs
 from sordino.ledger.home import Key
 from sordino.ledger.ledger import Ledger
-from sordino.ledger.macs import Macs, Mask
+from sordino.ledger.macs import Mask
 from sordino.ledger.units import StoredUnits, UnitStore
 
 Lines = Callable[[UnitStore, StoredUnits, Key], Mask | None]  # returns the lines of a part to erase
@@ -35,8 +34,8 @@ def by_id(book: Ledger, unit: str, name: str) -> tuple[int, int]:
 
     def lines(store: UnitStore, part: StoredUnits, key: Key) -> Mask | None:
         kinds = [k for k in store.kinds(part) if k == unit or k.startswith(f"{unit} in ")]
-        found = [macs.among(store.form(part, k), macs.of_ids(k, [text], key)) for k in kinds]
-        return np.logical_or.reduce(found) if found else None
+        masks = [macs.among(store.form(part, k), macs.of_ids(k, [text], key)) for k in kinds]
+        return np.logical_or.reduce(masks) if masks else None
 
     return _erased(book, "ids", unit, lines)
 
@@ -81,21 +80,10 @@ def _rows(store: UnitStore, part: StoredUnits, key: Key, raw: Raw) -> Mask | Non
         if form.kind not in kinds:
             continue
         stored = store.form(part, form.kind)
-        chosen = [m for row in range(form.rows) for m in _last_copies(form, row, key, stored)]
-        if chosen:
-            return macs.among(stored, np.concatenate(list({m.tobytes(): m for m in chosen}.values())))
+        chosen = macs.last_copies(form, key, stored)
+        if len(chosen):
+            return macs.among(stored, chosen)
     return None
-
-
-def _last_copies(form: Form, row: int, key: Key, stored: Macs) -> list[Macs]:
-    """Return the hash of the last stored copy of a row, skipping one copy for each equal row above it in the table."""
-    one = replace(form, rows=1, block=lambda a, b: form.block(row, row + 1))
-    words = form.block(row, row + 1)
-    above = sum(bool((form.block(r, r + 1) == words).all()) for r in range(row))
-    found: list[Macs] = []
-    while macs.among(mac := macs.of_copy(one, key, len(found)), stored).any():
-        found.append(mac)
-    return found[-1 - above : len(found) - above] if len(found) > above else []
 
 
 def _erased(book: Ledger, name: str, what: str, lines: Lines) -> tuple[int, int]:
@@ -106,8 +94,8 @@ def _erased(book: Ledger, name: str, what: str, lines: Lines) -> tuple[int, int]
     with book.chain.writing(), store.writing():
         for part in store.parts():
             if part.part == name and part.key == key.id:
-                found = lines(store, part, key)
-                gone += 0 if found is None else store.erase(part, found)
+                mask = lines(store, part, key)
+                gone += 0 if mask is None else store.erase(part, mask)
         strange = sum(p.part == name and p.key != key.id for p in store.parts())
         if gone:
             book.chain.append(kind="note", what={"forgotten": what})

@@ -97,10 +97,10 @@ def new_key() -> Key:
     """Create the user's key; if another process has just created one, return that."""
     path = made(key_file())
     write_key(Key(secrets.token_bytes(LENGTH)), path)
-    found = read_key(path)
-    if found is None:
+    key = read_key(path)
+    if key is None:
         raise RunError(f"the key {path} vanished as soon as it was written.")
-    return found
+    return key
 
 
 def write_key(key: Key, path: Path) -> bool:

@@ -15,9 +15,9 @@ def require_key(units: Path) -> Key:
 
     `units` is the file of the stored hashes.
     """
-    found = home.read_key()
-    if found is not None:
-        return found
+    key = home.read_key()
+    if key is not None:
+        return key
     if units.is_file() and _keys(units):
         raise RunError(
             f"the key {home.key_file()} is missing, and {units} holds hashes that need it: put it back (`sordino "

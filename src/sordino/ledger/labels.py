@@ -33,21 +33,21 @@ def apart_by_name(data: str, declared: Iterable[Entry]) -> Callable[[str], bool]
     return apart
 
 
-def look_alikes(found: Overlap, units: Units | None) -> list[str]:
+def look_alikes(earlier: Overlap, units: Units | None) -> list[str]:
     """Return one message for each other name under which someone in these data is known, for the owner only."""
     if units is None:
         return []
     out = []
-    for label, (number, entries) in found.shared().items():
-        if label == found.data:
+    for label, (number, entries) in earlier.shared().items():
+        if label == earlier.data:
             continue
         runs = list(dict.fromkeys(str(e.details().get("run") or e.job or e.kind) for e in entries))
         listed = ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
-        who = f"{number} of {found.count} {units.unit}s" if found.count > 1 else "these data"
+        who = f"{number} of {earlier.count} {units.unit}s" if earlier.count > 1 else "these data"
         whence = f"data {label}" if is_name(label) else "data without a name"
         spent = up(total(charge_of(e).epsilon for e in entries))
         text = f"{who} are known from {whence} ({listed}), which spent epsilon {spent}; that counts here as well. "
-        out.append(text + _way_out(found.data, label))
+        out.append(text + _way_out(earlier.data, label))
     return out
 
 

@@ -45,7 +45,7 @@ _CHARGED = f"kind <> 'round' AND kind IN ({', '.join('?' * len(CHARGED))})"  # u
 class Ledger:
     """A ledger file, with the file of units beside it."""
 
-    def __init__(self, path: Path, mode: str = "create", wait: float = WAIT) -> None:
+    def __init__(self, path: str | Path, mode: str = "create", wait: float = WAIT) -> None:
         """Open a ledger.
 
         Args:
@@ -53,10 +53,11 @@ class Ledger:
             mode: "create" (create the file if it does not exist), "write" (the file must exist) or "read".
             wait: Seconds to wait for other writers.
         """
-        if mode == "create" and Path(path).absolute() == home.registry():
-            home.made(Path(path))
+        path = Path(path)
+        if mode == "create" and path.absolute() == home.registry():
+            home.made(path)
         self.chain = Chain(path, mode, wait)
-        self._mode, self._units = mode, home.units_beside(Path(path))
+        self._mode, self._units = mode, home.units_beside(path)
         self._store: UnitStore | None = None
 
     def __enter__(self) -> Ledger:
@@ -93,11 +94,13 @@ class Ledger:
         budget.filter()  # raises an error for a delta that the theory cannot use
         view = budget.view or ChargeView("", "", "")
         with self.chain.writing():
-            for one in [data] if data else [d for d in self.data() if self._own_budget(d) is None]:
+            for name in [data] if data else [d for d in self.data() if self._own_budget(d) is None]:
                 try:
-                    self._spent(budget, one)
+                    self._spent(budget, name)
                 except BudgetError as error:
-                    raise BudgetError(f"more than this budget has already been spent on data {one}: {error}") from error
+                    raise BudgetError(
+                        f"more than this budget has already been spent on data {name}: {error}"
+                    ) from error
             return self.chain.append(
                 kind="budget",
                 data=data,
@@ -114,10 +117,10 @@ class Ledger:
         return self._own_budget(data) or self._own_budget("")
 
     def _own_budget(self, data: str) -> Budget | None:
-        found = list(self.chain.select("data = ? AND kind = 'budget'", [data]))
-        if not found:
+        entries = list(self.chain.select("data = ? AND kind = 'budget'", [data]))
+        if not entries:
             return None
-        last = found[-1]
+        last = entries[-1]
         view = ChargeView(last.unit, last.relation, last.viewer) if last.unit else None
         return Budget(last.epsilon or 0.0, last.delta or 0.0, last.details()["theory"], view)
 
@@ -156,33 +159,33 @@ class Ledger:
         Returns:
             The earlier charges to anyone in the data.
         """
-        found = self.overlap(data, units)
+        earlier = self.overlap(data, units)
         wanted = None if owners is None else list(owners)
-        known = {label: self.budget(label) for label in dict.fromkeys([data, *found.shared()])}
+        known = {label: self.budget(label) for label in dict.fromkeys([data, *earlier.shared()])}
         try:
-            for history in found.histories(wanted):
+            for history in earlier.histories(wanted):
                 held = dict.fromkeys(known[label] for label in [data, *(e.data for e in history)])
                 for budget in held:
                     if budget is not None:
-                        self._paid(budget, found, history, asked)
+                        self._paid(budget, earlier, history, asked)
         except BudgetError as error:
-            refusal = BudgetError(" ".join([str(error), *look_alikes(found, units)]))
+            refusal = BudgetError(" ".join([str(error), *look_alikes(earlier, units)]))
             refusal.public = "a budget in the ledger does not cover it; its owner was told why"
             raise refusal from error
-        return found
+        return earlier
 
     def _spent(self, budget: Budget, data: str) -> Filter:
         """Return the filter of the unit that was charged most, after all charges so far, or raise an error."""
         after = [self._paid(budget, each, h, None) for each in self._subjects(data) for h in each.histories()]
         return min(after, key=lambda f: math.fsum(f.left().values()), default=budget.filter())
 
-    def _paid(self, budget: Budget, found: Overlap, history: list[Entry], asked: Charge | None) -> Filter:
-        view = budget.view or (charge_of(found.entries[0]).view if found.entries else asked.view if asked else None)
+    def _paid(self, budget: Budget, earlier: Overlap, history: list[Entry], asked: Charge | None) -> Filter:
+        view = budget.view or (charge_of(earlier.entries[0]).view if earlier.entries else asked.view if asked else None)
         filter = budget.filter()
         for entry in history:
             filter = pay(filter, charge_of(entry), view, budget, f"{self.path}: job {entry.job or entry.kind}")
         if asked is not None:
-            on = f"on data {found.data}" if found.data else "on data without a name"
+            on = f"on data {earlier.data}" if earlier.data else "on data without a name"
             filter = pay(filter, asked, view, budget, f"{self.path}: a new job {on}")
         return filter
 
@@ -224,14 +227,14 @@ class Ledger:
             units = store.units(parts, unit) if parts and store is not None else None
             yield self.overlap(data, units)
 
-    def declare_distinct(self, one: str, other: str) -> Entry:
+    def declare_distinct(self, name: str, other: str) -> Entry:
         """Declare that data of these two names are about different people, whose rows coincide by chance."""
-        if one == other:
-            raise SpecError(f"{one} was given twice; name two different data.")
-        if not {one, other} & set(self.data()):
-            raise SpecError(f"{self.path} has no data named {one} or {other}. `sordino ledger show` lists them.")
+        if name == other:
+            raise SpecError(f"{name} was given twice; name two different data.")
+        if not {name, other} & set(self.data()):
+            raise SpecError(f"{self.path} has no data named {name} or {other}. `sordino ledger show` lists them.")
         with self.chain.writing():
-            return self.chain.append(kind="distinct", what={"names": sorted([one, other])})
+            return self.chain.append(kind="distinct", what={"names": sorted([name, other])})
 
     # --- charges
 
@@ -275,18 +278,18 @@ class Ledger:
         if math.isnan(asked.epsilon) or asked.epsilon < 0 or not 0 <= asked.delta < 1:
             raise SpecError(f"epsilon {asked.epsilon!r} at delta {asked.delta!r} cannot be charged.")
         trust.viewer(asked.cost.viewer)
-        found = self.check(data, asked, owners, units)
+        earlier = self.check(data, asked, owners, units)
         notes: tuple[str, ...] = ()
         if units is not None:
             job = job or secrets.token_hex(8)
-            notes = (*units.notes, *look_alikes(found, units), *self._imported(found))
+            notes = (*units.notes, *look_alikes(earlier, units), *self._imported(earlier))
             store = self.store(make=True)
             if store is not None:
                 store.add(job, units)
         entry = self.chain.append(
             kind=kind,
             job=job,
-            data=data or self._unnamed(found),
+            data=data or self._unnamed(earlier),
             owners=None if owners is None else blob(owners),
             what=what,
             event=json.dumps(to_json(asked.cost.event)),
@@ -298,16 +301,16 @@ class Ledger:
         )
         return entry, notes
 
-    def _unnamed(self, found: Overlap) -> str:
+    def _unnamed(self, earlier: Overlap) -> str:
         """Return a label for data without a name: that of the unnamed data they overlap with most, else a new one."""
-        near = {label: n for label, (n, _) in found.shared().items() if label.startswith(UNNAMED)}
+        near = {label: n for label, (n, _) in earlier.shared().items() if label.startswith(UNNAMED)}
         if near:
             return max(near, key=lambda label: near[label])
         return f"{UNNAMED}{1 + sum(d.startswith(UNNAMED) for d in self.data())})"
 
-    def _imported(self, found: Overlap) -> Iterator[str]:
+    def _imported(self, earlier: Overlap) -> Iterator[str]:
         """Yield a message for the owner about imported charges that count only for exactly the same data."""
-        met = {e.id for e in found.entries}
+        met = {e.id for e in earlier.entries}
         other = [e for e in self.chain.select(_CHARGED, CHARGED) if "fingerprint" in e.details() and e.id not in met]
         if other:
             epsilon = up(total(charge_of(e).epsilon for e in other))
@@ -351,15 +354,15 @@ class Ledger:
         """
         notes: tuple[str, ...] = ()
         with self.chain.writing():
-            found = next(self.chain.select("job = ? AND kind = 'plan'", [job]), None)
-            if found is None:
+            entry = next(self.chain.select("job = ? AND kind = 'plan'", [job]), None)
+            if entry is None:
                 more = what | {"rounds": rounds, "participations": participations}
-                found, notes = self._charge("plan", data, plan, more, job, None, units)
-        kept = found.details()
-        same = (kept.get("rounds"), kept.get("participations")) == (rounds, participations)
-        if not same or found.data != (data or found.data):
+                entry, notes = self._charge("plan", data, plan, more, job, None, units)
+        details = entry.details()
+        same = (details.get("rounds"), details.get("participations")) == (rounds, participations)
+        if not same or entry.data != (data or entry.data):
             raise RunError(f"{self.path}: job {job} was planned with other data or rounds; it cannot be continued.")
-        return Account(self.chain, job, found.data, rounds, participations, repeatable, caps, notes)
+        return Account(self.chain, job, entry.data, rounds, participations, repeatable, caps, notes)
 
     # --- sums
 
@@ -375,10 +378,10 @@ class Ledger:
         for view in (ChargeView(*kind, viewer) for kind in kinds for viewer in dict.fromkeys(v.viewer for v in views)):
             epsilon, delta, unknown = 0.0, 0.0, set()
             for history in (h for each in subjects for h in each.histories()):
-                found = [(charge_of(e).at(view), e.job or e.kind) for e in history]
-                unknown |= {name for c, name in found if c is None or math.isinf(c.epsilon)}
-                epsilon = max(epsilon, total(math.inf if c is None else c.epsilon for c, _ in found))
-                delta = max(delta, total(0.0 if c is None else c.delta for c, _ in found))
+                charges = [(charge_of(e).at(view), e.job or e.kind) for e in history]
+                unknown |= {name for c, name in charges if c is None or math.isinf(c.epsilon)}
+                epsilon = max(epsilon, total(math.inf if c is None else c.epsilon for c, _ in charges))
+                delta = max(delta, total(0.0 if c is None else c.delta for c, _ in charges))
             out.append({"view": view, "epsilon": epsilon, "delta": delta, "without": sorted(unknown)})
         finite = [t for t in out if math.isfinite(t["epsilon"])]
         return finite or out
@@ -390,15 +393,15 @@ class Ledger:
         public as the name itself; whose data really overlap is not public. Charges that give no guarantee in the view
         of this job are mentioned, not summed.
         """
-        own = next(self.chain.select("job = ? AND kind = 'plan'", [job]), None)
-        if own is None or not is_name(own.data):
+        plan = next(self.chain.select("job = ? AND kind = 'plan'", [job]), None)
+        if plan is None or not is_name(plan.data):
             return None
-        view = charge_of(own).view
-        before = [e for e in self.charges(own.data) if e.id <= own.id]
+        view = charge_of(plan).view
+        before = [e for e in self.charges(plan.data) if e.id <= plan.id]
         seen = [charge_of(e).at(view) for e in before]
         held = [c for c in seen if c is not None and math.isfinite(c.epsilon)]
         runs = sum(e.kind == "plan" for e in before)
         epsilon, delta = total(c.epsilon for c in held), total(c.delta for c in held)
-        text = f"run {runs} on these data ({own.data}), together epsilon {up(epsilon)}, delta {delta:.3g} for {view}"
+        text = f"run {runs} on these data ({plan.data}), together epsilon {up(epsilon)}, delta {delta:.3g} for {view}"
         beside = len(before) - len(held)
         return text + (f", not including charges that give no such guarantee: {beside}" if beside else "")

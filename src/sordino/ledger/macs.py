@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -35,27 +36,39 @@ class _Cipher:
 
 def of_form(form: Form, key: Key) -> tuple[Macs, int]:
     """Return the hashes of all rows, and the number of distinct rows."""
-    out = np.empty((form.rows, 2), np.uint64)
-    cipher = None
-    for start in range(0, form.rows, ROWS):
-        words = form.block(start, min(start + ROWS, form.rows))
-        cipher = cipher or _Cipher(key.derived(f"row {form.kind} {words.shape[1]}"))
-        out[start : start + len(words)] = _chained(words, cipher)
+    out, cipher = _states(form, key)
     copies = _copies(out)
     if cipher is None:
         return out, 0
-    numbers = np.stack([copies, np.zeros_like(copies)], 1)
     for start in range(0, form.rows, ROWS):
         part = slice(start, start + ROWS)
-        out[part] = cipher(out[part] ^ numbers[part])
+        out[part] = _finished(out[part], copies[part], cipher)
     return out, int((copies == 0).sum())
 
 
-def of_copy(form: Form, key: Key, copy: int) -> Macs:
-    """Return the hashes of a few rows as the copies of this number, counted from 0."""
-    words = form.block(0, form.rows)
-    cipher = _Cipher(key.derived(f"row {form.kind} {words.shape[1]}"))
-    return cipher(_chained(words, cipher) ^ np.array([[copy, 0]], np.uint64))
+def last_copies(form: Form, key: Key, stored: Macs) -> Macs:
+    """Return the hashes of the last stored copies of all rows: the last k for k equal rows, if so many are stored.
+
+    Copies of a row are stored under the numbers 0, 1, 2, ...; the first number that is missing ends them. They are
+    counted for all rows at once, in steps of 1, 2, 4, ... copies.
+    """
+    states, cipher = _states(form, key)
+    if cipher is None:
+        return states
+    distinct, times = np.unique(states, axis=0, return_counts=True)
+    counts = np.zeros(len(distinct), np.int64)  # stored copies of each distinct row
+    rows, step = np.arange(len(distinct)), 1
+    while len(rows):
+        copies = counts[rows, None] + np.arange(step)
+        asked = _finished(np.repeat(distinct[rows], step, axis=0), copies.reshape(-1), cipher)
+        present = among(asked, stored).reshape(-1, step)
+        run = np.logical_and.accumulate(present, axis=1).sum(axis=1)
+        counts[rows] += run
+        rows, step = rows[run == step], 2 * step
+    taken = np.minimum(times, counts)
+    first = np.cumsum(taken) - taken  # index of the first hash of each distinct row in the result
+    copies = np.arange(taken.sum()) + np.repeat(counts - taken - first, taken)
+    return _finished(np.repeat(distinct, taken, axis=0), copies, cipher)
 
 
 def of_ids(kind: str, names: Sequence[str], key: Key) -> Macs:
@@ -67,18 +80,34 @@ def of_ids(kind: str, names: Sequence[str], key: Key) -> Macs:
 
 def of_whole(kind: str, digest: bytes, key: Key) -> Macs:
     """Return the hash of a data set as a whole."""
-    found = hashlib.blake2b(digest, key=key.derived(f"whole {kind}"), digest_size=16).digest()
-    return np.frombuffer(found, np.uint64).reshape(1, 2)
+    mac = hashlib.blake2b(digest, key=key.derived(f"whole {kind}"), digest_size=16).digest()
+    return np.frombuffer(mac, np.uint64).reshape(1, 2)
+
+
+def _states(form: Form, key: Key) -> tuple[Macs, _Cipher | None]:
+    """Return the hashes of all rows before their last block, and the cipher; it is None if there are no rows."""
+    states = np.empty((form.rows, 2), np.uint64)
+    cipher = None
+    for start in range(0, form.rows, ROWS):
+        words = form.block(start, min(start + ROWS, form.rows))
+        cipher = cipher or _Cipher(key.derived(f"row {form.kind} {words.shape[1]}"))
+        states[start : start + len(words)] = _chained(words, cipher)
+    return states, cipher
+
+
+def _finished(states: Macs, copies: NDArray[Any], cipher: _Cipher) -> Macs:
+    """Encrypt the last block, which is the number of the copy, counted from 0."""
+    return cipher(states ^ np.stack([copies, np.zeros_like(copies)], 1).astype(np.uint64))
 
 
 def _chained(words: Words, cipher: _Cipher) -> Macs:
     """Compute CBC over the words of every row, two per block, without the last block."""
     if words.shape[1] % 2:
         words = np.concatenate([words, np.zeros((len(words), 1), np.uint64)], axis=1)
-    found = np.zeros((len(words), 2), np.uint64)
+    state = np.zeros((len(words), 2), np.uint64)
     for i in range(0, words.shape[1], 2):
-        found = cipher(found ^ words[:, i : i + 2])
-    return found
+        state = cipher(state ^ words[:, i : i + 2])
+    return state
 
 
 def _copies(rows: Macs) -> Words:
@@ -109,14 +138,14 @@ def among(asked: Macs, stored: Macs) -> Mask:
     by = order(asked)
     wanted = asked[by]
     at = np.searchsorted(held[:, 0], wanted[:, 0])
-    found = np.zeros(len(asked), np.bool_)
+    matches = np.zeros(len(asked), np.bool_)
     open_ = at < len(held)
     while open_.any():  # once, unless two hashes agree in their first half
         place = np.minimum(at, len(held) - 1)
         open_ &= held[place, 0] == wanted[:, 0]
         hit = open_ & (held[place, 1] == wanted[:, 1])
-        found[by[hit]] = True
+        matches[by[hit]] = True
         open_ &= ~hit
         at = at + 1
         open_ &= at < len(held)
-    return found
+    return matches

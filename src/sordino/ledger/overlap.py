@@ -22,15 +22,15 @@ def known(units: Units, parts: Sequence[StoredUnits], store: UnitStore, same_uni
     """
     by = {p.part: p for p in parts if p.key == units.key}
     everyone, nobody = np.ones(units.count, np.bool_), np.zeros(units.count, np.bool_)
-    rows = _found(units, "rows", by.get("rows"), store)
-    whole = _found(units, "whole", by.get("whole"), store)
-    if whole is not None and whole.any():
+    rows = _matches(units, "rows", by.get("rows"), store)
+    same_data = _matches(units, "whole", by.get("whole"), store)
+    if same_data is not None and same_data.any():
         return everyone
     if units.unit == "record":
         if rows is None:
             return None
         return rows if same_unit else everyone if rows.any() else nobody
-    named = _found(units, "ids", by.get("ids"), store) if same_unit else None
+    named = _matches(units, "ids", by.get("ids"), store) if same_unit else None
     if named is not None and named.any():
         return named
     if rows is not None and rows.any():
@@ -38,19 +38,19 @@ def known(units: Units, parts: Sequence[StoredUnits], store: UnitStore, same_uni
     return named
 
 
-def _found(units: Units, name: str, part: StoredUnits | None, store: UnitStore) -> Mask | None:
+def _matches(units: Units, name: str, part: StoredUnits | None, store: UnitStore) -> Mask | None:
     """Return which lines of one part match in any kind that both have, or None if they cannot be compared."""
-    own: Forms = units.part(name)
-    if part is None or not own:
+    forms: Forms = units.part(name)
+    if part is None or not forms:
         return None
     if (name, part.id) not in units.cache:
-        lines = np.ones(len(next(iter(own.values()))), np.bool_)
+        lines = np.ones(len(next(iter(forms.values()))), np.bool_)
         if part.digest != units.digest(name):
-            both = [kind for kind in own if kind in store.kinds(part)]
+            both = [kind for kind in forms if kind in store.kinds(part)]
             if not both:
                 return None
-            found = [macs.among(own[kind], store.form(part, kind)) for kind in both]
-            lines = np.logical_or.reduce(found)
+            masks = [macs.among(forms[kind], store.form(part, kind)) for kind in both]
+            lines = np.logical_or.reduce(masks)
         units.cache[name, part.id] = lines
     return units.cache[name, part.id]
 
@@ -74,12 +74,12 @@ class Overlap:
             if not mask.all():
                 split = np.unique(split * 2 + mask, return_inverse=True)[1]
         wanted = None if owners is None else list(owners)
-        found: dict[tuple[int, ...], list[Entry]] = {}
+        histories: dict[tuple[int, ...], list[Entry]] = {}
         for unit in np.unique(split, return_index=True)[1]:
             paid = [e for e, mask in zip(self.entries, self.masks, strict=True) if mask[unit]]
             for each in _by_owner(paid, wanted, self.data):
-                found[tuple(e.id for e in each)] = each
-        return list(found.values())
+                histories[tuple(e.id for e in each)] = each
+        return list(histories.values())
 
     def shared(self) -> dict[str, tuple[int, list[Entry]]]:
         """Return, by name of the earlier data, how many units are known from there and by which charges."""
@@ -95,7 +95,7 @@ def _by_owner(entries: list[Entry], owners: list[int] | None, data: str) -> list
     named = {i: set(ids(e.owners).tolist()) for i, e in enumerate(entries) if e.owners is not None and e.data == data}
     everyone = frozenset(i for i in range(len(entries)) if i not in named)
     who = set().union(*named.values()) if owners is None else {int(o) for o in owners}
-    found = {everyone | frozenset(i for i, s in named.items() if o in s) for o in who} if named else set()
-    if owners is None or not found:
-        found.add(everyone)
-    return [[entries[i] for i in sorted(one)] for one in sorted(found, key=sorted)]
+    groups = {everyone | frozenset(i for i, s in named.items() if o in s) for o in who} if named else set()
+    if owners is None or not groups:
+        groups.add(everyone)
+    return [[entries[i] for i in sorted(group)] for group in sorted(groups, key=sorted)]

@@ -54,12 +54,12 @@ def import_old(target: Path, path: Path, name: str | None = None) -> tuple[int, 
             book.chain.append(kind=row["kind"], job=row["job"], data=label, what=what, **{k: row[k] for k in KEPT})
         if fresh or (rows and not _taken(book, rows[-1]["hash"])):
             book.chain.append(kind="note", what={"imported": rows[-1]["hash"] if rows else ""})
-    told = [
+    messages = [
         f"its budget of epsilon {r['epsilon']:g}, delta {r['delta']:g} was not imported: use `sordino ledger budget`."
         for r in rows
         if r["kind"] == "budget"
     ][-1:]
-    return len(fresh), told
+    return len(fresh), messages
 
 
 def old_ledger(path: Path, book: Ledger) -> Iterator[str]:
@@ -85,8 +85,8 @@ def _old_rows(path: Path) -> list[dict[str, Any]]:
         raise RunError(f"there is no ledger {path}.")
     try:
         with contextlib.closing(_reading(path)) as db:
-            found = tuple(db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
-            if found != (OURS, 2):
+            header = tuple(db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+            if header != (OURS, 2):
                 raise RunError(
                     f"{path} is not a ledger of an earlier version; for new ones use `sordino ledger merge`."
                 )
@@ -152,8 +152,8 @@ def _merge(book: Ledger, other: Ledger) -> tuple[int, list[str]]:
 
 
 def _about(charges: list[Entry], members: dict[str, Any], other: Ledger) -> Iterator[str]:
-    own = home.read_key()
-    strange = [e for e in charges if any(own is None or p.key != own.id for p in members.get(e.job, ()))]
+    key = home.read_key()
+    strange = [e for e in charges if any(key is None or p.key != key.id for p in members.get(e.job, ()))]
     if strange:
         yield (
             f"{len(strange)} of them have hashes made with another key, which cannot be compared: they count by the "
@@ -201,12 +201,12 @@ def restore(source: Path) -> Path:
         if path.exists():
             raise RunError(f"a registry already exists: {path}. Use `sordino ledger merge`, or move it away first.")
     with tempfile.TemporaryDirectory() as place:
-        found = _unpacked(source, Path(place))
+        copy = _unpacked(source, Path(place))
         home.made(target)
         try:
-            for path in ([units] if home.units_beside(found).is_file() else []) + [target]:
+            for path in ([units] if home.units_beside(copy).is_file() else []) + [target]:
                 temporary = path.with_name(f"{path.name}.tmp")
-                _copy(found if path == target else home.units_beside(found), temporary)
+                _copy(copy if path == target else home.units_beside(copy), temporary)
                 temporary.chmod(0o600)
                 temporary.replace(path)
         except (OSError, sqlite3.Error) as error:
@@ -260,6 +260,6 @@ def _reading(path: Path) -> sqlite3.Connection:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with contextlib.closing(_reading(source)) as one, contextlib.closing(sqlite3.connect(target)) as other:
-        one.backup(other)
-        other.execute("PRAGMA journal_mode=DELETE")
+    with contextlib.closing(_reading(source)) as reader, contextlib.closing(sqlite3.connect(target)) as writer:
+        reader.backup(writer)
+        writer.execute("PRAGMA journal_mode=DELETE")

@@ -60,13 +60,13 @@ class Units:
     @property
     def count(self) -> int:
         """Number of units that can be told apart; 1 if all of them count as one."""
-        own = self.rows if self.unit == "record" else self.ids
-        return len(next(iter(own.values()))) if own else 1
+        forms = self.rows if self.unit == "record" else self.ids
+        return len(next(iter(forms.values()))) if forms else 1
 
     def part(self, name: str) -> Forms:
         """Return one of the PARTS by its name."""
-        found: Forms = getattr(self, name)
-        return found
+        forms: Forms = getattr(self, name)
+        return forms
 
     def digest(self, name: str) -> str:
         """Return the digest of one part, computed once."""
@@ -88,7 +88,7 @@ def arranged(forms: Forms) -> Forms:
     if not forms:
         return forms
     by = macs.order(forms[min(forms)])
-    return {kind: found[by] for kind, found in forms.items()}
+    return {kind: hashes[by] for kind, hashes in forms.items()}
 
 
 class UnitStore:
@@ -179,8 +179,8 @@ class UnitStore:
 
     def form(self, part: StoredUnits, kind: str) -> Macs:
         """Return the hashes of a part in one kind of form."""
-        ((found,),) = self._rows("SELECT macs FROM form WHERE part = ? AND kind = ?", part.id, kind)
-        return np.frombuffer(found, "<u8").astype(np.uint64).reshape(-1, 2)
+        ((blob,),) = self._rows("SELECT macs FROM form WHERE part = ? AND kind = ?", part.id, kind)
+        return np.frombuffer(blob, "<u8").astype(np.uint64).reshape(-1, 2)
 
     def forms(self, part: StoredUnits) -> Forms:
         """Return the hashes of a part in all its forms."""
@@ -209,7 +209,7 @@ class UnitStore:
         else:
             insert = "INSERT INTO part (key, part, digest) VALUES (?, ?, ?)"
             number = self._db.execute(insert, (key, part, mark)).lastrowid
-            rows = [(number, kind, found.astype("<u8").tobytes()) for kind, found in forms.items()]
+            rows = [(number, kind, hashes.astype("<u8").tobytes()) for kind, hashes in forms.items()]
             self._db.executemany("INSERT INTO form VALUES (?, ?, ?)", rows)
         self._db.execute("INSERT OR IGNORE INTO member VALUES (?, ?)", (job, number))
 
@@ -217,9 +217,9 @@ class UnitStore:
         """Erase some lines of a part, overwriting their bytes, and return their number; only inside `writing`."""
         if not lines.any():
             return 0
-        left = {kind: found[~lines] for kind, found in self.forms(part).items()}
-        for kind, found in left.items():
+        left = {kind: hashes[~lines] for kind, hashes in self.forms(part).items()}
+        for kind, hashes in left.items():
             update = "UPDATE form SET macs = ? WHERE part = ? AND kind = ?"
-            self._db.execute(update, (found.astype("<u8").tobytes(), part.id, kind))
+            self._db.execute(update, (hashes.astype("<u8").tobytes(), part.id, kind))
         self._db.execute("UPDATE part SET digest = ? WHERE id = ?", (digest(left), part.id))
         return int(lines.sum())

@@ -33,7 +33,7 @@ class FeatureMoments(Method):
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         """Declare one Gaussian release of the sums; without a multiplier, an exact release that has no proof."""
-        exact = Unproven("statistics and evaluations on clients' records are exact")
+        exact = Unproven("statistics and evaluations on clients' records are released without noise")
         noise = exact if self.multiplier is None else Gaussian(self.multiplier)
         where = "server" if self.central else "client"
         return (

@@ -31,7 +31,7 @@ class Figure(Method):
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         """Declare one Gaussian release of the sum; without a multiplier, an exact release that has no proof."""
-        exact = Unproven("statistics and evaluations on clients' records are exact")
+        exact = Unproven("statistics and evaluations on clients' records are released without noise")
         noise = exact if self.multiplier is None else Gaussian(self.multiplier)
         where, key = "server" if self.central else "client", f"evaluation {round}"
         return (

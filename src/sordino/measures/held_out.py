@@ -71,7 +71,7 @@ class HeldOut:
         order = np.lexsort((self.unit, self.holder))
         holder = self.holder[order]
         parties = np.unique(holder)
-        parts = [order[holder == one] for one in parties]
+        parts = [order[holder == party] for party in parties]
         return ClientPart(ArrayClients.split(self.x, self.y, parts, users=self.unit), parties)
 
 
@@ -93,28 +93,28 @@ def split(spec: Spec, method: Method, clients: Any, wanted: Evaluation) -> tuple
     unit, rng = spec.unit or method.units[0], Stream.research(spec.seed or 0).at("held out")
     if spec.tuning and unit != "record" and method.private:
         raise SpecError(f"tuning holds out single records; with unit = {unit} use validation.")
-    found = None
+    held_out = None
     for kind, share in shares.items():
         if not share:
             continue
         parts = [np.arange(a, b) for a, b in pairwise(clients.starts)]
         if unit == "user" and clients.users is not None:
-            kept, out = splits.whole_users(parts, clients.users, share, rng.at(kind))
+            training, out = splits.whole_users(parts, clients.users, share, rng.at(kind))
         else:
-            kept, out = splits.validation(parts, share, rng.at(kind))
+            training, out = splits.validation(parts, share, rng.at(kind))
         many = sum(map(len, out))
-        if not many or not sum(map(len, kept)):
+        if not many or not sum(map(len, training)):
             if wanted.on == kind and not wanted.chosen and spec.validation is None:
                 return clients, None, everyone  # too few records to hold any out by default
             which, other = ("every", "smaller") if many else ("no", "larger")
             raise SpecError(f"{kind} = {share} holds out {which} record. Use a {other} share.")
         if wanted.on == kind:
-            found = _held(kind, clients, out, unit, method)
-        left = np.flatnonzero([len(part) for part in kept])
+            held_out = _held(kind, clients, out, unit, method)
+        left = np.flatnonzero([len(part) for part in training])
         everyone = everyone[left]
-        kept = [kept[i] for i in left]
-        clients = ArrayClients.split(clients.x, clients.y, kept, users=clients.users, tags=clients.tags)
-    return clients, found, everyone
+        training = [training[i] for i in left]
+        clients = ArrayClients.split(clients.x, clients.y, training, users=clients.users, tags=clients.tags)
+    return clients, held_out, everyone
 
 
 def _held(kind: str, clients: ArrayClients, out: list[Ints], unit: str, method: Method) -> HeldOut:
@@ -143,11 +143,11 @@ def public(spec: Spec, clients: Any) -> tuple[Any, Batch | None]:
     if not isinstance(clients, ArrayClients):
         raise SpecError("server_data needs clients whose records are in memory.")
     parts = [np.arange(a, b) for a, b in pairwise(clients.starts)]
-    kept, out = splits.validation(parts, spec.server_data, Stream.research(spec.seed or 0).at("server data"))
+    training, out = splits.validation(parts, spec.server_data, Stream.research(spec.seed or 0).at("server data"))
     index = np.concatenate(out)
     if not len(index):
         raise SpecError(f"server_data = {spec.server_data} gives the server no record at all. Use a larger share.")
-    left = ArrayClients.split(clients.x, clients.y, kept, users=clients.users, tags=clients.tags)
+    left = ArrayClients.split(clients.x, clients.y, training, users=clients.users, tags=clients.tags)
     return left, Batch(clients.x[index], clients.y[index], (len(index),))
 
 
@@ -164,9 +164,11 @@ def releases(
     if not method.private:
         if wanted.held_out and held is None:
             return settings.refused(wanted, "there are too few records to hold any out"), (), ()
-        exact = wanted.held_out or spec.standardise
-        told = replace(wanted, text="evaluation on held-out records, without noise") if wanted.held_out else wanted
-        return told, (NonPrivate("statistics and evaluations on clients' records are exact"),) if exact else (), ()
+        exact = NonPrivate("statistics and evaluations on clients' records are released without noise")
+        events = (exact,) if wanted.held_out or spec.standardise else ()
+        if not wanted.held_out:
+            return wanted, events, ()
+        return replace(wanted, text="evaluation on held-out records, without noise"), events, ()
     cost = price.cost_to(spec.viewer or method.viewer, pricing.planned(method, replace(plan, noise_multiplier=1.0)))
 
     def event(beside: Method) -> Event:
@@ -175,11 +177,11 @@ def releases(
     once: tuple[Event, ...] = ()
     if spec.standardise:
         once = (event(planned(spec, method, features)),)
-    found = settings.settled(wanted, spec, method, cost, counts(held), gdp_mu_squared(Composed(once)) or 0.0)
-    if not found.held_out or found.noise is None or held is None:
-        return found, once, ()
-    figures = Repeated(event(Figure(cost.unit, found.noise, central=method.viewer == "public")), found.times)
-    return (found, once, (figures,)) if found.apart else (found, (*once, figures), ())
+    evaluation = settings.settled(wanted, spec, method, cost, counts(held), gdp_mu_squared(Composed(once)) or 0.0)
+    if not evaluation.held_out or evaluation.noise is None or held is None:
+        return evaluation, once, ()
+    figures = Repeated(event(Figure(cost.unit, evaluation.noise, central=method.viewer == "public")), evaluation.times)
+    return (evaluation, once, (figures,)) if evaluation.apart else (evaluation, (*once, figures), ())
 
 
 def counts(held: HeldOut | None) -> tuple[int, int]:

@@ -72,11 +72,11 @@ def asked(spec: Spec, method: Method, clients: Any, has_test: bool, own_file: bo
         share = SHARE
     chosen = spec.evaluate_on is not None or spec.release_noise is not None
     every = spec.evaluate_every or (spec.rounds if on in HELD else 1)
-    found = Evaluation(on, every, math.ceil(spec.rounds / every), share, chosen=chosen)
+    evaluation = Evaluation(on, every, math.ceil(spec.rounds / every), share, chosen=chosen)
     if on not in HELD or chosen or spec.validation is not None:
-        return found
+        return evaluation
     reason = _impossible(spec, method, clients)
-    return found if reason is None else refused(found, reason)
+    return evaluation if reason is None else refused(evaluation, reason)
 
 
 def _impossible(spec: Spec, method: Method, clients: Any) -> str | None:
@@ -92,54 +92,54 @@ def _impossible(spec: Spec, method: Method, clients: Any) -> str | None:
     return None
 
 
-def refused(found: Evaluation, reason: str, more: str = "") -> Evaluation:
+def refused(evaluation: Evaluation, reason: str, more: str = "") -> Evaluation:
     """Return the settings for a run without evaluation, which trains on all records.
 
     Args:
-        found: the evaluation that was considered.
+        evaluation: the evaluation that was considered.
         reason: why it does not take place.
         more: a further way to get an evaluation, added to the text.
     """
     way = "name public test records (test = PATH), or declare some of the records public (public_share)"
     text = f"no evaluation: {reason}. To have one, {way}{more}"
-    return replace(found, on=None, times=0, validation=0.0, noise=None, text=text)
+    return replace(evaluation, on=None, times=0, validation=0.0, noise=None, text=text)
 
 
 def settled(
-    found: Evaluation, spec: Spec, method: Method, cost: Cost, held: tuple[int, int], spent: float
+    evaluation: Evaluation, spec: Spec, method: Method, cost: Cost, held: tuple[int, int], spent: float
 ) -> Evaluation:
     """Return the evaluation with its noise and the text about its cost, or the refusal if it would be too noisy.
 
     Args:
-        found: the evaluation whose noise is open.
+        evaluation: the evaluation whose noise is open.
         spec: the spec of the run.
         method: its method.
         cost: the cost of the method's rounds against the viewer of the budget.
         held: the number of units that are held out, and the number of parties that add noise.
         spent: the mu^2 that private statistics take.
     """
-    if not found.held_out:
-        return found
+    if not evaluation.held_out:
+        return evaluation
     units, holders = held
     what = {"client": "client", "user": "user"}.get(spec.unit or method.units[0], "record")
-    times = "one evaluation, after the last round," if found.times == 1 else f"{found.times} evaluations"
+    times = "one evaluation, after the last round," if evaluation.times == 1 else f"{evaluation.times} evaluations"
     apart = cost.unit in ("record", "label") or (cost.unit == "user" and cost.relation == "add/remove")
-    whole = gdp.mu_for(spec.epsilon, spec.delta) ** 2
-    level = max(whole - spent, 1e-12 * whole) if apart else BUDGET * whole
+    mu_squared = gdp.mu_for(spec.epsilon, spec.delta) ** 2
+    level = max(mu_squared - spent, 1e-12 * mu_squared) if apart else BUDGET * mu_squared
     central = method.viewer == "public"  # one party's noise covers all copies of a unit at once; else each pays
-    moves = cost.copies**2 * found.times if central else cost.copies * found.times
+    moves = cost.copies**2 * evaluation.times if central else cost.copies * evaluation.times
     z = spec.release_noise or (1 + 1e-6) * math.sqrt(moves / level)
     deviation = z * math.sqrt(holders) / units if units else math.inf
-    if deviation > WORST and not found.chosen:
-        need = math.ceil(z * math.sqrt(max(1, holders)) / WORST / (1 if what == "client" else found.validation))
+    if deviation > WORST and not evaluation.chosen:
+        need = math.ceil(z * math.sqrt(max(1, holders)) / WORST / (1 if what == "client" else evaluation.validation))
         said = f"on {units} held-out {what}s" if units and what != "client" else f"over {units} clients"
         noise = (
             f"its noise would have a deviation of {deviation:.2g}, above {WORST:g}" if units else "none are held out"
         )
-        return refused(found, f"{said} {noise}", f", or provide about {need:,} {what}s in total")
+        return refused(evaluation, f"{said} {noise}", f", or provide about {need:,} {what}s in total")
     price = "which take part in no round, so training keeps the whole budget"
     if not apart:
         price = f"for {100 * BUDGET:g} % of the budget" if spec.release_noise is None else "as a part of the budget"
     records = f"{units:,} held-out {what}s" if what != "client" else f"held-out records of {units:,} clients"
     text = f"{times} on {records}, {price}; noise of deviation {deviation:.2g}, charged"
-    return replace(found, noise=z, apart=apart, deviation=deviation, text=text)
+    return replace(evaluation, noise=z, apart=apart, deviation=deviation, text=text)

@@ -9,7 +9,6 @@ import math
 
 from sordino.core import check
 from sordino.core.errors import SpecError
-from sordino.privacy.accountants import gdp
 from sordino.privacy.pairs import gaussian_delta
 
 
@@ -126,17 +125,6 @@ def fedsdp_std(
     check.positive(clip=clip)
     check.count(records=records)
     return 2 * clip / records * math.sqrt(_fedsdp_term(epsilon, delta, ratio, alpha, floor)) / epsilon
-
-
-def fedsdp_total(epsilon: float, delta: float, ratio: float, rounds: int, target_delta: float) -> float:
-    """Return the epsilon of `rounds` rounds, exact for Gaussians, which the paper does not count.
-
-    It would be a bound only if the sensitivity 2C/|D| were correct and R were public; with the true 2C it is far
-    larger.
-    """
-    check.count(rounds=rounds)
-    check.below_one(target_delta=target_delta)
-    return gdp.epsilon_of_mu(math.sqrt(rounds) * fedsdp_mu(epsilon, delta, ratio), target_delta)
 
 
 def _fedsdp_term(epsilon: float, delta: float, ratio: float, alpha: float, floor: float) -> float:

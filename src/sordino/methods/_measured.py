@@ -60,17 +60,17 @@ def sums_and_norms(
     place = torch.arange(len(owner), device=device) - (sizes.cumsum(0) - sizes)[owner]
     sums, norms = weights.new_zeros(len(batch.sizes), dim), weights.new_zeros(len(owner), len(parts))
     for index in torch.arange(len(owner), device=device).split(max(1, NUMBERS // max(dim, 1))):
-        own = owner[index]
-        if not len(own):  # all batches are empty
+        client = owner[index]
+        if not len(client):  # all batches are empty
             break
         # treat every record as a separate client with its own seed
-        places = zip(own.tolist(), place[index].tolist(), strict=True)
+        places = zip(client.tolist(), place[index].tolist(), strict=True)
         drawn = [(seeds[k] + 0x9E3779B97F4A7C15 * i) % 2**63 for k, i in places]
-        one = Batch(batch.x[index], batch.y[index], (1,) * len(index))
-        used = weights if weights.ndim == 1 else weights.expand(len(batch.sizes), -1)[own]
-        rows = model.gradients.sums(used, one, clip, seeds=drawn, layers=layers)
-        first, last = int(own[0]), int(own[-1]) + 1
-        belongs = torch.arange(first, last, device=device)[:, None] == own
+        records = Batch(batch.x[index], batch.y[index], (1,) * len(index))
+        used = weights if weights.ndim == 1 else weights.expand(len(batch.sizes), -1)[client]
+        rows = model.gradients.sums(used, records, clip, seeds=drawn, layers=layers)
+        first, last = int(client[0]), int(client[-1]) + 1
+        belongs = torch.arange(first, last, device=device)[:, None] == client
         sums[first:last] += belongs.to(rows.dtype) @ rows
         norms[index] = torch.stack([rows[:, part].norm(dim=1) for part in parts], dim=1)
     return sums, norms
@@ -78,8 +78,8 @@ def sums_and_norms(
 
 def of_clients(norms: Tensor, sizes: Sequence[int], what: Callable[[Tensor], Tensor]) -> Tensor:
     """Return a statistic of each client's norms [clients, parts]; 0 for a client without records."""
-    found = [what(part) if len(part) else part.new_zeros(part.shape[1]) for part in norms.split(list(sizes))]
-    return torch.stack(found) if found else norms.new_zeros(0, norms.shape[1])
+    statistics = [what(part) if len(part) else part.new_zeros(part.shape[1]) for part in norms.split(list(sizes))]
+    return torch.stack(statistics) if statistics else norms.new_zeros(0, norms.shape[1])
 
 
 def sigma(plan: Plan, factor: Callable[[int], float] = lambda t: 1.0) -> float:

@@ -60,10 +60,10 @@ class Scales:
 
         `noise` is the standard deviation, in one message, of a component whose scale is the clip bound.
         """
-        s, kept = self.of(state), self.memory
+        s, decay = self.of(state), self.memory
         variance = (noise * s / self.clip) ** 2 / answers
-        moment = kept * state.method.moment + (1 - kept) * mean * mean
-        return History(moment, kept * state.method.noise_part + (1 - kept) * variance, self.shape(s))
+        moment = decay * state.method.moment + (1 - decay) * mean * mean
+        return History(moment, decay * state.method.noise_part + (1 - decay) * variance, self.shape(s))
 
     def spread(self, state: State) -> float:
         """Return the root mean square of the scales over the clip, at most 1.

@@ -224,19 +224,20 @@ class AdapDpFl(Method):
         }
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
-        told = [r["decided"] for r in rounds if r.get("decided")]
-        if not told:
+        decisions = [r["decided"] for r in rounds if r.get("decided")]
+        if not decisions:
             return []
-        first, last, one, other = rounds[0]["round"], rounds[-1]["round"], told[0], told[-1]
-        lowered = sum(a["noise"] > b["noise"] for a, b in pairwise(told))
+        first, last, initial, final = rounds[0]["round"], rounds[-1]["round"], decisions[0], decisions[-1]
+        lowered = sum(a["noise"] > b["noise"] for a, b in pairwise(decisions))
         times = {0: "not lowered", 1: "lowered once"}.get(lowered, f"lowered {lowered} times")
         return [
-            f"The noise multiplier was {one['noise']:.4g} in round {first}, {other['noise']:.4g} in round {last}: it "
-            f"is lowered when the loss has fallen {self.patience} or more times in a row, and was {times} in between.",
-            f"Gradients were clipped at {one['clip']:.3g} in round {first} and at {other['clip']:.3g} in round {last}: "
-            f"the clip follows the norm of the noisy gradients, within a factor of {self.clip_reach:g} of the first, "
-            f"{self.clip:g}.",
-            f"After round {last}, {100 * other['budget_used']:.1f} % of the budget was used.",
+            f"The noise multiplier was {initial['noise']:.4g} in round {first}, {final['noise']:.4g} in round {last}: "
+            f"it is lowered when the loss has fallen {self.patience} or more times in a row, and was {times} in "
+            "between.",
+            f"Gradients were clipped at {initial['clip']:.3g} in round {first} and at {final['clip']:.3g} in round "
+            f"{last}: the clip follows the norm of the noisy gradients, within a factor of {self.clip_reach:g} of "
+            f"the first, {self.clip:g}.",
+            f"After round {last}, {100 * final['budget_used']:.1f} % of the budget was used.",
         ]
 
 

@@ -86,10 +86,10 @@ class AdapDpFlPaper(Method):
         check.probability(start=self.start)
 
     def _why_not(self) -> str:
-        loss = "the loss that lowers the noise is read off the clients' records for free"
+        loss = "the loss that decides when the noise is lowered is computed from the clients' records and not charged"
         if self.reading == "noisy":
             return loss
-        return f"a client's clip, and with it its noise, follows the exact norms of its gradients; and {loss}"
+        return f"a client's clip bound, and so its noise, depends on the exact norms of its gradients; and {loss}"
 
     def claim(self, plan: Plan) -> Claim:
         return Claim(plan.epsilon, plan.delta, "Fu, Chen, Han (2022), arXiv:2211.15893", self._why_not())
@@ -179,16 +179,16 @@ class AdapDpFlPaper(Method):
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         if not rounds:
             return []
-        first, last, told = rounds[0]["round"], rounds[-1]["round"], [r["decided"] for r in rounds]
-        lowered = sum(a["noise"] > b["noise"] for a, b in pairwise(told))
+        first, last, decisions = rounds[0]["round"], rounds[-1]["round"], [r["decided"] for r in rounds]
+        lowered = sum(a["noise"] > b["noise"] for a, b in pairwise(decisions))
         times = {0: "not lowered", 1: "lowered once"}.get(lowered, f"lowered {lowered} times")
         return [
-            f"The noise multiplier was {told[0]['noise']:.4g} in round {first}, {told[-1]['noise']:.4g} in round "
-            f"{last}: it is lowered when the clients' exact loss has fallen {self.patience} times in a row or more, "
-            f"and was {times} in between.",
-            f"Every client clips with {self.clip_factor:g} times the "
+            f"The noise multiplier was {decisions[0]['noise']:.4g} in round {first} and {decisions[-1]['noise']:.4g} "
+            f"in round {last}: it is lowered when the clients' exact loss has fallen {self.patience} times in a row or "
+            f"more, and was {times} between these rounds.",
+            f"Every client clips to {self.clip_factor:g} times the "
             + ("mean norm of its records' gradients" if self.reading == "exact" else "norm of its noisy gradients")
-            + " in its last round, and keeps that to itself.",
+            + " in its last round, and does not send this bound.",
         ]
 
 

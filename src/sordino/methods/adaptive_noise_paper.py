@@ -52,8 +52,8 @@ READINGS = ("literal", "per-tensor", "per-batch", "per-dataset")
 SHOWN = 2048  # components whose quantiles are recorded
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 WHY_NOT = (
-    "thresholds and noise are computed from the client's own records, so one record changes the noise's scale; where a "
-    "weight is zero without it there is no noise, and delta is 1"
+    "the clip bounds and the noise are computed from the client's private records, so one record changes the scale of "
+    "the noise; a weight that is zero without that record gets no noise, so delta is 1"
 )
 
 
@@ -202,15 +202,15 @@ class AdaptiveNoisePaper(Method):
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         return [
             f"Round {r['round']}: at noise level {d['sigma0']:.3g} (the paper's sigma_0) noise of on average "
-            f"{_told(d['noise'])} a weight; weights lay between {_told(d['weights_quantiles'][0])} and "
-            f"{_told(d['weights_quantiles'][-1])}. By the paper's accountant delta = {d['delta_algorithm_4']:.3g} up "
-            f"to here (a claim); exactly, if the noise did not follow the data, {d['delta_exact_if_public']:.3g}."
+            f"{_formatted(d['noise'])} a weight; weights lay between {_formatted(d['weights_quantiles'][0])} and "
+            f"{_formatted(d['weights_quantiles'][-1])}. By the paper's accountant delta = {d['delta_algorithm_4']:.3g} "
+            f"up to here (a claim); exactly, if the noise did not follow the data, {d['delta_exact_if_public']:.3g}."
             for r in rounds
             if (d := r["decided"])
         ]
 
 
-def _told(value: float | None) -> str:
+def _formatted(value: float | None) -> str:
     return "no finite number" if value is None else f"{value:.3g}"
 
 

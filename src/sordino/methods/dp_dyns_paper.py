@@ -30,8 +30,8 @@ from sordino.privacy.release import Unproven
 __all__ = ["DpDynsPaper"]
 
 WHY_NOT = (
-    "the noise is scaled by the largest gradient norm in the batch: where all gradients are zero but one record's, "
-    "there is noise with that record and none without it, and delta is 1"
+    "the noise is scaled by the largest gradient norm in the batch: if all gradients but one record's are zero, there "
+    "is noise with that record and none without it, so delta is 1"
 )
 
 
@@ -72,7 +72,7 @@ class DpDynsPaper(DpSgd):
     def measured(self, weights: Tensor, batch: Batch, model: Model, seeds: list[int]) -> Measured:
         """Return the sums of clipped gradients, with S as their measured sensitivity."""
         sums, norms = sums_and_norms(weights, batch, model, seeds, self.clip)
-        return Measured(sums, 1.0, spread=of_clients(norms, batch.sizes, lambda found: found.amax(dim=0)))
+        return Measured(sums, 1.0, spread=of_clients(norms, batch.sizes, lambda part: part.amax(dim=0)))
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         """Send the update of DP-SGD whose noise in each step is scaled by the measured sensitivity."""

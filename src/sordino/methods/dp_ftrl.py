@@ -30,7 +30,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from scipy.signal import lfilter
 
 from sordino.contract import local_sgd
 from sordino.contract.method import Method, Own, Plan, Release, Site
@@ -115,10 +114,12 @@ class DpFtrl(Method):
 
     def noise(self, state: State, plan: Plan) -> float | None:
         """Return the server's noise of a round as if clients had contributed equal parts; over rounds it cancels."""
-        found, t = self.noise_of(plan), state.round
-        if isinstance(found, Tree):
+        mechanism, t = self.noise_of(plan), state.round
+        if isinstance(mechanism, Tree):
             parts = float(len(set(nodes(t + 1)) ^ set(nodes(t))))
         else:
-            parts = float(np.square(lfilter([1.0], found.coefficients(), np.eye(1, t + 1)[0])).sum())
+            from scipy.signal import lfilter  # takes a second to import
+
+            parts = float(np.square(lfilter([1.0], mechanism.coefficients(), np.eye(1, t + 1)[0])).sum())
         answers = plan.expected_answers(t) / self.turns
         return plan.z * math.sqrt(parts) * self.clip / math.sqrt(answers)

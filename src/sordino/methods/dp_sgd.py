@@ -137,8 +137,8 @@ class DpSgd(Method):
         """Declare the noisy gradient sums of the local steps and, if the algorithm needs them, the noisy losses."""
         recipe = self.recipe()
         noise, terms = recipe.noise(self._level(plan, round)), GRADIENTS if isinstance(recipe.clip, Whole) else None
-        found = clipped_steps.releases(plan, noise, self._bound(plan, round), self.batch_sampling, terms=terms)
-        return tuple(replace(r, additive=True) for r in found) if self.linear(plan) else found
+        releases = clipped_steps.releases(plan, noise, self._bound(plan, round), self.batch_sampling, terms=terms)
+        return tuple(replace(r, additive=True) for r in releases) if self.linear(plan) else releases
 
     def linear(self, plan: Plan) -> bool:
         """Return whether clients send their noisy sums themselves, as they do with a secure sum."""
@@ -146,8 +146,8 @@ class DpSgd(Method):
 
     def _why_not_linear(self, plan: Plan) -> str | None:
         least, algorithm = plan.local.count(plan.smallest_client), plan.algorithm
-        kept = algorithm.personal or algorithm.keeps(State(torch.zeros(1)), 1).shape[1]
-        if least > 1 or plan.local.optimizer != "sgd" or algorithm.needs or kept:
+        keeps_state = algorithm.personal or algorithm.keeps(State(torch.zeros(1)), 1).shape[1]
+        if least > 1 or plan.local.optimizer != "sgd" or algorithm.needs or keeps_state:
             return (
                 "a secure sum hides the clients' noise in one another's only if each takes one step of plain SGD a "
                 "round: use local_steps = 1, optimizer = sgd and fedavg, fedavgm or fedopt."
@@ -197,6 +197,6 @@ class DpSgd(Method):
         """Return the noise deviation of one message, for plain SGD steps of the mean client."""
         local = plan.now(state)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
-        own = plan.multipliers or (plan.z,)
-        z = self._level(plan, state.round) / plan.z * sum(own) / len(own) * float(plan.split**-0.5)
+        multipliers = plan.multipliers or (plan.z,)
+        z = self._level(plan, state.round) / plan.z * sum(multipliers) / len(multipliers) * float(plan.split**-0.5)
         return local.learning_rate * math.sqrt(steps) * z * self._bound(plan, state.round) / batch

@@ -33,8 +33,8 @@ __all__ = ["FedAlphaCdpPaper"]
 
 READINGS = ("example", "sum")
 WHY_NOT = (
-    "the noise of a layer is scaled by its largest gradient norm in the batch: where that layer's gradients are zero "
-    "but for one record, there is noise with that record and none without it, and delta is 1"
+    "the noise of a layer is scaled by its largest gradient norm in the batch: if that layer's gradients are zero for "
+    "all records but one, there is noise with that record and none without it, so delta is 1"
 )
 
 
@@ -56,7 +56,7 @@ class FedAlphaCdpPaper(DpDynsPaper):
         """Return the sums of gradients clipped by layer, with S_l as the measured sensitivity of each layer."""
         layers = model.layout.layers()
         sums, norms = sums_and_norms(weights, batch, model, seeds, None, [self.clip] * len(layers))
-        largest = of_clients(norms, batch.sizes, lambda found: found.amax(dim=0))
+        largest = of_clients(norms, batch.sizes, lambda part: part.amax(dim=0))
         if self.reading == "example":
             largest = largest * torch.tensor(batch.sizes).to(largest)[:, None].sqrt()
         widths = torch.tensor([part.stop - part.start for part in layers.values()], device=largest.device)

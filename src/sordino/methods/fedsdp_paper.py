@@ -62,8 +62,8 @@ PLAYERS = 4  # largest number of players for which all coalitions are evaluated:
 ORDERS = 8  # random orders of the players beyond that number
 SCORED = ("all", "private", "general", "received")  # models whose accuracy is reported
 WHY_NOT = (
-    "the noise scale follows R, computed from private attributes, and one record can move the clipped weights by 2C "
-    "where noise for 2C/|D| is added"
+    "the noise scale depends on R, which is computed from private attributes, and one record can change the clipped "
+    "weights by 2C, while the noise is calibrated to a sensitivity of 2C/|D|"
 )
 
 
@@ -112,8 +112,8 @@ class FedSdpPaper(Method):
             epsilon=plan.epsilon,
             delta=min(1.0, plan.delta * self.tolerance_slope / 2),
             source="Li et al. (2025), Theorem 1",
-            why_not="the noise scale follows R, which is computed from private attributes, and one record can move the "
-            "clipped weights by 2C where 2C/|D| is assumed",
+            why_not="the noise scale depends on R, which is computed from private attributes, and one record can "
+            "change the clipped weights by 2C, not by the assumed 2C/|D|",
             scope="round",
             viewer="client",
         )
@@ -248,8 +248,8 @@ def _of(data: Batch, players: frozenset[int]) -> Batch:
 
 def _present(data: Batch, players: int) -> Floats:
     """Return 1 for each group of which a client has any record, else 0 [players, clients]."""
-    found = [[float(n > 0) for n in _of(data, frozenset({g})).sizes] for g in range(players)]
-    return np.array(found, dtype=np.float64).reshape(players, len(data.sizes))
+    present = [[float(n > 0) for n in _of(data, frozenset({g})).sizes] for g in range(players)]
+    return np.array(present, dtype=np.float64).reshape(players, len(data.sizes))
 
 
 def _has_private(data: Batch) -> list[bool]:
@@ -263,11 +263,11 @@ def _accuracies(weights: Tensor, data: Batch, model: Model) -> Floats:
         for row, size in zip(weights.expand(len(data.sizes), -1), data.sizes, strict=True):
             x, y = data.x[start : start + size], data.y[start : start + size]
             start += size
-            found = functional_call(module, model.layout.views(row), (x,))
+            predicted = functional_call(module, model.layout.views(row), (x,))
             if y.is_floating_point():
-                score = 1 / (1 + model.loss(found, y).mean())
+                score = 1 / (1 + model.loss(predicted, y).mean())
             else:
-                score = (found.argmax(dim=-1) == y).float().mean()
+                score = (predicted.argmax(dim=-1) == y).float().mean()
             out.append(float(torch.nan_to_num(score, nan=0.0)))
     return np.array(out, dtype=np.float64)
 
@@ -282,11 +282,11 @@ def _sentence(number: int, chosen: dict[str, Any]) -> str:
         return text + " The client asked for was not in it."
     shown = sorted(every, key=lambda c: every[c]["ratio"])
     for place, client in (("Most", shown[-1]), ("Least", shown[0])) if len(shown) > 1 else (("", shown[0]),):
-        own = every[client]
+        figures = every[client]
         start = f" {place} at client {client}:" if place else f" Client {client}:"
-        share = f"{round(100 * own['ratio'])} % ({_groups(own['shares'])})"
-        text += f"{start} {share}, so noise of deviation {own['std']:.3g}."
-    if any(not 0 <= s <= 1 for own in every.values() for s in own["shares"]):
+        share = f"{round(100 * figures['ratio'])} % ({_groups(figures['shares'])})"
+        text += f"{start} {share}, so noise of deviation {figures['std']:.3g}."
+    if any(not 0 <= s <= 1 for figures in every.values() for s in figures["shares"]):
         text += " (A share below 0: with those records training gained less; the others then make more than 100 %.)"
     return text
 

@@ -4,8 +4,7 @@ Based on Yuan et al. (2023), "Amplitude-varying perturbation for balancing priva
 arXiv:2303.04274.
 
 Protects a record from the server, as DP-SGD does: z_t^2 = z_1^2 r^(t-1) with a public ratio r, the true sensitivity,
-and the smallest z_1 for the whole budget; with full batches z_1 solves sum_t 1 / z_t^2 = mu^2
-(allocation.geometric_stds).
+and the smallest z_1 for the whole budget; with full batches z_1 solves sum_t 1 / z_t^2 = mu^2.
 
 Differs from the paper (`geodp-paper`): gradients are clipped, not weights; the series is fixed before the first round,
 whereas the paper refines it online by the training loss, which no noise protects.

@@ -102,7 +102,7 @@ class Pfa(Method):
         body = seen.weighed()["update"].double()
         count = body.new_ones(len(seen)) if seen.weight is None else seen.weight.double()
         answers = plan.expected_answers(state.round)
-        kept = 1.0
+        fraction_kept = 1.0
         public = torch.ones(len(seen), dtype=torch.bool, device=body.device)
         if not len(seen):
             mean = body.sum(dim=0)
@@ -112,17 +112,17 @@ class Pfa(Method):
             z = plan.z_of(seen.ids, state.params)[:, 0].double()
             weight = 1 / z if self.weighting == "budget" else torch.ones_like(z)
             public = z <= self._threshold(plan)
-            mean, kept = self._mean(body, count, weight, public, state)
+            mean, fraction_kept = self._mean(body, count, weight, public, state)
             mean = mean * count.sum() / answers
         after = plan.algorithm.update(state, mean.to(state.params.dtype), plan.server(answers / plan.population))
-        done = replace(state.method, public=int(public.sum()), others=int((~public).sum()), kept=kept)
+        done = replace(state.method, public=int(public.sum()), others=int((~public).sum()), kept=fraction_kept)
         return replace(after, method=done)
 
     def noise(self, state: State, plan: Plan) -> float | None:
         """Return the noise deviation of one message at the clients' mean noise multiplier, for plain SGD steps."""
-        local, own = plan.now(state), plan.multipliers or (plan.z,)
+        local, multipliers = plan.now(state), plan.multipliers or (plan.z,)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
-        return local.learning_rate * math.sqrt(steps) * (sum(own) / len(own)) * self.clip / batch
+        return local.learning_rate * math.sqrt(steps) * (sum(multipliers) / len(multipliers)) * self.clip / batch
 
     def _threshold(self, plan: Plan) -> float:
         """Return the largest noise multiplier of a public client."""
@@ -165,8 +165,8 @@ class Pfa(Method):
             "clients with the largest budgets span; what lies outside was taken for noise."
         ]
         for record in rounds:
-            public, others, kept = (record["decided"][k] for k in ("public", "others", "kept"))
-            left = f"{100 * kept:.0f} % of the others' squared distance from the first ones' mean was kept"
+            public, others, fraction_kept = (record["decided"][k] for k in ("public", "others", "kept"))
+            left = f"{100 * fraction_kept:.0f} % of the others' squared distance from the first ones' mean was kept"
             if not public or not others:
                 left = "averaged as they are"
             out.append(f"Round {record['round']}: {public} messages with the largest budgets, {others} others; {left}.")
@@ -177,5 +177,5 @@ def subspace(rows: Rows, dims: int) -> Tensor:
     """Return the top right singular vectors [dim, k <= dims] of a few long rows, computed from their Gram matrix."""
     values, vectors = torch.linalg.eigh(rows @ rows.T)  # ascending
     keep = [i for i in range(len(values) - 1, -1, -1) if values[i] > TINY * values[-1]][:dims]
-    found: Tensor = rows.T @ vectors[:, keep] / values[keep].sqrt()
-    return found
+    basis: Tensor = rows.T @ vectors[:, keep] / values[keep].sqrt()
+    return basis

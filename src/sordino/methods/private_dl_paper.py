@@ -32,8 +32,8 @@ from sordino.privacy.release import Unproven
 __all__ = ["PrivateDlPaper"]
 
 WHY_NOT = (
-    "three standard deviations of the gradient norms bound nothing: a single outlier in a batch moves the sum by many "
-    "times that, and the noise's scale, computed from the same batch, shows that it is there"
+    "three standard deviations of the gradient norms are not a bound on the sensitivity: a single outlier can change "
+    "the sum of a batch by many times that, and the scale of the noise, computed from the same batch, reveals it"
 )
 
 

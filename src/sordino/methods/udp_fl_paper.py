@@ -76,8 +76,8 @@ from sordino.privacy.release import Unproven
 __all__ = ["UdpFlPaper"]
 
 OPEN = (
-    "every client picks its mechanism and its clip by exact statistics of its private gradients, and both show in the "
-    "shape and the size of its noise"
+    "each client chooses its mechanism and its clip bound from exact statistics of its private gradients, and the "
+    "shape and the scale of its noise reveal both"
 )
 CHOICE = "choice"  # name under which clients store and report their last choice
 
@@ -174,14 +174,14 @@ class UdpFlPaper(Method):
         """Return the claimed epsilon for each of the clients' noise multipliers."""
         if not plan.multipliers and plan.noise_multiplier is None:
             return {self.claimed_noise(plan): float(plan.epsilon)}
-        own = sorted(set(plan.multipliers) or {plan.z})
-        return {z: printed.claimed(self._run(plan), self._calibrated, z, plan.delta) for z in own}
+        multipliers = sorted(set(plan.multipliers) or {plan.z})
+        return {z: printed.claimed(self._run(plan), self._calibrated, z, plan.delta) for z in multipliers}
 
     def strengths(self, plan: Plan) -> dict[float, float]:
         """Return lambda_k = (eps_max - eps_k) / eps_max for each of the clients' noise multipliers."""
-        found = self.budgets(plan)
-        most = max(found.values())
-        return {z: (most - e) / most for z, e in found.items()}
+        epsilons = self.budgets(plan)
+        most = max(epsilons.values())
+        return {z: (most - e) / most for z, e in epsilons.items()}
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         """Declare the noisy gradients of a participation, and what is known to hold for them."""
@@ -191,8 +191,8 @@ class UdpFlPaper(Method):
             return clipped_steps.releases(
                 plan, Unproven(OPEN, printed.EachItsOwn(OPEN)), self.clip, self.batch_sampling
             )
-        one = printed.OneNumber(self.multiplier(plan), self.mechanism, plan.dim)
-        return clipped_steps.releases(plan, one, self.clip, self.batch_sampling)
+        noise = printed.OneNumber(self.multiplier(plan), self.mechanism, plan.dim)
+        return clipped_steps.releases(plan, noise, self.clip, self.batch_sampling)
 
     def claim(self, plan: Plan) -> Claim | None:
         """Return the paper's claim; None where it holds."""
@@ -234,21 +234,22 @@ class UdpFlPaper(Method):
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         """Send the noisy update and, with auto, the client's choice."""
         within = self.guide.pull(state, site, self.strengths(site.plan)) if self.guide.pulls(site.plan) else None
-        fields, kept = self.guide.fields(site), dict[str, Tensor]()
+        fields, choices = self.guide.fields(site), dict[str, Tensor]()
         if self.mechanism == "auto":
-            kept = {CHOICE: self._choices(state, site)}
-            rows, mine = self._harmonised(state, site, kept[CHOICE], within)
+            choices = {CHOICE: self._choices(state, site)}
+            rows, mine = self._harmonised(state, site, choices[CHOICE], within)
         elif self.reading == "code":
             rows, mine = self._as_in_the_code(state, site)
         else:
             rows, mine = self._alike(state, site, within)
-        return Message({"update": rows} | fields | kept, clipped_steps.weights(site, rows)), site.kept(mine, **kept)
+        message = Message({"update": rows} | fields | choices, clipped_steps.weights(site, rows))
+        return message, site.kept(mine, **choices)
 
     def _alike(self, state: State, site: Site, within: Algorithm | None) -> tuple[Rows, Rows]:
         """Train with one mechanism for all clients, which may have their own scales."""
-        plan, own = site.plan, None
+        plan, multiplier = site.plan, None
         if plan.multipliers:
-            own = plan.z_of(site.rng.ids, torch.zeros(0, dtype=torch.float64))
+            multiplier = plan.z_of(site.rng.ids, torch.zeros(0, dtype=torch.float64))
 
         def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: clipped_steps.Groups) -> Bounded:
             sums = site.model.gradients.sums(weights, batch, self.clip, seeds=seeds, groups=groups)
@@ -259,10 +260,10 @@ class UdpFlPaper(Method):
             state,
             site,
             clipped,
-            lambda sums: out["gradient"](sums, own),
+            lambda sums: out["gradient"](sums, multiplier),
             self.batch_sampling,
             within,
-            lambda sums: out["losses"](sums, own),
+            lambda sums: out["losses"](sums, multiplier),
         )
 
     def _harmonised(self, state: State, site: Site, choice: Tensor, within: Algorithm | None) -> tuple[Rows, Rows]:
@@ -286,27 +287,29 @@ class UdpFlPaper(Method):
     def _asked(self, plan: Plan, clients: list[int]) -> list[printed.NoiseRequest]:
         """Return the requirements on these clients' noise."""
         budgets, run = self.budgets(plan), self._run(plan)
-        own = plan.multipliers or tuple(budgets) * plan.population
+        multipliers = plan.multipliers or tuple(budgets) * plan.population
         dealt = _kinds.deal(self.profile, self.resources, self.data, plan.population)
         kinds = [dealt.kinds[dealt.of[i]] for i in clients]
         return [
-            printed.NoiseRequest(run, budgets[own[i]], plan.delta, k.profile, k.resources, float(self.prior), k.data)
+            printed.NoiseRequest(
+                run, budgets[multipliers[i]], plan.delta, k.profile, k.resources, float(self.prior), k.data
+            )
             for i, k in zip(clients, kinds, strict=True)
         ]
 
     def _choices(self, state: State, site: Site) -> Tensor:
         """Return the clients' last choices, after the clients that are due have chosen again."""
-        data, plan, kept = site.data, site.plan, site.own[CHOICE].cpu()
-        due = kept[:, 0] < 0
+        data, plan, previous = site.data, site.plan, site.own[CHOICE].cpu()
+        due = previous[:, 0] < 0
         if self.reselect:
-            due |= state.round + 1 - kept[:, printed.KEPT.index("round")] >= self.reselect
+            due |= state.round + 1 - previous[:, printed.KEPT.index("round")] >= self.reselect
         if not bool(due.any()):
-            return kept
-        found = printed.statistics(state.params, data, site.model, site.rng.at("look").integers()).cpu()
+            return previous
+        measured = printed.statistics(state.params, data, site.model, site.rng.at("look").integers()).cpu()
         asked, features = self._asked(plan, site.rng.ids.tolist()), math.prod(data.x.shape[1:])
-        every = zip(found.tolist(), data.sizes, asked, strict=True)
-        words = [printed.words(one[0], one[1], n, features, plan.population, a.data) for one, n, a in every]
-        return torch.where(due[:, None], printed.chosen(kept, state.round + 1, asked, words, found), kept)
+        every = zip(measured.tolist(), data.sizes, asked, strict=True)
+        words = [printed.words(figures[0], figures[1], n, features, plan.population, a.data) for figures, n, a in every]
+        return torch.where(due[:, None], printed.chosen(previous, state.round + 1, asked, words, measured), previous)
 
     def _as_in_the_code(self, state: State, site: Site) -> tuple[Rows, Rows]:
         """Train as the published code does."""
@@ -345,8 +348,9 @@ class UdpFlPaper(Method):
         if self.reading == "code":
             steps = plan.local.count(plan.smallest_client)
             return plan.now(state).learning_rate * math.sqrt(steps) * code.deviation(self.mechanism)
-        own = plan.multipliers or (self.multiplier(plan),)
-        return self._in_message(sum(printed.deviation(self.mechanism, z) for z in own) / len(own), state, plan)
+        multipliers = plan.multipliers or (self.multiplier(plan),)
+        deviations = [printed.deviation(self.mechanism, z) for z in multipliers]
+        return self._in_message(sum(deviations) / len(deviations), state, plan)
 
     def _in_message(self, deviation: float, state: State, plan: Plan) -> float:
         """Return the standard deviation in a client's message of noise that has `deviation` times C in every step."""
@@ -360,9 +364,9 @@ class UdpFlPaper(Method):
         before = replace(state, round=max(0, state.round - 1))
         if known.told is not None:
             asked = self._asked(plan, [round(c) for c in known.told[:, 0].tolist()])
-            found, deviation = printed.record(known.told, asked, self.clip)
-            one = {} if deviation is None or plan.multipliers else {"std": self._in_message(deviation, before, plan)}
-            out |= found | one
+            figures, deviation = printed.record(known.told, asked, self.clip)
+            std = {} if deviation is None or plan.multipliers else {"std": self._in_message(deviation, before, plan)}
+            out |= figures | std
         if plan.multipliers and self.mechanism == "staircase":
             each = {z: printed.deviation("staircase", z) for z in sorted(set(plan.multipliers))}
             out["deviations"] = {f"{z:.6g}": self._in_message(d, before, plan) for z, d in each.items()}
@@ -376,16 +380,16 @@ class UdpFlPaper(Method):
         out: list[str] = []
         last = None
         for record in rounds:
-            found, number = record.get("decided") or {}, record["round"]
-            for z, strength in found.get("penalty", {}).items():
+            decided, number = record.get("decided") or {}, record["round"]
+            for z, strength in decided.get("penalty", {}).items():
                 out.append(f"Clients with noise multiplier {z} are pulled with lambda = {strength:.3f}.")
-            if (each := found.get("deviations")) and each != last:
+            if (each := decided.get("deviations")) and each != last:
                 stds = "; ".join(f"{std:.4g} with noise multiplier {z}" for z, std in each.items())
                 out.append(f"Round {number}: noise in a message, standard deviation a coordinate: {stds}.")
             last = each
-            out += printed.told(number, found) if "clients" in found else []
-            if "path_loss" in found:
-                along, straight = (sum(found[k]) / len(found[k]) for k in ("path_loss", "straight_loss"))
-                told = f"mean loss between the first two models {along:.4g} on the path, {straight:.4g} straight across"
-                out.append(f"Round {number}: {told}.")
+            out += printed.explain(number, decided) if "clients" in decided else []
+            if "path_loss" in decided:
+                along, straight = (sum(decided[k]) / len(decided[k]) for k in ("path_loss", "straight_loss"))
+                text = f"mean loss between the first two models {along:.4g} on the path, {straight:.4g} straight across"
+                out.append(f"Round {number}: {text}.")
         return out

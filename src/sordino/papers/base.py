@@ -71,9 +71,9 @@ class Outcome:
     @property
     def score(self) -> float:
         """The accuracy in percent; for a regression, the root mean squared error."""
-        found = self.result.get("accuracy")
-        if found is not None:
-            return 100.0 * float(found)
+        accuracy = self.result.get("accuracy")
+        if accuracy is not None:
+            return 100.0 * float(accuracy)
         rmse = (self.result.get("metrics") or {}).get("rmse")
         return math.nan if rmse is None else float(rmse)
 
@@ -81,9 +81,9 @@ class Outcome:
         """Return the rounds at which a value is known, and the value in each of them.
 
         `name` is "accuracy" (in percent) or a key of the record, of its `decided` or of its `metrics`."""
-        found = [(r["round"], _value(r, name)) for r in self.records]
-        kept = [(n, v) for n, v in found if v is not None]
-        return [n for n, _ in kept], [100.0 * v if name == "accuracy" else v for _, v in kept]
+        values = [(r["round"], _value(r, name)) for r in self.records]
+        known = [(n, v) for n, v in values if v is not None]
+        return [n for n, _ in known], [100.0 * v if name == "accuracy" else v for _, v in known]
 
     @property
     def diverged(self) -> bool:
@@ -94,8 +94,8 @@ class Outcome:
     @property
     def honest(self) -> float:
         """The accounted epsilon."""
-        found = self.result["guarantee"]["epsilon"]
-        return math.inf if found is None else float(found)
+        epsilon = self.result["guarantee"]["epsilon"]
+        return math.inf if epsilon is None else float(epsilon)
 
     @property
     def whom(self) -> str:
@@ -105,12 +105,12 @@ class Outcome:
 
 
 def _value(record: Mapping[str, Any], name: str) -> float | None:
-    found = record.get(name)
+    value = record.get(name)
     if name == "noise":  # prefer the injected noise over the planned one, which early records have
-        found = (record.get("decided") or {}).get("std", found)
-    if found is None:
-        found = (record.get("decided") or {}).get(name, (record.get("metrics") or {}).get(name))
-    return float(found) if isinstance(found, int | float) else None
+        value = (record.get("decided") or {}).get("std", value)
+    if value is None:
+        value = (record.get("decided") or {}).get(name, (record.get("metrics") or {}).get(name))
+    return float(value) if isinstance(value, int | float) else None
 
 
 Points = Sequence[tuple[float, float]]
@@ -147,12 +147,12 @@ def seeds(count: int, scale: float) -> range:
     return range(scaled(count, scale, 1))
 
 
-def spread(found: Sequence[Outcome], row: str, x: float | str, form: str) -> Spread:
+def spread(outcomes: Sequence[Outcome], row: str, x: float | str, form: str) -> Spread:
     """Return the mean and spread over seeds of the scores at one row, x and form."""
-    return Spread.of(o.score for o in found if (o.trial.row, o.trial.x, o.trial.form) == (row, x, form))
+    return Spread.of(o.score for o in outcomes if (o.trial.row, o.trial.x, o.trial.form) == (row, x, form))
 
 
-def honest(found: Sequence[Outcome], row: str, x: float | str, form: str) -> float | None:
+def honest(outcomes: Sequence[Outcome], row: str, x: float | str, form: str) -> float | None:
     """Return the largest accounted epsilon over seeds at one row, x and form; None if there are no runs."""
-    each = [o.honest for o in found if (o.trial.row, o.trial.x, o.trial.form) == (row, x, form)]
+    each = [o.honest for o in outcomes if (o.trial.row, o.trial.x, o.trial.form) == (row, x, form)]
     return max(each) if each else None

@@ -11,12 +11,12 @@ from sordino.report.tables import to_csv
 DIGITS = 6  # significant digits
 
 
-def csv(experiment: Experiment, found: Sequence[Outcome]) -> str:
+def csv(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
     """Return the plotted numbers as CSV; empty if the picture shows only scores."""
     makers = {"by-round": _by_round, "points": _points, "boxes": _boxes, "path": _paths}
     if experiment.kind not in makers:
         return ""
-    lines = list(makers[experiment.kind](experiment, found))
+    lines = list(makers[experiment.kind](experiment, outcomes))
     return to_csv([line | {"value": _short(line["value"])} for line in lines]) if lines else ""
 
 
@@ -30,8 +30,8 @@ def _whose(outcome: Outcome) -> dict[str, Any]:
     return {"row": trial.row, "at": trial.x, "form": trial.form, "seed": trial.seed}
 
 
-def _by_round(experiment: Experiment, found: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
-    for o in found:
+def _by_round(experiment: Experiment, outcomes: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
+    for o in outcomes:
         beside = experiment.beside if o.trial.form == "printed" else ()
         for name in (experiment.curve, *beside):
             for n, value in zip(*o.curve(name), strict=True):
@@ -41,22 +41,22 @@ def _by_round(experiment: Experiment, found: Sequence[Outcome]) -> Iterator[dict
                 yield _whose(o) | {"round": n, "what": name, "value": value}
 
 
-def _points(experiment: Experiment, found: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
-    for name, points in (experiment.points(found) if experiment.points is not None else {}).items():
+def _points(experiment: Experiment, outcomes: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
+    for name, points in (experiment.points(outcomes) if experiment.points is not None else {}).items():
         for x, y in points:
             yield {"what": name, experiment.x.replace(" ", "_"): x, "value": y}
 
 
-def _boxes(experiment: Experiment, found: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
-    for o in found:
+def _boxes(experiment: Experiment, outcomes: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
+    for o in outcomes:
         for record in (r for r in o.records if r.get("decided")):
             for name in ("weights_quantiles", "truncated_quantiles"):
                 for place, value in enumerate(record["decided"].get(name) or (), 1):
                     yield _whose(o) | {"round": record["round"], "what": f"{name} {place}", "value": value}
 
 
-def _paths(experiment: Experiment, found: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
-    for o in (o for o in found if o.trial.seed == 0):
+def _paths(experiment: Experiment, outcomes: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
+    for o in (o for o in outcomes if o.trial.seed == 0):
         for record in (r for r in o.records if (r.get("decided") or {}).get("path_loss")):
             for name in ("path_loss", "straight_loss"):
                 values = record["decided"].get(name) or ()

@@ -44,11 +44,11 @@ def _mechanisms(dataset: str, epsilon: float, seed: int, keys: dict[str, Any], f
     for mechanism in MECHANISMS:
         row = f"UDP-FL, {mechanism}"
         if "printed" in forms:
-            own = keys | {"method": "udp-fl-paper", "mechanism": mechanism, "epsilon": epsilon}
-            out.append(Trial(row, epsilon, "printed", seed, own))
+            settings = keys | {"method": "udp-fl-paper", "mechanism": mechanism, "epsilon": epsilon}
+            out.append(Trial(row, epsilon, "printed", seed, settings))
         if "sound" in forms:
-            own = keys | {"method": "udp-fl", "mechanism": mechanism, "epsilon": epsilon}
-            out.append(Trial(row, epsilon, "sound", seed, own))
+            settings = keys | {"method": "udp-fl", "mechanism": mechanism, "epsilon": epsilon}
+            out.append(Trial(row, epsilon, "sound", seed, settings))
     return out
 
 
@@ -90,15 +90,15 @@ SAID_APART = _words(  # Section 5.4, on Fig. 1c and d
 )
 
 
-def _ninety(found: Sequence[Outcome], words: Mapping[tuple[str, str], str] = SAID, where: str = "5.3") -> list[str]:
+def _ninety(outcomes: Sequence[Outcome], words: Mapping[tuple[str, str], str] = SAID, where: str = "5.3") -> list[str]:
     """Return a table of the first evaluated round at or above 90 %, next to the paper's statements."""
-    if not found:
+    if not outcomes:
         return []
     out = [f"Rounds to 90 % accuracy, of those that were evaluated; the paper's words are of Section {where}:", ""]
     out += ["| | dataset | form | first round at 90 % | paper |", "| --- | --- | --- | --- | --- |"]
-    for row, x, form in dict.fromkeys((o.trial.row, o.trial.x, o.trial.form) for o in found):
+    for row, x, form in dict.fromkeys((o.trial.row, o.trial.x, o.trial.form) for o in outcomes):
         each = []
-        for o in (o for o in found if (o.trial.row, o.trial.x, o.trial.form) == (row, x, form)):
+        for o in (o for o in outcomes if (o.trial.row, o.trial.x, o.trial.form) == (row, x, form)):
             curve = list(zip(*o.curve("accuracy"), strict=True))
             last = curve[-1][0] if curve else 0
             each.append(next((str(n) for n, value in curve if value >= 90), f"not within {last}"))
@@ -126,9 +126,9 @@ def fig3(scale: float) -> list[Trial]:
         for rate in (0.01, 0.05, 0.1, 0.5):
             varied[f"sampling rate {rate:g}"] = base(dataset, scale) | {"batch_rate": rate}
         for row, keys in varied.items():
-            own = {k: v for k, v in keys.items() if k != "max_participations"}
-            own |= {"method": "udp-fl-paper", "mechanism": "staircase", "epsilon": 6.0}
-            out.append(Trial(row, dataset, "printed", 0, own))
+            settings = {k: v for k, v in keys.items() if k != "max_participations"}
+            settings |= {"method": "udp-fl-paper", "mechanism": "staircase", "epsilon": 6.0}
+            out.append(Trial(row, dataset, "printed", 0, settings))
             out.append(Trial(row, dataset, "sound", 0, keys | {"method": "udp-fl", "epsilon": 6.0}))
     return out
 
@@ -166,22 +166,28 @@ def fig5(scale: float) -> list[Trial]:
     for seed in seeds(SEEDS, scale):
         for epsilon in (1.0, 2.0, 5.0, 8.0):
             for mechanism in MECHANISMS:
-                own, row = wind | {"mechanism": mechanism, "epsilon": epsilon, "clip": 10.0}, f"UDP-FL, {mechanism}"
-                out.append(Trial(row, epsilon, "printed", seed, own | {"method": "udp-fl-paper"}))
-                out.append(Trial(row, epsilon, "sound", seed, own | {"method": "udp-fl"}))
-            own = wind | {"method": "dp-scaffold", "epsilon": epsilon, "clip": 1.0, "batch_rate": 1.0}
-            out.append(Trial("DP-SCAFFOLD", epsilon, "sound", seed, own))
-            own = {k: v for k, v in wind.items() if k != "algorithm"} | {"method": "nbafl-paper", "epsilon": epsilon}
-            out.append(Trial("NbAFL", epsilon, "printed", seed, own))
+                settings, row = (
+                    wind | {"mechanism": mechanism, "epsilon": epsilon, "clip": 10.0},
+                    f"UDP-FL, {mechanism}",
+                )
+                out.append(Trial(row, epsilon, "printed", seed, settings | {"method": "udp-fl-paper"}))
+                out.append(Trial(row, epsilon, "sound", seed, settings | {"method": "udp-fl"}))
+            settings = wind | {"method": "dp-scaffold", "epsilon": epsilon, "clip": 1.0, "batch_rate": 1.0}
+            out.append(Trial("DP-SCAFFOLD", epsilon, "sound", seed, settings))
+            settings = {k: v for k, v in wind.items() if k != "algorithm"} | {
+                "method": "nbafl-paper",
+                "epsilon": epsilon,
+            }
+            out.append(Trial("NbAFL", epsilon, "printed", seed, settings))
         out.append(Trial("SCAFFOLD", "none", "reference", seed, wind | {"method": "none"}))
     return out
 
 
-def _wind(found: Sequence[Outcome]) -> list[str]:
+def _wind(outcomes: Sequence[Outcome]) -> list[str]:
     """Return a table of RMSE and MAE."""
     out = ["RMSE and MAE in shares of what is installed (the paper's accuracy is not defined):", ""]
     out += ["| | epsilon | form | RMSE | MAE |", "| --- | --- | --- | --- | --- |"]
-    for o in found:
+    for o in outcomes:
         if o.trial.seed == 0:
             m = o.result.get("metrics") or {}
             rmse, mae = (f"{m[k]:.4f}" if m.get(k) is not None else "" for k in ("rmse", "mae"))
@@ -208,19 +214,19 @@ def table1(scale: float) -> list[Trial]:
         for dataset, algorithm, x in kinds:
             for mechanism in harmonizer.MECHANISMS:
                 keys = {"dataset": dataset, "clients": 20, "rounds": scaled(30, scale, 2), "epsilon": 2.0}
-                own = keys | {"learning_rate": RATES[dataset][mechanism]}
-                own |= {"method": "udp-fl", "mechanism": mechanism, "algorithm": algorithm}
-                own |= {} if algorithm == "fedsgd" else {"local_steps": 2}
-                out.append(Trial(mechanism, x, "sound", seed, own))
+                settings = keys | {"learning_rate": RATES[dataset][mechanism]}
+                settings |= {"method": "udp-fl", "mechanism": mechanism, "algorithm": algorithm}
+                settings |= {} if algorithm == "fedsgd" else {"local_steps": 2}
+                out.append(Trial(mechanism, x, "sound", seed, settings))
     return out
 
 
-def _recommended(found: Sequence[Outcome]) -> list[str]:
+def _recommended(outcomes: Sequence[Outcome]) -> list[str]:
     """Return a table in the layout of the paper's Table 1, from these runs.
 
     It shows where a mechanism is within one point of the best, and how soon it converges."""
-    xs = list(dict.fromkeys(o.trial.x for o in found))
-    best = {x: max(spread(found, m, x, "sound").mean for m in harmonizer.MECHANISMS) for x in xs}
+    xs = list(dict.fromkeys(o.trial.x for o in outcomes))
+    best = {x: max(spread(outcomes, m, x, "sound").mean for m in harmonizer.MECHANISMS) for x in xs}
     out = [
         "Recommended, from these runs: where a mechanism is within one point of the best.",
         "",
@@ -228,12 +234,12 @@ def _recommended(found: Sequence[Outcome]) -> list[str]:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for mechanism in harmonizer.MECHANISMS:
-        mine = [o for o in found if o.trial.row == mechanism and o.trial.x == "fedavg"]
-        good = [str(x) for x in xs if spread(found, mechanism, x, "sound").mean >= best[x] - 1]
+        mine = [o for o in outcomes if o.trial.row == mechanism and o.trial.x == "fedavg"]
+        good = [str(x) for x in xs if spread(outcomes, mechanism, x, "sound").mean >= best[x] - 1]
         soon = [_soon(o) for o in mine]
         data = [x.removesuffix(" data") for x in good if x.endswith(" data")] + ["dense"] * ("fedavg" in good)
         cells = [
-            f"{spread(found, mechanism, 'fedavg', 'sound').mean:.2f}" if mine else "",
+            f"{spread(outcomes, mechanism, 'fedavg', 'sound').mean:.2f}" if mine else "",
             f"{sum(soon) / len(soon):.0f}" if soon else "",
             ", ".join(x for x in good if x in AGGREGATIONS) or "none",
             ", ".join(data) or "none",
@@ -249,7 +255,7 @@ def _soon(outcome: Outcome) -> int:
     return next((n for n, v in zip(rounds, values, strict=True) if v >= 0.9 * max(values)), 0)
 
 
-def _chosen(found: Sequence[Outcome]) -> list[str]:
+def _chosen(outcomes: Sequence[Outcome]) -> list[str]:
     """Return a table of the Harmonizer's choices in the cases of the paper's Table 2.
 
     The run has 150 rounds of 2 steps at sampling rate 0.05."""
@@ -274,8 +280,8 @@ def table3(scale: float) -> list[Trial]:
     keys = base("cifar10", scale)
     out = []
     for epsilon in (2.0, 4.0, 6.0, 8.0):
-        found = _mechanisms("cifar10", epsilon, 0, keys, ("printed", "sound"))
-        out += [t for t in found if (t.row == "UDP-FL, gaussian") == (t.form == "sound")]
+        trials = _mechanisms("cifar10", epsilon, 0, keys, ("printed", "sound"))
+        out += [t for t in trials if (t.row == "UDP-FL, gaussian") == (t.form == "sound")]
     plain = _plain(keys) | {"method": "none", "precision": "bfloat16", "compile": True}
     return [*out, Trial("FedAvg", "none", "reference", 0, plain)]
 
@@ -287,8 +293,8 @@ def fig2(scale: float) -> list[Trial]:
 
 def path(scale: float) -> list[Trial]:
     """Return runs on MNIST at epsilon 8 with every kind of path."""
-    own = {"method": "udp-fl", "epsilon": 8.0, "server_data": 0.02, "rounds": scaled(30, scale, 2)}
-    keys, kinds = base("mnist", scale) | own, ("none", "pairs", "polygon", "bezier", "tuned")
+    settings = {"method": "udp-fl", "epsilon": 8.0, "server_data": 0.02, "rounds": scaled(30, scale, 2)}
+    keys, kinds = base("mnist", scale) | settings, ("none", "pairs", "polygon", "bezier", "tuned")
     return [Trial(k, 8.0, "sound", seed, keys | {"path": k}) for seed in range(scaled(5, scale, 1)) for k in kinds]
 
 
@@ -318,7 +324,7 @@ EXPERIMENTS = (
                x="dataset", kind="by-round", extra=_ninety),
     Experiment("003/fig1c", "Fig. 1c, d: heterogeneous clients",
                "The same, labels dealt by a Dirichlet law of 0.5 (ours; the paper does not say how clients differ).",
-               fig1c, x="dataset", kind="by-round", extra=lambda found: _ninety(found, SAID_APART, "5.4")),
+               fig1c, x="dataset", kind="by-round", extra=lambda outcomes: _ninety(outcomes, SAID_APART, "5.4")),
     Experiment("003/fig2", "Fig. 2: CIFAR-10 with ResNet-18", "Epsilon 2 and 8.", fig2, kind="by-round",
                within="003/table3"),
     Experiment("003/fig3", "Fig. 3: number of clients and sampling rate",

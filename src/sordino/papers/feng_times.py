@@ -40,18 +40,18 @@ def table4(scale: float) -> list[Trial]:
     ):
         for clients in (50, 100):
             keys = base(dataset, scale, clients, rounds) | {"evaluate_every": max(1, rounds // 10)}
-            own = keys | {"method": "udp-fl", "mechanism": "gaussian", "epsilon": 6.0}
-            out.append(Trial(f"{name} ({clients} clients)", float(rounds), "sound", 0, own))
+            settings = keys | {"method": "udp-fl", "mechanism": "gaussian", "epsilon": 6.0}
+            out.append(Trial(f"{name} ({clients} clients)", float(rounds), "sound", 0, settings))
     return out
 
 
-def _times(found: Sequence[Outcome]) -> list[str]:
+def _times(outcomes: Sequence[Outcome]) -> list[str]:
     """Return a table of the time and traffic of the first rounds of each run; the search is timed by this call."""
     out = [
         "| | iterations | paper, seconds | ours, seconds | sent up | sent down |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for o in found:
+    for o in outcomes:
         for rounds in [n for n in ITERATIONS if n <= len(o.records)] or [len(o.records)]:
             part = o.records[:rounds]
             seconds = sum(float(r["seconds"]) for r in part)

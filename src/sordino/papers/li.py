@@ -50,11 +50,11 @@ def _table(name: str, epsilons: Sequence[float], scale: float) -> list[Trial]:
     out = [Trial("FedAvg", "none", "reference", 0, keys | {"method": "none"})]
     for epsilon in epsilons:
         for row, method in METHODS.items():
-            own = keys | {"method": method, "epsilon": epsilon}
-            own |= {"reading": "per-dataset"} if method == "adaptive-noise-paper" else CLIPS[name]
-            own |= {"noise_ratio": FADING} if method == "geodp-paper" else {}
-            own |= {"scope": "round"} if method != "fedsdp-paper" else {}  # its claim is for one round anyway
-            out.append(Trial(row, epsilon, "printed", 0, own))
+            settings = keys | {"method": method, "epsilon": epsilon}
+            settings |= {"reading": "per-dataset"} if method == "adaptive-noise-paper" else CLIPS[name]
+            settings |= {"noise_ratio": FADING} if method == "geodp-paper" else {}
+            settings |= {"scope": "round"} if method != "fedsdp-paper" else {}  # its claim is for one round anyway
+            out.append(Trial(row, epsilon, "printed", 0, settings))
     return out
 
 
@@ -86,21 +86,23 @@ def fig1(scale: float) -> list[Trial]:
     return [Trial("accuracy without noise", float(keys["rounds"]), "printed", 0, keys)]
 
 
-def _by_client(found: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]:
+def _by_client(outcomes: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]:
     """Return R by round for the clients that took part most often, and its mean over the clients of each round."""
     out: dict[str, list[tuple[float, float]]] = {"mean": []}
-    own: dict[str, list[tuple[float, float]]] = {}
-    for record in (r for o in found for r in o.records if r.get("decided")):
+    by_client: dict[str, list[tuple[float, float]]] = {}
+    for record in (r for o in outcomes for r in o.records if r.get("decided")):
         out["mean"].append((record["round"], record["decided"]["ratio"]))
-        for client, told in record["decided"]["clients"].items():
-            own.setdefault(client, []).append((record["round"], told["ratio"]))
-    often = sorted((c for c in own if any(r > 0 for _, r in own[c])), key=lambda c: (-len(own[c]), int(c)))
-    return out | {f"client {c}": own[c] for c in often[:SHOWN]}
+        for client, decision in record["decided"]["clients"].items():
+            by_client.setdefault(client, []).append((record["round"], decision["ratio"]))
+    often = sorted(
+        (c for c in by_client if any(r > 0 for _, r in by_client[c])), key=lambda c: (-len(by_client[c]), int(c))
+    )
+    return out | {f"client {c}": by_client[c] for c in often[:SHOWN]}
 
 
-def _rates(found: Sequence[Outcome]) -> list[str]:
+def _rates(outcomes: Sequence[Outcome]) -> list[str]:
     """Return a table of R for the clients in the picture."""
-    shown = {name: [r for _, r in points] for name, points in _by_client(found).items() if points}
+    shown = {name: [r for _, r in points] for name, points in _by_client(outcomes).items() if points}
     if not shown:
         return []
     out = ["R over the rounds; of a client, over those in which it took part:", ""]
@@ -184,10 +186,10 @@ def _best(best: Numbers, last: Numbers) -> Callable[[Sequence[Outcome]], list[st
     """Return a function that makes a table of the best and of the mean of the last five measured accuracies, the
     paper's and ours."""
 
-    def lines(found: Sequence[Outcome]) -> list[str]:
+    def lines(outcomes: Sequence[Outcome]) -> list[str]:
         out = ["| | epsilon | best, paper | best, ours | final five, paper | final five, ours |"]
         out.append("|" + " --- |" * 6)
-        for o in found:
+        for o in outcomes:
             if values := o.curve("accuracy")[1]:
                 key = (o.trial.row, o.trial.x)
                 theirs = [f"{table[key]:.2f}" if key in table else "" for table in (best, last)]

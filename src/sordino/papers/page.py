@@ -35,13 +35,13 @@ class Provenance:
 
 
 def section(
-    experiment: Experiment, found: Sequence[Outcome], how: Provenance, picture: str | None, drawn: str | None = None
+    experiment: Experiment, outcomes: Sequence[Outcome], how: Provenance, picture: str | None, drawn: str | None = None
 ) -> str:
     """Return the Markdown section of one figure or table.
 
     Args:
         experiment: the figure or table.
-        found: the results of its finished runs.
+        outcomes: the results of its finished runs.
         how: how the runs were made.
         picture: link to the picture, if there is one.
         drawn: link to the file of the plotted numbers, if the picture shows more than scores.
@@ -52,15 +52,15 @@ def section(
     if how.changed:
         compared = ", so nothing here compares with the paper's numbers" if experiment.paper else ""
         lines += [f"Changed by hand: {', '.join(how.changed)}{compared}.", ""]
-    if len(found) < how.wanted:
-        lines += [f"So far {len(found)} of {how.wanted} runs.", ""]
-    lines += [*table(experiment, found), ""]
-    if lost := list(dict.fromkeys(f"{o.trial.row} at {o.trial.x}" for o in found if o.diverged)):
+    if len(outcomes) < how.wanted:
+        lines += [f"So far {len(outcomes)} of {how.wanted} runs.", ""]
+    lines += [*table(experiment, outcomes), ""]
+    if lost := list(dict.fromkeys(f"{o.trial.row} at {o.trial.x}" for o in outcomes if o.diverged)):
         lines += [f"Diverged, so that the loss is no finite number at the end: {', '.join(lost)}.", ""]
     if how.failures:
         lines += [*(f"- Failed: {trial}: {reason}" for trial, reason in how.failures.items()), ""]
     if experiment.extra is not None:
-        lines += [*experiment.extra(found), ""]
+        lines += [*experiment.extra(outcomes), ""]
     if picture is not None:
         lines += [f"![{experiment.title}]({picture})", ""]
     if drawn is not None:
@@ -68,12 +68,12 @@ def section(
     return "\n".join(lines)
 
 
-def table(experiment: Experiment, found: Sequence[Outcome]) -> list[str]:
+def table(experiment: Experiment, outcomes: Sequence[Outcome]) -> list[str]:
     """Return a table with one line per row and x: the paper's number, and ours in every form with accounted epsilon."""
-    forms = [f for f in FORMS if any(o.trial.form == f for o in found)]
+    forms = [f for f in FORMS if any(o.trial.form == f for o in outcomes)]
     if not forms:
         return []
-    keys = dict.fromkeys((o.trial.row, o.trial.x) for o in found)
+    keys = dict.fromkeys((o.trial.row, o.trial.x) for o in outcomes)
     keys |= dict.fromkeys(k for k in experiment.paper if k in keys)
     head = ["", experiment.x] + (["paper"] if experiment.paper else [])
     for form in forms:
@@ -85,9 +85,9 @@ def table(experiment: Experiment, found: Sequence[Outcome]) -> list[str]:
             number = experiment.paper.get((row, x))
             cells.append("" if number is None else f"{number:g}")
         for form in forms:
-            cells.append(_shown(spread(found, row, x, form)))
+            cells.append(_shown(spread(outcomes, row, x, form)))
             if form != "reference":
-                epsilon = honest(found, row, x, form)
+                epsilon = honest(outcomes, row, x, form)
                 cells.append("" if epsilon is None else up(epsilon))
         out.append("| " + " | ".join(cells) + " |")
     return out
@@ -103,38 +103,43 @@ def _shown(value: Spread) -> str:
 def files(folder: Path, experiment: Experiment) -> tuple[Path, Path, Path, Path]:
     """Return the paths of an experiment's page, picture, scores and curves in a folder of pages."""
     paper, item = experiment.name.split("/")
-    own = folder / paper
-    return folder / f"{paper}.md", own / f"{item}.png", own / f"{item}.csv", own / f"{item}-curves.csv"
+    subfolder = folder / paper
+    return (
+        folder / f"{paper}.md",
+        subfolder / f"{item}.png",
+        subfolder / f"{item}.csv",
+        subfolder / f"{item}-curves.csv",
+    )
 
 
 def require(folder: Path, experiment: Experiment) -> None:
-    """Refuse a folder into which the page cannot be written, before anything runs."""
+    """Raise RunError if the page cannot be written into a folder; called before anything runs."""
     path, picture, *_ = files(folder, experiment)
     try:
         for wanted in (folder, picture.parent):
-            there = next(p for p in (wanted, *wanted.absolute().parents) if p.exists())
-            if not there.is_dir():
-                raise RunError(f"cannot write pages into {folder}: {there} is no folder.")
-            if not os.access(there, os.W_OK | os.X_OK):
-                raise RunError(f"cannot write pages into {folder}: {there} may not be written to.")
+            existing = next(p for p in (wanted, *wanted.absolute().parents) if p.exists())
+            if not existing.is_dir():
+                raise RunError(f"cannot write pages into {folder}: {existing} is not a folder.")
+            if not os.access(existing, os.W_OK | os.X_OK):
+                raise RunError(f"cannot write pages into {folder}: {existing} is not writable.")
         if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
-            raise RunError(f"cannot write {path}: it is no file, or may not be written to.")
+            raise RunError(f"cannot write {path}: it is not a file, or it is not writable.")
     except OSError as error:
         raise RunError(f"cannot write pages into {folder}: {error.strerror or error}.") from error
     _part(_read(path), path, experiment)
 
 
-def kept(folder: Path, experiment: Experiment, finished: int, how: Provenance) -> str:
-    """Return what an existing section has that a new one would lose, in which case it is kept; empty if nothing.
+def better_results(folder: Path, experiment: Experiment, finished: int, how: Provenance) -> str:
+    """Return, in words, the results of an existing section that a new one would lose; empty if there are none.
 
-    A section made by the same command is kept while it has more finished runs, unless the new one is complete. A
-    section made by another command is kept if it is at full scale and the new one is not, or if the new one has no runs
-    at all."""
+    A section made by the same command is better while it has more finished runs, unless the new one is complete. A
+    section made by another command is better if it is at full scale and the new one is not, or if the new one has no
+    runs at all."""
     path, _, numbers, _ = files(folder, experiment)
-    found = _part(_read(path), path, experiment)
-    if found is None:
+    match = _part(_read(path), path, experiment)
+    if match is None:
         return ""
-    old = found.group()
+    old = match.group()
     said = re.search(r"^    (sordino reproduce .*)$", old, re.MULTILINE)
     command = said.group(1) if said is not None else how.command
     if so_far := re.search(r"^So far (\d+) of \d+ runs\.$", old, re.MULTILINE):
@@ -157,19 +162,19 @@ def _read(path: Path) -> str:
 def _part(text: str, path: Path, experiment: Experiment) -> re.Match[str] | None:
     """Find the experiment's section of a page, including its begin and end marks."""
     begin, end = (f"<!-- {word} {experiment.name} -->" for word in ("begin", "end"))
-    found = re.search(re.escape(begin) + ".*?" + re.escape(end), text, re.DOTALL)
-    whole = int(found is not None)
-    if (text.count(begin), text.count(end)) != (whole, whole):
+    match = re.search(re.escape(begin) + ".*?" + re.escape(end), text, re.DOTALL)
+    expected = int(match is not None)
+    if (text.count(begin), text.count(end)) != (expected, expected):
         raise RunError(f"{path}: the marks of {experiment.name} are damaged; remove them.")
-    return found
+    return match
 
 
 def put(path: Path, experiment: Experiment, text: str, heading: str) -> None:
     """Replace the experiment's section of a page, or add it; the rest of the page is left unchanged."""
     part = f"<!-- begin {experiment.name} -->\n{text.strip()}\n<!-- end {experiment.name} -->"
     old = _read(path) or f"# {heading}\n"
-    if (found := _part(old, path, experiment)) is not None:
-        new = old[: found.start()] + part + old[found.end() :]
+    if (match := _part(old, path, experiment)) is not None:
+        new = old[: match.start()] + part + old[match.end() :]
     else:
         new = old.rstrip("\n") + "\n\n" + part + "\n"
     try:
@@ -179,7 +184,7 @@ def put(path: Path, experiment: Experiment, text: str, heading: str) -> None:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def csv(experiment: Experiment, found: Sequence[Outcome]) -> str:
+def csv(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
     """Return the scores as CSV, one line per run."""
     return to_csv(
         [
@@ -196,6 +201,6 @@ def csv(experiment: Experiment, found: Sequence[Outcome]) -> str:
                 "bytes_up": sum(int(r.get("bytes_up") or 0) for r in o.records),
                 "seconds": round(sum(float(r.get("seconds") or 0) for r in o.records), 2),
             }
-            for o in found
+            for o in outcomes
         ]
     )

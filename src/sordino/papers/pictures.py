@@ -17,7 +17,7 @@ LINES = {"printed": "--", "sound": "-", "features": "-.", "reference": ":"}
 WORDS = {"printed": "as printed", "sound": "sound", "features": "sound, fixed features", "reference": "no privacy"}
 
 
-def draw(path: Path, experiment: Experiment, found: Sequence[Outcome]) -> bool:
+def draw(path: Path, experiment: Experiment, outcomes: Sequence[Outcome]) -> bool:
     """Draw the experiment's picture into a file, and return whether there was anything to draw."""
     import matplotlib
 
@@ -25,10 +25,10 @@ def draw(path: Path, experiment: Experiment, found: Sequence[Outcome]) -> bool:
     from matplotlib import pyplot
 
     makers = {"against-x": _against_x, "by-round": _by_round, "boxes": _boxes, "path": _path, "points": _points}
-    if experiment.kind not in makers or not found:
+    if experiment.kind not in makers or not outcomes:
         return False
     with pyplot.rc_context(STYLE):
-        figure = makers[experiment.kind](pyplot, experiment, found)
+        figure = makers[experiment.kind](pyplot, experiment, outcomes)
         if figure is None:
             return False
         save(pyplot, figure, path, dpi=130)
@@ -41,11 +41,11 @@ def _look(rows: Sequence[str], row: str, form: str) -> dict[str, Any]:
     return look | ({"markerfacecolor": "white"} if form == "printed" else {})
 
 
-def _against_x(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
+def _against_x(pyplot: Any, experiment: Experiment, outcomes: Sequence[Outcome]) -> Any:
     """Draw one panel per form; crosses are the paper's numbers."""
-    rows = list(dict.fromkeys(o.trial.row for o in found))
-    forms = [f for f in ("printed", "sound", "features") if any(o.trial.form == f for o in found)]
-    xs = list(dict.fromkeys(o.trial.x for o in found if o.trial.form != "reference"))
+    rows = list(dict.fromkeys(o.trial.row for o in outcomes))
+    forms = [f for f in ("printed", "sound", "features") if any(o.trial.form == f for o in outcomes)]
+    xs = list(dict.fromkeys(o.trial.x for o in outcomes if o.trial.form != "reference"))
     words = any(isinstance(x, str) for x in xs)
     figure, axes = pyplot.subplots(
         1, max(1, len(forms)), figsize=(1.2 + 4.4 * max(1, len(forms)), 4.2), sharey=True, squeeze=False,
@@ -53,7 +53,7 @@ def _against_x(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) ->
     )  # fmt: skip
     for axis, form in zip(axes[0], forms, strict=False):
         for row in rows:
-            known = [(xs.index(x) if words else float(x), s) for x in xs if (s := spread(found, row, x, form)).n]
+            known = [(xs.index(x) if words else float(x), s) for x in xs if (s := spread(outcomes, row, x, form)).n]
             if known:
                 bars = [0.0 if math.isnan(s.deviation) else s.deviation for _, s in known]
                 at, means = [x for x, _ in known], [s.mean for _, s in known]
@@ -63,10 +63,10 @@ def _against_x(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) ->
                 look = {"color": _look(rows, row, form)["color"], "marker": "x", "linestyle": "", "markersize": 8}
                 axis.plot([xs.index(x) if words else float(x) for x, _ in said], [v for _, v in said], **look)
         for row in rows:
-            level = _reference(found, row)
+            level = _reference(outcomes, row)
             if level is not None:
-                own = _look(rows, row, "reference")["color"]
-                axis.axhline(level, color=own, linestyle=":", lw=1, label=f"{row}, {WORDS['reference']}")
+                colour = _look(rows, row, "reference")["color"]
+                axis.axhline(level, color=colour, linestyle=":", lw=1, label=f"{row}, {WORDS['reference']}")
         axis.set_title(WORDS[form] + (" (x: the paper's numbers)" if form == "printed" and experiment.paper else ""))
         if words:
             axis.set_xticks(range(len(xs)), [str(x) for x in xs], rotation=30, fontsize=8)
@@ -77,22 +77,22 @@ def _against_x(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) ->
     return figure
 
 
-def _reference(found: Sequence[Outcome], row: str) -> float | None:
-    each = [o.score for o in found if o.trial.row == row and o.trial.form == "reference" and not math.isnan(o.score)]
+def _reference(outcomes: Sequence[Outcome], row: str) -> float | None:
+    each = [o.score for o in outcomes if o.trial.row == row and o.trial.form == "reference" and not math.isnan(o.score)]
     return sum(each) / len(each) if each else None
 
 
-def _by_round(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
+def _by_round(pyplot: Any, experiment: Experiment, outcomes: Sequence[Outcome]) -> Any:
     """Draw one panel per x, averaged over seeds; runs without an x (x = "none": no privacy) appear in all of them."""
-    rows = list(dict.fromkeys(o.trial.row for o in found))
-    xs = [x for x in dict.fromkeys(o.trial.x for o in found) if x != "none"] or ["none"]
+    rows = list(dict.fromkeys(o.trial.row for o in outcomes))
+    xs = [x for x in dict.fromkeys(o.trial.x for o in outcomes) if x != "none"] or ["none"]
     columns = min(3, len(xs))
     lines = -(-len(xs) // columns)
     figure, axes = pyplot.subplots(
         lines, columns, figsize=(1.0 + 4.2 * columns, 0.8 + 3.2 * lines), squeeze=False, layout="constrained"
     )
     for axis, x in zip(axes.flat, xs, strict=False):
-        panel = [o for o in found if o.trial.x in (x, "none")]
+        panel = [o for o in outcomes if o.trial.x in (x, "none")]
         for row, form in dict.fromkeys((o.trial.row, o.trial.form) for o in panel):
             here = [o.curve(experiment.curve) for o in panel if (o.trial.row, o.trial.form) == (row, form)]
             length = min((len(v) for _, v in here), default=0)
@@ -103,7 +103,7 @@ def _by_round(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> 
             axis.plot(here[0][0][:length], mean, label=f"{row}, {WORDS[form]}", **look)
         axis.set_title(f"{experiment.x} = {x:g}" if isinstance(x, float | int) else str(x), fontsize=10)
         axis.set_xlabel("round")
-        first = next(o for o in found if o.trial.x == x)
+        first = next(o for o in outcomes if o.trial.x == x)
         for place, (label, values) in enumerate((experiment.bounds(first) if experiment.bounds else {}).items()):
             axis.plot(
                 range(1, len(values) + 1), values, color=GREY, linestyle=("--", ":", "-.")[place % 3], label=label
@@ -111,7 +111,7 @@ def _by_round(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> 
         if experiment.curve == "noise" or experiment.bounds:
             axis.set_yscale("log")
         if experiment.beside:
-            _beside(axis, experiment, next(o for o in found if o.trial.x == x and o.trial.form == "printed"))
+            _beside(axis, experiment, next(o for o in outcomes if o.trial.x == x and o.trial.form == "printed"))
     for axis in list(axes.flat)[len(xs) :]:
         axis.set_visible(False)
     axes[0][0].set_ylabel(experiment.y)
@@ -131,9 +131,9 @@ def _beside(axis: Any, experiment: Experiment, outcome: Outcome) -> None:
     other.spines["right"].set_visible(True)
 
 
-def _points(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
+def _points(pyplot: Any, experiment: Experiment, outcomes: Sequence[Outcome]) -> Any:
     """Draw measured values, and in grey those of theorems."""
-    curves = experiment.points(found) if experiment.points is not None else {}
+    curves = experiment.points(outcomes) if experiment.points is not None else {}
     if not any(curves.values()):
         return None
     figure, axes = pyplot.subplots(1, 1, figsize=(5.6, 4.2), squeeze=False, layout="constrained")
@@ -150,9 +150,9 @@ def _points(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> An
     return figure
 
 
-def _boxes(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
+def _boxes(pyplot: Any, experiment: Experiment, outcomes: Sequence[Outcome]) -> Any:
     """Draw quantiles of the raw and the truncated weights in about ten evenly spaced rounds; one panel per run."""
-    shown = [o for o in found if o.trial.seed == 0 and o.records and (o.records[0].get("decided") or {})]
+    shown = [o for o in outcomes if o.trial.seed == 0 and o.records and (o.records[0].get("decided") or {})]
     if not shown:
         return None
     figure, axes = pyplot.subplots(
@@ -179,12 +179,12 @@ def _boxes(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any
     return figure
 
 
-def _path(pyplot: Any, experiment: Experiment, found: Sequence[Outcome]) -> Any:
+def _path(pyplot: Any, experiment: Experiment, outcomes: Sequence[Outcome]) -> Any:
     """Draw the loss on the server's data along the path between two client models in the first, middle and last round.
 
     One panel per run."""
     shown = [
-        o for o in found if o.trial.seed == 0 and any((r.get("decided") or {}).get("path_loss") for r in o.records)
+        o for o in outcomes if o.trial.seed == 0 and any((r.get("decided") or {}).get("path_loss") for r in o.records)
     ]
     if not shown:
         return None

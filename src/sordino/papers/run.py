@@ -82,20 +82,20 @@ def _has(keys: Mapping[str, Any], key: str) -> bool:
     if key in {f.name for f in spec.fields()}:
         return True
     method = plugin.load("methods", str(keys["method"]))
-    own = {f.name for f in spec.plugin_fields("methods", str(keys["method"]))}
+    method_keys = {f.name for f in spec.plugin_fields("methods", str(keys["method"]))}
     algorithm = str(keys.get("algorithm", method.algorithm))
-    return key in own | {f.name for f in spec.plugin_fields("algorithms", algorithm)}
+    return key in method_keys | {f.name for f in spec.plugin_fields("algorithms", algorithm)}
 
 
-def sketch(path: Path, found: Trials) -> None:
+def sketch(path: Path, trials: Trials) -> None:
     """Refuse an experiment that cannot run at all, before its folder is created.
 
     Pairs of dataset and method are tried one by one until one can run. The others fail individually, so that a missing
     dataset affects only its own rows."""
-    if not begun(path).isdisjoint(c.name for _, c in found):  # the experiment has run before
+    if not begun(path).isdisjoint(c.name for _, c in trials):  # the experiment has run before
         return
     kinds: dict[tuple[str, str], list[Cell]] = {}
-    for _, cell in found:
+    for _, cell in trials:
         kinds.setdefault((cell.spec.dataset, cell.method), []).append(cell)
     problems: list[SordinoError] = []
     for kind in kinds.values():
@@ -119,25 +119,25 @@ def begun(path: Path) -> set[str]:
     return {run.name for run in runs_below(path / "cells")}
 
 
-def open_folder(out: Path, experiment: Experiment, scale: float, found: Trials) -> RunFolder:
+def open_folder(out: Path, experiment: Experiment, scale: float, trials: Trials) -> RunFolder:
     """Open the folder of the experiment's runs, new or begun by the same command; it is locked until closed."""
     path = place(out, experiment)
-    trials = json.loads(json.dumps({c.name: c.spec.to_dict() for _, c in found}))
+    specs = json.loads(json.dumps({c.name: c.spec.to_dict() for _, c in trials}))
     before: dict[str, Any] = {}
     started = begun(path)
     if locate(path, PRIVATE, EXPERIMENT).is_file():
         folder = RunFolder(path)
         old_scale, before = _before(folder, started)
-        both = before.keys() & trials.keys()
-        if before and (old_scale != scale or any(before[name] != trials[name] for name in both)):
+        both = before.keys() & specs.keys()
+        if before and (old_scale != scale or any(before[name] != specs[name] for name in both)):
             raise RunError(f"{path} was made with another scale or other settings. Choose another --out.")
     elif started:
         raise RunError(f"{path} holds runs, but no {EXPERIMENT} that says which. Choose another --out.")
     else:
         folder = RunFolder(path) if path.is_dir() else RunFolder.create(str(out), path.name)
     folder.lock()
-    whole = experiment.within or experiment.name
-    folder.write_json(EXPERIMENT, {"experiment": whole, "scale": scale, "trials": before | trials})
+    experiment_name = experiment.within or experiment.name
+    folder.write_json(EXPERIMENT, {"experiment": experiment_name, "scale": scale, "trials": before | specs})
     return folder
 
 
@@ -156,7 +156,7 @@ def _before(folder: RunFolder, started: set[str]) -> tuple[Any, dict[str, Any]]:
         raise RunError(f"{reason}. Choose another --out, or move {folder.path} away.") from error
 
 
-def execute(folder: RunFolder, found: Trials, jobs: int, tell: Tell, minutes: float | None) -> dict[str, str]:
+def execute(folder: RunFolder, trials: Trials, jobs: int, tell: Tell, minutes: float | None) -> dict[str, str]:
     """Run the trials and return the reasons of those that failed, by name.
 
     Raises:
@@ -169,13 +169,15 @@ def execute(folder: RunFolder, found: Trials, jobs: int, tell: Tell, minutes: fl
         if end is not None and time.monotonic() > end:
             raise TimeUpError
 
-    quick = [replace(c, spec=replace(c.spec, checkpoint_seconds=min(c.spec.checkpoint_seconds, 5.0))) for _, c in found]
+    quick = [
+        replace(c, spec=replace(c.spec, checkpoint_seconds=min(c.spec.checkpoint_seconds, 5.0))) for _, c in trials
+    ]
     return compare.execute(folder, quick, jobs, heard)
 
 
-def outcomes(folder: Path, found: Trials) -> list[Outcome]:
+def outcomes(folder: Path, trials: Trials) -> list[Outcome]:
     """Return the results of the finished trials."""
-    places = [(trial, folder / "cells" / cell.name) for trial, cell in found]
+    places = [(trial, folder / "cells" / cell.name) for trial, cell in trials]
     return [_outcome(trial, at) for trial, at in places if locate(at, PUBLIC, "result.json").is_file()]
 
 

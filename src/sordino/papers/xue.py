@@ -187,13 +187,13 @@ def fig5c(scale: float) -> list[Trial]:
     In the sound forms, a client stops taking part once it has taken part three standard deviations more often than on
     average."""
     share = {"client_sampling": "fixed"}
-    found = _fig5((0.2, 0.4, 0.6, 0.8, 1.0), lambda v: share | {"client_rate": v}, scale, True)
+    trials = _fig5((0.2, 0.4, 0.6, 0.8, 1.0), lambda v: share | {"client_rate": v}, scale, True)
     out = []
-    for trial in found:
+    for trial in trials:
         rounds, rate = int(trial.keys["rounds"]), float(trial.keys["client_rate"])
         most = math.ceil(rounds * rate + 3 * math.sqrt(rounds * rate * (1 - rate)))
-        own = {} if trial.form == "printed" else {"max_participations": min(rounds, most)}
-        out.append(replace(trial, keys=dict(trial.keys) | own))
+        limit = {} if trial.form == "printed" else {"max_participations": min(rounds, most)}
+        out.append(replace(trial, keys=dict(trial.keys) | limit))
     return out
 
 
@@ -222,10 +222,10 @@ def _model(folder: Path) -> dict[str, torch.Tensor]:
         raise RunError(f"{path} is missing or damaged. {again}") from error
 
 
-def _moved(found: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]:
+def _moved(outcomes: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]:
     """Return, by number of rounds, the distance between the two models and the bound of Theorem 3 with constant 1."""
     out: dict[str, list[tuple[float, float]]] = {name: [] for name in MOVED}
-    models = {(o.trial.row, o.trial.x): o for o in found}
+    models = {(o.trial.row, o.trial.x): o for o in outcomes}
     for (row, x), noisy in models.items():
         twin = models.get(("no noise", x))
         if row != "noise" or twin is None:
@@ -245,8 +245,8 @@ def _moved(found: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]:
     return out
 
 
-def _deviations(found: Sequence[Outcome]) -> list[str]:
-    moved = _moved(found)
+def _deviations(outcomes: Sequence[Outcome]) -> list[str]:
+    moved = _moved(outcomes)
     out = ["| rounds | " + " | ".join(MOVED) + " |", "|" + " --- |" * (1 + len(MOVED))]
     for points in zip(*moved.values(), strict=True):
         out.append(f"| {points[0][0]:g} | " + " | ".join(f"{value:.3g}" for _, value in points) + " |")
@@ -265,21 +265,21 @@ LOSSES = {  # accuracy lost to noise in percentage points: Section VI-B
 }
 
 
-def _noises(found: Sequence[Outcome]) -> list[str]:
+def _noises(outcomes: Sequence[Outcome]) -> list[str]:
     out = ["| reading | noise a weight, standard deviation |", "| --- | --- |"]
-    return out + [f"| {o.trial.x} | {n[-1]:.3g} |" for o in found if (n := o.curve("noise")[1])]
+    return out + [f"| {o.trial.x} | {n[-1]:.3g} |" for o in outcomes if (n := o.curve("noise")[1])]
 
 
 def _lost(figure: str) -> Any:
     epsilon, said = LOSSES[figure]
 
-    def lines(found: Sequence[Outcome]) -> list[str]:
-        ended = [o.result["rounds"] for o in found if o.trial.form == "printed" and o.trial.x == epsilon]
+    def lines(outcomes: Sequence[Outcome]) -> list[str]:
+        ended = [o.result["rounds"] for o in outcomes if o.trial.form == "printed" and o.trial.x == epsilon]
         after = f" after {min(ended)} rounds, which its accountant allows," if ended else ""
         out = [f"Accuracy lost at epsilon = {epsilon:g}{after} against {CAPPED} rounds without noise, percent points:"]
         out += ["", "| | paper | ours, as printed |", "| --- | --- | --- |"]
         for row, number in said.items():
-            plain, noisy = spread(found, row, "none", "reference"), spread(found, row, epsilon, "printed")
+            plain, noisy = spread(outcomes, row, "none", "reference"), spread(outcomes, row, epsilon, "printed")
             mine = f"{plain.mean - noisy.mean:.2f}" if plain.n and noisy.n else ""
             out.append(f"| {row} | {number:g} | {mine} |")
         return out

@@ -33,25 +33,25 @@ def parts(event: Event) -> dict[Event, int]:
 
     An elementary release is a leaf, or a leaf or a whole round under a sampler.
     """
-    found: Counter[Event] = Counter()
-    _count(event, 1, found)
-    return dict(found)
+    counts: Counter[Event] = Counter()
+    _count(event, 1, counts)
+    return dict(counts)
 
 
-def _count(event: Event, times: int, found: Counter[Event]) -> None:
+def _count(event: Event, times: int, counts: Counter[Event]) -> None:
     match event:
         case Repeated(inner, count):
             if count:
-                _count(inner, times * count, found)
+                _count(inner, times * count, counts)
         case Composed(events):
             for inner in events:
-                _count(inner, times, found)
+                _count(inner, times, counts)
         case Sampled(inner, 1.0, "add/remove") | Visible(inner, 1.0):
-            _count(inner, times, found)
+            _count(inner, times, counts)
         case FixedSize(inner, size, population) if size == population:
-            _count(inner, times, found)
+            _count(inner, times, counts)
         case _:
-            found[event] += times
+            counts[event] += times
 
 
 def grouped(event: Event, k: int) -> Event:
@@ -140,11 +140,11 @@ def pure(event: Event) -> float | None:
 def _pure_of(part: Event) -> float | None:
     match part:
         case Sampled(inner, rate, "add/remove"):  # Balle, Barthe, Gaboardi (2018), Theorem 8
-            one = pure(inner)
-            return None if one is None else math.log1p(rate * math.expm1(min(one, 700.0)))
+            epsilon = pure(inner)
+            return None if epsilon is None else math.log1p(rate * math.expm1(min(epsilon, 700.0)))
         case FixedSize(inner, size, population):
-            one = pure(inner)
-            return None if one is None else math.log1p(size / population * math.expm1(min(one, 700.0)))
+            epsilon = pure(inner)
+            return None if epsilon is None else math.log1p(size / population * math.expm1(min(epsilon, 700.0)))
         case Sampled(inner) | Visible(inner):
             return pure(inner)
         case _:
@@ -170,13 +170,13 @@ def relations(event: Event) -> frozenset[str]:
         case Composed(events):
             return _common(events)
         case Parallel(events, by_place):
-            found = _common(events)
-            if not by_place and found == {"replace"}:
+            shared = _common(events)
+            if not by_place and shared == {"replace"}:
                 raise UnsupportedEvent(
                     "a replaced unit may leave one part of the data for another: "
                     "say by_place where the parts go by places and a public seed."
                 )
-            return found if by_place else found - {"replace"}
+            return shared if by_place else shared - {"replace"}
         case Visible(inner):
             return relations(inner)
         case Sampled(inner, 1.0, "add/remove"):
@@ -202,13 +202,13 @@ def relations(event: Event) -> frozenset[str]:
 
 
 def _common(events: Iterable[Event]) -> frozenset[str]:
-    found = RELATIONS.intersection(*map(relations, events))
-    if not found:
+    shared = RELATIONS.intersection(*map(relations, events))
+    if not shared:
         raise UnsupportedEvent(
             "a release about added or removed units and one about replaced units have no cost in common: "
             "price both under one relation."
         )
-    return found
+    return shared
 
 
 def worst(theory: Callable[[Event], float], event: Event) -> float:
@@ -217,7 +217,7 @@ def worst(theory: Callable[[Event], float], event: Event) -> float:
     An event that no theorem covers is refused.
     """
     relations(event)
-    return max(theory(one) for one in alternatives(event))
+    return max(theory(alternative) for alternative in alternatives(event))
 
 
 def alternatives(event: Event) -> tuple[Event, ...]:
@@ -241,8 +241,8 @@ def _places(part: Event) -> tuple[Event, ...]:
     """Return the alternatives of one elementary release."""
     match part:
         case Parallel(events):
-            found: Iterable[Event] = chain.from_iterable(alternatives(e) for e in events)
-            return tuple(dict.fromkeys(found)) or (Composed(()),)
+            nested: Iterable[Event] = chain.from_iterable(alternatives(e) for e in events)
+            return tuple(dict.fromkeys(nested)) or (Composed(()),)
         case Sampled(inner, rate, "add/remove"):
             return tuple(Sampled(e, rate) for e in alternatives(inner))
         case Sampled(inner, rate, "replace") if "replace" in relations(inner):  # the unit stays in its part
@@ -261,16 +261,16 @@ def _shared(each: tuple[Event, ...], count: int) -> list[dict[Event, int]]:
 
 
 def _joined(way: tuple[dict[Event, int], ...]) -> Event:
-    found = tuple(e if n == 1 else Repeated(e, n) for each in way for e, n in each.items())
-    return found[0] if len(found) == 1 else Composed(found)
+    events = tuple(e if n == 1 else Repeated(e, n) for each in way for e, n in each.items())
+    return events[0] if len(events) == 1 else Composed(events)
 
 
 @lru_cache(maxsize=4096)
 def _splits(event: Event) -> bool:
     """Return whether any release in the event is a Parallel, one of several on parts of the data."""
-    found = parts(event)
-    inner = (getattr(part, "event", None) for part in found)
-    return any(isinstance(p, Parallel) for p in found) or any(isinstance(e, Event) and _splits(e) for e in inner)
+    releases = parts(event)
+    inner = (getattr(part, "event", None) for part in releases)
+    return any(isinstance(p, Parallel) for p in releases) or any(isinstance(e, Event) and _splits(e) for e in inner)
 
 
 def non_private(event: Event) -> str | None:
@@ -279,18 +279,18 @@ def non_private(event: Event) -> str | None:
         if isinstance(part, NonPrivate):
             return part.reason
         inner = part.events if isinstance(part, Parallel) else (getattr(part, "event", None),)
-        for one in inner:
-            if isinstance(one, Event) and (reason := non_private(one)) is not None:
+        for child in inner:
+            if isinstance(child, Event) and (reason := non_private(child)) is not None:
                 return reason
     return None
 
 
 def gdp_mu_squared(event: Event) -> float | None:
     """Return mu^2 of an event that consists of plain Gaussians only (exactly mu-GDP), else None."""
-    found = [(_mu_squared(part), count) for part, count in parts(event).items()]
-    if any(squared is None for squared, _ in found):
+    terms = [(_mu_squared(part), count) for part, count in parts(event).items()]
+    if any(squared is None for squared, _ in terms):
         return None
-    return math.fsum(count * squared for squared, count in found if squared is not None)
+    return math.fsum(count * squared for squared, count in terms if squared is not None)
 
 
 def _mu_squared(part: Event) -> float | None:
@@ -306,7 +306,7 @@ def distance(event: Event) -> float:
     for part, count in parts(event).items():
         inner = part.events if isinstance(part, Parallel) else (getattr(part, "event", None),)
         total += count * float(getattr(part, "distance", 0.0))
-        total += count * math.fsum(distance(one) for one in inner if isinstance(one, Event))
+        total += count * math.fsum(distance(child) for child in inner if isinstance(child, Event))
     return total
 
 

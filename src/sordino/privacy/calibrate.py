@@ -57,16 +57,16 @@ def noise_multiplier(make: Callable[[float], Event], target: float, delta: float
     each = alternatives(tried(start))
     if len(each) == 1:
         return _noise(tried, start, target, delta)
-    found = []
-    for i, one in enumerate(each):
-        if one != _alternative(tried(2 * start), i):
-            found.append(_noise(lambda z, i=i: _alternative(tried(z), i), start, target, delta))  # type: ignore[misc]
-        elif (cost := epsilon(one, delta)) > target:
+    multipliers = []
+    for i, alternative in enumerate(each):
+        if alternative != _alternative(tried(2 * start), i):
+            multipliers.append(_noise(lambda z, i=i: _alternative(tried(z), i), start, target, delta))  # type: ignore[misc]
+        elif (cost := epsilon(alternative, delta)) > target:
             raise BudgetError(
                 f"what is released of one part of the data costs epsilon={cost:.3g} of {target:g} at delta={delta:g}, "
                 "whatever the noise elsewhere: add noise to that part."
             )
-    return max(found, default=start)
+    return max(multipliers, default=start)
 
 
 def _alternative(event: Event, i: int) -> Event:
@@ -126,7 +126,7 @@ class _Secant:
         )
 
 
-def whole(make: Callable[[int], Event], target: float, delta: float, near: int, step: int = 1) -> int:
+def smallest_multiple(make: Callable[[int], Event], target: float, delta: float, near: int, step: int = 1) -> int:
     """Return the smallest multiple of `step` whose event is within the target, such as a number of trials.
 
     The search starts from `near`, which must be within the target, and looks at most about 2 % below it.

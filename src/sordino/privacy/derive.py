@@ -60,13 +60,13 @@ def costs(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...]:
     _one_draw(releases)
 
     def event(release: Release) -> Event:
-        one = release.draw.hidden(_moved(release.mechanism.event(setting.split), release, releases, setting))
-        return one if release.times == 1 else Repeated(one, release.times)
+        single = release.draw.hidden(_moved(release.mechanism.event(setting.split), release, releases, setting))
+        return single if release.times == 1 else Repeated(single, release.times)
 
     return _costs(releases, setting, event)
 
 
-def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | None:
+def run_costs(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | None:
     """Return the cost of the whole run, whatever its rounds do; None if no release has a total."""
     pooled = [(r, r.total) for r in releases if r.total is not None]
     if not pooled:
@@ -81,10 +81,10 @@ def whole(releases: Sequence[Release], setting: Setting) -> tuple[Cost, ...] | N
     alone = replace(setting, crowd=replace(setting.crowd, sure=1))
 
     def event(release: Release) -> Event:
-        one = _moved(total.event(setting.split), release, releases, setting)
+        single = _moved(total.event(setting.split), release, releases, setting)
         if release.where == "server" and release.unit == "user":  # all clients of the user change in one sum
-            return grouped(one, release.swing * copies)
-        return one if copies == 1 else Repeated(one, copies)
+            return grouped(single, release.swing * copies)
+        return single if copies == 1 else Repeated(single, copies)
 
     return _costs([first, *(r for r in releases if r.onto)], alone, event)
 
@@ -100,15 +100,15 @@ def once(releases: Sequence[Release], relation: str, copies: int = 1, changed: b
         copies: the largest number of clients that hold data of one unit.
         changed: whether a unit is added or removed inside clients that remain, so that these clients change in place.
     """
-    found = []
+    events = []
     for release in releases:
         event = release.mechanism.event()
         if (relation == "replace" or changed) and not isinstance(event, NonPrivate):
             event = grouped(event, release.swing)
         if not isinstance(event, NonPrivate):
             event = grouped(event, copies) if release.where == "server" else Repeated(event, copies)
-        found.append(event if release.times == 1 else Repeated(event, release.times))
-    return _composed(found)
+        events.append(event if release.times == 1 else Repeated(event, release.times))
+    return _composed(events)
 
 
 def relation(releases: Sequence[Release], setting: Setting) -> str:
@@ -147,7 +147,7 @@ def _free(event: Event) -> bool:
 
 def _metered(release: Release, total: Mechanism) -> None:
     """Refuse a total that is not bounded by the sum of squared noise levels, which is what outlets keep track of."""
-    one, whole = release.mechanism.event(), total.event()
+    single, overall = release.mechanism.event(), total.event()
     if release.where == "server":
         if release.mechanism != total or not getattr(total, "correlated", False):
             raise SpecError(
@@ -155,8 +155,9 @@ def _metered(release: Release, total: Mechanism) -> None:
                 "and the mechanism itself."
             )
         return
-    gaussian, by_rho = whole.gdp() is not None, whole.gdp() is None and whole.pure() is None and whole.rho() is not None
-    if not (one.gdp() is not None if gaussian else by_rho and one.rho() is not None):
+    gaussian = overall.gdp() is not None
+    by_rho = not gaussian and overall.pure() is None and overall.rho() is not None
+    if not (single.gdp() is not None if gaussian else by_rho and single.rho() is not None):
         raise SpecError(
             f"the release {release.name}: a total must be Gaussian, of Gaussian releases, or a bound on rho of "
             "releases whose rho is known: nothing else adds up by squares."
@@ -200,19 +201,19 @@ def _costs(releases: Sequence[Release], setting: Setting, event_of: Callable[[Re
         channel, linear = setting.channel, setting.linear
         return _composed([channel.cost(event, viewer, crowd, linear, more[p]) for p, event in messages.items()])
 
-    found = [Cost(unit, how, "server", seen(Viewer("server", crowd.colluders)), draw="inside", copies=copies)]
+    by_viewer = [Cost(unit, how, "server", seen(Viewer("server", crowd.colluders)), draw="inside", copies=copies)]
     for kind in ("public", "client"):
         shown = seen(Viewer(kind))
-        if shown != found[-1].event:
-            found.append(Cost(unit, how, kind, shown, draw="inside", copies=copies))
-    return tuple(found)
+        if shown != by_viewer[-1].event:
+            by_viewer.append(Cost(unit, how, kind, shown, draw="inside", copies=copies))
+    return tuple(by_viewer)
 
 
 def _on_top(releases: Sequence[Release], below: Sequence[Release], phase: str, relation: str) -> float:
     """Return the noise that the server adds to the sum of a phase, in units of the change that one client can cause."""
     moved = {r.name: (r.bound or 0.0) * (r.swing if relation == "replace" else 1) for r in below}
-    found = [r for r in releases if r.phase == phase and moved.get(r.onto)]
-    return math.hypot(*((r.multiplier or 0.0) * (r.bound or 0.0) / moved[r.onto] for r in found))
+    matches = [r for r in releases if r.phase == phase and moved.get(r.onto)]
+    return math.hypot(*((r.multiplier or 0.0) * (r.bound or 0.0) / moved[r.onto] for r in matches))
 
 
 def _together(releases: Sequence[Release], event_of: Callable[[Release], Event]) -> Event:

@@ -91,10 +91,10 @@ class InversionTable:
         np.take(self.guide, (words >> np.uint64(64 - GUIDE)).view(np.int64), out=out)
         close = np.flatnonzero(out < 0)
         near = words[close]
-        found = np.searchsorted(self.upper, near, side="left")
-        out[close] = found
-        inside = found < len(self.upper)
-        equal = inside & (self.upper[np.where(inside, found, 0)] == near)
+        positions = np.searchsorted(self.upper, near, side="left")
+        out[close] = positions
+        inside = positions < len(self.upper)
+        equal = inside & (self.upper[np.where(inside, positions, 0)] == near)
         for at, word in zip(close[equal].tolist(), near[equal], strict=True):
             first, last = (int(np.searchsorted(self.upper, word, side=s)) for s in ("left", "right"))
             second = stream.at("tie", at).words(1, client)
@@ -145,9 +145,9 @@ def exp_minus(x: Fraction) -> int:
     """
     if x > BITS:
         return 0
-    one, squarings = 1 << (BITS + 64), max(0, int(x).bit_length() + 4)
+    unit, squarings = 1 << (BITS + 64), max(0, int(x).bit_length() + 4)
     small = (x.numerator << (BITS + 64)) // (x.denominator << squarings)
-    term, total, k = one, one, 0
+    term, total, k = unit, unit, 0
     while term:
         k += 1
         term = term * small // (k << (BITS + 64))

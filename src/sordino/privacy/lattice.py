@@ -28,7 +28,7 @@ from torch import Tensor
 
 from sordino.core import check
 from sordino.core.errors import SpecError
-from sordino.core.floats import error_of_sum, up
+from sordino.core.floats import up
 
 SHARE = Fraction(1, 1 << 10)  # fraction of the bound that rounding to the lattice may add to it
 SMALLEST, LARGEST = 2.0**-60, 2.0**60  # limits of the bound: float32 has full precision in this range
@@ -86,13 +86,3 @@ class Lattice:
         is post-processing.
         """
         return out.copy_(points.mul_(self.step))
-
-
-def lattice_of_sum(bound: float, dim: int, contributions: int, dtype: torch.dtype = torch.float32) -> Lattice:
-    """Return the lattice for a float sum, in any order, of `contributions` vectors of norm at most `bound`.
-
-    The error of the sum is at most gamma_(n-1) times the sum of their norms (Higham 2002, section 4.2): see
-    `core.floats`. A single contribution has no error.
-    """
-    check.count(contributions=contributions)
-    return Lattice(bound, dim, error_of_sum(contributions, dtype))

@@ -131,10 +131,10 @@ class LossSum:
             key = round(np.log(-low) / np.log(ALIKE)), round(np.log(high) / np.log(ALIKE))
             alike.setdefault(key, []).append(i)
         for group in alike.values():
-            one = max(group, key=lambda i: self._reach[i][1])
-            low, high = self._reach[one]
+            widest = max(group, key=lambda i: self._reach[i][1])
+            low, high = self._reach[widest]
             edges = np.unique(np.where(CURVE < 0, -low * CURVE, high * CURVE))
-            yield rounded(self.pairs[one], edges), sum(self.counts[i] for i in group)
+            yield rounded(self.pairs[widest], edges), sum(self.counts[i] for i in group)
 
     @property
     def infinite(self) -> float:
@@ -146,12 +146,12 @@ class LossSum:
 
     def log_moments(self, thetas: Floats) -> Floats:
         """Return approximately ln E[e^{theta L}] of the sum."""
-        return np.asarray(sum((n * one.log_moments(thetas) for one, n in self._sketches), np.zeros_like(thetas)))
+        return np.asarray(sum((n * sketch.log_moments(thetas) for sketch, n in self._sketches), np.zeros_like(thetas)))
 
     @property
     def deviation(self) -> float:
         """Return the standard deviation of the sum under P, which is never exactly zero."""
-        total = sum(n * one.variance() for one, n in self._sketches)
+        total = sum(n * sketch.variance() for sketch, n in self._sketches)
         return float(np.sqrt(max(total, 1e-18)))
 
     def quantile(self, log_tail: float) -> tuple[float, float]:
@@ -160,8 +160,8 @@ class LossSum:
 
     def log_tail(self, loss: float) -> tuple[float, float]:
         """Return an approximate upper bound on ln P(L > loss) (Chernoff), and the tilt that shows it."""
-        found, theta = self._least(lambda moments, thetas: moments - thetas * loss)
-        return min(found, 0.0), theta
+        bound, theta = self._least(lambda moments, thetas: moments - thetas * loss)
+        return min(bound, 0.0), theta
 
     def _least(self, bound: Callable[[Floats, Floats], Floats]) -> tuple[float, float]:
         """Minimise a bound over tilts: first on a coarse grid, then between the neighbours of its minimum."""
@@ -180,9 +180,10 @@ class LossSum:
         if theta * window.step > 1:  # too strong a tilt for the spacing of the grid
             theta = 1 / window.step
             window = self._window(theta, top, cells)
-        ones = [window.rounded(pair, *reached) for pair, reached in zip(self.pairs, self._reach, strict=True)]
-        logs, _, noise = window.convolved(ones, self.counts, theta)
-        lost = _any_infinite(ones, self.counts) + _above(ones, self.counts, steep, float(window.losses[-1]))
+        distributions = [window.rounded(pair, *reached) for pair, reached in zip(self.pairs, self._reach, strict=True)]
+        logs, _, noise = window.convolved(distributions, self.counts, theta)
+        lost = _any_infinite(distributions, self.counts)
+        lost += _above(distributions, self.counts, steep, float(window.losses[-1]))
         lost *= float(np.exp(-log_delta))
         with np.errstate(over="ignore"):
             probs, noise = (np.minimum(np.exp(x - log_delta), 1e280) for x in (logs, noise))
@@ -198,17 +199,17 @@ class LossSum:
         margin = (top - bottom) / 30  # rounding moves some losses outwards
         bottom, top = bottom - margin, top + margin
         window = Window(bottom, (top - bottom) / (points - 2), points)
-        ones = [window.rounded(pair, *reached) for pair, reached in zip(self.pairs, self._reach, strict=True)]
+        distributions = [window.rounded(pair, *reached) for pair, reached in zip(self.pairs, self._reach, strict=True)]
         strong = 8 / self.deviation  # a normal sum reaches e^WHOLE at nine deviations
         up, down = min(steep, strong), min(down, strong)
         tilts = (up, up * 2 / 3, up / 3, 0.0, -1.0, -1 - down / 3, -1 - down * 2 / 3, -1 - down)
-        logs, heights, _ = np.stack([window.convolved(ones, self.counts, t) for t in tilts], axis=1)
+        logs, heights, _ = np.stack([window.convolved(distributions, self.counts, t) for t in tilts], axis=1)
         clearest = np.choose(np.argmax(heights, axis=0), logs)
         most = np.min(logs - heights + np.logaddexp(heights, DUST), axis=0)  # no tilt underestimates by more than DUST
         logs = np.minimum(clearest, most)
         p, q = np.exp(np.minimum(logs, 0.0)), np.exp(np.minimum(logs - window.losses, 0.0))
-        lost = max(1 - float(p.sum()), _any_infinite(ones, self.counts))
-        lost += _above(ones, self.counts, steep, float(window.losses[-1]))
+        lost = max(1 - float(p.sum()), _any_infinite(distributions, self.counts))
+        lost += _above(distributions, self.counts, steep, float(window.losses[-1]))
         losses = np.concatenate([[-np.inf], window.losses, [np.inf]])
         return Atoms(losses, np.concatenate([[0.0], p, [lost]]), np.concatenate([[max(1 - q.sum(), 0.0)], q, [0.0]]))
 
@@ -241,7 +242,7 @@ class LossSum:
 
     def _deviation(self, theta: float) -> float:
         """Return the standard deviation of the loss of an average step under a tilt."""
-        return float(np.sqrt(sum(n * one.variance(theta) for one, n in self._sketches) / sum(self.counts)))
+        return float(np.sqrt(sum(n * sketch.variance(theta) for sketch, n in self._sketches) / sum(self.counts)))
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,9 @@ class Window:
         places = np.arange(np.floor(low / self.step) - 1, np.ceil(high / self.step) + 2)
         return rounded(pair, places * self.step)
 
-    def convolved(self, ones: Sequence[Rounded], counts: Sequence[int], theta: float) -> tuple[Floats, Floats, Floats]:
+    def convolved(
+        self, distributions: Sequence[Rounded], counts: Sequence[int], theta: float
+    ) -> tuple[Floats, Floats, Floats]:
         """Convolve the copies of all pairs under a tilt.
 
         Returns:
@@ -276,12 +279,12 @@ class Window:
                 rounding error in P.
         """
         spectrum, weight = np.ones(self.size // 2 + 1, dtype=np.complex128), 0.0
-        for one, count in zip(ones, counts, strict=True):
-            tilts = theta * one.losses
-            peak = float(tilts[one.probs > 0].max(initial=-np.inf))
-            tilted = one.probs * np.exp(np.minimum(tilts - peak, 0.0))
+        for distribution, count in zip(distributions, counts, strict=True):
+            tilts = theta * distribution.losses
+            peak = float(tilts[distribution.probs > 0].max(initial=-np.inf))
+            tilted = distribution.probs * np.exp(np.minimum(tilts - peak, 0.0))
             mass = float(tilted.sum())
-            places = np.rint(one.losses / self.step).astype(np.int64) % self.size
+            places = np.rint(distribution.losses / self.step).astype(np.int64) % self.size
             spectrum *= _power(rfft(np.bincount(places, tilted / mass, minlength=self.size)), count)
             weight += count * (np.log(mass) + peak)
         shares = np.maximum(np.roll(irfft(spectrum, self.size), -(self.first % self.size)), 0.0)
@@ -290,9 +293,10 @@ class Window:
         return heights + scale, heights, np.log(noise) + scale
 
 
-def _above(ones: Sequence[Rounded], counts: Sequence[int], theta: float, loss: float) -> float:
+def _above(distributions: Sequence[Rounded], counts: Sequence[int], theta: float, loss: float) -> float:
     """Return an upper bound on the mass of all sums above a loss (Chernoff)."""
-    moments = sum(n * float(one.log_moments(np.array([theta]))[0]) for one, n in zip(ones, counts, strict=True))
+    each = zip(distributions, counts, strict=True)
+    moments = sum(n * float(distribution.log_moments(np.array([theta]))[0]) for distribution, n in each)
     return float(np.exp(min(moments - theta * loss, 0.0)))
 
 
@@ -306,9 +310,9 @@ def _power(spectrum: NDArray[np.complex128], count: int) -> NDArray[np.complex12
     return out
 
 
-def _any_infinite(ones: Sequence[Rounded], counts: Sequence[int]) -> float:
-    each = zip(ones, counts, strict=True)
-    return -float(np.expm1(sum(n * np.log1p(-min(one.infinite, 1 - 1e-16)) for one, n in each)))
+def _any_infinite(distributions: Sequence[Rounded], counts: Sequence[int]) -> float:
+    each = zip(distributions, counts, strict=True)
+    return -float(np.expm1(sum(n * np.log1p(-min(distribution.infinite, 1 - 1e-16)) for distribution, n in each)))
 
 
 @dataclass(frozen=True)
@@ -346,8 +350,8 @@ class Tail:
         k = int(over[-1]) + 1
         if k >= len(self.losses):
             return float(self.losses[-1]), True
-        found = around + np.log(p[k] - goal) - np.log(q[k]) if p[k] > goal else self.losses[k]
-        return max(float(found), float(self.losses[k - 1])), self._clear(k)
+        crossing = around + np.log(p[k] - goal) - np.log(q[k]) if p[k] > goal else self.losses[k]
+        return max(float(crossing), float(self.losses[k - 1])), self._clear(k)
 
     def delta(self, epsilon: float) -> tuple[float, bool]:
         """Return an upper bound on delta in units, and whether it is clearly in the window."""
@@ -374,8 +378,8 @@ def epsilon(pairs: Sequence[Pair], counts: Sequence[int], delta: float, cells: f
     best = np.inf
     while True:
         tail = total.around(theta, log_delta, cells)
-        found, clear = tail.epsilon()
-        best = min(best, max(0.0, found))  # an upper bound in every case
+        bound, clear = tail.epsilon()
+        best = min(best, max(0.0, bound))  # an upper bound in every case
         if clear or theta < LEAST / total.deviation:
             return best
         theta /= 4  # the window was above the answer, so move it down
@@ -392,8 +396,8 @@ def delta(pairs: Sequence[Pair], counts: Sequence[int], epsilon: float, cells: f
         return min(1.0, 1e-250 + total.infinite)
     best = 1.0
     while True:
-        found, clear = total.around(theta, log_tail, cells).delta(epsilon)
-        best = min(best, float(np.exp(log_tail)) * found)
+        scaled, clear = total.around(theta, log_tail, cells).delta(epsilon)
+        best = min(best, float(np.exp(log_tail)) * scaled)
         if clear or theta < LEAST / total.deviation:
             return best
         theta /= 4
@@ -411,7 +415,7 @@ def _epsilon_of_one(pair: Pair, target: float) -> float:
     return root * (1 + 1e-12)
 
 
-def whole(pairs: Sequence[Pair], counts: Sequence[int], points: int = 2**16) -> Atoms:
+def composition(pairs: Sequence[Pair], counts: Sequence[int], points: int = 2**16) -> Atoms:
     """Return the composition of all copies as a pair, for a sampler that draws whole rounds; one direction.
 
     Args:

@@ -54,8 +54,8 @@ def logsumexp(logs: Floats, axis: int | None = None) -> Floats:
     rest = np.exp(logs - top)
     rest[largest] = 0.0  # summed separately, for precision
     count = np.sum(largest, axis=axis, keepdims=True, dtype=np.float64)
-    found = np.log1p(np.sum(rest, axis=axis, keepdims=True) / count) + np.log(count) + top
-    return np.asarray(np.squeeze(found, axis=axis))
+    total = np.log1p(np.sum(rest, axis=axis, keepdims=True) / count) + np.log(count) + top
+    return np.asarray(np.squeeze(total, axis=axis))
 
 
 def delta(pair: Pair, epsilon: float) -> float:
@@ -147,8 +147,8 @@ class Mixtures:
     def _log_density(self, x: Floats, parts: dict[float, float]) -> tuple[Floats, Floats]:
         """Return ln of the density, and the mean of the shifts given x."""
         some = [(s, np.log(w) - (x - s) ** 2 / (2 * self.z**2)) for s, w in parts.items() if w > 0]
-        whole = logsumexp(np.stack([term for _, term in some]), axis=0)
-        return whole, np.asarray(sum(s * np.exp(term - whole) for s, term in some))
+        log_density = logsumexp(np.stack([term for _, term in some]), axis=0)
+        return log_density, np.asarray(sum(s * np.exp(term - log_density) for s, term in some))
 
     def _log_ratio(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the loss at x, and its derivative."""
@@ -161,8 +161,8 @@ class Mixtures:
         low, high = self._x[cell - 1], self._x[cell]
         x = np.clip(np.interp(loss, self._loss, self._x), low, high)
         for _ in range(2):  # starting from an interpolated value
-            found, slope = self._log_ratio(x)
-            x = np.clip(x - (found - loss) / np.maximum(slope, 1e-300), low, high)
+            log_ratio, slope = self._log_ratio(x)
+            x = np.clip(x - (log_ratio - loss) / np.maximum(slope, 1e-300), low, high)
         x = np.where(loss >= self._loss[-1], np.inf, x)
         return np.where(loss <= self._loss[0], -np.inf, x)
 

@@ -72,10 +72,10 @@ def table(budgets: Mapping[Any, Any], clients: int, delta: float, name: str = "b
         raise SpecError(
             f"{name}: {len(missing)} clients have no budget, client {missing[0]} first. Give every client one."
         )
-    found = [p for p in pairs if p is not None]
-    kinds = tuple(sorted(set(found)))
+    entries = [p for p in pairs if p is not None]
+    kinds = tuple(sorted(set(entries)))
     index = {kind: i for i, kind in enumerate(kinds)}
-    return Budgets(kinds, np.array([index[p] for p in found], dtype=np.int64))
+    return Budgets(kinds, np.array([index[p] for p in entries], dtype=np.int64))
 
 
 def deal(text: str, clients: int, delta: float, rng: Stream) -> Budgets:

@@ -104,7 +104,7 @@ def beside(rounds: Event, once: Sequence[Event], apart: Sequence[Event], costs: 
 
 def by_run(make: Callable[[A], B], rounds: Sequence[A]) -> list[B]:
     """Return `make` of each round, evaluated once for each run of consecutive equal rounds."""
-    return [made for one, run in groupby(rounds) for made in [make(one)] for _ in run]
+    return [made for key, run in groupby(rounds) for made in [make(key)] for _ in run]
 
 
 def _each(cost: Cost) -> Event:
@@ -117,8 +117,8 @@ def _each(cost: Cost) -> Event:
 def _hidden(cost: Cost, sampler: Sampler, population: int) -> Event:
     """Return the event of a round in which it is not known who takes part."""
     if cost.draw == "changed":
-        one = replaced(cost.event) if sampler.relation == "replace" else cost.event
-        return grouped(replaced(sampler.hidden(one, population)), cost.copies)
+        event = replaced(cost.event) if sampler.relation == "replace" else cost.event
+        return grouped(replaced(sampler.hidden(event, population)), cost.copies)
     if cost.draw == "inside":
         return _copies_inside(cost, sampler, population)
     if cost.relation == sampler.relation:
@@ -133,8 +133,8 @@ def _hidden(cost: Cost, sampler: Sampler, population: int) -> Event:
 
 def _sum(events: Sequence[Event]) -> Event:
     """Compose all events, with runs of equal events as `Repeated`."""
-    found = tuple(Repeated(event, len(list(run))) for event, run in groupby(events))
-    return found[0] if len(found) == 1 else Composed(found)
+    repeated = tuple(Repeated(event, len(list(run))) for event, run in groupby(events))
+    return repeated[0] if len(repeated) == 1 else Composed(repeated)
 
 
 def _dearest(events: Sequence[Event], count: int) -> list[Event]:
@@ -158,15 +158,15 @@ def _dearest(events: Sequence[Event], count: int) -> list[Event]:
 
 def _level(event: Any) -> tuple[str, tuple[float, ...]]:
     """Return a description of an event without its noise, and the noise multipliers in it."""
-    found: list[float] = []
+    multipliers: list[float] = []
 
     def walk(value: Any) -> Any:
         if isinstance(value, dict):
-            found.extend(v for k, v in value.items() if k == "noise_multiplier")
+            multipliers.extend(v for k, v in value.items() if k == "noise_multiplier")
             return {k: walk(v) for k, v in value.items() if k != "noise_multiplier"}
         return [walk(v) for v in value] if isinstance(value, list) else value
 
-    return repr(walk(event)), tuple(found)
+    return repr(walk(event)), tuple(multipliers)
 
 
 def _copies_inside(cost: Cost, sampler: Sampler, population: int) -> Event:
@@ -176,8 +176,8 @@ def _copies_inside(cost: Cost, sampler: Sampler, population: int) -> Event:
     """
     if cost.copies == 1 or sampler.relation == "add/remove":
         return _times(of_records_inside(sampler, cost.event, population), cost.copies)
-    whole, rate = _times(cost.event, cost.copies), min(1.0, cost.copies * sampler.probability(population))
-    return whole if rate >= 1 else Visible(whole, rate)
+    all_copies, rate = _times(cost.event, cost.copies), min(1.0, cost.copies * sampler.probability(population))
+    return all_copies if rate >= 1 else Visible(all_copies, rate)
 
 
 def _times(event: Event, copies: int) -> Event:

@@ -84,8 +84,8 @@ class Integers:
 
     def __post_init__(self) -> None:
         if self.value.dtype != torch.int64 or self.value.dim() != 2 or self.value.shape[1] != self.bounds.dim:
-            found = f"{self.value.dtype} {list(self.value.shape)}"
-            raise SpecError(f"integer rows must be int64 [clients, {self.bounds.dim}], not {found}.")
+            given = f"{self.value.dtype} {list(self.value.shape)}"
+            raise SpecError(f"integer rows must be int64 [clients, {self.bounds.dim}], not {given}.")
         if not _inside(self.value.cpu().numpy(), self.bounds).all():
             raise SpecError(f"an integer row exceeds its bounds {self.bounds}; clip and quantise it first.")
 
@@ -111,9 +111,9 @@ def bounds(clip: float, norm: float, dim: int, granularity: float) -> Bounds:
         squared = max(1, min(squared, dim * most**2))
         return Bounds(dim, min(math.isqrt(dim * squared), squared), squared, min(most, math.isqrt(squared)))
     if norm == 1:
-        one = max(1, math.floor(min(c + Fraction(math.sqrt(dim) / 2), c + dim)))
-        linf = min(most, one)
-        return Bounds(dim, min(one, dim * linf), min(one * linf, dim * linf**2), linf)
+        l1 = max(1, math.floor(min(c + Fraction(math.sqrt(dim) / 2), c + dim)))
+        linf = min(most, l1)
+        return Bounds(dim, min(l1, dim * linf), min(l1 * linf, dim * linf**2), linf)
     if norm == math.inf:
         return Bounds(dim, dim * most, dim * most**2, most)
     raise SpecError(f"rows are quantised in the L1, L2 or L-infinity norm, not in L{norm!r}.")
@@ -154,7 +154,7 @@ def _rounded(value: NDArray[np.float64], limits: Bounds, rng: RowStream) -> Ints
 def _inside(rows: Ints, limits: Bounds) -> NDArray[np.bool_]:
     """Return which rows keep all three bounds; no row is summed or squared before it is known to be small enough."""
     fine = (rows.min(axis=1, initial=0) >= -limits.linf) & (rows.max(axis=1, initial=0) <= limits.linf)
-    kept = rows if fine.all() else np.where(fine[:, None], rows, 0)
-    fine &= np.abs(kept).sum(axis=1) <= limits.l1
-    kept = rows if fine.all() else np.where(fine[:, None], rows, 0)
-    return np.asarray(fine & (np.einsum("ij,ij->i", kept, kept) <= limits.l2_squared))
+    safe = rows if fine.all() else np.where(fine[:, None], rows, 0)
+    fine &= np.abs(safe).sum(axis=1) <= limits.l1
+    safe = rows if fine.all() else np.where(fine[:, None], rows, 0)
+    return np.asarray(fine & (np.einsum("ij,ij->i", safe, safe) <= limits.l2_squared))

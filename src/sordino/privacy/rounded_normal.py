@@ -42,17 +42,6 @@ WIDEST = 2.0**36  # largest scale; the error is then at most 1/8
 TURN = 2 * math.pi * 2.0**-64
 
 
-def draw(rng: RowStream, n: int, scale: float | Floats) -> Ints:
-    """Return independent integers [clients, n]; `scale` is one number, or one per client."""
-    out = np.empty((len(rng.ids), n), dtype=np.int64)
-
-    def keep(rows: slice, columns: slice, noise: Tensor, room: Tensor) -> None:
-        out[rows, columns] = noise.numpy()
-
-    blocks(rng, n, scale, keep)
-    return out
-
-
 def blocks(rng: RowStream, n: int, scale: float | Floats, use: Use) -> None:
     """Draw integers [clients, n] block by block and pass each block to `use`.
 
@@ -72,13 +61,13 @@ def blocks(rng: RowStream, n: int, scale: float | Floats, use: Use) -> None:
             f" {scales.max():g}; use a coarser lattice."
         )
     many = max(1, BLOCK // max(2, n + n % 2))
-    own = _workspace()
+    workspace = _workspace()
     for first in range(0, clients, many):
         rows = slice(first, min(first + many, clients))
         for start in range(0, n, BLOCK):
             columns = slice(start, min(start + BLOCK, n))
-            use(rows, columns, *_block(RowStream(rng.stream, rng.ids[rows]), columns, scales[rows], own))
-    _idle.append(own)
+            use(rows, columns, *_block(RowStream(rng.stream, rng.ids[rows]), columns, scales[rows], workspace))
+    _idle.append(workspace)
 
 
 class _Workspace:
@@ -109,15 +98,15 @@ def _workspace() -> _Workspace:
         return _Workspace()
 
 
-def _block(rng: RowStream, columns: slice, scales: Floats, own: _Workspace) -> tuple[Tensor, Tensor]:
+def _block(rng: RowStream, columns: slice, scales: Floats, workspace: _Workspace) -> tuple[Tensor, Tensor]:
     """Return the integers of these columns for a few clients, and scratch memory of that shape, in the workspace."""
     n, start, clients = columns.stop - columns.start, columns.start, len(rng.ids)
     half = (n + 1) // 2
     for row, client in enumerate(rng.ids.tolist()):
-        rng.stream.fill(own.words[2 * half * row :], 2 * half, client, start)
-    words = own.words[: 2 * clients * half].reshape(clients, 2 * half)
-    noise = own.noise[: 2 * clients * half].reshape(clients, 2 * half)
-    radius = own.radius[: clients * half].reshape(clients, half)
+        rng.stream.fill(workspace.words[2 * half * row :], 2 * half, client, start)
+    words = workspace.words[: 2 * clients * half].reshape(clients, 2 * half)
+    noise = workspace.noise[: 2 * clients * half].reshape(clients, 2 * half)
+    radius = workspace.radius[: clients * half].reshape(clients, half)
     cosine, sine = noise[:, :half], noise[:, half:]
     first = np.right_shift(words[:, :half], 1, out=words[:, :half])
     np.multiply(first.view(np.int64), 2.0**-63, out=radius)
@@ -147,7 +136,7 @@ def _block(rng: RowStream, columns: slice, scales: Floats, own: _Workspace) -> t
         client = int(rng.ids[row])
         leading = _word(rng.stream, client, start + at) >> 1, signed(_word(rng.stream, client, start + half + at))
         more = Bits(rng.stream.at("further bits", start + at), client)
-        nearest[row, at], nearest[row, half + at] = settle(*leading, float(scales[row]), more, own.context)
+        nearest[row, at], nearest[row, half + at] = settle(*leading, float(scales[row]), more, workspace.context)
     return torch.from_numpy(nearest[:, :n]), torch.from_numpy(noise[:, :n])
 
 

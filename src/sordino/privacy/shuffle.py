@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import betainc
-from scipy.stats import binom
 
 from sordino.core import check
 from sordino.core.errors import UnsupportedEvent
@@ -82,29 +81,15 @@ def shuffled(event: Event, reports: int, randomizer: str = "any") -> Event:
     return event if epsilon == 0 else ShuffledEvent(epsilon, reports, randomizer)
 
 
-def epoch(event: Event) -> Event:
-    """Return the cost of an epoch in which every record is used exactly once, by one step that costs `event`: `event`.
-
-    Proof. Fix the order of the records. Replacing the record at one position changes one step; the steps before it do
-    not see the record, and those after it see it through released values only, so the divergence of the transcripts is
-    that of this one step. The order has the same distribution with either record, so the transcript is a mixture with
-    common weights, and H_g is jointly convex. The relation is "replace", or "zero out" (a removed record leaves its
-    position empty); removing a record so that the others move up would change many batches. No amplification is
-    claimed: shuffled batches are not Poisson samples, and the Poisson cost does not hold for them (Chua et al. 2024,
-    arXiv:2403.17673).
-    """
-    return event
-
-
 def epsilon(reports: int, epsilon0: float, delta: float, randomizer: str = "any") -> float:
     """Return the smallest epsilon of all valid bounds.
 
     These are the exact sum over clones, the closed forms, and no amplification.
     """
-    found = [epsilon0, numerical(reports, epsilon0, delta, randomizer), closed_2021(reports, epsilon0, delta)]
+    bounds = [epsilon0, numerical(reports, epsilon0, delta, randomizer), closed_2021(reports, epsilon0, delta)]
     if randomizer == "response":
-        found.append(closed_2023(reports, epsilon0, delta))
-    return min(found)
+        bounds.append(closed_2023(reports, epsilon0, delta))
+    return min(bounds)
 
 
 def closed_2021(reports: int, epsilon0: float, delta: float) -> float:
@@ -139,24 +124,13 @@ def numerical(reports: int, epsilon0: float, delta: float, randomizer: str = "an
     clones, weights, rest = _clones(reports, epsilon0, randomizer, BLOCKS)
 
     def excess(eps: float) -> float:
-        found = _hockey(clones, weights, rest, epsilon0, eps)
-        return math.log(found / delta) if found > 0 else -1e3
+        divergence = _hockey(clones, weights, rest, epsilon0, eps)
+        return math.log(divergence / delta) if divergence > 0 else -1e3
 
     if excess(0.0) <= 0:
         return 0.0
     root = float(brentq(excess, 0.0, epsilon0, xtol=1e-15, rtol=1e-12, maxiter=500))
     return min(epsilon0, root * (1 + 1e-9))
-
-
-def numerical_delta(reports: int, epsilon0: float, eps: float, randomizer: str = "any") -> float:
-    """Return delta(eps) of the clones' pair."""
-    _check(reports, epsilon0, randomizer)
-    check.non_negative(epsilon=eps)
-    if eps >= epsilon0:
-        return 0.0
-    if epsilon0 >= NO_CLONES:
-        return -math.expm1(eps - epsilon0)
-    return _hockey(*_clones(reports, epsilon0, randomizer, BLOCKS), epsilon0, eps)
 
 
 def _check(reports: int, epsilon0: float, randomizer: str, delta: float = 0.5) -> None:
@@ -175,6 +149,8 @@ def _clones(reports: int, epsilon0: float, randomizer: str, blocks: int) -> tupl
 
     If there are more values than blocks, each block counts as its smallest value, because fewer clones hide less.
     """
+    from scipy.stats import binom  # takes a second to import
+
     rate = _rate(epsilon0, randomizer)
     c = binom(reports - 1, rate)
     low, high = int(c.ppf(TAIL)), reports - 1 - int(binom.ppf(TAIL, reports - 1, 1 - rate))
@@ -189,6 +165,8 @@ def _hockey(clones: Floats, weights: Floats, rest: float, epsilon0: float, eps: 
 
     The mass outside the window counts as randomized response.
     """
+    from scipy.stats import binom  # takes a second to import
+
     keep, cut = 1 / (1 + math.exp(-epsilon0)), -math.expm1(eps - epsilon0)
     first = np.floor((clones + 1) * _share(epsilon0, eps)) + 1  # smallest A + B with a loss above eps
     at = binom.pmf(first - 1, clones, 0.5)
@@ -210,6 +188,8 @@ def _pair(reports: int, epsilon0: float, randomizer: str) -> Atoms:
     make the pair easier to distinguish (Doroshenko et al. 2022, arXiv:2207.04380). Outcomes too rare to be enumerated
     are split between the last loss of the grid and +-eps0, according to their total.
     """
+    from scipy.stats import binom  # takes a second to import
+
     if epsilon0 >= NO_CLONES:
         return Atoms([-epsilon0, epsilon0], [0.0, 1.0], [1.0, 0.0], symmetric=True)
     each = 4.5 * math.sqrt(reports * _rate(epsilon0, randomizer)) + 2  # outcomes for one value of C

@@ -21,7 +21,7 @@ from sordino.privacy.algebra import alternatives, distance, gdp_mu_squared, non_
 from sordino.privacy.events import Event, FixedSize, GaussianEvent, Sampled, Visible
 from sordino.privacy.pairs import Floats
 
-__all__ = ["AccountantBound", "by_accountant", "delta", "epsilon", "explain", "trade_off"]
+__all__ = ["AccountantBound", "delta", "epsilon", "explain", "trade_off"]
 
 SPARE = 1e-6  # fraction of delta reserved for samplers that are not exact
 TINY = 1e-15  # delta below which the composition of pairs is loose
@@ -48,11 +48,6 @@ class AccountantBound:
     note: str
 
 
-def by_accountant(event: Event, delta: float) -> dict[str, float]:
-    """Return the epsilon of every accountant that has a theory for the event."""
-    return {a.accountant: a.epsilon for a in explain(event, delta) if a.valid and a.epsilon is not None}
-
-
 def explain(event: Event, delta: float) -> list[AccountantBound]:
     """Return the result of every accountant, or the reason why it has none."""
     check.below_one(delta=delta)
@@ -63,9 +58,9 @@ def explain(event: Event, delta: float) -> list[AccountantBound]:
     answers, off = [], distance(dearest)
     for name, theory in _theories(dearest).items():
         try:
-            found = theory(delta * (1 - SPARE)) if off else theory(delta)
-            found = _of_inexact_samplers(found, delta * SPARE, off) if off else found
-            answers.append(AccountantBound(name, found, True, WHY[name]))
+            bound = theory(delta * (1 - SPARE)) if off else theory(delta)
+            bound = _of_inexact_samplers(bound, delta * SPARE, off) if off else bound
+            answers.append(AccountantBound(name, bound, True, WHY[name]))
         except UnsupportedEvent as error:
             answers.append(AccountantBound(name, None, False, str(error)))
     if not any(a.valid for a in answers):
@@ -97,29 +92,29 @@ def epsilon(event: Event, delta: float, cells: float = pld.FINE) -> float:
         return math.inf
     relations(event)  # refuses what no theorem covers
     if (each := alternatives(event)) != (event,):
-        return max(epsilon(one, delta, cells) for one in each)
+        return max(epsilon(alternative, delta, cells) for alternative in each)
     if (off := distance(event)) > 0:
         return _of_inexact_samplers(_epsilon(event, delta * (1 - SPARE), cells), delta * SPARE, off)
     return _epsilon(event, delta, cells)
 
 
-def _of_inexact_samplers(found: float, spare: float, distance: float) -> float:
+def _of_inexact_samplers(bound: float, spare: float, distance: float) -> float:
     """Return epsilon if the deviation of inexact samplers fits into the spare delta, else infinity.
 
     Samplers at a total variation distance from the accounted distributions cost (1 + e^epsilon) * distance of delta.
     """
-    return found if found < 600 and (1 + math.exp(found)) * distance <= spare else math.inf
+    return bound if bound < 600 and (1 + math.exp(bound)) * distance <= spare else math.inf
 
 
 def _epsilon(event: Event, delta: float, cells: float) -> float:
-    found = parts(event)
+    releases = parts(event)
     if gdp_mu_squared(event) is not None:
         return gdp.epsilon(event, delta)
-    if cells == pld.FINE and len(found) > MANY:
+    if cells == pld.FINE and len(releases) > MANY:
         cells = pld.ROUGH
     theories: list[Callable[[], float]] = [lambda: pld.epsilon(event, delta, cells)]
-    if delta < TINY or not all(_tight(part) for part in found):  # no theory beats the composition of exact pairs
-        if cells == pld.FINE or not any(isinstance(part, FixedSize) for part in found):  # whose curve is slow
+    if delta < TINY or not all(_tight(part) for part in releases):  # no theory beats the composition of exact pairs
+        if cells == pld.FINE or not any(isinstance(part, FixedSize) for part in releases):  # whose curve is slow
             theories.append(lambda: rdp.epsilon(event, delta))
         theories += [lambda: zcdp.epsilon(event, delta), lambda: basic.epsilon(event, delta)]
         theories.append(lambda: kov.epsilon(event, delta))
@@ -152,7 +147,7 @@ def delta(event: Event, epsilon: float) -> float:
         return 1.0
     relations(event)  # refuses what no theorem covers
     if (each := alternatives(event)) != (event,):
-        return max(delta(one, epsilon) for one in each)
+        return max(delta(alternative, epsilon) for alternative in each)
     if gdp_mu_squared(event) is not None:
         return gdp.delta(event, epsilon)
     theories = [partial(theory, event, epsilon) for theory in (pld.delta, rdp.delta, zcdp.delta)]

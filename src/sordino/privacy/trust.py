@@ -43,7 +43,7 @@ class Viewer:
 
 def viewer(text: str) -> Viewer:
     """Parse a viewer: server, public, client or server+N with N colluding clients."""
-    found = _TEXT.fullmatch(str(text).strip())
-    if found is None:
+    match = _TEXT.fullmatch(str(text).strip())
+    if match is None:
         raise SpecError(f"viewer must be one of server, public, client or server+N (N colluders), not {text!r}.")
-    return Viewer("server", int(found[2])) if found[1] else Viewer(found[3])
+    return Viewer("server", int(match[2])) if match[1] else Viewer(match[3])

@@ -51,8 +51,8 @@ def log_ticks(axis: Any, values: Sequence[float]) -> tuple[float, float]:
 
 def legend(figure: Any, axes: Sequence[Any]) -> None:
     """Add one legend for all panels below them, as wide as the figure, and enlarge the figure by its height."""
-    found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     width, height = figure.get_size_inches()
-    columns = min(len(found), max(1, int(width / (0.7 + 0.075 * max(map(len, found))))))  # inches per letter
-    figure.set_size_inches(width, height + 0.2 * -(-len(found) // columns))
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, fontsize=9)
+    columns = min(len(handles), max(1, int(width / (0.7 + 0.075 * max(map(len, handles))))))  # inches per letter
+    figure.set_size_inches(width, height + 0.2 * -(-len(handles) // columns))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=9)

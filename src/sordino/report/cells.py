@@ -102,8 +102,8 @@ def _with_owners(records: list[dict[str, Any]], owners: list[dict[str, Any]]) ->
 
 def _done(cell: CellResult, plan: dict[str, Any], result: dict[str, Any], records: list[dict[str, Any]]) -> CellResult:
     promised, claim = result["guarantee"], result.get("claim")
-    told = [r | (r.get("metrics") or {}) for r in records]
-    measured = {k: tuple(_number(r.get(k)) for r in told) for k in ("accuracy", "loss", "rmse", "mae")}
+    rounds = [r | (r.get("metrics") or {}) for r in records]
+    measured = {k: tuple(_number(r.get(k)) for r in rounds) for k in ("accuracy", "loss", "rmse", "mae")}
     curve = Curve(**measured, noise=tuple(_number(r.get("noise") or None) for r in records))
     return CellResult(
         cell.name,

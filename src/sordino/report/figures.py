@@ -89,8 +89,8 @@ class Picture:
 
     def score(self, line: Line) -> tuple[float, float]:
         """Return the mean score and the half-length of its error bar."""
-        found = line.of(self.by)
-        return self.scale * found.mean, 0.0 if math.isnan(found.deviation) else self.scale * found.deviation
+        spread = line.of(self.by)
+        return self.scale * spread.mean, 0.0 if math.isnan(spread.deviation) else self.scale * spread.deviation
 
     def label(self, line: Line) -> str:
         """Return the legend label: the method, whom it protects from whom, and whether it is a printed form."""
@@ -221,8 +221,8 @@ class Picture:
             handle.set(markersize=overplotting.MARKER, linestyle=looks[text.get_text()])
         same = overplotting.equals([{line.method: band for line, band in panel} for panel in drawn])
         equal = ["equal number for number: " + "; ".join(" = ".join(names) for names in same)] if same else []
-        found = any(line.get_gid() == overplotting.TURNS for axis in axes for line in axis.lines)
-        turns = ["dashes of several colours: curves that lie on each other"] if found else []
+        overlapping = any(line.get_gid() == overplotting.TURNS for axis in axes for line in axis.lines)
+        turns = ["dashes of several colours: curves that lie on each other"] if overlapping else []
         letters = int(figure.get_size_inches()[0] / 0.075)  # inches per letter
         if words := [*said, *turns, *equal]:
             figure.suptitle(

@@ -40,8 +40,8 @@ def groups(bands: Sequence[Band], near: float, alone: Sequence[int] = ()) -> lis
     """
     out: list[list[int]] = []
     for place, band in enumerate(bands):
-        found = (g for g in out if g[0] not in alone and _share(band, bands[g[0]], near, [1]) >= 0.5)
-        home = next(found, None)
+        matches = (g for g in out if g[0] not in alone and _share(band, bands[g[0]], near, [1]) >= 0.5)
+        home = next(matches, None)
         if home is None or place in alone:
             out.append([place])
         else:
@@ -74,26 +74,28 @@ def way(group: Sequence[int], place: int, rounds: int) -> dict[str, Any]:
 
 def equals(panels: Sequence[dict[str, Band]]) -> list[list[str]]:
     """Return groups of two or more names whose curves and spreads are numerically equal in every panel."""
-    found: list[list[str]] = []
+    equal_groups: list[list[str]] = []
     for name in dict.fromkeys(name for panel in panels for name in panel):
-        same = next((g for g in found if all(_equal(panel.get(name), panel.get(g[0])) for panel in panels)), None)
+        same = next(
+            (g for g in equal_groups if all(_equal(panel.get(name), panel.get(g[0])) for panel in panels)), None
+        )
         if same is None:
-            found.append([name])
+            equal_groups.append([name])
         else:
             same.append(name)
-    return [group for group in found if len(group) > 1]
+    return [group for group in equal_groups if len(group) > 1]
 
 
-def _share(one: Band, other: Band, near: float, parts: Sequence[int]) -> float:
+def _share(band: Band, other: Band, near: float, parts: Sequence[int]) -> float:
     """Return the share of the longer curve's rounds in which these parts of both bands are near each other."""
-    common, mine, theirs = np.intersect1d(one[0], other[0], return_indices=True)
+    common, mine, theirs = np.intersect1d(band[0], other[0], return_indices=True)
     close = np.ones(len(common), dtype=np.bool_)
     for part in parts:
-        close &= np.abs(one[part][mine] - other[part][theirs]) <= near
-    return int(close.sum()) / max(len(one[0]), len(other[0]))
+        close &= np.abs(band[part][mine] - other[part][theirs]) <= near
+    return int(close.sum()) / max(len(band[0]), len(other[0]))
 
 
-def _equal(one: Band | None, other: Band | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+def _equal(band: Band | None, other: Band | None) -> bool:
+    if band is None or other is None:
+        return band is other
+    return all(np.array_equal(a, b) for a, b in zip(band, other, strict=True))

@@ -54,5 +54,5 @@ def panels(pyplot: Any, lines: Sequence[Line], by_whom: bool = False) -> tuple[A
 
 def _asked(lines: Sequence[Line], whom: Whom | None) -> list[float | None]:
     """Return the requested epsilons in ascending order."""
-    found = {e.asked for e in lines if e.asked is not None and whom in (None, e.whom)}
-    return [*sorted(found)] or [None]
+    epsilons = {e.asked for e in lines if e.asked is not None and whom in (None, e.whom)}
+    return [*sorted(epsilons)] or [None]

@@ -28,10 +28,10 @@ class Spread:
     @staticmethod
     def of(values: Iterable[float]) -> Spread:
         """Return the spread of the values that are not nan."""
-        kept = np.array([v for v in values if not math.isnan(v)], dtype=np.float64)
-        if not len(kept):
+        known = np.array([v for v in values if not math.isnan(v)], dtype=np.float64)
+        if not len(known):
             return Spread(math.nan, math.nan, 0)
-        return Spread(float(kept.mean()), float(kept.std(ddof=1)) if len(kept) > 1 else math.nan, len(kept))
+        return Spread(float(known.mean()), float(known.std(ddof=1)) if len(known) > 1 else math.nan, len(known))
 
 
 class Whom(NamedTuple):
@@ -135,9 +135,9 @@ class Line:
         return "sound" if math.isfinite(self.accounted) else "open"
 
 
-def compared_by(found: Sequence[Line]) -> str:
+def compared_by(results: Sequence[Line]) -> str:
     """Return the measure to compare lines by: the first of accuracy, rmse and mae that is known, else loss."""
-    return next((m for m in ("accuracy", "rmse", "mae") if any(line.of(m).n for line in found)), "loss")
+    return next((m for m in ("accuracy", "rmse", "mae") if any(line.of(m).n for line in results)), "loss")
 
 
 def lines(cells: Iterable[CellResult]) -> list[Line]:
@@ -160,10 +160,10 @@ class RankedGroup:
     ranked: tuple[tuple[int, Line], ...]  # rank and line
 
 
-def blocks(found: Sequence[Line]) -> list[RankedGroup]:
+def blocks(results: Sequence[Line]) -> list[RankedGroup]:
     """Rank the sound lines, one group for each kind of guarantee."""
     out = []
-    sound = [line for line in found if line.kind == "sound"]
+    sound = [line for line in results if line.kind == "sound"]
     for whom in dict.fromkeys(line.whom for line in sound):
         ranked: list[tuple[int, Line]] = []
         inside = [line for line in sound if line.whom == whom]

@@ -35,33 +35,33 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def tables(found: Sequence[Line]) -> list[Table]:
+def tables(results: Sequence[Line]) -> list[Table]:
     """Return the tables for readers: rankings by block, then printed forms, references, failures and remarks."""
     parts: dict[str, list[Line]] = {}
-    for line in found:
+    for line in results:
         parts.setdefault(line.kind, []).append(line)
-    by = _measures(found)
-    out = _ranked(blocks(found), by)
+    by = _measures(results)
+    out = _ranked(blocks(results), by)
     if lines := parts.get("printed"):
         out.append(_printed(lines, by))
     if lines := parts.get("open"):
         out.append(_plain("Without a guarantee", "Not ranked.", lines, by))
     if lines := parts.get("reference"):
         out.append(_plain("Reference: without privacy", "", lines, by))
-    if lines := [line for line in found if line.errors]:
+    if lines := [line for line in results if line.errors]:
         out.append(_failed(lines))
-    if rows := _remarks(found):
+    if rows := _remarks(results):
         out.append(Table("Remarks from the runs", "", ("method", "remark"), rows))
     return out
 
 
-def _remarks(found: Sequence[Line]) -> tuple[tuple[str, str], ...]:
+def _remarks(results: Sequence[Line]) -> tuple[tuple[str, str], ...]:
     """Return each remark of the runs once, with the methods that made it."""
     who: dict[str, dict[str, None]] = {}
-    for line in found:
+    for line in results:
         for note in dict.fromkeys(n for cell in line.cells for n in cell.notes):
             who.setdefault(note, {})[line.method] = None
-    methods = {line.method for line in found if line.cells}
+    methods = {line.method for line in results if line.cells}
     return tuple(("all" if len(m) == len(methods) > 1 else ", ".join(m), note) for note, m in who.items())
 
 
@@ -82,9 +82,9 @@ def unspent(block: RankedGroup) -> str:
     )
 
 
-def _measures(found: Sequence[Line]) -> tuple[str, ...]:
+def _measures(results: Sequence[Line]) -> tuple[str, ...]:
     """Return the measures to show, first the one that lines are compared by; for a regression, rmse and mae."""
-    first = compared_by(found)
+    first = compared_by(results)
     if first == "loss":
         return ("accuracy",)
     return (first, "mae") if first == "rmse" else (first,)
@@ -94,15 +94,15 @@ def _heads(measures: Sequence[str]) -> tuple[str, ...]:
     return (*("accuracy, %" if m == "accuracy" else m for m in measures), "n", "loss")
 
 
-def _ranked(found: Sequence[RankedGroup], by: Sequence[str]) -> list[Table]:
+def _ranked(groups: Sequence[RankedGroup], by: Sequence[str]) -> list[Table]:
     out: list[Table] = []
-    for block in found:
+    for block in groups:
         words = block.whom.words()
         rows = tuple(
             (_epsilon(e.asked), str(rank), e.method, *_scores(e, by), up(e.accounted), *_costs(e))
             for rank, e in block.ranked
         )
-        note = " ".join(filter(None, (ACROSS if len(found) > 1 and not out else "", unspent(block))))
+        note = " ".join(filter(None, (ACROSS if len(groups) > 1 and not out else "", unspent(block))))
         header = ("epsilon", "rank", "method", *_heads(by), "accounted", *COSTS)
         out.append(Table(words[0].upper() + words[1:], note, header, rows))
     return out
@@ -149,12 +149,12 @@ def _scores(line: Line, measures: Sequence[str]) -> tuple[str, ...]:
     return *(_score(line.of(m), m) for m in measures), str(line.n), "-" if not loss.n else f"{loss.mean:.3g}"
 
 
-def _score(found: Spread, measure: str) -> str:
+def _score(value: Spread, measure: str) -> str:
     scale, how, spread = (100, ".2f", ".2f") if measure == "accuracy" else (1, ".3g", ".2g")
-    if not found.n:
+    if not value.n:
         return "-"
-    text = f"{scale * found.mean:{how}}"
-    return text if found.n == 1 else f"{text} ± {scale * found.deviation:{spread}}"
+    text = f"{scale * value.mean:{how}}"
+    return text if value.n == 1 else f"{text} ± {scale * value.deviation:{spread}}"
 
 
 def _costs(line: Line) -> tuple[str, ...]:
@@ -197,10 +197,10 @@ def size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def markdown(title: str, about: str, found: Sequence[Line]) -> str:
+def markdown(title: str, about: str, results: Sequence[Line]) -> str:
     """Return all tables as a Markdown page."""
     out = [f"# {title}", "", about, ""]
-    for table in tables(found):
+    for table in tables(results):
         out += [f"## {table.title}", ""]
         if table.note:
             out += [table.note, ""]
@@ -279,10 +279,10 @@ def line_row(line: Line, rank: int | None) -> dict[str, Any]:
     }
 
 
-def line_rows(found: Sequence[Line]) -> list[dict[str, Any]]:
+def line_rows(results: Sequence[Line]) -> list[dict[str, Any]]:
     """Return one row per line; ranks hold within one kind of guarantee and epsilon, and are empty elsewhere."""
-    ranks = {(e.method, e.asked): rank for block in blocks(found) for rank, e in block.ranked}
-    return [line_row(e, ranks.get((e.method, e.asked))) for e in found]
+    ranks = {(e.method, e.asked): rank for block in blocks(results) for rank, e in block.ranked}
+    return [line_row(e, ranks.get((e.method, e.asked))) for e in results]
 
 
 def to_csv(rows: Sequence[dict[str, Any]]) -> str:

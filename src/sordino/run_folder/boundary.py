@@ -148,7 +148,7 @@ def public_reason(reason: str) -> str:
 # --- the public version of a spec
 
 
-def public_spec(spec: Spec, public_data: bool, own: bool) -> dict[str, Any]:
+def public_spec(spec: Spec, public_data: bool, own_model: bool) -> dict[str, Any]:
     """Return the keys of a spec that may be public.
 
     Paths are left out, and so is the seed unless the data are public.
@@ -156,15 +156,16 @@ def public_spec(spec: Spec, public_data: bool, own: bool) -> dict[str, Any]:
     Args:
         spec: the spec of the run.
         public_data: whether the records are public already, as those of a shipped benchmark.
-        own: whether the caller passed their own objects, so the keys that would name them (`NAMED`) are left out.
+        own_model: whether the caller passed their own model and clients; the keys that would name them (`NAMED`) are
+            then left out.
     """
-    kept = spec
+    public = spec
     if spec.dataset not in plugin.available("data.sets"):
-        kept = replace(spec, dataset=spec.data_name or OWN)
+        public = replace(spec, dataset=spec.data_name or OWN)
     if not public_data:
-        kept = replace(kept, seed=None)
-    found = {k: v for k, v in kept.to_dict().items() if k not in HIDDEN and not (own and k in NAMED)}
-    return {k: v for k, v in found.items() if k not in VALUES or VALUES[k].match(str(v))}
+        public = replace(public, seed=None)
+    keys = {k: v for k, v in public.to_dict().items() if k not in HIDDEN and not (own_model and k in NAMED)}
+    return {k: v for k, v in keys.items() if k not in VALUES or VALUES[k].match(str(v))}
 
 
 def options_of(spec: Spec) -> set[str]:

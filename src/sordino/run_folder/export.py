@@ -52,10 +52,10 @@ def export(run: Path, target: Path, anyway: bool = False) -> list[str]:
             files |= _files(at, prefix)
             continue
         _may_leave(at, anyway)
-        found = _files(at, prefix)
-        for name in sorted(WHOLE - {name.removeprefix(prefix) for name in found}):
+        public_files = _files(at, prefix)
+        for name in sorted(WHOLE - {name.removeprefix(prefix) for name in public_files}):
             raise RunError(f"{at / PUBLIC / name} is missing. Put it back, or train again.")
-        files |= found
+        files |= public_files
     try:
         _write(target, files)
     except OSError as error:
@@ -87,7 +87,7 @@ def _may_leave(run: Path, anyway: bool) -> None:
 
 def _files(run: Path, prefix: str) -> dict[str, bytes]:
     """Return the files of a public part by name; every file and field is checked again."""
-    found = {}
+    files = {}
     for path in sorted((run / PUBLIC).iterdir()):
         if path.name.endswith(".tmp"):
             continue
@@ -96,8 +96,8 @@ def _files(run: Path, prefix: str) -> dict[str, bytes]:
         except OSError as error:
             raise RunError(f"cannot read {path}: {error.strerror or error}.") from error
         _check(path, data)
-        found[prefix + path.name] = data
-    return found
+        files[prefix + path.name] = data
+    return files
 
 
 def _check(path: Path, data: bytes) -> None:

@@ -222,17 +222,17 @@ class RunFolder:
 
     def _rounds(self, part: str, kind: type[R], until: int | None) -> list[R]:
         path = locate(self.path, part, RECORDS)
-        found: list[R] = []
+        records: list[R] = []
         if path.is_file():
             for line in path.read_text(errors="replace").splitlines():
                 try:
-                    found.append(kind.from_line(line))
+                    records.append(kind.from_line(line))
                 except (ValueError, TypeError, KeyError):
                     break  # a line left incomplete by a crash
         if until is not None:
-            found = [r for r in found if r.round <= until]
-            self._write(part, RECORDS, "".join(r.to_line() + "\n" for r in found).encode())
-        return found
+            records = [r for r in records if r.round <= until]
+            self._write(part, RECORDS, "".join(r.to_line() + "\n" for r in records).encode())
+        return records
 
     # --- checkpoint
 
@@ -270,7 +270,7 @@ class RunFolder:
             except (RunError, KeyError, ValueError) as error:
                 problems.append(f"{path.name} is damaged ({error})")
         if problems:
-            raise RunError(f"cannot resume {self.path}: {'; '.join(problems)}. Start the run anew.")
+            raise RunError(f"cannot resume {self.path}: {'; '.join(problems)}. Start a new run.")
         return None
 
 

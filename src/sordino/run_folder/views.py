@@ -81,18 +81,18 @@ def read_views(folder: str | Path, viewer: str = "server") -> list[View]:
     place = RunFolder(Path(folder)).private / VIEWS
     if not place.is_dir():
         raise RunError(f"{folder} holds no views: the run must be started with record_views = true.")
-    found = []
+    views = []
     for path in sorted(place.glob(f"*-{viewer}*.safetensors")):
         try:
             tensors, metadata = unpack(path)
             head = json.loads(metadata["head"])
             if head["viewer"] == viewer:
-                found.append((head["round"], head["place"], _view(head, tensors)))
+                views.append((head["round"], head["place"], _view(head, tensors)))
         except (RunError, KeyError, ValueError) as error:
             raise RunError(f"{path} is not a valid view of a run: {error}.") from error
-    if not found:
+    if not views:
         raise RunError(f"{folder} holds no views of the {viewer}: those of server and public are recorded.")
-    return [view for _, _, view in sorted(found, key=lambda entry: entry[:2])]
+    return [view for _, _, view in sorted(views, key=lambda entry: entry[:2])]
 
 
 def _name(view: View) -> str:

@@ -38,11 +38,11 @@ def of_run(spec: Spec, method: Method, server: Batch | None, evaluation: Evaluat
     The number of records (or users) of each client is always among them, since the noise depends on it.
     """
     by_user = spec.unit == "user" and method.viewer == "server"
-    found = [f"how many {'users' if by_user else 'records'} each client has"]
+    facts = [f"how many {'users' if by_user else 'records'} each client has"]
     if spec.unit == "user" and evaluation.text:  # for records, it follows from the sizes and the seed
-        found.append("how many users are held out")
+        facts.append("how many users are held out")
     if server is not None:
-        found.append(f"the {len(server.y):,} records that the server holds")
+        facts.append(f"the {len(server.y):,} records that the server holds")
     if spec.budgets is not None:
-        found.append("the clients' own budgets")
-    return tuple(found)
+        facts.append("the clients' own budgets")
+    return tuple(facts)

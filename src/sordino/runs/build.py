@@ -1,4 +1,4 @@
-"""A Spec (and what a user brings) -> a Job: everything a run needs, checked, before anything is spent."""
+"""Build a Job, which is everything a run needs, from a Spec; all checks are made before anything is charged."""
 
 from __future__ import annotations
 
@@ -46,28 +46,28 @@ from sordino.tasks.validate import fix, validate
 
 
 def from_spec(spec: Spec, keep: Kept | None = None) -> Job:
-    """A job on a named dataset and model; `keep` holds what runs of one process share."""
+    """Return a job on a named dataset and model; `keep` caches data and features for further runs of the process."""
     return from_prepared(prepare(spec, keep=keep))
 
 
-def from_prepared(found: Prepared, device: str | None = None) -> Job:
-    """A job on prepared data; where no record is public, some are held out to evaluate on."""
+def from_prepared(prepared: Prepared, device: str | None = None) -> Job:
+    """Return a job on prepared data; if no record is public, some are held out for evaluation."""
     job = build(
-        found.spec if device is None else replace(found.spec, device=device),
-        found.module,
-        found.clients,
+        prepared.spec if device is None else replace(prepared.spec, device=device),
+        prepared.module,
+        prepared.clients,
         None,
-        found.test,
-        found.test_clients,
-        found.data.notes,
-        found.brought,
-        assumptions.of_data(found.data, found.spec),
+        prepared.test,
+        prepared.test_clients,
+        prepared.data.notes,
+        prepared.brought,
+        assumptions.of_data(prepared.data, prepared.spec),
         own_file=True,
     )
-    if found.data.public:
-        return replace(job, public_data=True, owner=replace(job.owner, benchmark=dataset_path(found.spec)))
-    rows = found.data.private_rows()
-    dealt = not str(found.spec.partition).startswith("natural")  # made-up clients have no ids that mean anything
+    if prepared.data.public:
+        return replace(job, public_data=True, owner=replace(job.owner, benchmark=dataset_path(prepared.spec)))
+    rows = prepared.data.private_rows()
+    dealt = not str(prepared.spec.partition).startswith("natural")  # the ids of dealt clients mean nothing
     rows = replace(rows, clients=None) if dealt else rows
     return replace(job, public_data=False, owner=replace(job.owner, raw=rows))
 
@@ -102,9 +102,9 @@ def build(
     first = held.fetch([0], torch.device("cpu"))
     sample_loss = losses.loss_for(loss, first.y)
     pair, owners, words = _tested(test, test_clients, held.count)
-    public = words if public is None else public  # None: from Python
+    public = words if public is None else public  # None: called from Python
     module, held = _fit(spec, module, held, first.x, sample_loss, pair)
-    model, one = _tried_model(spec, module.to(device), sample_loss, first, device)
+    model, record = _tried_model(spec, module.to(device), sample_loss, first, device)
     wanted = evaluation.asked(spec, method, held, pair is not None, own_file)
     division = _divided(spec, method, held, wanted, model.layout, first.x[0].numel())
     owners = _renumbered(owners, held.count, division.left)
@@ -112,7 +112,7 @@ def build(
     plan = division.plan if shown is None else _with_server_data(division.plan, model, shown, device)
     if shown is not None:
         notes = (*notes, f"{len(shown.y)} records are held by the server and count as public")
-    plan = _calibrated(spec, method, plan, division, model, torch.zeros_like(one.x))
+    plan = _calibrated(spec, method, plan, division, model, torch.zeros_like(record.x))
     plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))
     started(returned.wrapped(method, spec.method), State(model.layout.read(model.module)), model.layout, plan)
     held, rng, federation = _opened(spec, device, division, Work(method, model, plan))
@@ -199,9 +199,9 @@ def _tried_model(
     spec: Spec, module: nn.Module, loss: SampleLoss, first: Batch, device: torch.device
 ) -> tuple[Model, Batch]:
     """Return the model, tried on one record, and that record; refuse augmentation of what is no picture."""
-    one = Batch(first.x[:1].to(device), first.y[:1].to(device), (1,))
-    augment(one, spec.augment, spec.views, Stream.research(0).rows([0]))
-    return settled_model(module, loss, one, _model_keys(spec)), one
+    record = Batch(first.x[:1].to(device), first.y[:1].to(device), (1,))
+    augment(record, spec.augment, spec.views, Stream.research(0).rows([0]))
+    return settled_model(module, loss, record, _model_keys(spec)), record
 
 
 def _calibrated(spec: Spec, method: Method, plan: Plan, division: _Division, model: Model, sample: Tensor) -> Plan:
@@ -249,18 +249,18 @@ class _Division:
 
 
 def _divided(
-    spec: Spec, method: Method, whole: Clients, wanted: Evaluation, layout: Layout, features: int
+    spec: Spec, method: Method, clients: Clients, wanted: Evaluation, layout: Layout, features: int
 ) -> _Division:
-    """Hold out records to evaluate on, unless the noisy figure on them would say nothing."""
-    held, kept_out, left = held_out.split(spec, method, whole, wanted)
+    """Hold out records for evaluation, unless the result would be too noisy to be of use."""
+    held, kept_out, left = held_out.split(spec, method, clients, wanted)
     known = public_facts.of_clients(held)
     plan, viewer = plan_of(spec, method, known, layout)
-    found, once, apart = held_out.releases(spec, method, plan, wanted, kept_out, features)
-    if wanted.held_out and not found.held_out:
-        held, kept_out, left = held_out.split(spec, method, whole, found)
+    final_evaluation, once, apart = held_out.releases(spec, method, plan, wanted, kept_out, features)
+    if wanted.held_out and not final_evaluation.held_out:
+        held, kept_out, left = held_out.split(spec, method, clients, final_evaluation)
         known = public_facts.of_clients(held)
         plan, viewer = plan_of(spec, method, known, layout)
-    return _Division(held, kept_out, left, known, plan, viewer, found, once, apart)
+    return _Division(held, kept_out, left, known, plan, viewer, final_evaluation, once, apart)
 
 
 def _renumbered(owners: Ints | None, clients: int, left: Ints) -> Ints | None:
@@ -300,7 +300,7 @@ def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown
 
 
 def _large_delta(method: Method, plan: Plan, viewer: str, everyone: Facts) -> Iterator[str]:
-    """Warn of a delta that a mechanism may use up by publishing somebody in full."""
+    """Yield a warning if delta is so large that publishing one unit in full would satisfy the guarantee."""
     if not method.private:
         return
     unit = price.cost_to(viewer, pricing.planned(method, plan)).unit
@@ -325,13 +325,13 @@ def _federation(
             "standardise in secure mode keeps the key of its noise on file until the first checkpoint, and with "
             "federation = workers nobody but the clients may hold it: use federation = simulator."
         )
-    keys = None if rng.secure else rng  # processes with secrets of their own draw their own keys
+    keys = None if rng.secure else rng  # in secure mode each process draws its own key
     rebuild, number = partial(settled_model, keys=_model_keys(spec)), spec.blocks or blocks.usual(cohort)
     return Workers(held, keys, rebuild, spec.workers, spec.memory_gb, public, number, known, parts)
 
 
 def settled_model(module: nn.Module, loss: SampleLoss, record: Batch, keys: dict[str, Any]) -> Model:
-    """A model whose way to clip gradients is settled, by trying it on one record."""
+    """Return a model whose gradient path is chosen by a trial on one record."""
     model = _model(module, loss, **keys)
     model.gradients.sums(model.layout.read(module), record, 1.0, seeds=[0])
     return model
@@ -351,7 +351,7 @@ def _model(module: nn.Module, loss: SampleLoss, autocast: bool, compiled: bool) 
 
 
 def again(job: Job) -> Job:
-    """The same job after its module has changed: gradients keep copies of it."""
+    """Return the job with its gradients rebuilt after its module changed, since gradients hold copies of the module."""
     return replace(job, model=_model(job.model.module, job.model.loss, **_model_keys(job.spec)))
 
 
@@ -360,18 +360,18 @@ def _test_owners(owners: Any, test: tuple[Tensor, Tensor] | None, clients: int) 
         return None
     if test is None:
         raise DataError("test_clients needs test: the records whose clients it names.")
-    found = np.asarray(owners)
-    if found.dtype.kind not in "iu" or found.shape != (len(test[1]),):
+    client_ids = np.asarray(owners)
+    if client_ids.dtype.kind not in "iu" or client_ids.shape != (len(test[1]),):
         raise DataError(f"test_clients must hold one whole number for each of {len(test[1])} test records.")
-    if len(found) and int(found.max()) >= clients:
+    if len(client_ids) and int(client_ids.max()) >= clients:
         raise DataError(
-            f"test_clients names client {int(found.max())}; there are {clients}, numbered from 0 (-1: nobody)."
+            f"test_clients names client {int(client_ids.max())}; there are {clients}, numbered from 0 (-1: nobody)."
         )
-    return found.astype(np.int64)
+    return client_ids.astype(np.int64)
 
 
 def _sample(x: Tensor) -> Tensor:
-    """A few different records to try a model on; a client may have a single one."""
+    """Return a few different records to try a model on, even if the client has only one."""
     if len(x) > 1 or not x.is_floating_point():
         return x[:3] if len(x) > 1 else x.expand(2, *x.shape[1:])
     return torch.cat([x, x.flip(-1) * 0.5])

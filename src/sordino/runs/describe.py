@@ -85,13 +85,13 @@ def _own_budgets(job: Job) -> list[dict[str, float]] | None:
     """
     if job.budgets is None:
         return None
-    of, caps, own = job.budgets.of, job.caps, np.array(job.plan.multipliers)
-    found = []
+    of, caps, multipliers = job.budgets.of, job.caps, np.array(job.plan.multipliers)
+    entries = []
     for i, (e, d) in enumerate(job.budgets.kinds):
         kind = {"epsilon": e, "delta": d, "clients": int((of == i).sum())}
         if caps is not None:
             kind["participations"] = int(caps[of == i].max(initial=0))
         elif kind["clients"]:
-            kind["noise_multiplier"] = float(own[of == i][0])
-        found.append(kind)
-    return found
+            kind["noise_multiplier"] = float(multipliers[of == i][0])
+        entries.append(kind)
+    return entries

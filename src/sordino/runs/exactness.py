@@ -14,11 +14,13 @@ from sordino.gradients.float_error import float_error
 from sordino.privacy.release import GRADIENTS
 from sordino.spec.spec import Spec
 
-MOST = 0.005  # of the clip bound: a larger error would take over 1 % more noise, so the caveat stays instead
+# Largest float32 error that the noise covers, as a fraction of the clip bound. A larger error would take over 1 % more
+# noise; the guarantee then keeps its caveat about floating point.
+MOST = 0.005
 
 
 def of_run(spec: Spec, method: Method, plan: Plan, model: Model, sample: Tensor) -> Exact | None:
-    """Return what exact noise needs to know in secure mode; None if the noise is drawn as floating point numbers.
+    """Return the facts about sums of clipped gradients that exact noise needs; None if the run has no exact noise.
 
     The result is public: `sample` [1, ...] has the shape of a record but contains no data of any record.
     """
@@ -31,9 +33,9 @@ def of_run(spec: Spec, method: Method, plan: Plan, model: Model, sample: Tensor)
     if not bounds:
         return Exact(None, batch, "")
     if plan.unit == "user":
-        return Exact(None, batch, "how many records a user's gradient is the mean of is not known in advance")
+        return Exact(None, batch, "the number of records in the mean gradient of a user is not known in advance")
     clip = min(b for b in bounds if b is not None)
-    found = float_error(
+    error_bound = float_error(
         model.module,
         model.layout,
         sample,
@@ -43,7 +45,8 @@ def of_run(spec: Spec, method: Method, plan: Plan, model: Model, sample: Tensor)
         width=spec.views,
         compiled=spec.compile,
     )
-    if found.factor is not None and found.factor > MOST:
-        text = f"float32 may move a sum of {batch} records by {found.factor:.2g} of the clip, which is much to cover"
+    if error_bound.factor is not None and error_bound.factor > MOST:
+        size = f"{error_bound.factor:.2g} of the clip bound"
+        text = f"the float32 error of a sum of {batch} records may reach {size}, above the limit of {MOST:g}"
         return Exact(None, batch, text)
-    return Exact(found.factor, batch, found.reason)
+    return Exact(error_bound.factor, batch, error_bound.reason)

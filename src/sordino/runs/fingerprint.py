@@ -61,8 +61,8 @@ def fingerprints(clients: Clients) -> tuple[str, str]:
     held: Any = clients.fetch([0], torch.device("cpu")) if lazy else clients
     x, y = (_bytes(t) for t in (held.x, held.y))
     rows = []
-    for one, label in zip(x, y, strict=True):
-        record = hashlib.blake2b(one, digest_size=16)
+    for features, label in zip(x, y, strict=True):
+        record = hashlib.blake2b(features, digest_size=16)
         record.update(label)
         rows.append(record.digest())
     shape = (

@@ -40,18 +40,18 @@ def of_job(job: Job, units: Path, fingerprint: str) -> Whose:
     """
     if job.owner.benchmark is not None:
         return Whose(BENCHMARK + job.owner.benchmark, None)
-    name, unit = job.spec.data_name or "", job.whole().unit
+    name, unit = job.spec.data_name or "", job.plan_cost().unit
     key = keys.require_key(units)
     if isinstance(job.owner.brought, ArrayClients):
         raw = job.owner.raw or canonical.of_arrays(job.owner.brought.x)
         return Whose(name, of_raw(raw, unit, name, key, lambda: fingerprint))
-    whole = {"made when asked for": macs.of_whole("made when asked for", bytes.fromhex(fingerprint), key)}
-    return Whose(name, Units(unit, key.id, whole=whole, notes=_untold("clients are made on demand", name)))
+    all_rows = {"made when asked for": macs.of_whole("made when asked for", bytes.fromhex(fingerprint), key)}
+    return Whose(name, Units(unit, key.id, whole=all_rows, notes=_untold("clients are made on demand", name)))
 
 
 def of_raw(raw: Raw, unit: str, name: str, key: Key, fingerprint: Callable[[], str] | None = None) -> Units:
     """Return everyone in these rows: by row, and by id if users or clients are the protected unit."""
-    rows, whole = _rows(raw, key)
+    rows, all_rows = _rows(raw, key)
     notes = () if rows else _untold("their rows are too alike to tell people apart", name)
     ids: dict[str, macs.Macs] = {}
     names = {"user": raw.users, "client": raw.clients}.get(unit)
@@ -65,19 +65,19 @@ def of_raw(raw: Raw, unit: str, name: str, key: Key, fingerprint: Callable[[], s
                 f"the ids of these users, such as {sorted(texts)[0]!r}, identify nobody outside this table: without a "
                 "data_name only their rows are compared with earlier runs.",
             )
-    return Units(unit, key.id, rows, ids, whole, notes, fingerprint)
+    return Units(unit, key.id, rows, ids, all_rows, notes, fingerprint)
 
 
 def _rows(raw: Raw, key: Key) -> tuple[Forms, Forms]:
     """Return the hashes of the rows in every form that tells them apart; if there is none, one hash of all rows."""
-    found: dict[str, macs.Macs] = {}
+    hashes: dict[str, macs.Macs] = {}
     for form in raw.forms:
         if form.tells_apart():
             each, distinct = macs.of_form(form, key)
             if 2 * distinct >= form.rows:
-                found[form.kind] = each
-    if found or not raw.forms:
-        return found, {}
+                hashes[form.kind] = each
+    if hashes or not raw.forms:
+        return hashes, {}
     form = raw.forms[0]
     each = macs.of_form(form, key)[0]
     content = hashlib.blake2b(each[macs.order(each)].tobytes(), digest_size=16).digest()

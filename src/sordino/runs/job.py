@@ -88,10 +88,10 @@ class Job:
         apart = self.apart if evaluated else ()
         cost, events = totals(self.method, plan, viewer, rounds, participations, self.once, apart, known=self._by_round)
         cells = pld.ROUGH if rough else pld.FINE
-        found = price.of(events, cost, viewer, rounds, plan.spendable(self.spec.delta), self.mode, cells)
+        guarantee = price.of(events, cost, viewer, rounds, plan.spendable(self.spec.delta), self.mode, cells)
         delta = self.spec.delta
-        proven = self.mode == "secure" and math.isfinite(found.epsilon) and self.doubt(viewer) is None
-        return replace(found, delta=delta, channel=plan.channel.name, public=self.public, exact=proven)
+        proven = self.mode == "secure" and math.isfinite(guarantee.epsilon) and self.doubt(viewer) is None
+        return replace(guarantee, delta=delta, channel=plan.channel.name, public=self.public, exact=proven)
 
     def doubt(self, viewer: str) -> str | None:
         """Return why the proof against a viewer does not cover floating point rounding; None if it does."""
@@ -140,7 +140,7 @@ class Job:
     @cached_property
     def whole_costs(self) -> Costs | None:
         """The costs of the run as a whole if noise is chosen during the run or correlated across rounds, else None."""
-        return pricing.whole(self.method, self.plan)
+        return pricing.run_costs(self.method, self.plan)
 
     @property
     def alike(self) -> bool:
@@ -152,12 +152,12 @@ class Job:
         """The guarantee of the whole plan against the viewer of the budget."""
         return self.guarantee(self.viewer, self.plan.rounds, self.plan.participations)
 
-    def whole(self) -> Cost:
+    def plan_cost(self) -> Cost:
         """Return the cost of the whole plan as one event, against the viewer of the budget."""
         plan = self.plan
         rounds, most = plan.rounds, plan.participations
-        cost, found = totals(self.method, plan, self.viewer, rounds, most, self.once, self.apart, known=self._by_round)
-        event = found[0] if len(found) == 1 else min(found, key=lambda e: tightest.epsilon(e, self.spec.delta))
+        cost, events = totals(self.method, plan, self.viewer, rounds, most, self.once, self.apart, known=self._by_round)
+        event = events[0] if len(events) == 1 else min(events, key=lambda e: tightest.epsilon(e, self.spec.delta))
         return Cost(cost.unit, cost.relation, self.viewer, event)
 
 
@@ -191,9 +191,9 @@ def totals(
     Returns:
         A cost that states the unit and the neighbouring relation, and events each of which bounds the whole total.
     """
-    whole = None if known else pricing.whole(method, plan)
-    if whole is not None:  # however few rounds there were: the spending is chosen during the run
-        cost = price.cost_to(viewer, whole)
+    whole_costs = None if known else pricing.run_costs(method, plan)
+    if whole_costs is not None:  # however few rounds there were: the spending is chosen during the run
+        cost = price.cost_to(viewer, whole_costs)
         return cost, (price.beside(cost.event if rounds else Composed(()), once, apart, (cost,)),)
     cost = price.cost_to(viewer, known[0] if known else pricing.costs(method, plan))
     if known is None or len(known) < rounds:

@@ -57,7 +57,7 @@ def load(run: str | Path, model: nn.Module | None = None) -> Loaded:
         raise RunError(f"{path} holds no finished run: result.json is missing. `sordino resume {path}` finishes it.")
     result = folder.read_json("result.json", PUBLIC)
     try:
-        guarantees = {viewer: Guarantee.from_json(one) for viewer, one in result["guarantees"].items()}
+        guarantees = {viewer: Guarantee.from_json(entry) for viewer, entry in result["guarantees"].items()}
         guarantee, metrics = Guarantee.from_json(result["guarantee"]), dict(result["metrics"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise RunError(f"{locate(path, PUBLIC, 'result.json')} is damaged: {error!r}.") from error
@@ -76,7 +76,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
 
 
 def _named_model(path: Path) -> nn.Module | None:
-    """Return the model that a run file names; None where the run was given its own, or its data are not at hand."""
+    """Return the model that a run file names; None if the caller passed the model, or the dataset is not available."""
     keys: dict[str, Any] = spec.read(locate(path, PUBLIC, "spec.toml"))
     if "dataset" not in keys or "model" not in keys:
         return None
@@ -87,10 +87,10 @@ def _named_model(path: Path) -> nn.Module | None:
 
 
 def _put(weights: dict[str, Tensor], model: nn.Module, path: Path) -> None:
-    """Load the trained weights, or say in which parameter the model is another one."""
-    own = model.state_dict()
-    strange = [name for name in weights if name not in own or own[name].shape != weights[name].shape]
-    strange += [name for name in own if name not in weights]
+    """Load the trained weights into the model; raise RunError with the first parameter that does not fit."""
+    state_dict = model.state_dict()
+    strange = [name for name in weights if name not in state_dict or state_dict[name].shape != weights[name].shape]
+    strange += [name for name in state_dict if name not in weights]
     if strange:
         raise RunError(f"{path} holds a different model: {strange[0]} differs. Pass the architecture that was trained.")
     with torch.no_grad():

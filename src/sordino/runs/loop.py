@@ -58,9 +58,9 @@ def remembers(job: Job, state: State) -> bool:
 def run(
     job: Job, folder: RunFolder, ledger: Account, state: State, done: int, observe: Sequence[Observe] = ()
 ) -> Iterator[RoundRecord]:
-    """Draw, pay, train, carry, merge; from `done` rounds on, until the rounds or the budget are used up."""
+    """Run the rounds after the first `done` ones (draw, pay, train, merge) until they or the budget are used up."""
     seen_by: list[Observe] = [ViewRecorder(folder), *observe] if job.spec.record_views else [*observe]
-    # epsilon depends on who paid alone: computed while the clients train
+    # epsilon depends only on the charges, so it is computed while the clients train
     with noting(folder), ThreadPoolExecutor(1) as beside:
         yield from _rounds(job, folder, ledger, state, done, beside, seen_by)
     folder.remove(FAILED)
@@ -68,11 +68,11 @@ def run(
 
 @contextlib.contextmanager
 def noting(folder: RunFolder) -> Iterator[None]:
-    """Write into the folder why a run stopped, whoever's fault it was."""
+    """Write the error that stops a run into its folder, whatever caused it."""
     try:
         yield
     except Exception as error:
-        with contextlib.suppress(RunError):  # it may be the folder that cannot be written
+        with contextlib.suppress(RunError):  # the error may be that the folder cannot be written
             folder.write_json(FAILED, {"error": f"{type(error).__name__}: {error}"})
         raise
 
@@ -86,14 +86,15 @@ def _rounds(
     beside: ThreadPoolExecutor,
     observe: Sequence[Observe],
 ) -> Iterator[RoundRecord]:
-    saved, kept = time.monotonic(), done
+    saved_at, saved_round = time.monotonic(), done
     method = returned.checked(job)
     uneven = job.whole_costs is not None or not job.alike
     while _goes_on(job, ledger, done):
         if method.over(state, job.plan):
             break
         if uneven and not ledger.repeatable and ledger.has_paid(done):
-            done += 1  # it may have been released; charged once more it would cost more than the plan has for it
+            # the round was paid for and may have been released; a second charge would exceed the cost in the plan
+            done += 1
             state = replace(state, round=done)
             continue
         start = time.monotonic()
@@ -111,9 +112,9 @@ def _rounds(
         shown(observe, View("public", done, "", state))
         last = not _goes_on(job, ledger, done) or method.over(state, job.plan)
         due = _due(job, done) or (_can_evaluate(job) and last)
-        if due and job.held_out is not None:  # so that no held-out record is evaluated on twice after a crash
+        if due and job.held_out is not None:  # after a crash, no held-out record may be evaluated a second time
             _save(job, folder, ledger, state, done)
-            saved, kept = time.monotonic(), done
+            saved_at, saved_round = time.monotonic(), done
         foreseen, decided = method.noise(before, job.plan), method.decided(state, job.plan)
         record = RoundRecord(
             round=done,
@@ -125,16 +126,18 @@ def _rounds(
         shown_to_owner = _owners(job, state, len(cohort), sent, foreseen, decided, start)
         folder.append(record, shown_to_owner)
         faults.point("recorded")
-        if kept < done and (done == job.plan.rounds or time.monotonic() - saved >= job.spec.checkpoint_seconds):
+        if saved_round < done and (
+            done == job.plan.rounds or time.monotonic() - saved_at >= job.spec.checkpoint_seconds
+        ):
             _save(job, folder, ledger, state, done)
-            saved, kept = time.monotonic(), done
+            saved_at, saved_round = time.monotonic(), done
         yield record
-    if done != kept:  # the budget ended the run before its rounds did
+    if done != saved_round:  # the budget ended the run before its rounds did
         _save(job, folder, ledger, state, done)
 
 
 def _pay(job: Job, method: Method, ledger: Account, state: State, cohort: Ints) -> None:
-    """Charge the cohort for the coming round, durably, or stop here; a round that is repeated was paid for before."""
+    """Charge the cohort for the coming round before it starts; a round that is repeated has been paid for already."""
     if ledger.repeats(state.round) is None:
         faults.point("paying")
         now = pricing.costs(method, job.plan, state.round, state)  # of one participation
@@ -151,7 +154,7 @@ def _owners(
     decided: dict[str, Any] | None,
     start: float,
 ) -> OwnerRecord:
-    """Return what only the owner of the data may know of a round."""
+    """Return the record of a round that only the owner of the data may see."""
     return OwnerRecord(
         round=state.round,
         clients=clients,
@@ -167,8 +170,11 @@ def _owners(
 def _round(
     job: Job, method: Method, state: State, cohort: list[int], rng: Stream, observe: Sequence[Observe] = ()
 ) -> tuple[State, Message, list[Message]]:
-    """Ask for every phase of a round; return the state in which the last one began, what may be merged, and what was
-    sent in each phase."""
+    """Run every phase of a round.
+
+    Returns:
+        The state at the start of the last phase, the message to merge, and the messages sent in each phase.
+    """
     plan, sent = job.plan, []
     for phase in method.phases:
         releases = [r for r in pricing.declared(method, plan, state.round, state) if r.phase == phase]
@@ -183,42 +189,43 @@ def _round(
             state = replace(method.between(phase, state, seen, plan), round=done)
             if pricing.costs(method, plan, done, state) != paid:
                 raise RunError(
-                    f"{job.spec.method}: after the phase {phase} the round would not cost what was paid for "
-                    "it. Bounds may depend on what was released, mechanisms may not."
+                    f"{job.spec.method}: after the phase {phase}, the cost of the round differs from what was paid. "
+                    "The bound of a release may depend on what was released before; its mechanism may not."
                 )
     return state, seen, sent
 
 
 def _as_priced(job: Job, method: Method, now: Costs, state: State) -> None:
-    """Refuse a round whose releases, by the state, are others than those that the plan was priced by."""
+    """Raise RunError if the releases of a round, given the state, differ from those that the plan was priced with."""
     if job.whole_costs is None:
         if now != job.by_round[state.round]:
             raise RunError(
-                f"{job.spec.method}.releases: the cost of round {state.round + 1} depends on the state, which only a "
-                "`total` for the run allows. Let bounds depend on what was released, and noise on the plan."
+                f"{job.spec.method}.releases: the cost of round {state.round + 1} depends on the state, which is "
+                "allowed only if the releases declare a `total` for the run. Otherwise only bounds may depend on what "
+                "was released; the noise must follow from the plan."
             )
         return
     first = pricing.declared(method, job.plan)[0].total
     if any(r.total != first for r in pricing.declared(method, job.plan, state.round, state) if not r.onto):
         raise RunError(
-            f"{job.spec.method}.releases: round {state.round + 1} has a release outside of the total of the run."
+            f"{job.spec.method}.releases: round {state.round + 1} has a release outside the total of the run."
         )
 
 
 def _clip(state: State) -> float | None:
-    """Return the bound of the round that begins with this state, where it adapts or the method keeps one."""
-    found = getattr(state.method, "clip", None)
-    return None if found is None else float(found)
+    """Return the clip bound in the method's state at the start of a round; None if the state holds none."""
+    clip = getattr(state.method, "clip", None)
+    return None if clip is None else float(clip)
 
 
 def _injected(decided: dict[str, Any] | None) -> float | None:
-    """What a method says after the round of the noise that was in it: see Method.decided."""
-    found = (decided or {}).get("std")
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+    """Return the standard deviation of the noise that the method reports after a round; see `Method.decided`."""
+    std = (decided or {}).get("std")
+    return float(std) if isinstance(std, int | float) and not isinstance(std, bool) else None
 
 
 def complete(job: Job, folder: RunFolder, ledger: Account, state: State, done: int) -> None:
-    """Bring the records of a resumed run to where its checkpoint is: a crash may have come between the two."""
+    """Bring the records of a resumed run up to its checkpoint; a crash may have happened between the two writes."""
     history, owners = folder.records(until=done), folder.owner_records(until=done)
     if not done or (history and history[-1].round == done):
         return
@@ -229,9 +236,9 @@ def complete(job: Job, folder: RunFolder, ledger: Account, state: State, done: i
 
 
 def _lost_record(job: Job, ledger: Account, state: State, done: int) -> RoundRecord:
-    """Make the record of a round whose checkpoint was written and whose record was not.
+    """Return the record of a round whose checkpoint was written but whose record was not.
 
-    No held-out record is evaluated on again with fresh noise."""
+    Held-out records are not evaluated again with fresh noise."""
     scores = evaluate(job, state.model, done) if _due(job, done) and job.spec.mode == "research" else {}
     return RoundRecord(done, spent(job, ledger.charged, not _goes_on(job, ledger, done)), **scores)
 
@@ -254,7 +261,7 @@ def _draw(job: Job, ledger: Account, done: int) -> Ints:
 
 
 def _average(job: Job, state: State) -> State:
-    """The average of the models so far: post-processing, costs nothing. `state.round` rounds came before this one.
+    """Update the average of the models, which is post-processing and costs nothing, after `state.round` earlier rounds.
 
     tail: the mean of the last rounds (Polyak and Juditsky 1992); ema: decay d, short at first as min(d, (t+1)/(t+10));
     polynomial: round t weighs in proportion to t^p (Shamir and Zhang 2013, arXiv:1212.1824, Section 4)."""
@@ -280,7 +287,7 @@ def spent(job: Job, rounds: int, last: bool) -> dict[str, float]:
     for viewer in job.viewers:
         now = job.guarantee(viewer, rounds, job.planned(rounds), rough=not last, evaluated=evaluated)
         out[viewer] = now.epsilon
-        if not last and viewer == job.viewer:  # less has happened than was planned
+        if not last and viewer == job.viewer:  # no more was released than planned, so the promise is a bound too
             out[viewer] = min(now.epsilon, job.promise.epsilon)
     return out
 
@@ -299,13 +306,13 @@ def _due(job: Job, done: int) -> bool:
 
 
 def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
-    """Loss and figures on the test data, which is taken as public; or, noisy and charged, on held-out records."""
+    """Return loss and metrics on the public test data, or noisy metrics, which are charged, on held-out records."""
     module = trained(job, params).eval()
     if job.held_out is not None:
-        regression, found = job.held_out.regression, _on_held_out(job, params, done)
+        regression, figures = job.held_out.regression, _on_held_out(job, params, done)
         name = "mae" if regression else "accuracy"
-        found[name] = min(max(found[name], 0.0), 1.0)  # whatever the noise made of it
-        return {"metrics": {"mae": found.pop("mae")}} | found if regression else found
+        figures[name] = min(max(figures[name], 0.0), 1.0)  # the noise may move it out of the range
+        return {"metrics": {"mae": figures.pop("mae")}} | figures if regression else figures
     if job.test is None:
         return {}
     x, y = job.test
@@ -316,9 +323,9 @@ def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
             out = module(x[i : i + RECORDS])
             total += float(job.model.loss(out, y[i : i + RECORDS]).sum())
             meter.add(out, y[i : i + RECORDS], None if owners is None else torch.from_numpy(owners[i : i + RECORDS]))
-    found = meter.result()
-    scores: dict[str, Any] = {"loss": total / len(y), "evaluated_on": PUBLIC, "accuracy": found.pop("accuracy", None)}
-    return scores | {"metrics": found}
+    figures = meter.result()
+    scores: dict[str, Any] = {"loss": total / len(y), "evaluated_on": PUBLIC, "accuracy": figures.pop("accuracy", None)}
+    return scores | {"metrics": figures}
 
 
 def _on_held_out(job: Job, params: Vector, done: int) -> dict[str, Any]:
@@ -336,7 +343,7 @@ def _on_held_out(job: Job, params: Vector, done: int) -> dict[str, Any]:
 
 
 def evaluate_own(job: Job, state: State) -> dict[str, float]:
-    """Each client's own model on its part of the test data: clients' own business, so without privacy only."""
+    """Return the metrics of each client's personal model on its test data; only for methods without privacy."""
     if job.test is None or job.test_clients is None or not job.plan.algorithm.personal or job.method.private:
         return {}
     (x, y), meter = job.test, Meter(task_for(job.test[1]), None, clients=True)
@@ -350,7 +357,7 @@ def evaluate_own(job: Job, state: State) -> dict[str, float]:
 
 
 def trained(job: Job, params: Vector) -> nn.Module:
-    """A copy of the model with these parameters; the template stays as it is."""
+    """Return a copy of the model with these parameters."""
     module = copy.deepcopy(job.model.module)
     job.model.layout.write(module, params)
     return module

@@ -49,8 +49,8 @@ class MadeUp:
         made = MadeUp(facts.x, facts.y, "zero", high, 1, facts.users is not None, tags)
         for law in ("normal", "unit", "zero") if facts.x[1].is_floating_point else ("whole", "zero"):
             for labels in (True, False):
-                if (found := replace(made, law=law)._tried(model, labels)) is not None:
-                    return found
+                if (distribution := replace(made, law=law)._tried(model, labels)) is not None:
+                    return distribution
         raise SpecError(
             "the model or its loss accepts no made-up records, not even zeros of the right shape, so the method "
             "cannot be rehearsed before the run. Let the model accept zeros."
@@ -65,14 +65,15 @@ class MadeUp:
             with Snapshot(model.module, model.loss), torch.no_grad():
                 out = model.module(self.draw((TRIED,), None, 1).x)
                 outputs = int(out.shape[-1]) if out.ndim > 1 and out.shape[-1] > 1 else 2
-                found = replace(self, classes=outputs if labels else 1)
-                y = found.draw((max(TRIED, min(outputs, LABELS)),), None, 1).y
+                distribution = replace(self, classes=outputs if labels else 1)
+                y = distribution.draw((max(TRIED, min(outputs, LABELS)),), None, 1).y
                 if not y.is_floating_point():  # use every label once
-                    y = (torch.arange(len(y)) % found.classes).reshape(-1, *(1,) * (y.ndim - 1)).expand_as(y).to(y)
+                    classes = torch.arange(len(y)) % distribution.classes
+                    y = classes.reshape(-1, *(1,) * (y.ndim - 1)).expand_as(y).to(y)
                 losses = model.loss(out[torch.arange(len(y)) % TRIED], y)
         except Exception:
             return None
-        return found if self.law == "zero" or bool(torch.isfinite(losses).all()) else None
+        return distribution if self.law == "zero" or bool(torch.isfinite(losses).all()) else None
 
     def draw(self, sizes: tuple[int, ...], users: tuple[int, ...] | None, seed: int, scale: float = 1.0) -> Batch:
         """Return a batch of records.

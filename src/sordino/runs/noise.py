@@ -49,7 +49,7 @@ def calibrated(
             "evaluate_every, or drop standardise."
         )
     try:
-        found = [
+        multipliers = [
             noise_multiplier(lambda z, i=i: alternatives(z)[i], spec.epsilon, plan.spendable(spec.delta))  # type: ignore[misc]
             for i in range(len(alternatives(1.0)))
         ]
@@ -58,7 +58,7 @@ def calibrated(
             hint = f"{spec.method} trusts the server: use viewer = {method.viewer}, or --method dp-sgd."
             raise BudgetError(f"{error} {hint}") from error
         raise
-    return min(found)
+    return min(multipliers)
 
 
 def personal_budgets(
@@ -99,9 +99,9 @@ def personal_budgets(
     if method.own_noise:
         each = [noise(e, d) for e, d in budgets.kinds]
         kinds = zip(budgets.kinds, each, np.bincount(budgets.of, minlength=len(each)).tolist(), strict=True)
-        told = tuple(f"{n} clients have a budget of epsilon {e:g}: noise multiplier {z:.4g}" for (e, _), z, n in kinds)
-        own = tuple(each[i] for i in budgets.of.tolist())
-        return replace(plan, multipliers=own), budgets, None, cut + told
+        notes = tuple(f"{n} clients have a budget of epsilon {e:g}: noise multiplier {z:.4g}" for (e, _), z, n in kinds)
+        multipliers = tuple(each[i] for i in budgets.of.tolist())
+        return replace(plan, multipliers=multipliers), budgets, None, cut + notes
     first = pricing.costs(method, plan)
     if any(pricing.costs(method, plan, t) != first for t in range(1, plan.rounds)):
         raise SpecError(f"budgets of clients need rounds that all cost the same; those of {spec.method} do not.")

@@ -41,26 +41,26 @@ class OwnChannel:
 
     def split(self, crowd: Crowd) -> int:
         """Call `split` of the channel and check that it returns an integer from 1 to the number of clients."""
-        found = self._asked("split", SpecError, crowd)
-        if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= crowd.population:
+        count = self._asked("split", SpecError, crowd)
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= crowd.population:
             wanted = f"a whole number from 1 to the {crowd.population} clients"
-            raise SpecError(f"{self.channel.name}.split must return {wanted}, not {found!r}.")
-        return found
+            raise SpecError(f"{self.channel.name}.split must return {wanted}, not {count!r}.")
+        return count
 
     def cost(self, event: Event, viewer: Viewer, crowd: Crowd, linear: bool = False, more: float = 0.0) -> Event:
         """Call `cost` of the channel and check that it returns an event."""
-        found = self._asked("cost", SpecError, event, viewer, crowd, linear, more)
-        if not isinstance(found, Event):
-            raise SpecError(f"{self.channel.name}.cost must return an Event, not {shown(found)}.")
-        return found
+        cost_event = self._asked("cost", SpecError, event, viewer, crowd, linear, more)
+        if not isinstance(cost_event, Event):
+            raise SpecError(f"{self.channel.name}.cost must return an Event, not {shown(cost_event)}.")
+        return cost_event
 
     def _asked(self, verb: str, error: type[SordinoError], *args: Any) -> Any:
         return asked(self.channel.name, verb, getattr(self.channel, verb), *args, error=error)
 
-    def _message(self, verb: str, found: Any) -> Message:
-        if not isinstance(found, Message):
-            raise RunError(f"{self.channel.name}.{verb} must return a Message, not {shown(found)}.")
-        return found
+    def _message(self, verb: str, message: Any) -> Message:
+        if not isinstance(message, Message):
+            raise RunError(f"{self.channel.name}.{verb} must return a Message, not {shown(message)}.")
+        return message
 
 
 def checked(channel: Any) -> Channel:

@@ -27,10 +27,10 @@ def named_ledger(folder: RunFolder) -> tuple[Path, int, str]:
     Returns:
         The path, the number of entries that the run saw last, and the hash of the last of them.
     """
-    kept = folder.read_json("ledger.json")
+    data = folder.read_json("ledger.json")
     try:
-        path = home.registry() if kept["path"] is None else folder.path / kept["path"]
-        return Path(os.path.normpath(path.absolute())), int(kept["entries"]), str(kept["head"])
+        path = home.registry() if data["path"] is None else folder.path / data["path"]
+        return Path(os.path.normpath(path.absolute())), int(data["entries"]), str(data["head"])
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{folder.path / 'ledger.json'} is damaged.") from error
 
@@ -51,7 +51,7 @@ def opened(folder: RunFolder) -> Ledger:
 
 def plan_charge(job: Job) -> Charge:
     """Return the charge for the whole plan of a job, against the viewer of its budget."""
-    return Charge(job.whole(), job.promise.epsilon, job.spec.delta)
+    return Charge(job.plan_cost(), job.promise.epsilon, job.spec.delta)
 
 
 def whose_data(job: Job, exact: str, at: Path | None) -> Whose:

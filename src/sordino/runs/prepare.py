@@ -1,4 +1,4 @@
-"""A Spec that names dataset and model -> records dealt to clients, and the module.
+"""Load the dataset that a Spec names, deal its records to clients, and make the model.
 
 Features and scales are public constants; the number of classes is declared by the dataset."""
 
@@ -37,23 +37,23 @@ FEATURES = {
     "colour-scattering": colour_scattering,
 }
 
-BY_LABEL = ("dirichlet", "shards")  # ways of dealing that look at labels
+BY_LABEL = ("dirichlet", "shards")  # partitions that depend on labels
 
 
 class PrivateLabelError(SpecError):
-    """Records of private data would be dealt by their labels."""
+    """The error for a partition that would deal private records by their labels."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    spec: Spec  # with what was left open decided
+    spec: Spec  # with defaults for what was left open
     data: Dataset
     clients: ArrayClients
     brought: ArrayClients  # all records, before any was left out
     module: nn.Module
-    sample: Tensor  # a few records as the model gets them
+    sample: Tensor  # features of a few records, the input of the model
     test: tuple[Tensor, Tensor] | None  # public records
-    test_clients: Ints | None  # whose part of the test data a record is
+    test_clients: Ints | None  # client of each test record
 
 
 def dataset_path(spec: Spec) -> str:
@@ -64,7 +64,13 @@ def dataset_path(spec: Spec) -> str:
 
 
 def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepared:
-    """`sketch` computes features of a few records only; the others stand in by number, labels and clients are real."""
+    """Return the clients, the model and the test records of a spec.
+
+    Args:
+        spec: the spec; it must name a dataset.
+        sketch: compute the features of a few records only; the first stands for all. Labels and clients are real.
+        keep: a cache of data and features that several runs of one process share.
+    """
     declared = _declared(spec)
     source = (spec.dataset, spec.data_dir, _columns(spec), declared)
     data = _once(keep, source, lambda: load(spec.dataset, spec.data_dir, columns=_columns(spec), declared=declared))
@@ -100,11 +106,11 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         module: nn.Module = make(tuple(sample.shape[1:]), _outputs(data))
     left_out = who is not None or spec.without_private or sum(map(len, parts)) < len(x_train)
     brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if left_out else clients
-    if spec.public_share is not None:  # a ledger knows the table by all its rows, whatever share is declared
-        whole = torch.cat([x_train, x_test]), torch.cat([data.y_train, data.y_test])
-        brought = ArrayClients(*whole, [len(whole[1])])
+    if spec.public_share is not None:  # a ledger identifies the table by all its rows, whatever share is public
+        table = torch.cat([x_train, x_test]), torch.cat([data.y_train, data.y_test])
+        brought = ArrayClients(*table, [len(table[1])])
     y_test, owners = data.y_test, _test_clients(spec, data, parts, setup)
-    if owners is not None and _law(spec) == partition.Partition("natural", len(parts)):  # of those who are there
+    if owners is not None and _law(spec) == partition.Partition("natural", len(parts)):  # only clients that take part
         if len(owners) and not (owners >= 0).any():
             raise DataError(f"partition {spec.partition}: no test record belongs to any of these clients. Use more.")
         x_test, y_test, owners = x_test[owners >= 0], y_test[owners >= 0], owners[owners >= 0]
@@ -125,7 +131,7 @@ def _users(spec: Spec, data: Dataset) -> Ints | None:
 
 
 def _once(keep: Kept | None, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """Made anew, unless a caller keeps what many runs share."""
+    """Return the value of a key from the cache, or make it; without a cache it is always made."""
     if keep is None:
         return make()
     if key not in keep:
@@ -136,7 +142,11 @@ def _once(keep: Kept | None, key: tuple[Any, ...], make: Callable[[], Any]) -> A
 
 
 def with_users(clients: Any, numbers: Any, spec: Spec) -> tuple[ArrayClients, dict[int, int]]:
-    """Clients that know whose each record is, contributions bounded as the spec says; old numbers -> new ones."""
+    """Return clients with the user of each record, where each user's contribution is bounded as the spec says.
+
+    Returns:
+        The clients that still have records, and their new number by their old number.
+    """
     if not isinstance(clients, ArrayClients):
         raise DataError("users need a list of clients in memory.")
     try:
@@ -146,13 +156,13 @@ def with_users(clients: Any, numbers: Any, spec: Spec) -> tuple[ArrayClients, di
         raise DataError("users must be a list with one array of whole numbers per client.") from error
     if [len(u) for u in lists] != clients.all_sizes().tolist():
         raise DataError("users must have one number for each record of each client.")
-    kept = _bounded(spec, [np.arange(a, b) for a, b in pairwise(clients.starts)], who)
-    held = ArrayClients.split(clients.x, clients.y, list(kept.values()), users=who, tags=clients.tags)
-    return held, {old: new for new, old in enumerate(kept)}
+    parts = _bounded(spec, [np.arange(a, b) for a, b in pairwise(clients.starts)], who)
+    held = ArrayClients.split(clients.x, clients.y, list(parts.values()), users=who, tags=clients.tags)
+    return held, {old: new for new, old in enumerate(parts)}
 
 
 def with_tags(clients: Any, tags: Any) -> ArrayClients:
-    """Clients that know which records carry private attributes."""
+    """Return clients with the group of private attributes of each record."""
     if not isinstance(clients, ArrayClients):
         raise DataError("private_data needs a list of clients in memory.")
     sizes = clients.all_sizes().tolist()
@@ -169,32 +179,33 @@ def _tags(spec: Spec, data: Dataset) -> Tensor:
 
 
 def _taken_away(spec: Spec, parts: list[Ints], tags: Tensor) -> list[Ints]:
-    """The last clients hold no private record."""
+    """Return the parts of the clients, the last `without_private` of them without their private records."""
     if spec.without_private >= len(parts):
         raise SpecError(f"without_private = {spec.without_private} of {len(parts)} clients; use fewer.")
     marked, first = tags.numpy() > 0, len(parts) - spec.without_private
-    found = [part[~marked[part]] if i >= first else part for i, part in enumerate(parts)]
-    if any(len(part) == 0 for part in found):
+    remaining = [part[~marked[part]] if i >= first else part for i, part in enumerate(parts)]
+    if any(len(part) == 0 for part in remaining):
         raise DataError("without_private: some client would be left without any record. Mark fewer records.")
-    return found
+    return remaining
 
 
 def _bounded(spec: Spec, parts: Sequence[Ints], who: Ints) -> dict[int, Ints]:
-    """By client: its records, each user's contribution bounded; clients that are left without any are gone."""
+    """Return the records of each client with each user's contribution bounded, without clients that have none left."""
     rng = Stream.research(spec.seed or 0).at("users")
-    kept = users.bound(parts, who, spec.records_per_user, spec.clients_per_user, rng)
-    return {i: part for i, part in enumerate(kept) if len(part)}
+    bounded = users.bound(parts, who, spec.records_per_user, spec.clients_per_user, rng)
+    return {i: part for i, part in enumerate(bounded) if len(part)}
 
 
 def _columns(spec: Spec) -> Columns | None:
-    found = Columns(spec.label_column, spec.client_column, spec.user_column, spec.split_column, spec.schema)
-    return None if found == Columns() else found
+    columns = Columns(spec.label_column, spec.client_column, spec.user_column, spec.split_column, spec.schema)
+    return None if columns == Columns() else columns
 
 
 def _declared(spec: Spec) -> Declared:
-    """What the owner says is public; with unit = user or client a share is drawn by whole users or clients.
+    """Return what the owner declares public; with unit = user or client, whole users or clients are drawn.
 
-    A person with public and private records would be public in part. Clients that are dealt have no public ones."""
+    Otherwise some records of a user or client would be public and others private. Clients that the partition makes up
+    cannot be drawn: then records are."""
     unit = spec.unit or spec.method_object().units[0]
     dealt = unit == "client" and not (spec.partition or "natural").startswith("natural")
     by = "record" if dealt or unit not in ("user", "client") else unit
@@ -202,7 +213,7 @@ def _declared(spec: Spec) -> Declared:
 
 
 def _decided(spec: Spec, data: Dataset) -> Spec:
-    """The mode, model, features, partition and learning rate that were left open."""
+    """Return the spec with defaults for the mode, model, features, partition and learning rate that it leaves open."""
     spec = settled(spec, data.public)
     model = spec.model or ("lstm" if data.task == "next-token" else "linear")
     pictures = data.x_train.dtype == torch.uint8
@@ -276,7 +287,7 @@ def _outputs(data: Dataset) -> int:
 
 
 def _test_clients(spec: Spec, data: Dataset, parts: list[Ints], setup: Stream) -> Ints | None:
-    """Whose a test record is: as the data say, else dealt like the clients' training records; -1 is nobody's."""
+    """Return the client of each test record, from the data or dealt like the training records; -1 means no client."""
     if not len(data.y_test):
         return None
     if _law(spec).kind == "natural" and data.client_train is not None:
@@ -290,7 +301,7 @@ def _test_clients(spec: Spec, data: Dataset, parts: list[Ints], setup: Stream) -
         return None
     owner = np.full(len(data.y_test), -1, dtype=np.int64)
     labels = data.y_train.numpy(), data.y_test.numpy()
-    if not data.public:  # who has how many of a label is private; who has how many records is not
+    if not data.public:  # the number of records per client and label is private; the number per client is not
         labels = np.zeros_like(labels[0]), np.zeros_like(labels[1])
     dealt = partition.like(parts, *labels, setup.at("test partition"))
     for client, index in enumerate(dealt):

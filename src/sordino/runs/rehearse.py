@@ -78,13 +78,13 @@ def small(plan: Plan, size: int) -> Plan:
     local, least = plan.local, max(CLIENTS, plan.population)
     full = all(local.rate(n) >= 1 for n in plan.sizes)
     steps = _few(plan, max(local.count(n) for n in plan.sizes))
-    own = plan.multipliers
+    multipliers = plan.multipliers
     return replace(
         plan,
         rounds=max(2, plan.rounds),
         max_participations=None if plan.max_participations is None else max(2, plan.max_participations),
         population=least,
-        multipliers=tuple(own[k % len(own)] for k in range(least)) if own else (),
+        multipliers=tuple(multipliers[k % len(multipliers)] for k in range(least)) if multipliers else (),
         local=replace(local, steps=steps, epochs=None, batch_size=None, batch_rate=1.0 if full else RATE),
         sizes=(size - 1, size) if uneven(plan, size) else (size,),
         mean_client=size - 1 / CLIENTS if uneven(plan, size) else float(size),

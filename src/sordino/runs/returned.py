@@ -66,10 +66,10 @@ def asked(name: str, verb: str, function: Callable[..., Any], *args: Any, error:
         return function(*args)
     except (SordinoError, torch.OutOfMemoryError):
         raise
-    except Exception as found:
-        where = f" ({place})" if (place := plugin.place(found)) else ""
-        told = " ".join(str(found).split())
-        raise error(f"{name}.{verb} fails{where}: {type(found).__name__}: {told}") from found
+    except Exception as cause:
+        where = f" ({place})" if (place := plugin.place(cause)) else ""
+        message = " ".join(str(cause).split())
+        raise error(f"{name}.{verb} fails{where}: {type(cause).__name__}: {message}") from cause
 
 
 class Checked:
@@ -88,18 +88,18 @@ class Checked:
         return Checked, (self._method, self._name, self._viewer, self._error)
 
     def __getattr__(self, verb: str) -> Any:
-        found = getattr(self._method, verb)
-        return found if self._ours or not callable(found) else partial(self._call, verb, found)
+        attribute = getattr(self._method, verb)
+        return attribute if self._ours or not callable(attribute) else partial(self._call, verb, attribute)
 
     def _call(self, verb: str, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args) if self._ours else asked(self._name, verb, function, *args, error=self._error)
 
     def remarks(self, plan: Plan) -> Any:
         """Check that `remarks` returns a tuple or list of text."""
-        found = self._call("remarks", self._method.remarks, plan)
-        if not isinstance(found, tuple | list) or not all(isinstance(line, str) for line in found):
-            raise self._wrong("remarks", "a tuple of text", found)
-        return found
+        result = self._call("remarks", self._method.remarks, plan)
+        if not isinstance(result, tuple | list) or not all(isinstance(line, str) for line in result):
+            raise self._wrong("remarks", "a tuple of text", result)
+        return result
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> Any:
         """Check that `releases` returns releases with different names, known units and phases, and valid mechanisms."""
@@ -108,16 +108,16 @@ class Checked:
                 f"{self._name} does not declare `releases`. Methods of the earlier contract (costs, release) must be "
                 "rewritten: see docs/methods.md."
             )
-        found = self._call("releases", self._method.releases, plan, round, state)
+        result = self._call("releases", self._method.releases, plan, round, state)
         if self._ours:
-            return found
-        if not isinstance(found, tuple) or not found or not all(isinstance(r, Release) for r in found):
-            raise self._wrong("releases", "a tuple of Release", found)
-        names = [r.name for r in found]
+            return result
+        if not isinstance(result, tuple) or not result or not all(isinstance(r, Release) for r in result):
+            raise self._wrong("releases", "a tuple of Release", result)
+        names = [r.name for r in result]
         if len(set(names)) < len(names):
             listed = ", ".join(map(str, names))
             raise self._error(f"{self._name}.releases must return releases of different names, not {listed}.")
-        for release in found:
+        for release in result:
             if release.unit not in legal.UNITS:
                 raise self._error(f"{self._name}.releases: unit {release.unit!r} is not known.")
             if release.phase and release.phase not in self._method.phases:
@@ -128,37 +128,37 @@ class Checked:
             event = asked(self._name, "releases", release.mechanism.event, 1, error=self._error)
             if not isinstance(event, Event):
                 raise self._error(f"{self._name}.releases: the mechanism of {release.name} must have an Event.")
-        return found
+        return result
 
     def variables(self, state: State, layout: Layout, plan: Plan) -> Any:
         """Check that `variables` returns None or a frozen dataclass that a checkpoint can hold."""
-        found = self._call("variables", self._method.variables, state, layout, plan)
-        if found is not None and not _frozen(found):
-            what = "a dict" if isinstance(found, dict) else shown(found)
+        result = self._call("variables", self._method.variables, state, layout, plan)
+        if result is not None and not _frozen(result):
+            what = "a dict" if isinstance(result, dict) else shown(result)
             wanted = "a frozen dataclass of tensors and numbers, or None"
             raise self._error(f"{self._name}.variables must return {wanted}, not {what}.")
-        self._fields("variables", found)
-        return found
+        self._fields("variables", result)
+        return result
 
     def keeps(self, state: State, clients: int, plan: Plan) -> Any:
         """Check that `keeps` returns a dict of tensors [clients, ...]."""
-        found = self._call("keeps", self._method.keeps, state, clients, plan)
-        if not isinstance(found, dict):
-            raise self._wrong("keeps", f"a dict of tensors [{clients}, ...]", found)
-        for name, value in found.items():
+        result = self._call("keeps", self._method.keeps, state, clients, plan)
+        if not isinstance(result, dict):
+            raise self._wrong("keeps", f"a dict of tensors [{clients}, ...]", result)
+        for name, value in result.items():
             if not isinstance(name, str):
                 raise self._wrong("keeps", "a dict whose keys are text", name)
             if not _rows(value, clients):
                 wanted = f"a dict of tensors [{clients}, ...], not a dict with {name!r}: {shown(value)}"
                 raise self._error(f"{self._name}.keeps must return {wanted}.")
-        return found
+        return result
 
     def train(self, state: State, site: Site) -> Any:
         """Check that `train` returns a message with one row per client, and what clients keep in the same shapes."""
-        found = self._call("train", self._method.train, state, site)
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            raise self._wrong("train", "two things, a Message and what clients keep", found)
-        message, own = found
+        result = self._call("train", self._method.train, state, site)
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise self._wrong("train", "two things, a Message and what clients keep", result)
+        message, client_state = result
         clients = len(site.data.sizes)
         if not isinstance(message, Message) or not message.fields:
             raise self._wrong("train", "a Message with one field at least, first", message)
@@ -174,15 +174,15 @@ class Checked:
         if plain and (message.fields.get("update") is None or message["update"].shape[1:] != state.params.shape):
             raise self._wrong("train", f"a field update [{clients}, {len(state.params)}]", message.fields.get("update"))
         shapes = {name: (value.shape, value.dtype) for name, value in site.own.items()}
-        good = isinstance(own, dict) and all(isinstance(value, Tensor) for value in own.values())
-        if not good or {name: (value.shape, value.dtype) for name, value in own.items()} != shapes:
-            raise self._wrong("train", "what clients keep as it came, by site.kept(...), second", own)
-        return found
+        good = isinstance(client_state, dict) and all(isinstance(value, Tensor) for value in client_state.values())
+        if not good or {name: (value.shape, value.dtype) for name, value in client_state.items()} != shapes:
+            raise self._wrong("train", "what clients keep as it came, by site.kept(...), second", client_state)
+        return result
 
     def between(self, phase: str, state: State, seen: Message, plan: Plan) -> Any:
         """Check that `between` returns a state of the same shapes and types."""
-        found = self._call("between", self._method.between, phase, state, seen, plan)
-        return self._state("between", found, state)
+        result = self._call("between", self._method.between, phase, state, seen, plan)
+        return self._state("between", result, state)
 
     def merge(self, state: State, seen: Message, plan: Plan) -> Any:
         """Check that `merge` returns a state of the same shapes and types."""
@@ -190,52 +190,52 @@ class Checked:
 
     def over(self, state: State, plan: Plan) -> Any:
         """Check that `over` returns a bool."""
-        found = self._call("over", self._method.over, state, plan)
-        if not isinstance(found, bool):
-            raise self._wrong("over", "True or False", found)
-        return found
+        result = self._call("over", self._method.over, state, plan)
+        if not isinstance(result, bool):
+            raise self._wrong("over", "True or False", result)
+        return result
 
     def noise(self, state: State, plan: Plan) -> Any:
         """Check that `noise` returns a number or None."""
-        found = self._call("noise", self._method.noise, state, plan)
-        if found is not None and (isinstance(found, bool) or not isinstance(found, int | float)):
-            raise self._wrong("noise", "a number or None", found)
-        return found
+        result = self._call("noise", self._method.noise, state, plan)
+        if result is not None and (isinstance(result, bool) or not isinstance(result, int | float)):
+            raise self._wrong("noise", "a number or None", result)
+        return result
 
     def decided(self, state: State, plan: Plan) -> Any:
         """Check that `decided` returns None or a dict that JSON can hold."""
-        found = self._call("decided", self._method.decided, state, plan)
+        result = self._call("decided", self._method.decided, state, plan)
         try:
-            if found is not None and not isinstance(found, dict):
+            if result is not None and not isinstance(result, dict):
                 raise TypeError
-            json.dumps(plain(found))
+            json.dumps(plain(result))
         except (TypeError, ValueError):
-            raise self._wrong("decided", "a dict of plain numbers and text, or None", found) from None
-        if not isinstance(each := (found or {}).get("clients"), dict | None):
+            raise self._wrong("decided", "a dict of plain numbers and text, or None", result) from None
+        if not isinstance(each := (result or {}).get("clients"), dict | None):
             raise self._wrong("decided", "as `clients` a dict by client", each)
-        return found
+        return result
 
     def explain(self, rounds: list[dict[str, Any]]) -> Any:
         """Check that `explain` returns a list of text."""
-        found = self._call("explain", self._method.explain, rounds)
-        if not isinstance(found, list) or not all(isinstance(line, str) for line in found):
-            raise self._wrong("explain", "a list of text", found)
-        return found
+        result = self._call("explain", self._method.explain, rounds)
+        if not isinstance(result, list) or not all(isinstance(line, str) for line in result):
+            raise self._wrong("explain", "a list of text", result)
+        return result
 
-    def _state(self, verb: str, found: Any, before: State) -> State:
-        if not isinstance(found, State) or not isinstance(found.params, Tensor):
-            raise self._wrong(verb, "a State", found)
-        if found.params.shape != before.params.shape:
-            raise self._wrong(verb, f"a State with params {list(before.params.shape)}", found.params)
-        if found.params.dtype != before.params.dtype:
-            kinds = f"a State with params of {before.params.dtype}, as they were, not of {found.params.dtype}"
+    def _state(self, verb: str, after: Any, before: State) -> State:
+        if not isinstance(after, State) or not isinstance(after.params, Tensor):
+            raise self._wrong(verb, "a State", after)
+        if after.params.shape != before.params.shape:
+            raise self._wrong(verb, f"a State with params {list(before.params.shape)}", after.params)
+        if after.params.dtype != before.params.dtype:
+            kinds = f"a State with params of {before.params.dtype}, as they were, not of {after.params.dtype}"
             raise self._error(f"{self._name}.{verb} must return {kinds}.")
         for part in ("method", "algorithm"):
-            if type(getattr(found, part)) is not type(getattr(before, part)):
+            if type(getattr(after, part)) is not type(getattr(before, part)):
                 wanted = f"a State whose {part} is a {type(getattr(before, part)).__name__}, as it was"
-                raise self._wrong(verb, wanted, getattr(found, part))
-            self._fields(verb, getattr(found, part), getattr(before, part))
-        return found
+                raise self._wrong(verb, wanted, getattr(after, part))
+            self._fields(verb, getattr(after, part), getattr(before, part))
+        return after
 
     def _fields(self, verb: str, variables: Any, before: Any = None) -> None:
         """Raise an error if variables could not be written to a checkpoint and read back unchanged."""
@@ -248,8 +248,8 @@ class Checked:
                 kind = "tensor" if isinstance(old, Tensor) else "number"
                 raise self._wrong(verb, f"a {kind} or None as the field {field.name}, as it was", value)
 
-    def _wrong(self, verb: str, wanted: str, found: Any, more: str = "") -> SordinoError:
-        return self._error(f"{self._name}.{verb} must return {wanted}, not {shown(found)}{more}.")
+    def _wrong(self, verb: str, wanted: str, value: Any, more: str = "") -> SordinoError:
+        return self._error(f"{self._name}.{verb} must return {wanted}, not {shown(value)}{more}.")
 
 
 def wrapped(method: Method, name: str) -> Method:
@@ -262,33 +262,33 @@ def checked(job: Job) -> Method:
     return cast(Method, Checked(job.method, job.spec.method, job.viewer))
 
 
-def _rows(found: Any, clients: int) -> bool:
+def _rows(value: Any, clients: int) -> bool:
     """Return whether a value is a dense tensor with one row per client."""
-    return isinstance(found, Tensor) and found.layout is torch.strided and found.ndim > 0 and len(found) == clients
+    return isinstance(value, Tensor) and value.layout is torch.strided and value.ndim > 0 and len(value) == clients
 
 
-def _weights(found: Tensor) -> bool:
-    return not found.is_complex() and bool((torch.isfinite(found) & (found >= 0)).all())
+def _weights(value: Tensor) -> bool:
+    return not value.is_complex() and bool((torch.isfinite(value) & (value >= 0)).all())
 
 
-def _frozen(found: Any) -> bool:
+def _frozen(value: Any) -> bool:
     """Return whether a value is an instance of a frozen dataclass."""
-    return bool(getattr(getattr(type(found), "__dataclass_params__", None), "frozen", False))
+    return bool(getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False))
 
 
-def shown(found: Any) -> str:
+def shown(value: Any) -> str:
     """Return a short description of a value for an error message."""
-    if isinstance(found, Tensor):
-        kind = "" if found.is_floating_point() else f" of {found.dtype}"
-        kind += "" if found.layout is torch.strided else f" ({found.layout}, which is not dense)"
-        return f"{list(found.shape)}{kind}"
-    if isinstance(found, dict) and not found:
+    if isinstance(value, Tensor):
+        kind = "" if value.is_floating_point() else f" of {value.dtype}"
+        kind += "" if value.layout is torch.strided else f" ({value.layout}, which is not dense)"
+        return f"{list(value.shape)}{kind}"
+    if isinstance(value, dict) and not value:
         return "an empty dict"
-    if isinstance(found, dict):
-        odd = [k for k, v in found.items() if not isinstance(v, int | float | str | bool | list | tuple | dict | None)]
-        return f"a dict with {odd[0]!r}: {shown(found[odd[0]])}" if odd else "a dict that JSON cannot hold"
-    if isinstance(found, tuple | list) and not found:
-        return f"an empty {type(found).__name__}"
-    if isinstance(found, tuple | list):
-        return f"{len(found)} things: {', '.join(map(shown, found[:4]))}"
-    return "nothing (None)" if found is None else f"a {type(found).__name__}"
+    if isinstance(value, dict):
+        odd = [k for k, v in value.items() if not isinstance(v, int | float | str | bool | list | tuple | dict | None)]
+        return f"a dict with {odd[0]!r}: {shown(value[odd[0]])}" if odd else "a dict that JSON cannot hold"
+    if isinstance(value, tuple | list) and not value:
+        return f"an empty {type(value).__name__}"
+    if isinstance(value, tuple | list):
+        return f"{len(value)} things: {', '.join(map(shown, value[:4]))}"
+    return "nothing (None)" if value is None else f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Start, resume and finish a run; `train` is the whole of it for Python."""
+"""Start, resume and finish a run; `train` does all of it for callers from Python."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from sordino.spec import spec, toml
 Watch = Callable[[RoundRecord], None]  # called after every round with its public record
 Tell = Callable[[str], None]  # called with what the owner of the data must know, and nobody else
 STATISTICS_KEY = "statistics.key"
-Checkpoint = tuple[Saved, int, str | None]  # a state, the rounds behind it, a warning
+Checkpoint = tuple[Saved, int, str | None]  # a state, the number of rounds completed, a warning
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ def train(
     if users is not None:
         if wanted.unit != "user":
             raise SpecError("users need unit = user.")
-        held, kept = with_users(brought, users, wanted)
-        if test_clients is not None:  # clients that are left without a record are gone
-            test_clients = [kept.get(int(i), -1) for i in np.asarray(test_clients).reshape(-1)]
+        held, new_ids = with_users(brought, users, wanted)
+        if test_clients is not None:  # clients without any record left were removed
+            test_clients = [new_ids.get(int(i), -1) for i in np.asarray(test_clients).reshape(-1)]
         job = build.build(wanted, model, held, loss, test, test_clients, (), brought)
     else:
         job = build.build(wanted, model, brought, loss, test, test_clients)
@@ -139,30 +139,30 @@ def train(
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
         job = replace(job, owner=replace(job.owner, raw=canonical.of_arrays(brought.x, users=who, clients=names)))
     return execute(
-        job, own=True, at=None if resume is None else Path(resume), watch=watch, owner=owner, observe=observe
+        job, own_model=True, at=None if resume is None else Path(resume), watch=watch, owner=owner, observe=observe
     )
 
 
 def resume_spec(path: Path) -> Job:
-    """The job of a stored run; its `execute(..., at=path)` goes on where it stopped."""
+    """Return the job of a stored run; `execute(job, ..., at=path)` continues it where it stopped."""
     if _job_file(path).get("own"):
         raise RunError(f"{path} was started from Python with its own model; use sordino.train(..., resume='{path}').")
     return build.from_spec(stored_spec(path))
 
 
 def stored_spec(path: Path) -> spec.Spec:
-    """The configuration of a run folder."""
+    """Return the spec that is stored in a run folder."""
     return spec.from_dict(_stored(path))
 
 
 def without_privacy(job: Job) -> Job:
-    """The same clients, features, model and rounds with neither clip nor noise."""
+    """Return the job with the same clients, features, model and rounds, but without clipping and noise."""
     name = f"{job.spec.name[:48]}-without-privacy" if job.spec.name else None
-    own = {f.name for f in spec.plugin_fields("algorithms", job.spec.algorithm)}
+    option_names = {f.name for f in spec.plugin_fields("algorithms", job.spec.algorithm)}
     wanted = replace(
         job.spec,
         method="none",
-        options=tuple((k, v) for k, v in job.spec.options if k in own),
+        options=tuple((k, v) for k, v in job.spec.options if k in option_names),
         viewer=None,
         baseline=False,
         name=name,
@@ -177,18 +177,24 @@ def without_privacy(job: Job) -> Job:
 
 def execute(
     job: Job,
-    own: bool,
+    own_model: bool,
     at: Path | None = None,
     watch: Watch | None = None,
     began: Callable[[Path], None] | None = None,
     owner: Tell | None = None,
     observe: Observe | None = None,
 ) -> Result:
-    """Run a job to its end, in a fresh folder or in the one it was interrupted in (`began` is told which).
+    """Run a job to its end and return its result.
 
-    `owner` is told what the owner of the data must know and nobody else, such as data that overlap with others; by
-    default it goes to standard error, if that is a terminal. It is also in private/notes.txt. `observe` is called with
-    what server and public see, as Views.
+    Args:
+        job: the job.
+        own_model: whether the caller passed their own model and clients; the keys that would name them are not stored.
+        at: the folder of an interrupted run, which is continued; None: a new folder.
+        watch: called after every round with its public record.
+        began: called with the path of the folder before the first round.
+        owner: called with what only the owner of the data may know, such as overlap with other data; by default it is
+            printed to standard error, if that is a terminal. It is also written to private/notes.txt.
+        observe: called with every View of the server and the public.
     """
     ordered, exact = fingerprints(job.owner.brought)
     whose = whose_data(job, exact, at)
@@ -203,7 +209,7 @@ def execute(
     book, ledger = None, None
     try:
         if at is None:
-            _write_head(folder, job, own, ordered, whose)
+            _write_head(folder, job, own_model, ordered, whose)
         else:
             _check_same(folder, job, ordered)
         faults.point("planning")
@@ -215,13 +221,13 @@ def execute(
         faults.point("planned")
         if began is not None:
             began(folder.path)
-        found = folder.load_state() if at is not None else None
-        _check_resumable(job, folder, ledger, at, found)
+        checkpoint = folder.load_state() if at is not None else None
+        _check_resumable(job, folder, ledger, at, checkpoint)
         if job.spec.standardise:  # paid for with the plan
             drawn = replace(job, rng=_statistics_stream(job, folder))
-            statistics.release(drawn, None if found is None else found[0])
+            statistics.release(drawn, None if checkpoint is None else checkpoint[0])
             job = build.again(job)
-        state, done, warning = _begun(job, folder, ledger, found)
+        state, done, warning = _begun(job, folder, ledger, checkpoint)
         notes = (*job.notes, warning) if warning else job.notes
         loop.complete(job, folder, ledger, state, done)
         for record in loop.run(job, folder, ledger, state, done, [] if observe is None else [observe]):
@@ -231,7 +237,7 @@ def execute(
         return _finish(job, folder, ledger, notes, book.together(ledger.job))
     except (BudgetError, RunError) as error:
         unpaid = ledger is None if isinstance(error, BudgetError) else book is None
-        if at is None and unpaid:  # refused, or no space for its head: as if it had never been there
+        if at is None and unpaid:  # nothing was charged, so the new folder is removed
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
     finally:
@@ -241,11 +247,15 @@ def execute(
         folder.close()
 
 
-def _check_resumable(job: Job, folder: RunFolder, ledger: Account, at: Path | None, found: Checkpoint | None) -> None:
-    """Refuse to go on where the ledger, the checkpoints or the secret noise of earlier rounds were lost."""
-    if found is not None and ledger.charged < found[1]:
-        raise RunError(f"{folder.path}: the ledger has {ledger.charged} charges for {found[1]} rounds; it was lost.")
-    if at is not None and found is None and ledger.charged:
+def _check_resumable(
+    job: Job, folder: RunFolder, ledger: Account, at: Path | None, checkpoint: Checkpoint | None
+) -> None:
+    """Raise RunError if the ledger, the checkpoints or the secret noise of earlier rounds were lost."""
+    if checkpoint is not None and ledger.charged < checkpoint[1]:
+        raise RunError(
+            f"{folder.path}: the ledger has {ledger.charged} charges for {checkpoint[1]} rounds; it was lost."
+        )
+    if at is not None and checkpoint is None and ledger.charged:
         raise RunError(
             f"{folder.path}: both checkpoints are gone, after {ledger.charged} rounds were charged. Put "
             f"{folder.private / CHECKPOINT} back, or start a new run."
@@ -257,21 +267,23 @@ def _check_resumable(job: Job, folder: RunFolder, ledger: Account, at: Path | No
         )
 
 
-def _begun(job: Job, folder: RunFolder, ledger: Account, found: Checkpoint | None) -> tuple[State, int, str | None]:
-    """Open the federation; return the state to go on from, the rounds behind it, and a warning, if there is one."""
+def _begun(
+    job: Job, folder: RunFolder, ledger: Account, checkpoint: Checkpoint | None
+) -> tuple[State, int, str | None]:
+    """Open the federation; return the state to continue from, the number of rounds completed, and a warning or None."""
     state = loop.begin(job)
     faults.point("beginning")
-    if found is None:
-        folder.save_state(state, 0)  # a resumed run goes on from these statistics and weights, not from new ones
+    if checkpoint is None:
+        folder.save_state(state, 0)  # a resumed run continues from these statistics and weights, not from new ones
     folder.remove(STATISTICS_KEY)
     job.federation.open(Work(returned.checked(job), job.model, job.plan))
     if loop.remembers(job, state):
-        # what died may have been seen, late answers in its sum too
-        lost = found is not None and job.spec.mode == "secure" and ledger.charged > found[1]
-        job.federation.resume(folder.private / "clients.sqlite", 0 if found is None else found[1], seen=lost)
-    if found is None:
+        # a round that was charged but not saved may have been seen, and late answers in its sum with it
+        lost = checkpoint is not None and job.spec.mode == "secure" and ledger.charged > checkpoint[1]
+        job.federation.resume(folder.private / "clients.sqlite", 0 if checkpoint is None else checkpoint[1], seen=lost)
+    if checkpoint is None:
         return state, 0, None
-    saved, done, warning = found
+    saved, done, warning = checkpoint
     return saved.restored(state, job.device), done, warning
 
 
@@ -289,14 +301,14 @@ def _statistics_stream(job: Job, folder: RunFolder) -> Stream:
 
 
 def to_owner(text: str) -> None:
-    """Tell the owner of the data what is not for the public: on a terminal; what is redirected may be handed on."""
+    """Print a message for the owner of the data to standard error, but only to a terminal: a file may be passed on."""
     if sys.stderr.isatty():
         print(f"sordino: {text}", file=sys.stderr, flush=True)
 
 
 def _finish(job: Job, folder: RunFolder, ledger: Account, notes: tuple[str, ...], together: str | None) -> Result:
-    history, found = folder.records(), folder.load_state()
-    state = loop.begin(job) if found is None else found[0].restored(loop.begin(job), job.device)
+    history, checkpoint = folder.records(), folder.load_state()
+    state = loop.begin(job) if checkpoint is None else checkpoint[0].restored(loop.begin(job), job.device)
     if not bool(torch.isfinite(state.model).all()):
         notes += ("the model's weights are not finite: training has diverged. Lower learning_rate",)
     module = loop.trained(job, state.model.to(job.device))
@@ -332,18 +344,18 @@ def summary(job: Job, result: Result) -> dict[str, Any]:
 # --- the head of a run folder
 
 
-def _write_head(folder: RunFolder, job: Job, own: bool, ordered: str, whose: Whose) -> None:
+def _write_head(folder: RunFolder, job: Job, own_model: bool, ordered: str, whose: Whose) -> None:
     named = job.spec.ledger
     path = None if named is None else os.path.relpath(ledger_path(job), folder.path.absolute())
     fresh = {"path": path, "job": os.urandom(8).hex(), "data": whose.public_name, "entries": 0, "head": ""}
     folder.write_json("ledger.json", fresh)
-    kept = {k: v for k, v in absolute(job.spec).to_dict().items() if not (own and k in spec.NAMED)}
-    shown = boundary.public_spec(job.spec, job.public_data, own)
+    full_spec = {k: v for k, v in absolute(job.spec).to_dict().items() if not (own_model and k in spec.NAMED)}
+    shown = boundary.public_spec(job.spec, job.public_data, own_model)
     boundary.check_fields("spec.toml", shown, boundary.options_of(job.spec))
     folder.publish("spec.toml", _toml(shown))
     folder.publish_json("plan.json", describe(job))
-    folder.write("spec.toml", _toml(kept))
-    folder.write_json("job.json", {"own": own, "fingerprint": of_job(job, ordered)})
+    folder.write("spec.toml", _toml(full_spec))
+    folder.write_json("job.json", {"own": own_model, "fingerprint": of_job(job, ordered)})
 
 
 def _toml(keys: dict[str, Any]) -> bytes:
@@ -351,20 +363,20 @@ def _toml(keys: dict[str, Any]) -> bytes:
 
 
 def absolute(wanted: spec.Spec) -> spec.Spec:
-    """The same files from wherever the run is resumed."""
+    """Return the spec with absolute paths, so that the run can be resumed from any working directory."""
     return replace(
         wanted,
         dataset=dataset_path(wanted),
         data_dir=None if wanted.data_dir is None else str(Path(wanted.data_dir).absolute()),
         test=None if wanted.test is None else str((Path(wanted.data_dir or ".") / wanted.test).absolute()),
-        schema=_found(wanted.schema),
-        budgets=_found(wanted.budgets),
-        private_data=_found(wanted.private_data, "file:"),
+        schema=_absolute_path(wanted.schema),
+        budgets=_absolute_path(wanted.budgets),
+        private_data=_absolute_path(wanted.private_data, "file:"),
     )
 
 
-def _found(text: str | None, prefix: str = "") -> str | None:
-    """A file as a path from anywhere; what is no file here (a name beside the table, pairs of numbers) as it is."""
+def _absolute_path(text: str | None, prefix: str = "") -> str | None:
+    """Return the absolute path of a file, after its prefix; text that names no file here is returned unchanged."""
     name = None if text is None else text.removeprefix(prefix)
     if text is None or name is None or not text.startswith(prefix) or not os.path.isfile(name):  # noqa: PTH113
         return text

@@ -62,11 +62,11 @@ def reset(module: nn.Module) -> nn.Module:
     return fresh
 
 
-def release(job: Job, found: Saved | None) -> None:
+def release(job: Job, saved: Saved | None) -> None:
     """Set shift and scale in the job's model: from the checkpoint if there is one, else from a new noisy release."""
     layer = cast(Standardise, cast(nn.Sequential, job.model.module)[0])
-    if found is not None:
-        shift, scale = found.tensors["inputs.shift"], found.tensors["inputs.scale"]
+    if saved is not None:
+        shift, scale = saved.tensors["inputs.shift"], saved.tensors["inputs.scale"]
     else:
         shift, scale = _noisy(job)
     with torch.no_grad():

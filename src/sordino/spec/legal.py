@@ -39,8 +39,8 @@ class Combination:
     @property
     def method_class(self) -> type[Method]:
         """The class of the method."""
-        found: type[Method] = plugin.load("methods", self.method)
-        return found
+        cls: type[Method] = plugin.load("methods", self.method)
+        return cls
 
     @property
     def made_for(self) -> tuple[str, ...]:
@@ -50,8 +50,8 @@ class Combination:
     @property
     def way(self) -> type[Algorithm]:
         """The class of the algorithm."""
-        found: type[Algorithm] = plugin.load("algorithms", self.algorithm)
-        return found
+        cls: type[Algorithm] = plugin.load("algorithms", self.algorithm)
+        return cls
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ def require(method: str, algorithm: str, unit: str | None) -> None:
     """Raise SpecError if a method, an algorithm and a unit cannot be combined."""
     if unit is not None and unit not in UNITS:
         raise SpecError(f"unit must be one of {', '.join(UNITS)}, not {unit!r}.")
-    found = verdict(method, algorithm, unit)
-    if not found.allowed:
+    result = verdict(method, algorithm, unit)
+    if not result.allowed:
         whose = f" for unit = {unit}" if unit else ""
-        raise SpecError(f"{method} does not go with {algorithm}{whose}: {found.why}.")
+        raise SpecError(f"{method} does not go with {algorithm}{whose}: {result.why}.")
 
 
 def table() -> list[dict[str, str]]:
@@ -146,23 +146,23 @@ def carriers() -> list[str]:
 
     The other methods name their algorithms, or are variants of one of these methods and work with the same algorithms.
     """
-    found = {m: plugin.load("methods", m) for m in plugin.loadable("methods")}
-    return [m for m, cls in found.items() if not cls.algorithms and Method in cls.__bases__]
+    classes = {m: plugin.load("methods", m) for m in plugin.loadable("methods")}
+    return [m for m, cls in classes.items() if not cls.algorithms and Method in cls.__bases__]
 
 
 def others() -> list[dict[str, str]]:
     """Return the methods that are not columns of the table, with their units and algorithms."""
-    found = {m: plugin.load("methods", m) for m in plugin.loadable("methods") if m not in carriers()}
+    classes = {m: plugin.load("methods", m) for m in plugin.loadable("methods") if m not in carriers()}
     return [
         {
             "method": m,
             "unit": " or ".join(cls.units),
             "algorithms": ", ".join(a for a in plugin.loadable("algorithms") if verdict(m, a).allowed) or "none",
         }
-        for m, cls in found.items()
+        for m, cls in classes.items()
     ]
 
 
 def _cell(method: str, algorithm: str, unit: str) -> str:
-    found = verdict(method, algorithm, unit)
-    return ("yes" if found.allowed else "no") + (f": {found.why}" if found.why else "")
+    result = verdict(method, algorithm, unit)
+    return ("yes" if result.allowed else "no") + (f": {result.why}" if result.why else "")

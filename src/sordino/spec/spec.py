@@ -1,4 +1,4 @@
-"""TOML, flags or keywords -> one frozen Spec; the only reader of configuration.
+"""The frozen Spec of a run, read from TOML, flags or keywords; no other module reads configuration.
 
 One schema: a field of keys.py is a TOML key, a command-line flag (dashes for underscores) and a keyword of
 `sordino.train`. The fields of the method and of the algorithm join it, so `--clip 0.5` works wherever there is a clip.
@@ -55,7 +55,7 @@ def types_of(of: type) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, PrivacyKeys, MethodKeys):
-    """All settings of a run, checked when they are given."""
+    """All settings of a run, checked on construction."""
 
     options: tuple[tuple[str, Any], ...] = ()  # the fields of the method and of the algorithm
 
@@ -160,8 +160,8 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         return plugin.load("channels", self.channel)()
 
     def _made(self, kind: str, name: str) -> Any:
-        own = {f.name for f in plugin_fields(kind, name)}
-        return plugin.load(kind, name)(**{k: v for k, v in self.options if k in own})
+        option_names = {f.name for f in plugin_fields(kind, name)}
+        return plugin.load(kind, name)(**{k: v for k, v in self.options if k in option_names})
 
     def stragglers(self) -> Stragglers:
         low, dash, high = self.dropout.partition("-")
@@ -179,7 +179,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         return Stragglers(bounds, self.late, self.slow, joining)
 
     def average(self) -> tuple[str, float]:
-        """How the models of the rounds are averaged, and its parameter."""
+        """Return how the models of the rounds are averaged, and the parameter of the average."""
         kind, colon, text = self.averaging.partition(":")
         check.one_of(tuple(AVERAGES), averaging=kind)
         usual = AVERAGES[kind]
@@ -196,9 +196,9 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         return kind, value
 
     def to_dict(self) -> dict[str, Any]:
-        """What a file would hold: no empty values, the method's fields among the others."""
-        own = {f.name: getattr(self, f.name) for f in fields()}
-        return {k: v for k, v in own.items() if v is not None} | dict(self.options)
+        """Return the keys as in a run file: without empty values, with the options of method and algorithm."""
+        values = {f.name: getattr(self, f.name) for f in fields()}
+        return {k: v for k, v in values.items() if v is not None} | dict(self.options)
 
 
 def fields() -> list[dataclasses.Field[Any]]:
@@ -211,7 +211,7 @@ def group_of(key: str) -> str:
 
 
 def plugin_fields(kind: str, name: str) -> list[dataclasses.Field[Any]]:
-    """The configuration keys of a method or an algorithm."""
+    """Return the options of a method or an algorithm."""
     return list(dataclasses.fields(plugin.load(kind, name)))
 
 
@@ -221,12 +221,12 @@ def plugin_help(kind: str, name: str) -> dict[str, str]:
 
 
 def owners(key: str) -> list[str]:
-    """The methods and algorithms that have a key of their own by that name."""
+    """Return the methods and algorithms that have an option of that name."""
     return [n for k in PLUGINS for n in plugin.loadable(k) if key in {f.name for f in plugin_fields(k, n)}]
 
 
 def by_name(values: dict[str, Any]) -> dict[str, Any]:
-    """Return keys in which a method or an algorithm that was given as an object stands by its name and its options."""
+    """Return the keys with a method or algorithm that is an object replaced by its name and its options."""
     out = dict(values)
     for kind, key in (("methods", "method"), ("algorithms", "algorithm")):
         value = values.get(key)
@@ -246,28 +246,28 @@ def by_name(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_dict(values: dict[str, Any]) -> Spec:
-    """Checked by name and by type; an unknown key names the nearest known one."""
+    """Return the spec of these keys; raise SpecError for an unknown key or a value of the wrong type."""
     known = {f.name for f in fields()}
     if "algorithm" not in values:
         values = values | {"algorithm": plugin.load("methods", values.get("method", Spec.method)).algorithm}
     chosen = [("methods", values.get("method", Spec.method)), ("algorithms", values.get("algorithm", Spec.algorithm))]
-    own: dict[str, Any] = {}
+    option_types: dict[str, Any] = {}
     for kind, name in chosen:
         hints = types_of(plugin.load(kind, name))
-        own |= {f.name: hints[f.name] for f in plugin_fields(kind, name)}
+        option_types |= {f.name: hints[f.name] for f in plugin_fields(kind, name)}
     plain, options = {}, {}
     for key, value in values.items():
         if key in known:
             plain[key] = value
-        elif key in own:
-            options[key] = typed(key, value, own[key])
+        elif key in option_types:
+            options[key] = typed(key, value, option_types[key])
         else:
-            raise SpecError(_unknown(key, [name for _, name in chosen], known | own.keys()))
+            raise SpecError(_unknown(key, [name for _, name in chosen], known | option_types.keys()))
     return Spec(**plain, options=tuple(sorted(options.items())))
 
 
 def completed(keys: dict[str, Any]) -> dict[str, Any]:
-    """Keys from a file as JSON has them, with the defaults of those that came later; as they are where one is gone."""
+    """Return the keys of a file in JSON types, with all defaults; unchanged if they are not a valid spec."""
     try:
         return dict(json.loads(json.dumps(from_dict(keys).to_dict())))
     except (SpecError, TypeError):

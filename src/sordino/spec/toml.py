@@ -19,10 +19,10 @@ def template() -> str:
         lines.append(_line(f.name, f.default, plugin.field_help(Spec)[f.name]))
     for kind, usual in zip(PLUGINS, (Spec.method, Spec.algorithm), strict=True):
         for name in plugin.loadable(kind):
-            own, text = plugin_fields(kind, name), plugin_help(kind, name)
-            if own:
+            options, text = plugin_fields(kind, name), plugin_help(kind, name)
+            if options:
                 lines += ["", f"# --- of {name} only"]
-                lines += [_line(f.name, f.default, text.get(f.name, ""), commented=name != usual) for f in own]
+                lines += [_line(f.name, f.default, text.get(f.name, ""), commented=name != usual) for f in options]
     return "\n".join(lines) + "\n"
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sordino.core.errors import UnsupportedEvent
+from sordino.core.errors import SpecError, UnsupportedEvent
 from sordino.privacy.accountants import gdp
 from sordino.privacy.calibrate import noise_multiplier
 from sordino.privacy.events import Composed, GaussianEvent, Repeated, Sampled
@@ -76,6 +76,12 @@ def test_a_whole_budget_in_one_number():
         for delta in (1e-12, 1e-5, 0.1):
             mu = gdp.mu_for(epsilon, delta)
             assert gdp.delta_of_mu(mu, epsilon) <= delta < gdp.delta_of_mu(mu * (1 + 1e-6), epsilon)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-5), (1.0, 0.0), (math.nan, 1e-5)])
+def test_a_budget_that_is_none_is_refused(epsilon, delta):
+    with pytest.raises(SpecError):
+        gdp.mu_for(epsilon, delta)
 
 
 def test_the_central_limit_is_no_promise():

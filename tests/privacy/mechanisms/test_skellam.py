@@ -6,17 +6,17 @@ from scipy.stats import poisson
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import pairs
-from sordino.privacy.mechanisms.skellam import Skellam, SkellamEvent, probabilities, renyi_of_shift
+from sordino.privacy.mechanisms.skellam import Skellam, SkellamEvent
 from sordino.privacy.quantise import Bounds, Integers
 from sordino.privacy.written import from_json, to_json
-from support.integer_laws import chi_square
+from support.integer_laws import chi_square, skellam, skellam_renyi
 
 ORDERS = np.array([1.01, 1.5, 2.0, 3.3, 8.0, 32.0, 100.0])
 TWO = Bounds(dim=500, l1=4, l2_squared=4, linf=2)
 
 
 def p_value(x: np.ndarray, mu: float) -> float:
-    return chi_square(x, *probabilities(mu))
+    return chi_square(x, *skellam(mu))
 
 
 @pytest.mark.parametrize("rng", [Stream.research(7), Stream(bytes(range(32)), True)], ids=["research", "secure"])
@@ -40,7 +40,7 @@ def test_shares_of_the_noise_add_up_to_the_whole():
 
 
 def test_probabilities_are_a_difference_of_poissons():
-    k, mass = probabilities(7.0)
+    k, mass = skellam(7.0)
     n = np.arange(120)
     naive = [float((poisson.pmf(n, 3.5) * poisson.pmf(n + j, 3.5)).sum()) for j in range(12)]
     assert [float(mass[k == j][0]) for j in range(12)] == pytest.approx(naive, rel=1e-10)
@@ -48,7 +48,7 @@ def test_probabilities_are_a_difference_of_poissons():
 
 
 def test_golden_values():
-    assert renyi_of_shift(10.0, 1, np.array([8.0]))[0] == pytest.approx(0.364633808206, rel=1e-11)
+    assert skellam_renyi(10.0, 1, np.array([8.0]))[0] == pytest.approx(0.364633808206, rel=1e-11)
     assert SkellamEvent(10.0, 1, 1).renyi(np.array([8.0]))[0] == pytest.approx(0.4525, rel=1e-12)
     l1_and_l2 = SkellamEvent(100.0, 12, 4).renyi(np.array([2.0]))[0]  # 2*16/200 + min((3*16+72)/40000, 36/200)
     assert l1_and_l2 == pytest.approx(0.16 + 0.003, rel=1e-12)
@@ -57,17 +57,17 @@ def test_golden_values():
 @pytest.mark.parametrize("mu", [0.5, 10.0, 400.0])
 @pytest.mark.parametrize("shift", [1, 3, 10])
 def test_the_bound_lies_above_the_exact_divergence(mu, shift):
-    event, exact = SkellamEvent(mu, shift, shift), renyi_of_shift(mu, shift, ORDERS)
+    event, exact = SkellamEvent(mu, shift, shift), skellam_renyi(mu, shift, ORDERS)
     assert (exact <= event.renyi(ORDERS)).all() and (np.diff(event.renyi(ORDERS)) >= 0).all()
     if mu == 400.0:  # and is close enough there to catch half the noise (half the deviation) and one step more
-        assert (renyi_of_shift(mu / 4, shift, ORDERS[2:]) > event.renyi(ORDERS[2:])).all()
-        assert (renyi_of_shift(mu, shift + 1, ORDERS[2:4]) > event.renyi(ORDERS[2:4])).all()
+        assert (skellam_renyi(mu / 4, shift, ORDERS[2:]) > event.renyi(ORDERS[2:])).all()
+        assert (skellam_renyi(mu, shift + 1, ORDERS[2:4]) > event.renyi(ORDERS[2:4])).all()
 
 
 def test_two_coordinates_are_bounded_too():
     for a, b in ((1, 1), (3, 1), (5, 2)):
         event = SkellamEvent(20.0, a + b, float(np.hypot(a, b)))
-        assert (renyi_of_shift(20.0, a, ORDERS) + renyi_of_shift(20.0, b, ORDERS) <= event.renyi(ORDERS)).all()
+        assert (skellam_renyi(20.0, a, ORDERS) + skellam_renyi(20.0, b, ORDERS) <= event.renyi(ORDERS)).all()
 
 
 def test_between_whole_orders_the_curve_is_the_chord():
@@ -80,7 +80,7 @@ def test_between_whole_orders_the_curve_is_the_chord():
 @pytest.mark.parametrize("z", [1.0, 4.0])
 def test_the_table_itself_is_no_easier_to_see_than_the_event_says(z):
     bounds, mechanism = Bounds(1, 3, 9, 3), Skellam(z)
-    mass, none = np.array([float(m) for m in mechanism.table(bounds).probabilities()[1]]), np.zeros(3)
+    mass, none = np.array([float(m) for m in mechanism.table(bounds).skellam()[1]]), np.zeros(3)
     pair = pairs.Atoms.of(np.append(none, mass), np.append(mass, none))
     for delta in (1e-3, 1e-7):
         grid = np.arange(2.0, 200)

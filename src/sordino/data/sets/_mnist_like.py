@@ -34,16 +34,16 @@ def layouts(
     folder = name.replace("-", "_")
 
     def dataset(paths: list[Path], parts: Sequence[NDArray[Any] | None]) -> Dataset:
-        found = [p for p in parts if p is not None]
-        verify(name, paths, digest(*found), content)
-        train, test = pair(found[0], found[1]), pair(found[2], found[3])
+        present = [p for p in parts if p is not None]
+        verify(name, paths, digest(*present), content)
+        train, test = pair(present[0], present[1]), pair(present[2], present[3])
         return Dataset(
             name, *train, *test, classes=len(names), names=names, public=True, prepare=Scaled((mean,), (std,))
         )
 
     def npz(paths: list[Path]) -> Dataset:
-        found = arrays(paths[0], PARTS)
-        return dataset(paths, [found.get(k) for k in PARTS])
+        members = arrays(paths[0], PARTS)
+        return dataset(paths, [members.get(k) for k in PARTS])
 
     def unpacked(paths: list[Path]) -> Dataset:
         return dataset(paths, [idx(p) for p in paths])

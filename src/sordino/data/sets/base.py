@@ -64,18 +64,18 @@ class DatasetSource:
 
 def digest(*arrays: NDArray[Any]) -> str:
     """Return the sha256 of the bytes of the arrays, one after the other."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for array in arrays:
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        hasher.update(np.ascontiguousarray(array).tobytes())
+    return hasher.hexdigest()
 
 
-def verify(name: str, paths: Sequence[Path], found: str, expected: str) -> None:
+def verify(name: str, paths: Sequence[Path], actual: str, expected: str) -> None:
     """Raise an error unless the checksum of the records is the expected one."""
-    if found != expected:
+    if actual != expected:
         files = f"{paths[0]}{' and the files beside it' if len(paths) > 1 else ''}"
         raise DataError(
-            f"{files}: the records are not those of {name} (their sha256 is {found[:16]}..., not {expected[:16]}...). "
+            f"{files}: the records are not those of {name} (their sha256 is {actual[:16]}..., not {expected[:16]}...). "
             "Fetch it again; to use data of your own, give their path."
         )
 

@@ -38,10 +38,10 @@ Batch = tuple[NDArray[Any], NDArray[Any]]  # pixels [n, 32, 32, 3], labels
 def _npz(paths: list[Path]) -> Dataset:
     batches = []
     for path, part in zip(paths, ("train",) * 5 + ("test",), strict=True):
-        found = arrays(path)
-        if f"x_{part}" not in found or f"y_{part}" not in found:
+        members = arrays(path)
+        if f"x_{part}" not in members or f"y_{part}" not in members:
             raise DataError(f"{path} lacks x_{part} or y_{part}.")
-        batches.append((found[f"x_{part}"], found[f"y_{part}"]))
+        batches.append((members[f"x_{part}"], members[f"y_{part}"]))
     return _dataset(paths, batches)
 
 

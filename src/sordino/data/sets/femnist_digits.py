@@ -24,10 +24,10 @@ def _read(paths: list[Path]) -> Dataset:
     client = a["client"].astype(np.int64)
     train, test = [], []
     for k in range(CLIENTS):
-        own = np.flatnonzero(client == k)
-        kept, held = fixed_split(len(own), 1 / 6, f"femnist-digits {k}")
-        train.append(own[kept])
-        test.append(own[held])
+        records = np.flatnonzero(client == k)
+        train_part, test_part = fixed_split(len(records), 1 / 6, f"femnist-digits {k}")
+        train.append(records[train_part])
+        test.append(records[test_part])
     parts = np.concatenate(train), np.concatenate(test)
     return Dataset(
         "femnist-digits", *halves(*pair(a["x"], a["y"]), parts), client_train=client[parts[0]],

@@ -48,16 +48,16 @@ def _read(paths: list[Path]) -> Dataset:
 def tokens(text: str) -> NDArray[np.int64]:
     """Return the characters of a text as indices into the alphabet."""
     codes = np.frombuffer(text.encode("latin-1", errors="replace"), np.uint8).astype(np.int64)
-    found = np.where(codes == 10, 0, codes - 31)
-    if len(found) and (found.min() < 0 or found.max() >= len(ALPHABET)):
+    indices = np.where(codes == 10, 0, codes - 31)
+    if len(indices) and (indices.min() < 0 or indices.max() >= len(ALPHABET)):
         raise DataError("the text of shakespeare holds a character outside the declared alphabet.")
-    return found
+    return indices
 
 
-def windows(found: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def windows(indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Cut tokens into windows [n, 80], and return them with their targets, which are shifted by one character."""
-    n = max(0, (len(found) - 1) // WINDOW)
-    return found[: n * WINDOW].reshape(n, WINDOW), found[1 : n * WINDOW + 1].reshape(n, WINDOW)
+    n = max(0, (len(indices) - 1) // WINDOW)
+    return indices[: n * WINDOW].reshape(n, WINDOW), indices[1 : n * WINDOW + 1].reshape(n, WINDOW)
 
 
 SOURCE = DatasetSource(

@@ -45,7 +45,7 @@ class Convolution(Op):
         if self._small(x):
             self.patches = shape.patches(x)
             self.tape.numbers += self.patches.numel()
-            split, w, bias = self._whole(w, bias)
+            split, w, bias = self._per_client(w, bias)
             y = shape.blank(x, w.shape[1])
             split.linear(self.patches, shape.rows(w), bias, out=shape.tokens(y))
             return y if is_last(x) else y.contiguous()
@@ -56,7 +56,7 @@ class Convolution(Op):
             for k, rows in self.tape.split.slices()
         ])  # fmt: skip
 
-    def _whole(self, w: Tensor, bias: Tensor | None) -> tuple[Split, Tensor, Tensor | None]:
+    def _per_client(self, w: Tensor, bias: Tensor | None) -> tuple[Split, Tensor, Tensor | None]:
         """Return split, weight and bias; shared weights are treated as those of one client with all records."""
         if self.tape.stacked:
             return self.tape.split, w, bias
@@ -74,7 +74,7 @@ class Convolution(Op):
     def _pull(self, x: Tensor, g: Tensor) -> Tensor:
         shape, w = self.shape, self.weight.value
         if self.patches is not None:
-            split, w, _ = self._whole(w, None)
+            split, w, _ = self._per_client(w, None)
             return shape.fold(split.linear(shape.tokens(g), shape.rows(w).transpose(1, 2)), x)
         if not self.tape.stacked:
             return shape.pull(x, g, w)
@@ -106,8 +106,8 @@ class Kernel(Term):
     def _pieces(self, x: Tensor, g: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         t, d, _ = self._size
         step = max(1, cost.CHUNK["cpu" if x.device.type == "cpu" else "cuda"] // max(1, t * d * self.shape.groups))
-        for part, own in zip(x.split(step * self.width), g.split(step * self.width), strict=True):
-            yield self._rows(self.shape.patches(part)), self._rows(self.shape.tokens(own))
+        for x_part, g_part in zip(x.split(step * self.width), g.split(step * self.width), strict=True):
+            yield self._rows(self.shape.patches(x_part)), self._rows(self.shape.tokens(g_part))
 
     def _rows(self, tokens: Tensor) -> Tensor:
         return folded(tokens, self.width) if self.width > 1 else tokens

@@ -119,9 +119,9 @@ class Geometry:
         takes fewer and longer additions.
         """
         c, dims = x.shape[1], len(self.kernel)
-        whole = all(k % s == 0 and d == 1 for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True))
-        block = self.stride if whole else (1,) * dims
-        step = (1,) * dims if whole else self.stride
+        divisible = all(k % s == 0 and d == 1 for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True))
+        block = self.stride if divisible else (1,) * dims
+        step = (1,) * dims if divisible else self.stride
         full = [s + sum(p) for s, p in zip(self.size, self.padding, strict=True)]
         shape = [n for f, b in zip(full, block, strict=True) for n in (-(-f // b), b)]
         y = patches.new_zeros(patches.shape[0], *shape, c)

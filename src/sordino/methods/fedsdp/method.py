@@ -53,6 +53,7 @@ from sordino.core.errors import DataError, RunError, SpecError
 from sordino.core.message import Message
 from sordino.core.types import Batch, Rows, State
 from sordino.core.vector import Layout
+from sordino.methods._budget_units import UNITS, Kept, counters, noise_for
 from sordino.methods.fedsdp import shapley, words
 from sordino.privacy.allocation import next_rho
 from sordino.privacy.clip import Bounded
@@ -61,10 +62,7 @@ from sordino.privacy.release import GRADIENTS
 
 __all__ = ["FedSdp"]
 
-UNITS = 2**24  # number of units in a client's budget
 LEAST = 0.5  # fraction of an even part of the budget that is reserved for each later participation
-
-Kept = tuple[int, int, int]  # state of a client: units spent, participations, lost rounds that it has counted
 
 
 @dataclass(frozen=True)
@@ -129,8 +127,8 @@ class FedSdp(Method):
         rate = min(plan.local.rate(n) for n in plan.sizes)
         if rate < 1:
             raise SpecError(
-                f"fedsdp chooses its noise on the way, which is accounted for full batches only (found a batch rate of "
-                f"{rate:g}): use batch_rate = 1."
+                f"fedsdp chooses its noise during the run, and the accountant covers this for full batches only, not "
+                f"for a batch rate of {rate:g}: use batch_rate = 1."
             )
         if plan.stragglers.late:
             raise SpecError("fedsdp pools what clients release in the same round: use late = 0.")
@@ -140,9 +138,9 @@ class FedSdp(Method):
 
     def variables(self, state: State, layout: Layout, plan: Plan) -> Contribution:
         even = torch.full((self.groups + 1,), 1 / (self.groups + 1), dtype=torch.float64)
-        nobody, counters = torch.zeros(0, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+        nobody, unspent = torch.zeros(0, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
         units = torch.zeros(0, 2, dtype=torch.int64)
-        return Contribution(0.5, 0.5, even, even, False, 0, 0, 0, counters, 0.0, 1.0, nobody, units)
+        return Contribution(0.5, 0.5, even, even, False, 0, 0, 0, unspent, 0.0, 1.0, nobody, units)
 
     def keeps(self, state: State, clients: int, plan: Plan) -> Own:
         """Return the clients' initial budget counters (`Kept`)."""
@@ -152,12 +150,12 @@ class FedSdp(Method):
         """Return whether a round (from 0) releases the contribution of the groups."""
         return round % self.refresh == 0
 
-    def allow(self, kept: Kept, state: State, plan: Plan) -> tuple[int, Kept]:
+    def allow(self, before: Kept, state: State, plan: Plan) -> tuple[int, Kept]:
         """Return the units granted to a participation in this round, and the client's state after it.
 
         Both depend only on the transcript.
         """
-        spent, count, counted = kept
+        spent, count, counted = before
         even = UNITS / plan.participations
         lost = max(0, state.round - state.method.merged)
         for back in range(lost - counted, 0, -1):  # as much as the smallest R would have allowed, in the latest rounds
@@ -177,9 +175,13 @@ class FedSdp(Method):
         plan, data, rng, like = site.plan, site.data, site.rng, state.params
         local = plan.now(state)
         steps = local.count(plan.smallest_client)
-        whole = [plan.multipliers[int(i)] for i in rng.ids] if plan.multipliers else [plan.z] * len(data.sizes)
-        allowed = [self.allow(_kept(row), state, plan) for row in site.own["budget"].cpu()]
-        multipliers = [noise_for(units, steps, z) or math.inf for (units, _), z in zip(allowed, whole, strict=True)]
+        run_multipliers = (
+            [plan.multipliers[int(i)] for i in rng.ids] if plan.multipliers else [plan.z] * len(data.sizes)
+        )
+        allowed = [self.allow(counters(row), state, plan) for row in site.own["budget"].cpu()]
+        multipliers = [
+            noise_for(units, steps, z) or math.inf for (units, _), z in zip(allowed, run_multipliers, strict=True)
+        ]
         z = torch.tensor(multipliers, dtype=like.dtype, device=like.device)[:, None]
         expected = torch.tensor([local.expected_batch(n) for n in data.sizes], dtype=like.dtype, device=like.device)
         counts = plan.stragglers.steps([steps] * len(data.sizes), rng.at("slow"))
@@ -227,7 +229,7 @@ class FedSdp(Method):
         count = (torch.ones(len(seen)) if seen.weight is None else seen.weight).double().cpu()
         heard = float(count.sum())
         shares = self._learn(seen, count) if heard > 0 and self.refreshes(state.round) else None
-        _, reference = self.allow(_kept(now.reference), state, plan)
+        _, reference = self.allow(counters(now.reference), state, plan)
         units = torch.stack([seen["spent"], seen["left"]], dim=1).cpu()
         means = (count @ units.double() / heard / UNITS).tolist() if heard > 0 else (0.0, 1.0)
         known = Contribution(
@@ -263,15 +265,17 @@ class FedSdp(Method):
         """Return the noise of every client if all take part in every round and so have spent the same, else None."""
         if not plan.everyone:
             return None
-        local, own = plan.now(state), plan.multipliers or (plan.z,)
+        local, run_multipliers = plan.now(state), plan.multipliers or (plan.z,)
         steps, batch = local.count(plan.smallest_client), local.expected_batch(plan.mean_client)
-        units, _ = self.allow(_kept(state.method.reference), state, plan)
-        z = noise_for(units, steps, sum(own) / len(own))
+        units, _ = self.allow(counters(state.method.reference), state, plan)
+        z = noise_for(units, steps, sum(run_multipliers) / len(run_multipliers))
         parts = self.groups + 1 if self.refreshes(state.round) else 1
         return local.learning_rate * math.sqrt(steps * parts) * z * self.clip / batch
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any]:
-        now, own, steps = state.method, plan.multipliers or (plan.z,), plan.local.count(plan.smallest_client)
+        now, steps = state.method, plan.local.count(plan.smallest_client)
+        run_multipliers = plan.multipliers or (plan.z,)
+        run_multiplier = sum(run_multipliers) / len(run_multipliers)
         return {
             "ratio_used": now.ratio_used,  # R that determined this round's noise
             "ratio": now.ratio,  # R from now on
@@ -282,8 +286,8 @@ class FedSdp(Method):
             "sums": self.groups + 1 if self.refreshes(state.round - 1) else 1,  # noisy sums per step
             "rho": now.spent,  # fraction of the budget spent by a participation in this round; the mean
             "left": now.left,
-            "noise_multiplier": noise_for(int(now.spent * UNITS), steps, sum(own) / len(own)),
-            "even_multiplier": noise_for(UNITS // plan.participations, steps, sum(own) / len(own)),  # in equal rounds
+            "noise_multiplier": noise_for(int(now.spent * UNITS), steps, run_multiplier),
+            "even_multiplier": noise_for(UNITS // plan.participations, steps, run_multiplier),  # in equal rounds
             "clients": self._each(now, plan, steps),
         }
 
@@ -297,8 +301,8 @@ class FedSdp(Method):
         return out
 
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
-        told = [(r["round"], r["decided"]) for r in rounds if r.get("decided")]
-        return [words.sentence(number, decided, self.slope, LEAST) for number, decided in told]
+        decisions = [(r["round"], r["decided"]) for r in rounds if r.get("decided")]
+        return [words.sentence(number, decided, self.slope, LEAST) for number, decided in decisions]
 
 
 def known(data: Batch, groups: int) -> None:
@@ -316,21 +320,8 @@ def require_groups(highest: int, groups: int) -> None:
         )
 
 
-def noise_for(units: int, steps: int, whole: float) -> float:
-    """Return the noise multiplier of each of `steps` steps that together cost units / UNITS of the budget 1 / whole^2.
-
-    0 means that there is no budget. The multiplier is slightly larger than that, to allow for rounding to float32.
-    """
-    return whole * math.sqrt(steps * UNITS / units) * (1 + 2**-22) if units else 0.0
-
-
 def _grant(left: int, participations: int, ratio: float, slope: float, even: float) -> int:
     """Return how many of the units left go to one of `participations`; `even` is its part of an even spread."""
     n = max(1, participations)
     most = max(left / n, left - (n - 1) * LEAST * even)
     return math.floor(min(next_rho(float(left), n, ratio, slope), most, float(left)))
-
-
-def _kept(values: Tensor) -> Kept:
-    spent, count, counted = (int(v) for v in values)
-    return spent, count, counted

@@ -63,14 +63,14 @@ def sampled(players: int, value: Value, orders: int, rng: Stream) -> Estimate:
     if orders < 2:
         raise SpecError("one order of the players says nothing about its own error: sample at least 2.")
     v = _remembered(value)
-    found = []
+    contributions = []
     for number in range(orders):
         added, so_far = {}, frozenset[int]()
         for g in rng.at("order", number).permutation(players).tolist():
             added[g] = v(so_far | {g}) - v(so_far)
             so_far = so_far | {g}
-        found.append([added[g] for g in range(players)])
-    every = np.array(found, dtype=np.float64)  # [orders, players, ...]
+        contributions.append([added[g] for g in range(players)])
+    every = np.array(contributions, dtype=np.float64)  # [orders, players, ...]
     return Estimate(every.mean(axis=0), every.std(axis=0, ddof=1) / math.sqrt(orders))
 
 

@@ -55,12 +55,12 @@ def _in_vain(chosen: dict[str, Any], slope: float, least: float) -> str:
     if chosen["ratio_used"] >= 0.5 or not chosen["noise_multiplier"]:
         return ""
     planned = (chosen["even_multiplier"] / chosen["noise_multiplier"]) ** 2 / chosen["rho"]  # number of participations
-    every = {k: own for k, own in (chosen.get("clients") or {}).items() if own["rho"] > 0} or {"": chosen}
+    every = {k: figures for k, figures in (chosen.get("clients") or {}).items() if figures["rho"] > 0} or {"": chosen}
     reasons = []
-    for own in every.values():
-        if own["left"] <= 1e-6:
+    for figures in every.values():
+        if figures["left"] <= 1e-6:
             reasons.append("the last participation spends all that is left")
-        elif own["rho"] * planned <= least * (1 + 1e-3):  # tolerance for rounding to whole units
+        elif figures["rho"] * planned <= least * (1 + 1e-3):  # tolerance for rounding to whole units
             reasons.append("no more was left than is kept for each later one")
     if not reasons:
         return ""
@@ -92,14 +92,14 @@ def _clients(chosen: dict[str, Any]) -> str:
     if not every:
         return " The client asked for was not in it."
     if len(every) == 1:
-        ((client, own),) = every.items()
-        if own["rho"] <= 0:
+        ((client, figures),) = every.items()
+        if figures["rho"] <= 0:
             return f" Client {client} had nothing left, so it sent nothing of its data."
         return (
-            f" Client {client}: multiplier {own['noise_multiplier']:.3g}, for {100 * own['rho']:.3g} % of its budget; "
-            f"{100 * own['left']:.3g} % of it is left."
+            f" Client {client}: multiplier {figures['noise_multiplier']:.3g}, for {100 * figures['rho']:.3g} % of its "
+            f"budget; {100 * figures['left']:.3g} % of it is left."
         )
-    paid = sorted((own["noise_multiplier"], int(client)) for client, own in every.items() if own["rho"] > 0)
+    paid = sorted((figures["noise_multiplier"], int(client)) for client, figures in every.items() if figures["rho"] > 0)
     (low, least), (high, most) = paid[0], paid[-1]
     if high <= low * (1 + 1e-4):
         return ""

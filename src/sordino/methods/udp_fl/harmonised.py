@@ -187,13 +187,13 @@ class Harmonised(Method):
         by_rho = self.free or (self.managed and names != ("gaussian",))
         z = _managed.least(round, plan, self._sums(plan)) if self.managed else plan.z
         total = None if not self.managed else ByRho(plan.z) if by_rho else Gaussian(plan.z)
-        found: list[Release] = []
+        releases: list[Release] = []
         for name in names:
             vector, number = noise(name, z, plan.dim, by_rho), noise(name, z, 1, by_rho)
-            own = clipped_steps.releases(plan, vector, self.bound(name, plan), self.batch_sampling, number, total)
-            apart = [replace(r, name=f"{r.name} {name}", part=name) for r in own]
-            found += apart if len(names) > 1 else own
-        return tuple(found)
+            declared = clipped_steps.releases(plan, vector, self.bound(name, plan), self.batch_sampling, number, total)
+            apart = [replace(r, name=f"{r.name} {name}", part=name) for r in declared]
+            releases += apart if len(names) > 1 else declared
+        return tuple(releases)
 
     def require(self, plan: Plan) -> None:
         """Refuse sampled batches if mechanisms may differ or multipliers are managed."""
@@ -228,7 +228,7 @@ class Harmonised(Method):
         plan, like, more = site.plan, state.params, dict[str, Tensor]()
         allowed = None
         if self.managed:
-            allowed = [_managed.allow(_managed.kept(row), state, plan) for row in site.own[FILTER].cpu()]
+            allowed = [_managed.allow(_managed.counters(row), state, plan) for row in site.own[FILTER].cpu()]
         scales, multiplier = self._scales(plan, site.rng.ids, allowed), None
         if allowed is not None:
             each = [z or math.inf for z in scales]
@@ -241,15 +241,18 @@ class Harmonised(Method):
             weight = torch.where(silent[:, 0], 0.0, weight)
             filters = torch.tensor([after for _, after in allowed], dtype=torch.int64)
             more[FILTER] = filters.reshape(-1, _managed.KEPT)
-        told = self._told(state, site, scales, allowed) if self.tells else {}
-        return Message({"update": rows} | self._fields(site) | told, weight), site.kept(mine, **more)
+        reported = self._reported(state, site, scales, allowed) if self.tells else {}
+        return Message({"update": rows} | self._fields(site) | reported, weight), site.kept(mine, **more)
 
     def _scales(self, plan: Plan, ids: Ints, allowed: Allowed | None) -> list[float]:
         """Return each client's noise multiplier per step; 0 if it has no budget left."""
-        whole = [plan.multipliers[int(i)] if plan.multipliers else plan.z for i in ids]
+        run_multipliers = [plan.multipliers[int(i)] if plan.multipliers else plan.z for i in ids]
         if allowed is None:
-            return whole
-        return [_managed.noise_for(units, self._sums(plan), z) for (units, _), z in zip(allowed, whole, strict=True)]
+            return run_multipliers
+        return [
+            _managed.noise_for(units, self._sums(plan), z)
+            for (units, _), z in zip(allowed, run_multipliers, strict=True)
+        ]
 
     def _by_noise(self, state: State, site: Site, multiplier: Tensor | None) -> tuple[Rows, Rows]:
         """Train clients that use the same mechanism together."""
@@ -261,11 +264,11 @@ class Harmonised(Method):
         order = [np.flatnonzero(mine == number) for number in np.unique(mine)] or [np.arange(0)]
         for at in order:
             name = harmonizer.MECHANISMS[int(mine[at[0]])] if len(at) else names[0]
-            own = None if multiplier is None else multiplier[torch.from_numpy(at).to(multiplier.device)]
-            done.append(self._alike(state, site.only(at), name, f" {name}", own))
+            group_multiplier = None if multiplier is None else multiplier[torch.from_numpy(at).to(multiplier.device)]
+            done.append(self._alike(state, site.only(at), name, f" {name}", group_multiplier))
         back = torch.from_numpy(np.argsort(np.concatenate(order))).to(state.params.device)
-        rows, kept = (torch.cat([part[j] for part in done])[back] for j in (0, 1))
-        return rows, kept
+        rows, client_state = (torch.cat([part[j] for part in done])[back] for j in (0, 1))
+        return rows, client_state
 
     def _alike(self, state: State, site: Site, name: str, outlet: str, multiplier: Tensor | None) -> tuple[Rows, Rows]:
         """Train clients with the named mechanism, through the outlets whose names end in `outlet`."""
@@ -298,17 +301,18 @@ class Harmonised(Method):
         """Whether messages report the noise that they contain."""
         return self.managed or self.mixed
 
-    def _told(self, state: State, site: Site, scales: list[float], allowed: Allowed | None) -> dict[str, Tensor]:
+    def _reported(self, state: State, site: Site, scales: list[float], allowed: Allowed | None) -> dict[str, Tensor]:
         """Return the message fields in which clients report their noise."""
-        plan, ids, whole = site.plan, site.rng.ids, _managed.UNITS
+        plan, ids, total = site.plan, site.rng.ids, _managed.UNITS
         steps, unit = plan.local.count(plan.smallest_client), self.unit_noise(state, plan)
         names = self.noises(plan, state)
-        own = [names[k] for k in self.kinds(plan).of[ids]]
+        mechanisms = [names[k] for k in self.kinds(plan).of[ids]]
         stds = [
-            unit * harmonizer.deviation(name, z, plan.dim) if z else 0.0 for name, z in zip(own, scales, strict=True)
+            unit * harmonizer.deviation(name, z, plan.dim) if z else 0.0
+            for name, z in zip(mechanisms, scales, strict=True)
         ]
-        fourths = [0.0 if n == "gaussian" else 3 * std**4 / steps for n, std in zip(own, stds, strict=True)]
-        shares = [(u / whole, (whole - after[0]) / whole) for u, after in allowed or ()] or [(0.0, 1.0)] * len(scales)
+        fourths = [0.0 if n == "gaussian" else 3 * std**4 / steps for n, std in zip(mechanisms, stds, strict=True)]
+        shares = [(u / total, (total - after[0]) / total) for u, after in allowed or ()] or [(0.0, 1.0)] * len(scales)
         records = units_of(site.data, plan)
         return _managed.remarks(records, shares, scales, stds, fourths, state.params.device)
 

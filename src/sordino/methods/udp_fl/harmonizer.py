@@ -140,11 +140,11 @@ class Choice:
 @lru_cache(maxsize=256)
 def choose(setting: HarmonizerSetting) -> Choice:
     """Rank the mechanisms by score, best first; ties go to the one listed first in MECHANISMS."""
-    found = [_scaled(m, setting) for m in MECHANISMS]
-    least = min(c.ratio for c in found)
+    candidates = [_scaled(m, setting) for m in MECHANISMS]
+    least = min(c.ratio for c in candidates)
     if not math.isfinite(least):
-        raise BudgetError(f"no mechanism reaches epsilon={setting.epsilon:g} here: {found[0].note}")
-    scored = [c if c.note else _scored(c, setting, least) for c in found]
+        raise BudgetError(f"no mechanism reaches epsilon={setting.epsilon:g} here: {candidates[0].note}")
+    scored = [c if c.note else _scored(c, setting, least) for c in candidates]
     return Choice(setting, tuple(sorted(scored, key=lambda c: -c.score)))
 
 
@@ -168,14 +168,14 @@ def _scaled(mechanism: str, setting: HarmonizerSetting) -> Candidate:
         return Candidate(mechanism, note=str(error))
 
 
-def _scored(one: Candidate, setting: HarmonizerSetting, least: float) -> Candidate:
+def _scored(candidate: Candidate, setting: HarmonizerSetting, least: float) -> Candidate:
     w_p, w_u, w_e = PROFILES[setting.profile]
-    utility = least / one.ratio
-    efficiency = (min(SECONDS.values()) / SECONDS[one.mechanism]) ** RESOURCES[setting.resources]
-    prior = table_prior(one.mechanism, setting)
-    own = w_p * one.privacy + w_u * utility + w_e * efficiency
-    score = (1 - setting.prior) * own + setting.prior * prior
-    return replace(one, utility=utility, efficiency=efficiency, prior=prior, score=score)
+    utility = least / candidate.ratio
+    efficiency = (min(SECONDS.values()) / SECONDS[candidate.mechanism]) ** RESOURCES[setting.resources]
+    prior = table_prior(candidate.mechanism, setting)
+    weighted = w_p * candidate.privacy + w_u * utility + w_e * efficiency
+    score = (1 - setting.prior) * weighted + setting.prior * prior
+    return replace(candidate, utility=utility, efficiency=efficiency, prior=prior, score=score)
 
 
 def table_prior(mechanism: str, setting: HarmonizerSetting) -> float:
@@ -197,8 +197,8 @@ def of(event: Event, mechanism: str, z: float = 1.0, harmonised: bool = False) -
     With `harmonised`, the releases are charged by what holds for every mechanism at that scale, 1/(2 z^2)-zCDP, and
     nothing more (see harmonised.py)."""
     match event:
-        case GaussianEvent(own):
-            return LaplaceL2Event(own * z) if harmonised else LEAVES[mechanism](own * z)
+        case GaussianEvent(sigma):
+            return LaplaceL2Event(sigma * z) if harmonised else LEAVES[mechanism](sigma * z)
         case Repeated(inner, count):
             return Repeated(of(inner, mechanism, z, harmonised), count)
         case Composed(events):
@@ -232,7 +232,7 @@ def ball(lam: float, dim: int) -> StaircaseBall:
     if dim > FEW:
         return StaircaseBall(lam)
     shapes = [StaircaseBall(lam, float(g)) for g in np.linspace(0.02, 0.5, 25)]
-    return min(shapes, key=lambda one: one.variance(1.0, dim))
+    return min(shapes, key=lambda shape: shape.variance(1.0, dim))
 
 
 @lru_cache(maxsize=256)
@@ -251,15 +251,15 @@ def renyi(event: Event, delta: float) -> tuple[float, float] | None:
     return float(orders[best]), float(curve[best])
 
 
-def why(found: dict[str, Any]) -> list[str]:
+def why(choice: dict[str, Any]) -> list[str]:
     """Explain a recorded choice (`Choice.to_json`) in sentences."""
-    w_p, w_u, w_e = found["weights"]
-    scored = [c for c in found["candidates"] if "score" in c]
+    w_p, w_u, w_e = choice["weights"]
+    scored = [c for c in choice["candidates"] if "score" in c]
     first = scored[0]
     out = [
-        f"At epsilon = {found['epsilon']:g}, delta = {found['delta']:g} in {found['dim']:,} dimensions the Harmonizer "
-        f"chose {first['mechanism']} (score {first['score']:.3f}; profile {found['profile']}: privacy {w_p:g}, utility "
-        f"{w_u:g}, efficiency {w_e:g}; compute {found['resources']}; data {found['data']})."
+        f"At epsilon = {choice['epsilon']:g}, delta = {choice['delta']:g} in {choice['dim']:,} dimensions the "
+        f"Harmonizer chose {first['mechanism']} (score {first['score']:.3f}; profile {choice['profile']}: privacy "
+        f"{w_p:g}, utility {w_u:g}, efficiency {w_e:g}; compute {choice['resources']}; data {choice['data']})."
     ]
     for c in scored:
         out.append(
@@ -267,7 +267,7 @@ def why(found: dict[str, Any]) -> list[str]:
             f"{c['ratio']:,.1f} times one clipped gradient; privacy {c['privacy']:.3f}, utility {c['utility']:.3g}, "
             f"efficiency {c['efficiency']:.3f}, the paper's rating {c['prior']:.2f}: score {c['score']:.3f}."
         )
-    out += [f"{c['mechanism']} was out: {c['note']}." for c in found["candidates"] if "note" in c]
+    out += [f"{c['mechanism']} was out: {c['note']}." for c in choice["candidates"] if "note" in c]
     if len(scored) > 1:
         least = min(scored, key=lambda c: float(c["ratio"]))
         out.append(

@@ -58,19 +58,19 @@ def parse(name: str, text: str, known: Sequence[str]) -> tuple[tuple[str, float]
     if ":" not in text:
         check.one_of(tuple(known), **{name: text})
         return ((text, 1.0),)
-    found = []
+    pairs = []
     for part in text.split(","):
         word, _, share = part.partition(":")
         check.one_of(tuple(known), **{name: word.strip()})
         try:
-            found.append((word.strip(), float(share)))
+            pairs.append((word.strip(), float(share)))
         except ValueError as error:
             raise SpecError(f"{name} {text!r}: {share.strip()!r} is not a share between 0 and 1.") from error
-        check.probability(**{f"a share in {name} {text!r}": found[-1][1]})
-    total = math.fsum(share for _, share in found)
+        check.probability(**{f"a share in {name} {text!r}": pairs[-1][1]})
+    total = math.fsum(share for _, share in pairs)
     if abs(total - 1) > 1e-9:
         raise SpecError(f"the shares in {name} {text!r} sum to {total:g}, not to 1.")
-    return tuple(found)
+    return tuple(pairs)
 
 
 def mixed(*fields: str) -> bool:

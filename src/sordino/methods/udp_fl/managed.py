@@ -29,12 +29,12 @@ from torch import Tensor
 from sordino.contract.method import Plan
 from sordino.core.message import Message
 from sordino.core.types import State
-from sordino.methods.fedsdp.method import UNITS, Kept, noise_for
+from sordino.methods._budget_units import UNITS, Kept, counters, noise_for
 
 KEPT = 3  # numbers in a client's filter: units spent, participations, lost rounds counted so far
 MARGIN = 1.0  # standard deviations added to the expected number of participations
 
-__all__ = ["KEPT", "UNITS", "Kept", "allow", "figures", "grant", "heard", "kept", "least", "noise_for", "remarks"]
+__all__ = ["KEPT", "UNITS", "Kept", "allow", "counters", "figures", "grant", "heard", "least", "noise_for", "remarks"]
 
 
 def likely(round: int, plan: Plan) -> float:
@@ -75,12 +75,6 @@ def least(round: int, plan: Plan, releases: int) -> float:
     return noise_for(most(round, plan), releases, plan.z)
 
 
-def kept(values: Tensor) -> Kept:
-    """Return a client's filter, stored as a row of KEPT numbers, as integers."""
-    spent, count, counted = (int(v) for v in values)
-    return spent, count, counted
-
-
 # --- what clients report about their noise, all of it public
 
 
@@ -104,8 +98,8 @@ def remarks(
     """
     spent, left = ([share[k] for share in shares] for k in (0, 1))
     numbers = {"spent": spent, "left": left, "multiplier": multipliers, "std": stds, "fourth": fourths}
-    found = {name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in numbers.items()}
-    return found | {"records": torch.tensor(records, dtype=torch.int64, device=device)}
+    fields = {name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in numbers.items()}
+    return fields | {"records": torch.tensor(records, dtype=torch.int64, device=device)}
 
 
 def heard(seen: Message) -> Tensor:

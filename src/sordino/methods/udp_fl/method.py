@@ -101,11 +101,11 @@ class UdpFl(Harmonised):
         """Return, for each client noise scale, lambda_k = (eps_max - eps_k) / eps_max.
 
         eps_k is the epsilon of a client with that scale, at the run's delta."""
-        found = {z: epsilon(self._whole(plan, z), plan.delta, pld.ROUGH) for z in sorted(set(plan.multipliers))}
-        most = max(found.values())
-        return {z: (most - e) / most for z, e in found.items()}
+        epsilons = {z: epsilon(self._run_event(plan, z), plan.delta, pld.ROUGH) for z in sorted(set(plan.multipliers))}
+        most = max(epsilons.values())
+        return {z: (most - e) / most for z, e in epsilons.items()}
 
-    def _whole(self, plan: Plan, z: float) -> Event:
+    def _run_event(self, plan: Plan, z: float) -> Event:
         """Return the event of all that a client with this scale releases to the server."""
         (cost,) = pricing.planned(self, replace(plan, noise_multiplier=z))
         return cost.event if self.managed else Repeated(cost.event, plan.participations * cost.copies)
@@ -119,7 +119,7 @@ class UdpFl(Harmonised):
         if self.tells:
             changes["heard"] = managed.heard(seen)
         if known.merged is not None and known.reference is not None:
-            _, reference = managed.allow(managed.kept(known.reference), state, plan)
+            _, reference = managed.allow(managed.counters(known.reference), state, plan)
             changes |= {"merged": known.merged + 1, "reference": torch.tensor(reference)}
         mean = seen.total("update")["update"][0] / answers
         if self.reselect:
@@ -152,10 +152,10 @@ class UdpFl(Harmonised):
         same; otherwise None."""
         if self.managed and not plan.everyone:
             return None
-        own = plan.multipliers or (plan.z,)
-        mean = z = sum(own) / len(own)
+        multipliers = plan.multipliers or (plan.z,)
+        mean = z = sum(multipliers) / len(multipliers)
         if self.managed:
-            units, _ = managed.allow(managed.kept(state.method.reference), state, plan)
+            units, _ = managed.allow(managed.counters(state.method.reference), state, plan)
             z = managed.noise_for(units, self._sums(plan), mean)
         if not z:
             return None
@@ -179,7 +179,7 @@ class UdpFl(Harmonised):
         if self.mixed:
             dealt = self.kinds(plan)
             every = zip(dealt.kinds, dealt.counts(), each, strict=True)
-            out["kinds"] = [vars(kind) | {"clients": n} | found for kind, n, found in every]
+            out["kinds"] = [vars(kind) | {"clients": n} | figures for kind, n, figures in every]
         else:
             out |= each[0]
         out |= self._spent(state, plan)
@@ -210,18 +210,19 @@ class UdpFl(Harmonised):
 
     def _even(self, plan: Plan) -> float:
         """Return the managed multiplier per step that would make all participations cost the same."""
-        own = plan.multipliers or (plan.z,)
-        return sum(own) / len(own) * math.sqrt(self._sums(plan) * plan.participations)
+        multipliers = plan.multipliers or (plan.z,)
+        return sum(multipliers) / len(multipliers) * math.sqrt(self._sums(plan) * plan.participations)
 
     def _spent(self, state: State, plan: Plan) -> dict[str, float]:
         """Return the Renyi divergence of the rounds so far and of the whole run.
 
         These are the figures of a client that takes part in every round or, with managed multipliers, the mean over
         the clients of the last round."""
-        whole = self._whole(plan, plan.z)
-        found = harmonizer.renyi(whole, plan.delta)
-        if found is None:
+        run_event = self._run_event(plan, plan.z)
+        renyi = harmonizer.renyi(run_event, plan.delta)
+        if renyi is None:
             return {}
+        order, divergence = renyi
         copies = plan.clients_per_user if plan.unit == "user" else 1  # number of clients that hold a user's data
         done = min(state.round, plan.participations)
         share = done / plan.participations
@@ -230,7 +231,7 @@ class UdpFl(Harmonised):
             if not len(left):  # no message arrived in this round
                 return {}
             share = 1 - float(left.mean())
-        out = {"order": found[0], "renyi": share * found[1], "renyi_total": found[1]}
+        out = {"order": order, "renyi": share * divergence, "renyi_total": divergence}
         if all(plan.local.rate(n) >= 1 for n in plan.sizes):  # D_a <= rho a for every order
             releases = self._sums(plan) * plan.participations
             rho = copies * (1 if self.managed else releases) / (2 * plan.z**2)
@@ -240,7 +241,7 @@ class UdpFl(Harmonised):
             most = (
                 copies * math.sqrt(self._sums(plan) * done) / plan.z
                 if self.managed
-                else share * basic.epsilon(whole, plan.delta)
+                else share * basic.epsilon(run_event, plan.delta)
             )
             out["epsilon_at_delta_0"] = most
         return out

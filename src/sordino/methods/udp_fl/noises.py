@@ -75,9 +75,9 @@ class RowStaircase:
         if use.multiplier is None:
             ball = harmonizer.ball(1 / self.noise_multiplier, self.dim)
             return ball.add(Bounded(x.value, x.bound, norm=1), rng)
-        out, own = x.value.clone(), use.multiplier[:, 0]
-        for z in sorted(set(own[torch.isfinite(own)].tolist())):
-            mask = own == z
+        out, multipliers = x.value.clone(), use.multiplier[:, 0]
+        for z in sorted(set(multipliers[torch.isfinite(multipliers)].tolist())):
+            mask = multipliers == z
             part = RowStream(rng.stream, rng.ids[mask.cpu().numpy()])
             out[mask] = harmonizer.ball(1 / z, self.dim).add(Bounded(x.value[mask], x.bound, norm=1), part)
         return out

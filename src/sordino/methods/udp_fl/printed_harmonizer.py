@@ -71,7 +71,7 @@ def statistics(weights: Tensor, data: Batch, model: Model, seeds: Sequence[int])
     few = data.where(place < LOOKED)
     total = model.gradients.sums(weights, few, None, seeds=seeds).double()
     norms = sums_and_norms(weights, few, model, seeds, None)[1].double()
-    largest = of_clients(torch.nan_to_num(norms, nan=0.0, posinf=1e30), few.sizes, lambda own: own.max(dim=0).values)
+    largest = of_clients(torch.nan_to_num(norms, nan=0.0, posinf=1e30), few.sizes, lambda part: part.max(dim=0).values)
     g = torch.where(torch.isfinite(total).all(dim=1, keepdim=True), total, 0.0)
     g = g / g.abs().amax(dim=1, keepdim=True).clamp_min(1e-300)  # prevents overflow of the powers
     square = (g * g).mean(dim=1, keepdim=True)
@@ -92,15 +92,15 @@ def words(sparsity: float, kurtosis: float, records: int, features: int, clients
         declared: the declared description, or "measured".
     """
     sparse, heavy = sparsity >= HALF, kurtosis >= HEAVY
-    found = [] if kurtosis <= 0 else ["sparse" if sparse else "dense"] if sparse == heavy else ["complex"]
-    found += ["small"] * (records < SMALL) + ["high-dimensional"] * (features >= FEATURES)
-    found += ["large-pool"] * (clients >= POOL)
-    return found if declared == "measured" or declared in found else [*found, declared]
+    descriptions = [] if kurtosis <= 0 else ["sparse" if sparse else "dense"] if sparse == heavy else ["complex"]
+    descriptions += ["small"] * (records < SMALL) + ["high-dimensional"] * (features >= FEATURES)
+    descriptions += ["large-pool"] * (clients >= POOL)
+    return descriptions if declared == "measured" or declared in descriptions else [*descriptions, declared]
 
 
-def packed(found: Sequence[str]) -> int:
+def packed(descriptions: Sequence[str]) -> int:
     """Encode descriptions as one integer, one bit each, in the order of Table 2."""
-    return sum(1 << harmonizer.DATA.index(word) for word in found)
+    return sum(1 << harmonizer.DATA.index(word) for word in descriptions)
 
 
 def unpacked(number: int) -> list[str]:
@@ -158,8 +158,8 @@ def terms(asked: NoiseRequest) -> dict[str, Terms]:
     out = {}
     for name, z in scales.items():
         far = epsilon(harmonizer.of(asked.run, leaf(name), z), asked.delta / 1000, pld.ROUGH)
-        kept = min(1.0, asked.epsilon / far) if far > 0 else 1.0
-        out[name] = Terms(z, kept, least / deviation(name, z), (times["gaussian"] / times[name]) ** power)
+        privacy = min(1.0, asked.epsilon / far) if far > 0 else 1.0
+        out[name] = Terms(z, privacy, least / deviation(name, z), (times["gaussian"] / times[name]) ** power)
     return out
 
 
@@ -184,32 +184,34 @@ def scores(asked: NoiseRequest, data: Sequence[str]) -> dict[str, float]:
 
 def choose(asked: NoiseRequest, data: Sequence[str]) -> str:
     """Return the mechanism with the best score (Algorithm 1, lines 2 to 8)."""
-    found = scores(asked, data)
-    return max(found, key=lambda name: found[name])  # the first wins ties
+    score_of = scores(asked, data)
+    return max(score_of, key=lambda name: score_of[name])  # the first wins ties
 
 
 def chosen(
-    kept: Rows, number: int, asked: Sequence[NoiseRequest], data: Sequence[Sequence[str]], found: Tensor
+    previous: Rows, number: int, asked: Sequence[NoiseRequest], data: Sequence[Sequence[str]], measured: Tensor
 ) -> Rows:
     """Return every client's choice in this round as rows with the columns KEPT.
 
     Args:
-        kept: the previous choices, in the same format.
+        previous: the previous choices, in the same format.
         number: the number of the round.
         asked: the requirements on each client's noise.
         data: the descriptions that fit each client's data.
-        found: each client's STATISTICS [clients, 3].
+        measured: each client's STATISTICS [clients, 3].
     """
     rows = [
-        [MECHANISMS.index(choose(a, own)), before, number, packed(own), *one]
-        for a, own, before, one in zip(asked, data, kept[:, 0].tolist(), found.tolist(), strict=True)
+        [MECHANISMS.index(choose(a, descriptions)), before, number, packed(descriptions), *figures]
+        for a, descriptions, before, figures in zip(
+            asked, data, previous[:, 0].tolist(), measured.tolist(), strict=True
+        )
     ]
-    return kept.new_tensor(rows)
+    return previous.new_tensor(rows)
 
 
-def bounds(kept: Tensor, clip: float) -> Tensor:
+def bounds(choices: Tensor, clip: float) -> Tensor:
     """Return every client's clip bound S_k [clients, 1]."""
-    return kept[:, KEPT.index("sensitivity"), None].clamp(LEAST * clip, clip)
+    return choices[:, KEPT.index("sensitivity"), None].clamp(LEAST * clip, clip)
 
 
 # --- noise
@@ -232,11 +234,11 @@ def claimed(run: Event, mechanism: str, z: float, delta: float) -> float:
     """Return the epsilon that the paper would claim for noise of this scale, accounted as noise on one number.
 
     Rounded up to three significant digits, so that a scale calibrated to a budget gives that budget again."""
-    found = epsilon(harmonizer.of(run, leaf(mechanism), z), delta, pld.ROUGH)
-    if not 0 < found < math.inf:
-        return found
-    digits = 2 - math.floor(math.log10(found))
-    return round(math.ceil(found * 10.0**digits - 1e-6) / 10.0**digits, digits)
+    cost = epsilon(harmonizer.of(run, leaf(mechanism), z), delta, pld.ROUGH)
+    if not 0 < cost < math.inf:
+        return cost
+    digits = 2 - math.floor(math.log10(cost))
+    return round(math.ceil(cost * 10.0**digits - 1e-6) / 10.0**digits, digits)
 
 
 def add(mechanism: str, z: float, sums: Bounded, rng: RowStream) -> Rows:
@@ -315,27 +317,27 @@ class EachItsOwn:
 # --- the record, and explanations
 
 
-def record(told: Tensor, asked: Sequence[NoiseRequest], clip: float) -> tuple[dict[str, Any], float | None]:
+def record(reported: Tensor, asked: Sequence[NoiseRequest], clip: float) -> tuple[dict[str, Any], float | None]:
     """Return the clients' reported choices for the record, and the mean standard deviation of their noise.
 
     Args:
-        told: the reported choices, rows of (client, *KEPT).
+        reported: the reported choices, rows of (client, *KEPT).
         asked: the requirements on each client's noise.
         clip: the clip bound, of which the standard deviation is a multiple.
     """
     clients: dict[str, dict[str, Any]] = {}
     deviations = []
-    for row, a, (bound,) in zip(told.tolist(), asked, bounds(told[:, 1:], clip).tolist(), strict=True):
-        own = dict(zip(("client", *KEPT), row, strict=True))
-        name, data = MECHANISMS[round(own["mechanism"])], unpacked(round(own["words"]))
+    for row, a, (bound,) in zip(reported.tolist(), asked, bounds(reported[:, 1:], clip).tolist(), strict=True):
+        choice = dict(zip(("client", *KEPT), row, strict=True))
+        name, data = MECHANISMS[round(choice["mechanism"])], unpacked(round(choice["words"]))
         z = terms(a)[name].scale
         deviations.append(deviation(name, z) * bound / clip)
-        clients[str(round(own["client"]))] = {
+        clients[str(round(choice["client"]))] = {
             "mechanism": name,
-            "before": None if own["before"] < 0 else MECHANISMS[round(own["before"])],
-            "round": round(own["round"]),
+            "before": None if choice["before"] < 0 else MECHANISMS[round(choice["before"])],
+            "round": round(choice["round"]),
             "data": data,
-            **{k: own[k] for k in STATISTICS},
+            **{k: choice[k] for k in STATISTICS},
             "profile": a.profile,
             "resources": a.resources,
             "epsilon": a.epsilon,
@@ -343,39 +345,40 @@ def record(told: Tensor, asked: Sequence[NoiseRequest], clip: float) -> tuple[di
             "scores": scores(a, data),
             "scale": z * bound,
         }
-    counts = {name: sum(own["mechanism"] == name for own in clients.values()) for name in MECHANISMS}
-    found = {"mechanisms": counts, "clients": clients}
-    return found, sum(deviations) / len(deviations) if deviations else None
+    counts = {name: sum(choice["mechanism"] == name for choice in clients.values()) for name in MECHANISMS}
+    figures = {"mechanisms": counts, "clients": clients}
+    return figures, sum(deviations) / len(deviations) if deviations else None
 
 
-def why(client: str, own: dict[str, Any]) -> str:
+def why(client: str, choice: dict[str, Any]) -> str:
     """Explain a client's recorded choice in one sentence."""
-    best, *others = sorted(own["scores"].items(), key=lambda pair: -pair[1])
+    best, *others = sorted(choice["scores"].items(), key=lambda pair: -pair[1])
     rest = ", ".join(f"{name} {score:.3f}" for name, score in others)
-    w_p, w_u, w_e = harmonizer.PROFILES[own["profile"]]
+    w_p, w_u, w_e = harmonizer.PROFILES[choice["profile"]]
     return (
-        f"Client {client} ({' and '.join(own['data']) or 'no gradient'}: {100 * own['sparsity']:.0f} % of its gradient "
-        f"next to zero, kurtosis {own['kurtosis']:.3g}, largest record {own['sensitivity']:.3g}; epsilon = "
-        f"{own['epsilon']:g}, privacy requirement {own['requirement']}; compute {own['resources']}) chose "
-        f"{own['mechanism']} in round {own['round']}: score {best[1]:.3f}"
+        f"Client {client} ({' and '.join(choice['data']) or 'no gradient'}: {100 * choice['sparsity']:.0f} % of its "
+        f"gradient next to zero, kurtosis {choice['kurtosis']:.3g}, largest record {choice['sensitivity']:.3g}; "
+        f"epsilon = {choice['epsilon']:g}, privacy requirement {choice['requirement']}; compute {choice['resources']}) "
+        f"chose {choice['mechanism']} in round {choice['round']}: score {best[1]:.3f}"
         + (f" ({rest})" if rest else "")
-        + f", weights {w_p:g} for privacy, {w_u:g} for utility, {w_e:g} for efficiency; noise scale {own['scale']:.3g}."
+        + f", weights {w_p:g} for privacy, {w_u:g} for utility, {w_e:g} for efficiency; noise scale "
+        f"{choice['scale']:.3g}."
     )
 
 
-def told(number: int, found: dict[str, Any]) -> list[str]:
+def explain(number: int, decided: dict[str, Any]) -> list[str]:
     """Explain the choices of one recorded round, with one example per mechanism; empty if no client chose again."""
-    every = found["clients"]
-    if not every and any(found["mechanisms"].values()):
+    every = decided["clients"]
+    if not every and any(decided["mechanisms"].values()):
         return [f"Round {number}: the client asked for was not in it."]
-    new = {client: own for client, own in every.items() if own["round"] == number}
+    new = {client: choice for client, choice in every.items() if choice["round"] == number}
     if not new:
         return []
-    if len(every) < sum(found["mechanisms"].values()):  # restricted to one client (`explain --client`)
-        return [why(client, own) for client, own in new.items()]
-    counts = ", ".join(f"{name} {n}" for name, n in found["mechanisms"].items() if n)
-    other = sum(own["before"] not in (None, own["mechanism"]) for own in new.values())
+    if len(every) < sum(decided["mechanisms"].values()):  # restricted to one client (`explain --client`)
+        return [why(client, choice) for client, choice in new.items()]
+    counts = ", ".join(f"{name} {n}" for name, n in decided["mechanisms"].items() if n)
+    other = sum(choice["before"] not in (None, choice["mechanism"]) for choice in new.values())
     head = f"Round {number}: noise of the clients: {counts}; {len(new)} chose by their own gradients, {other} of them "
     head += "another noise than before."
-    examples = {own["mechanism"]: client for client, own in reversed(new.items())}
+    examples = {choice["mechanism"]: client for client, choice in reversed(new.items())}
     return [head, *(why(client, every[client]) for client in sorted(examples.values(), key=int))]

@@ -20,7 +20,8 @@ from sordino.privacy.release import Mechanism, Unproven, Use
 MAX_NORM, STD, SCALE = 2.0, 0.1, 1.0  # clip bound of a batch, std of Gaussian noise, scale of Laplace noise
 STEP, LAMBDA, GAMMA = 0.01, 5.0, 0.498  # parameters of the staircase
 STEPS = (
-    f"a record moves a batch's gradient by up to {2 * MAX_NORM / STEP:g} steps of the staircase, in every coordinate"
+    f"one record can change every coordinate of a batch's gradient by up to {2 * MAX_NORM / STEP:g} steps of the "
+    "staircase"
 )
 
 
@@ -53,7 +54,7 @@ def releases(name: str, plan: Plan) -> tuple[Release, ...]:
     )
     if "losses" not in plan.algorithm.needs:
         return (gradient,)
-    return gradient, Release("losses", Unproven("the clients' losses are sent as they are"), "record")
+    return gradient, Release("losses", Unproven("the clients' losses are sent without noise"), "record")
 
 
 def deviation(mechanism: str) -> float:

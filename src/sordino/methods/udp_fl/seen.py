@@ -85,8 +85,8 @@ def of_law(tail: float) -> float:
 def _laws() -> tuple[Floats, Floats]:
     """Return the tails of generalised normal distributions, in ascending order, and their kurtosis."""
     b = 1 / np.linspace(1 / 0.3, 1e-6, 400)  # from very heavy tails to uniform
-    one, three, five, seven = (gammaln(k / b) for k in (1, 3, 5, 7))
-    tails, kurtosis = np.exp(seven + three - 2 * five), np.exp(five + one - 2 * three)
+    g1, g3, g5, g7 = (gammaln(k / b) for k in (1, 3, 5, 7))
+    tails, kurtosis = np.exp(g7 + g3 - 2 * g5), np.exp(g5 + g1 - 2 * g3)
     return np.append(tails, 1.0)[::-1].copy(), np.append(kurtosis, 1.0)[::-1].copy()
 
 

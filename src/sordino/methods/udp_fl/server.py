@@ -103,23 +103,23 @@ class Guide:
         if plan.dice is None:
             raise ValueError("paths are looked for while the server merges")
         how = (self.path_steps, self.path_lr, self.path_pairs, plan.dice)
-        found = low_loss_path.optimise(self.path, state.params + moves, plan.public, *how)
-        if found is None:
+        optimised = low_loss_path.optimise(self.path, state.params + moves, plan.public, *how)
+        if optimised is None:
             return mean, {}
         share = mean[-1:].clamp_min(LEAST) if "losses" in plan.algorithm.needs else 1.0  # denominator of a ratio
-        moved = torch.cat([mean[: len(found.shift)] + share * found.shift, mean[len(found.shift) :]])
-        return moved, {"path": torch.stack([found.along, found.straight])}
+        moved = torch.cat([mean[: len(optimised.shift)] + share * optimised.shift, mean[len(optimised.shift) :]])
+        return moved, {"path": torch.stack([optimised.along, optimised.straight])}
 
 
 def pulled(algorithm: Algorithm, pull: Callable[[Tensor], Rows]) -> Algorithm:
     """Return the same algorithm with `pull(weights)` added to every corrected gradient."""
-    found = copy.copy(algorithm)
+    variant = copy.copy(algorithm)
 
     def correct(gradient: Rows, weights: Tensor, *rest: Any) -> Rows:
         return algorithm.correct(gradient, weights, *rest) + pull(weights)
 
-    object.__setattr__(found, "correct", correct)
-    return found
+    object.__setattr__(variant, "correct", correct)
+    return variant
 
 
 def _moves(rows: Rows, weight: Rows, dim: int, plan: Plan) -> Rows:

@@ -12,17 +12,17 @@ def explain(rounds: list[dict[str, Any]]) -> list[str]:
     """Explain the recorded rounds in sentences."""
     out: list[str] = []
     for record in rounds:
-        found, number = record.get("decided") or {}, record["round"]
-        out += chosen(found, "choice")
-        if "choice" in found or any("choice" in kind for kind in found.get("kinds", ())):
-            out += sensitivity(found)
-            out += budgets(found)
-        for z, strength in found.get("penalty", {}).items():
+        decided, number = record.get("decided") or {}, record["round"]
+        out += chosen(decided, "choice")
+        if "choice" in decided or any("choice" in kind for kind in decided.get("kinds", ())):
+            out += sensitivity(decided)
+            out += budgets(decided)
+        for z, strength in decided.get("penalty", {}).items():
             out.append(f"Clients with noise multiplier {z} are pulled with lambda = {strength:.3f}.")
-        if "multiplier" in found:
-            out.append(managed(number, found))
-        if "seen" in found:
-            out += looked(number, found)
+        if "multiplier" in decided:
+            out.append(managed(number, decided))
+        if "seen" in decided:
+            out += looked(number, decided)
     out += path(rounds)
     last = (rounds[-1].get("decided") or {}) if rounds else {}
     if "renyi" in last:
@@ -40,99 +40,99 @@ def explain(rounds: list[dict[str, Any]]) -> list[str]:
 def path(rounds: list[dict[str, Any]]) -> list[str]:
     """Explain what the path gained in the last round that had one."""
     for record in reversed(rounds):
-        found = record.get("decided") or {}
-        if "path_loss" in found:
-            along, straight = (found[k][len(found[k]) // 2] for k in ("path_loss", "straight_loss"))
-            told = ["not finite" if loss is None else f"{loss:.4g}" for loss in (along, straight)]
+        decided = record.get("decided") or {}
+        if "path_loss" in decided:
+            along, straight = (decided[k][len(decided[k]) // 2] for k in ("path_loss", "straight_loss"))
+            losses = ["not finite" if loss is None else f"{loss:.4g}" for loss in (along, straight)]
             return [
                 f"Round {record['round']}: halfway between the first two models the loss on the server's data was "
-                f"{told[0]} on the path, {told[1]} on the straight line."
+                f"{losses[0]} on the path, {losses[1]} on the straight line."
             ]
     return []
 
 
-def budgets(found: dict[str, Any]) -> list[str]:
+def budgets(decided: dict[str, Any]) -> list[str]:
     """Explain whom the Harmonizer's scales apply to if clients have their own budgets."""
-    if "multipliers" not in found:
+    if "multipliers" not in decided:
         return []
-    each = ", ".join(f"{float(z):.4g} ({n} clients)" for z, n in found["multipliers"].items())
-    over = " over the whole run" if "even_multiplier" in found else ""
+    each = ", ".join(f"{float(z):.4g} ({n} clients)" for z, n in decided["multipliers"].items())
+    over = " over the whole run" if "even_multiplier" in decided else ""
     return [
-        f"These scales are for the run's whole epsilon (noise multiplier {found['noise_multiplier']:.4g}{over}); "
+        f"These scales are for the run's whole epsilon (noise multiplier {decided['noise_multiplier']:.4g}{over}); "
         f"clients with budgets of their own have the same mechanism with noise multipliers {each}{over}."
     ]
 
 
-def _scales(found: dict[str, Any]) -> str:
+def _scales(decided: dict[str, Any]) -> str:
     """Return the noise scales of a step, one for each budget if clients have their own."""
-    own = {float(z): n for z, n in found.get("multipliers", {}).items()}
-    if not own:
-        return f"{found['scale']:.4g}"
-    mean = sum(z * n for z, n in own.items()) / sum(own.values())
-    unit = found["scale"] / (mean if "even_multiplier" in found else found["noise_multiplier"])
-    return ", ".join(f"{z * unit:.4g} for {n} clients" for z, n in own.items())
+    counts = {float(z): n for z, n in decided.get("multipliers", {}).items()}
+    if not counts:
+        return f"{decided['scale']:.4g}"
+    mean = sum(z * n for z, n in counts.items()) / sum(counts.values())
+    unit = decided["scale"] / (mean if "even_multiplier" in decided else decided["noise_multiplier"])
+    return ", ".join(f"{z * unit:.4g} for {n} clients" for z, n in counts.items())
 
 
-def chosen(found: dict[str, Any], key: str) -> list[str]:
+def chosen(decided: dict[str, Any], key: str) -> list[str]:
     """Explain the Harmonizer's choice and its reasons, for each kind of client if there are several."""
-    if key in found:
-        return harmonizer.why(found[key])
+    if key in decided:
+        return harmonizer.why(decided[key])
     out = []
-    for kind in found.get("kinds", ()):
+    for kind in decided.get("kinds", ()):
         if key in kind:
             out += [f"{kind['clients']} clients, {_of(kind)}:", *harmonizer.why(kind[key])]
     return out
 
 
-def sensitivity(found: dict[str, Any]) -> list[str]:
+def sensitivity(decided: dict[str, Any]) -> list[str]:
     """State the sensitivity of a step, for each kind of client if there are several."""
     out = []
-    for one in found.get("kinds") or [found]:
-        if "sensitivity" not in one:  # recorded by an earlier version
+    for kind in decided.get("kinds") or [decided]:
+        if "sensitivity" not in kind:  # recorded by an earlier version
             continue
-        bound, norm = one["sensitivity"], one["norm"]
-        whose = f"of clients with {_of(one)} " if "profile" in one else ""
+        bound, norm = kind["sensitivity"], kind["norm"]
+        whose = f"of clients with {_of(kind)} " if "profile" in kind else ""
         out.append(
             f"One record moves the sum of a step {whose}by at most {bound:.4g} in the L{norm} norm, the clip for "
-            f"{one['mechanism']} noise."
+            f"{kind['mechanism']} noise."
         )
     return out
 
 
-def managed(number: int, found: dict[str, Any]) -> str:
+def managed(number: int, decided: dict[str, Any]) -> str:
     """State the managed noise multipliers of a round and the budget that is left."""
-    low, middle, high = found["multiplier"]
-    if not found["heard"] or high == 0:
+    low, middle, high = decided["multiplier"]
+    if not decided["heard"] or high == 0:
         return f"Round {number}: no client was heard that had any budget left."
     same = high - low <= 1e-5 * high
     text = f"{middle:.4g} for all" if same else f"from {low:.4g} to {high:.4g}, on average {middle:.4g}"
-    least, mean, most = found["left"]
+    least, mean, most = decided["left"]
     left = (
         f"{100 * mean:.3g} %" if most - least < 5e-4 else f"{100 * mean:.3g} % ({100 * least:.3g} to {100 * most:.3g})"
     )
-    silent = f"; {found['silent']} of them had nothing left and sent zeros" if found["silent"] else ""
+    silent = f"; {decided['silent']} of them had nothing left and sent zeros" if decided["silent"] else ""
     return (
-        f"Round {number}: noise multiplier {text} of {found['heard']} clients (were all in every round: "
-        f"{found['even_multiplier']:.4g}). That cost {100 * found['spent']:.3g} % of a client's budget, {left} is "
-        f"left{silent}.{_asked(found)}"
+        f"Round {number}: noise multiplier {text} of {decided['heard']} clients (were all in every round: "
+        f"{decided['even_multiplier']:.4g}). That cost {100 * decided['spent']:.3g} % of a client's budget, {left} is "
+        f"left{silent}.{_asked(decided)}"
     )
 
 
-def _asked(found: dict[str, Any]) -> str:
+def _asked(decided: dict[str, Any]) -> str:
     """State the figures of the client selected with `explain --client`, if one is."""
-    if not found["clients"]:
+    if not decided["clients"]:
         return " The client asked for was not in it."
-    if len(found["clients"]) > 1 or found["heard"] == 1:
+    if len(decided["clients"]) > 1 or decided["heard"] == 1:
         return ""
-    ((client, own),) = found["clients"].items()
-    if own["noise_multiplier"] == 0:
+    ((client, figures),) = decided["clients"].items()
+    if figures["noise_multiplier"] == 0:
         return f" Client {client} had nothing left."
-    return f" Client {client}: {own['noise_multiplier']:.4g}, {100 * own['left']:.3g} % of its budget is left."
+    return f" Client {client}: {figures['noise_multiplier']:.4g}, {100 * figures['left']:.3g} % of its budget is left."
 
 
-def looked(number: int, found: dict[str, Any]) -> list[str]:
+def looked(number: int, decided: dict[str, Any]) -> list[str]:
     """Explain the statistics of the released update, and the mechanism that was chosen by them."""
-    look = found["seen"]
+    look = decided["seen"]
     text = (
         f"Round {number}: the signal in the released mean update was {look['signal']:.3g} times its noise in variance, "
         f"kurtosis {look['kurtosis']:.3g}"
@@ -141,21 +141,21 @@ def looked(number: int, found: dict[str, Any]) -> list[str]:
         text += ", too little to judge by"
     elif "density" in look:  # else recorded by an earlier version
         text += f"; about {100 * look['density']:.3g} % of the coordinates carry it, {_tail(look['tail'])}"
-    out = [text + "; " + "; ".join(_after(one) for one in found.get("kinds") or [found]) + "."]
-    for one in found.get("kinds") or [found]:
-        if _next(one) != one["mechanism"]:
-            out += harmonizer.why(one["next"])
+    out = [text + "; " + "; ".join(_after(kind) for kind in decided.get("kinds") or [decided]) + "."]
+    for kind in decided.get("kinds") or [decided]:
+        if _next(kind) != kind["mechanism"]:
+            out += harmonizer.why(kind["next"])
     return out
 
 
-def _after(one: dict[str, Any]) -> str:
-    whose = f" for {_of(one)}" if "profile" in one else ""
-    new = _next(one)
-    return f"{new} stays{whose}" if new == one["mechanism"] else f"{new} follows {one['mechanism']}{whose}"
+def _after(kind: dict[str, Any]) -> str:
+    whose = f" for {_of(kind)}" if "profile" in kind else ""
+    new = _next(kind)
+    return f"{new} stays{whose}" if new == kind["mechanism"] else f"{new} follows {kind['mechanism']}{whose}"
 
 
-def _next(one: dict[str, Any]) -> str:
-    return str(one["next"]["candidates"][0]["mechanism"])
+def _next(kind: dict[str, Any]) -> str:
+    return str(kind["next"]["candidates"][0]["mechanism"])
 
 
 def _of(kind: dict[str, Any]) -> str:

@@ -13,13 +13,13 @@ from sordino.privacy.events import Event
 
 def epsilon(event: Event, target_delta: float) -> float:
     """Return epsilon at `target_delta` by advanced composition."""
-    return worst(lambda one: _epsilon(one, target_delta), event)
+    return worst(lambda alternative: _epsilon(alternative, target_delta), event)
 
 
 def _epsilon(event: Event, target_delta: float) -> float:
     steps = single.steps_of(event, target_delta / 2)
-    own = math.fsum(count * one.delta for one, count in steps)
-    return of_steps([(one.epsilon, count) for one, count in steps], target_delta - own)
+    spent = math.fsum(count * step.delta for step, count in steps)
+    return of_steps([(step.epsilon, count) for step, count in steps], target_delta - spent)
 
 
 def of_steps(steps: list[tuple[float, int]], slack: float) -> float:

@@ -12,8 +12,8 @@ from sordino.privacy.events import Event
 
 def epsilon(event: Event, target_delta: float) -> float:
     """Return epsilon at `target_delta` by basic composition."""
-    return worst(lambda one: _epsilon(one, target_delta), event)
+    return worst(lambda alternative: _epsilon(alternative, target_delta), event)
 
 
 def _epsilon(event: Event, target_delta: float) -> float:
-    return math.fsum(count * one.epsilon for one, count in single.steps_of(event, target_delta))
+    return math.fsum(count * step.epsilon for step, count in single.steps_of(event, target_delta))

@@ -10,7 +10,6 @@ import math
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
-from scipy.stats import binom
 
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy.accountants import single
@@ -22,15 +21,15 @@ MANY = 50_000_000  # maximum number of releases
 
 def epsilon(event: Event, target_delta: float) -> float:
     """Return epsilon at `target_delta` by optimal composition of equal releases."""
-    return worst(lambda one: _epsilon(one, target_delta), event)
+    return worst(lambda alternative: _epsilon(alternative, target_delta), event)
 
 
 def _epsilon(event: Event, target_delta: float) -> float:
     steps = single.steps_of(event, target_delta / 2)
     if len(steps) != 1:
         raise UnsupportedEvent("kov composes equal releases only.")
-    one, count = steps[0]
-    return of_steps(one.epsilon, one.delta, count, target_delta)
+    step, count = steps[0]
+    return of_steps(step.epsilon, step.delta, count, target_delta)
 
 
 def of_steps(epsilon: float, delta: float, count: int, target_delta: float) -> float:
@@ -47,8 +46,8 @@ def of_steps(epsilon: float, delta: float, count: int, target_delta: float) -> f
         raise UnsupportedEvent("kov is only for epsilons of at most 1e5 in total.")
     if delta_of(epsilon, count, 0.0) <= left:
         return 0.0
-    found = brentq(lambda e: delta_of(epsilon, count, e) - left, 0.0, count * epsilon, xtol=1e-13, rtol=1e-13)
-    return float(found) * (1 + 1e-12)
+    root = brentq(lambda e: delta_of(epsilon, count, e) - left, 0.0, count * epsilon, xtol=1e-13, rtol=1e-13)
+    return float(root) * (1 + 1e-12)
 
 
 def delta_of(epsilon: float, count: int, at: float) -> float:
@@ -57,6 +56,8 @@ def delta_of(epsilon: float, count: int, at: float) -> float:
     It is the sum over l <= (k - at/eps)/2 of P(l) (1 - e^{at - (k-2l) eps}), where l of the k answers are flipped and
     the loss is (k - 2l) eps.
     """
+    from scipy.stats import binom  # takes a second to import
+
     flip = float(expit(-epsilon))
     middle, width = count * flip, 40 * math.sqrt(count * flip * (1 - flip)) + 40
     most = min(count, math.ceil((count - at / epsilon) / 2), math.ceil(middle + width)) if epsilon > 0 else -1

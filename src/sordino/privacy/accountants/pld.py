@@ -41,16 +41,17 @@ def pair_of(event: Event, cells: float = FINE) -> Pair:
         case Visible(inner, rate):
             return pairs.Seldom(pair_of(inner, cells), rate)
         case Repeated() | Composed():
-            found = parts(event)
-            if not found:
+            releases = parts(event)
+            if not releases:
                 return pairs.Atoms([0.0], [1.0], [1.0], symmetric=True)
-            if list(found.values()) == [1]:
-                return pair_of(next(iter(found)), cells)
-            each, counts = [pair_of(e, cells) for e in found], list(found.values())
-            forth = loss_distributions.whole(each, counts, POINTS[cells])
+            if list(releases.values()) == [1]:
+                return pair_of(next(iter(releases)), cells)
+            each, counts = [pair_of(e, cells) for e in releases], list(releases.values())
+            forth = loss_distributions.composition(each, counts, POINTS[cells])
             if all(p.symmetric for p in each):
                 return pairs.TwoSided(forth, forth, symmetric=True)
-            return pairs.TwoSided(forth, loss_distributions.whole([p.reversed() for p in each], counts, POINTS[cells]))
+            back = loss_distributions.composition([p.reversed() for p in each], counts, POINTS[cells])
+            return pairs.TwoSided(forth, back)
         case Parallel(events):
             return pairs.Worst([pair_of(e, cells) for e in events]) if events else pair_of(Composed(()), cells)
         case _:
@@ -75,19 +76,19 @@ def _either_way(event: Event, rate: float, cells: float) -> Pair:
     return pairs.Mirrored(pairs.diluted(inner, rate))
 
 
-def _thinned(found: dict[Event, int]) -> dict[Event, int]:
+def _thinned(releases: dict[Event, int]) -> dict[Event, int]:
     """Return a shortened version of a long schedule: one release stands for its neighbours. A guess, not a bound."""
-    each = -(-len(found) // FEW)
-    kinds, counts = list(found), list(found.values())
+    each = -(-len(releases) // FEW)
+    kinds, counts = list(releases), list(releases.values())
     groups = [slice(i, i + each) for i in range(0, len(kinds), each)]
     return {kinds[g][len(kinds[g]) // 2]: sum(counts[g]) for g in groups}
 
 
 def _directions(event: Event, cells: float) -> tuple[list[list[Pair]], list[int]]:
-    found = _thinned(parts(event)) if cells == SLOPPY else parts(event)
-    each = [pair_of(e, cells) for e in found]
+    releases = _thinned(parts(event)) if cells == SLOPPY else parts(event)
+    each = [pair_of(e, cells) for e in releases]
     both = [each] if all(p.symmetric for p in each) else [each, [p.reversed() for p in each]]
-    return both, list(found.values())
+    return both, list(releases.values())
 
 
 def epsilon(event: Event, target_delta: float, cells: float = FINE) -> float:
@@ -96,7 +97,7 @@ def epsilon(event: Event, target_delta: float, cells: float = FINE) -> float:
     `cells` is the resolution of the grid. With SLOPPY the result may be a guess and not a bound, because long schedules
     are shortened.
     """
-    return worst(lambda one: _epsilon(one, target_delta, cells), event)
+    return worst(lambda alternative: _epsilon(alternative, target_delta, cells), event)
 
 
 def _epsilon(event: Event, target_delta: float, cells: float) -> float:
@@ -108,10 +109,10 @@ def _epsilon(event: Event, target_delta: float, cells: float) -> float:
         return max(loss_distributions.epsilon(pairs, counts, target_delta, cells) for pairs in both)
     rough = [loss_distributions.epsilon(pairs, counts, target_delta, ROUGH) for pairs in both]
     worse = 0 if rough[0] >= rough[1] else 1
-    found = loss_distributions.epsilon(both[worse], counts, target_delta, cells)
-    if rough[1 - worse] > found:
-        return max(found, loss_distributions.epsilon(both[1 - worse], counts, target_delta, cells))
-    return found
+    bound = loss_distributions.epsilon(both[worse], counts, target_delta, cells)
+    if rough[1 - worse] > bound:
+        return max(bound, loss_distributions.epsilon(both[1 - worse], counts, target_delta, cells))
+    return bound
 
 
 def delta(event: Event, target_epsilon: float, cells: float = FINE) -> float:
@@ -119,7 +120,7 @@ def delta(event: Event, target_epsilon: float, cells: float = FINE) -> float:
 
     `cells` is as in `epsilon`.
     """
-    return worst(lambda one: _delta(one, target_epsilon, cells), event)
+    return worst(lambda alternative: _delta(alternative, target_epsilon, cells), event)
 
 
 def _delta(event: Event, target_epsilon: float, cells: float) -> float:

@@ -8,10 +8,7 @@ arXiv:2004.00010, Proposition 12. The curve for sampling without replacement com
 import math
 from functools import lru_cache
 
-import dp_accounting as dp
 import numpy as np
-from absl import logging as absl_logging
-from dp_accounting.rdp import rdp_privacy_accountant as library
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
@@ -70,10 +67,7 @@ def at(event: Event, orders: Curve) -> Curve:
         case FixedSize(inner, size, population) if size == population:
             return at(inner, orders)
         case FixedSize(GaussianEvent(z), size, population):
-            step = dp.SampledWithoutReplacementDpEvent(population, size, dp.GaussianDpEvent(z))
-            return _between(
-                _library_curve(step, dp.NeighboringRelation.REPLACE_ONE, WHOLE), WHOLE, orders, orders / (2 * z**2)
-            )
+            return _between(_without_replacement(z, size, population, WHOLE), WHOLE, orders, orders / (2 * z**2))
         case Sampled() | FixedSize():
             raise UnsupportedEvent("rdp has no curve for this release under this sampler.")
         case _:
@@ -83,12 +77,17 @@ def at(event: Event, orders: Curve) -> Curve:
             return curve
 
 
-def _library_curve(event: dp.DpEvent, relation: dp.NeighboringRelation, orders: Curve) -> Curve:
-    accountant = library.RdpAccountant(orders.tolist(), relation)
+def _without_replacement(z: float, size: int, population: int, orders: Curve) -> Curve:
+    """Return the curve of a Gaussian release on a sample of fixed size, for a replaced unit."""
+    import dp_accounting as dp  # takes a second to import
+    from absl import logging as absl_logging
+    from dp_accounting.rdp import rdp_privacy_accountant as library
+
+    accountant = library.RdpAccountant(orders.tolist(), dp.NeighboringRelation.REPLACE_ONE)
     level = absl_logging.get_verbosity()
     absl_logging.set_verbosity(absl_logging.ERROR)  # an order that does not converge is dropped, which is sound
     try:
-        accountant.compose(event)
+        accountant.compose(dp.SampledWithoutReplacementDpEvent(population, size, dp.GaussianDpEvent(z)))
     finally:
         absl_logging.set_verbosity(level)
     return np.asarray(accountant.rdp, dtype=np.float64)
@@ -101,9 +100,9 @@ def _sampled_gaussian(z: float, rate: float, orders: Curve) -> Curve:
     which is exact to all digits for a smooth function times a normal density with a step of z/8 (Trefethen and Weideman
     2014, "The exponentially convergent ...").
     """
-    found = np.empty_like(orders)
+    curve = np.empty_like(orders)
     summed = (orders == np.floor(orders)) & (orders <= LARGE)
-    grids = [0 if whole else int(8 * (a + 26 * z) / z) for a, whole in zip(orders, summed, strict=True)]
+    grids = [0 if is_summed else int(8 * (a + 26 * z) / z) for a, is_summed in zip(orders, summed, strict=True)]
     most = max(points for points in [0, *grids] if points <= LARGEST_GRID)
     x = (np.arange(most) / 8 - 13) * z  # shared grid; orders differ in how much of it they use
     ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * x - 1) / (2 * z * z))
@@ -117,8 +116,8 @@ def _sampled_gaussian(z: float, rate: float, orders: Curve) -> Curve:
             moment = float(logsumexp(a * ratio[:points] - halves[:points])) - math.log(8 * math.sqrt(2 * math.pi))
         else:
             moment = math.inf
-        found[i] = (max(moment, 0.0) + 1e-15) / (a - 1)  # margin for rounding
-    return np.asarray(np.minimum(found, orders / (2 * z * z)))  # sampling never increases the cost
+        curve[i] = (max(moment, 0.0) + 1e-15) / (a - 1)  # margin for rounding
+    return np.asarray(np.minimum(curve, orders / (2 * z * z)))  # sampling never increases the cost
 
 
 @lru_cache(maxsize=512)
@@ -136,15 +135,15 @@ def _sampled(inner: Event, rate: float, orders: Curve) -> Curve:
     """
     if not _mirrored(inner):
         raise UnsupportedEvent("rdp samples symmetric releases only.")
-    whole = np.arange(2, HIGHEST + 1, dtype=np.float64)
+    integers = np.arange(2, HIGHEST + 1, dtype=np.float64)
     j = np.arange(0, HIGHEST + 1)
-    powers = np.concatenate([[0.0, 0.0], (whole - 1) * at(inner, whole)])  # (j-1) D_j
+    powers = np.concatenate([[0.0, 0.0], (integers - 1) * at(inner, integers)])  # (j-1) D_j
     powers += j * math.log(rate)
     logs = [
         float(logsumexp(_binomials(a)[1] + (a - j[: a + 1]) * math.log1p(-rate) + powers[: a + 1])) / (a - 1)
         for a in range(2, HIGHEST + 1)
     ]
-    return _between(np.maximum(logs, 0.0), whole, orders, at(inner, orders))
+    return _between(np.maximum(logs, 0.0), integers, orders, at(inner, orders))
 
 
 def _mirrored(event: Event) -> bool:
@@ -165,12 +164,12 @@ def _between(curve: Curve, known: Curve, orders: Curve, unsampled: Curve) -> Cur
 
 def epsilon(event: Event, target_delta: float) -> float:
     """Return an upper bound on epsilon at `target_delta`."""
-    return worst(lambda one: epsilon_of_curve(ORDERS, rdp(one), target_delta), event)
+    return worst(lambda alternative: epsilon_of_curve(ORDERS, rdp(alternative), target_delta), event)
 
 
 def delta(event: Event, target_epsilon: float) -> float:
     """Return an upper bound on delta at `target_epsilon`."""
-    return worst(lambda one: _delta(one, target_epsilon), event)
+    return worst(lambda alternative: _delta(alternative, target_epsilon), event)
 
 
 def _delta(event: Event, target_epsilon: float) -> float:
@@ -188,5 +187,5 @@ def epsilon_of_curve(orders: Curve, curve: Curve, target_delta: float) -> float:
     """
     if not np.any(curve):
         return 0.0
-    found = curve + np.log1p(-1 / orders) - (math.log(target_delta) + np.log(orders)) / (orders - 1)
-    return max(0.0, float(np.min(found)))
+    epsilons = curve + np.log1p(-1 / orders) - (math.log(target_delta) + np.log(orders)) / (orders - 1)
+    return max(0.0, float(np.min(epsilons)))

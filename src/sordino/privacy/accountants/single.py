@@ -26,14 +26,14 @@ def steps_of(event: Event, spare: float) -> list[tuple[Single, int]]:
     Releases without a pure epsilon share the delta `spare` equally.
     """
     relations(event)  # refuses events that no theorem covers
-    found = parts(event)
-    pure = {part: pure_of(part) for part in found}
-    needy = sum(count for part, count in found.items() if pure[part] is None)
+    releases = parts(event)
+    pure = {part: pure_of(part) for part in releases}
+    needy = sum(count for part, count in releases.items() if pure[part] is None)
     out = []
-    for part, count in found.items():
+    for part, count in releases.items():
         level = pure[part]
-        one = Single(level, 0.0) if level is not None else _approximate(part, spare / needy)
-        out.append((one, count))
+        step = Single(level, 0.0) if level is not None else _approximate(part, spare / needy)
+        out.append((step, count))
     return out
 
 

@@ -48,20 +48,6 @@ def epsilon_of_rho(rho: float, target_delta: float) -> float:
     return max(0.0, _least(lambda a: rho * a + math.log1p(-1 / a) - (log + math.log(a)) / (a - 1)))
 
 
-def classic(rho: float, target_delta: float) -> float:
-    """Return rho + 2 sqrt(rho ln(1/delta)): Bun and Steinke (2016), Proposition 1.3.
-
-    It is never better than `epsilon_of_rho`.
-    """
-    return rho + 2 * math.sqrt(rho * math.log(1 / target_delta))
-
-
-def rho_for(epsilon: float, delta: float) -> float:
-    """Return the rho whose classic conversion gives (epsilon, delta)."""
-    log = math.log(1 / delta)
-    return (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
-
-
 def _log_delta(a: float, rho: float, epsilon: float) -> float:
     return (a - 1) * (rho * a + math.log1p(-1 / a) - epsilon) - math.log(a)
 
@@ -69,5 +55,5 @@ def _log_delta(a: float, rho: float, epsilon: float) -> float:
 def _least(of_order: Callable[[float], float]) -> float:
     """Return the minimum over orders a = 1 + e^t of a function with a single minimum."""
     options = {"xatol": 1e-10}
-    found = minimize_scalar(lambda t: of_order(1 + math.exp(t)), bounds=(-12, 25), method="bounded", options=options)
-    return float(found.fun)
+    result = minimize_scalar(lambda t: of_order(1 + math.exp(t)), bounds=(-12, 25), method="bounded", options=options)
+    return float(result.fun)

@@ -51,6 +51,9 @@ class Banded:
     participations: int = 1  # k: maximum number of rounds in which one unit participates
 
     correlated: ClassVar[bool] = True  # noise comes from the stream of the run and depends on the round
+    geometry: ClassVar[str] = "L2"
+    exact: ClassVar[bool] = False
+    calibrated: ClassVar[str] = "noise_multiplier"
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)

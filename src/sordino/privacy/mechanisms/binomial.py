@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -109,6 +110,10 @@ class Binomial:
 
     noise_multiplier: float  # standard deviation over the L2 bound of the integer rows
     delta: float = 1e-6  # the only delta at which the release is priced
+
+    geometry: ClassVar[str] = "integers, L1 and L2 and L-infinity"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "trials"
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)

@@ -10,6 +10,7 @@ that mechanism nor the Clip-Laplace of Liu et al. (2023), arXiv:2304.05516.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +35,10 @@ class ClippedLaplace:
     noise_multiplier: float  # noise scale over the L1 bound of a row
     low: float  # smallest output; public, chosen without looking at the data
     high: float  # largest output; public, chosen without looking at the data
+
+    geometry: ClassVar[str] = "L1"
+    exact: ClassVar[bool] = False
+    calibrated: ClassVar[str] = "noise_multiplier"
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)

@@ -9,7 +9,7 @@ Estimates are unbiased over the choice of the hash functions; for fixed ones, it
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,7 @@ from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.rng import RowStream
 from sordino.privacy.events import Event
-from sordino.privacy.mechanisms.randomized_response import Floats, Ints, ThreeLosses, categories, coins, level, one
+from sordino.privacy.mechanisms.randomized_response import Floats, Ints, ThreeLosses, categories, category, coins, level
 from sordino.privacy.mechanisms.unary_encoding import bit_rows
 
 __all__ = ["CountMeanSketch"]
@@ -56,6 +56,10 @@ class CountMeanSketch:
     columns: int = 1024  # m: number of bits in a report
     seed: int = 0  # public seed of the hash functions
 
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "epsilon"
+
     def __post_init__(self) -> None:
         level(self.epsilon)
         table(self.hashes, self.columns, self.seed)
@@ -71,7 +75,8 @@ class CountMeanSketch:
     def probabilities(self, value: int, row: int = 0) -> Floats:
         """Return the probability that each bit is 1 [columns], given the hash function; bits are independent."""
         out = np.full(self.columns, expit(-self.epsilon / 2))
-        out[hashed(np.array([one(value, ITEMS)]), np.array([row]), self.columns, self.seed)] = expit(self.epsilon / 2)
+        column = hashed(np.array([category(value, ITEMS)]), np.array([row]), self.columns, self.seed)
+        out[column] = expit(self.epsilon / 2)
         return out
 
     def estimate(self, reports: SketchReports, items: ArrayLike) -> Floats:
@@ -144,8 +149,8 @@ def collect(sketch: Floats, items: Ints, n: int, seed: int) -> Floats:
     """
     hashes, m = sketch.shape
     rows = np.arange(hashes)
-    found = np.array([sketch[rows, hashed(np.full(hashes, i), rows, m, seed)].sum() for i in items.tolist()])
-    return np.asarray(m / (m - 1) * (found / n - 1 / m))
+    totals = np.array([sketch[rows, hashed(np.full(hashes, i), rows, m, seed)].sum() for i in items.tolist()])
+    return np.asarray(m / (m - 1) * (totals / n - 1 / m))
 
 
 def sketch_variance(k: int, m: int, mine: float, other: float, frequency: float, n: int, others: float) -> float:

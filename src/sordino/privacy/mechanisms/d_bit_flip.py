@@ -19,6 +19,7 @@ value did. The paper flips answers again to hide this (Section 3); that is not i
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,9 +37,9 @@ from sordino.privacy.mechanisms.randomized_response import (
     ThreeLosses,
     array,
     categories,
+    category,
     coins,
     level,
-    one,
 )
 from sordino.privacy.mechanisms.unary_encoding import bit_rows
 
@@ -70,6 +71,10 @@ class DBitFlip:
     bits: int  # d: number of buckets assigned to a user, and of bits in a report
     memoised: bool = False  # answer with the same bits as long as the value does not change
     seed: int = 0  # public seed of the assignment
+
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "epsilon"
 
     def __post_init__(self) -> None:
         level(self.epsilon)
@@ -129,7 +134,7 @@ class DBitFlip:
 
         Given the value, bits are independent.
         """
-        yes = self.assigned([client])[0] == one(value, self.categories)
+        yes = self.assigned([client])[0] == category(value, self.categories)
         return np.asarray(np.where(yes, expit(self.step), expit(-self.step)), dtype=np.float64)
 
     def estimate(self, reports: ArrayLike, ids: ArrayLike) -> Floats:
@@ -166,7 +171,7 @@ class DBitFlip:
 
 def clients(ids: ArrayLike) -> Ints:
     """Check client ids and return them as an array [n]."""
-    found = ids if isinstance(ids, np.ndarray) else array(ids, None)  # a round may have no clients
-    if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise DataError(f"client ids are a list of whole numbers, not {found.dtype} of shape {found.shape}.")
-    return found.astype(np.int64)
+    data = ids if isinstance(ids, np.ndarray) else array(ids, None)  # a round may have no clients
+    if data.ndim != 1 or data.dtype.kind not in "iu":
+        raise DataError(f"client ids are a list of whole numbers, not {data.dtype} of shape {data.shape}.")
+    return data.astype(np.int64)

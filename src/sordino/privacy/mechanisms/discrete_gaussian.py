@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -95,6 +96,10 @@ class DiscreteGaussian:
     """Add discrete Gaussian noise of scale noise_multiplier * L2 bound to every coordinate."""
 
     noise_multiplier: float  # sigma over the L2 bound of the integer rows
+
+    geometry: ClassVar[str] = "integers, L2"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "noise_multiplier"
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)

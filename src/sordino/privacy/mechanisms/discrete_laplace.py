@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -88,6 +89,10 @@ class DiscreteLaplace:
     """Add two-sided geometric noise of scale L1 bound / epsilon to every coordinate."""
 
     epsilon: float  # epsilon of one use; probabilities of neighbouring integers have the ratio exp(-epsilon / L1 bound)
+
+    geometry: ClassVar[str] = "integers, L1"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "epsilon"
 
     def __post_init__(self) -> None:
         check.positive(epsilon=self.epsilon)

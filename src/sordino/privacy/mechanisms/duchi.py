@@ -10,6 +10,7 @@ have probability 1/|T|, and the mechanism's epsilon would be ln(1 + e^eps) > eps
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,6 +47,10 @@ class Duchi:
 
     epsilon: float  # epsilon of one report (pure DP), all coordinates together
     dim: int = 1  # d: number of coordinates of a value, each in [-1, 1]
+
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "epsilon"
 
     def __post_init__(self) -> None:
         level(self.epsilon)
@@ -141,11 +146,11 @@ def numbers(values: ArrayLike, dim: int, rng: RowStream | None = None, low: floa
 
     For dim = 1 a plain list is accepted. If `rng` is given, there must be one row per client of it.
     """
-    found = array(values, rng)
-    fits = found.shape[1:] == (dim,) or (dim == 1 and found.ndim == 1)
-    if not fits or found.dtype.kind not in "fiu":
-        raise DataError(f"values are rows of {dim} numbers; found {found.dtype} of shape {found.shape}.")
-    rows = found.astype(np.float64).reshape(len(found), dim)
+    data = array(values, rng)
+    fits = data.shape[1:] == (dim,) or (dim == 1 and data.ndim == 1)
+    if not fits or data.dtype.kind not in "fiu":
+        raise DataError(f"values are rows of {dim} numbers; found {data.dtype} of shape {data.shape}.")
+    rows = data.astype(np.float64).reshape(len(data), dim)
     bad = np.flatnonzero(np.isnan(rows).any(axis=1))
     if len(bad):
         raise DataError(f"row {bad[0]} holds nan, which no report can stand for; leave it out or fill it in first.")

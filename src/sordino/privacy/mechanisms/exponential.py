@@ -53,13 +53,13 @@ class BoundedRange:
         return np.clip(loss, -self.epsilon, self.epsilon), -math.expm1(-self.epsilon)
 
     def above(self, loss: Floats) -> Masses:
-        at, whole = self._inside(loss)
-        p = -np.expm1((at - self.epsilon) / 2) / whole
+        at, total = self._inside(loss)
+        p = -np.expm1((at - self.epsilon) / 2) / total
         return p, p * np.exp(-(at + self.epsilon) / 2)
 
     def below(self, loss: Floats) -> Masses:
-        at, whole = self._inside(loss)
-        q = -np.expm1(-(at + self.epsilon) / 2) / whole
+        at, total = self._inside(loss)
+        q = -np.expm1(-(at + self.epsilon) / 2) / total
         return q * np.exp((at - self.epsilon) / 2), q
 
     def reversed(self) -> Pair:
@@ -92,9 +92,9 @@ class ExponentialEvent(Event):
         if e < 0.01:  # equal up to e^2, and numerically accurate
             return np.asarray(zcdp)
         with np.errstate(over="ignore"):
-            whole = np.log(-np.expm1(-a * e))
-            peak = e + np.log((a - 1) / a) + whole - np.log(-np.expm1(-(a - 1) * e))
-            curve = peak + (whole - np.log(a) - math.log(-math.expm1(-e))) / (a - 1)
+            log_numerator = np.log(-np.expm1(-a * e))
+            peak = e + np.log((a - 1) / a) + log_numerator - np.log(-np.expm1(-(a - 1) * e))
+            curve = peak + (log_numerator - np.log(a) - math.log(-math.expm1(-e))) / (a - 1)
         return np.asarray(np.minimum(curve, np.minimum(zcdp, e)))
 
     def pair(self) -> Pair:
@@ -132,6 +132,10 @@ class Exponential:
 
     epsilon: float  # one choice is epsilon-DP
     monotone: bool = False  # whether adding a unit never lowers a utility
+
+    geometry: ClassVar[str] = "L-infinity"
+    exact: ClassVar[bool] = False
+    calibrated: ClassVar[str] = "epsilon"
 
     def __post_init__(self) -> None:
         check.positive(epsilon=self.epsilon)

@@ -101,6 +101,10 @@ class FragmentPuzzle:
     columns: int = 1024  # number of bits in a report of each sketch
     seed: int = 0  # public seed of all hash functions
 
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "epsilon"
+
     def __post_init__(self) -> None:
         level(self.epsilon)
         level(self.fragment_epsilon)
@@ -203,10 +207,10 @@ class FragmentPuzzle:
         sketch, items = self.fragments, np.arange(SHORT * self.base**2)
         count = np.bincount(row, minlength=self.hashes)[:, None]
         sums = sum_rows(bits, row, self.hashes) - count * float(expit(-self.fragment_epsilon / 2))
-        found = np.zeros(len(items))
+        totals = np.zeros(len(items))
         for r in range(self.hashes):
-            found += sums[r, hashed(items, np.array([r]), self.columns, sketch.seed)]
-        m, shares = self.columns, found / math.tanh(self.fragment_epsilon / 4) / len(row)
+            totals += sums[r, hashed(items, np.array([r]), self.columns, sketch.seed)]
+        m, shares = self.columns, totals / math.tanh(self.fragment_epsilon / 4) / len(row)
         return np.asarray(m / (m - 1) * (shares - 1 / m)).reshape(SHORT, -1)
 
     def discover(self, reports: PuzzleReports, share: float, heaviest: int = 20) -> dict[str, float]:
@@ -237,8 +241,9 @@ class FragmentPuzzle:
             words += [word for word in map(self.decode, codes[self.short(codes) == short].tolist()) if word]
         if not words:
             return {}
-        found = dict(zip(words, self.estimate(reports, words).tolist(), strict=True))
-        return {word: found[word] for word in sorted(found, key=lambda w: -found[w]) if found[word] >= share}
+        frequencies = dict(zip(words, self.estimate(reports, words).tolist(), strict=True))
+        in_order = sorted(frequencies.items(), key=lambda item: -item[1])
+        return {word: frequency for word, frequency in in_order if frequency >= share}
 
     def variance(self, frequency: float = 0.0, n: int = 1, others: float = 0.0) -> float:
         """Return the variance of the estimated frequency of a word that is asked for.

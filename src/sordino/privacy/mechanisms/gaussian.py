@@ -4,6 +4,7 @@ The noise is float32. The proof does not cover rounding (Mironov 2012), and ever
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sordino.core import check
 from sordino.core.rng import RowStream
@@ -20,6 +21,10 @@ class Gaussian:
     """Add N(0, (noise_multiplier * bound)^2) to every coordinate."""
 
     noise_multiplier: float
+
+    geometry: ClassVar[str] = "L2"  # norm in which rows are bounded; `sordino mechanisms` shows it
+    exact: ClassVar[bool] = False  # whether no floating point lies between the random words and the release
+    calibrated: ClassVar[str] = "noise_multiplier"  # parameter that `sordino calibrate` looks for
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)

@@ -7,6 +7,7 @@ al., Eq. 15, assign q to "v = 1 - x" only, which is not a distribution for k > 2
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +16,7 @@ from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.rng import RowStream
 from sordino.privacy.events import Event
-from sordino.privacy.mechanisms.randomized_response import Floats, Ints, ThreeLosses, categories, coins, level, one
+from sordino.privacy.mechanisms.randomized_response import Floats, Ints, ThreeLosses, categories, category, coins, level
 
 __all__ = ["GeneralizedRR"]
 
@@ -42,6 +43,10 @@ class GeneralizedRR:
     epsilon: float  # epsilon of one report (pure DP)
     categories: int  # k: number of categories; values are 0 to k - 1
 
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "epsilon"
+
     def __post_init__(self) -> None:
         level(self.epsilon)
         domain(self.categories)
@@ -67,7 +72,7 @@ class GeneralizedRR:
     def probabilities(self, value: int) -> Floats:
         """Return the probability of reporting each category [k]."""
         out = np.full(self.categories, self.other)
-        out[one(value, self.categories)] = self.truth
+        out[category(value, self.categories)] = self.truth
         return out
 
     def estimate(self, reports: ArrayLike) -> Floats:

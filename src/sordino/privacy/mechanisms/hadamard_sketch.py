@@ -11,7 +11,7 @@ Estimates are unbiased over the choice of the hash functions; for fixed ones, it
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,9 +27,9 @@ from sordino.privacy.mechanisms.randomized_response import (
     ThreeLosses,
     array,
     categories,
+    category,
     coins,
     level,
-    one,
 )
 
 __all__ = ["HadamardSketch"]
@@ -65,6 +65,10 @@ class HadamardSketch:
     columns: int = 1024  # m: number of Hadamard coefficients, a power of two
     seed: int = 0  # public seed of the hash functions
 
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "epsilon"
+
     def __post_init__(self) -> None:
         level(self.epsilon)
         table(self.hashes, self.columns, self.seed)
@@ -86,7 +90,7 @@ class HadamardSketch:
 
         They are given the hash function `row`.
         """
-        column = hashed(np.array([one(value, ITEMS)]), np.array([row]), self.columns, self.seed)
+        column = hashed(np.array([category(value, ITEMS)]), np.array([row]), self.columns, self.seed)
         tilt = self.epsilon * signs(np.arange(self.columns), column)
         return np.asarray(expit(np.stack([-tilt, tilt], axis=1)) / self.columns)
 

@@ -43,6 +43,10 @@ class Harmony:
     epsilon: float  # epsilon of one report (pure DP)
     dim: int  # d: number of coordinates of a value, each in [-1, 1]
 
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "epsilon"
+
     def __post_init__(self) -> None:
         level(self.epsilon)
         check.count(dim=self.dim)

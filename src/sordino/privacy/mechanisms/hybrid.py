@@ -7,6 +7,7 @@ mechanism alone is best in the worst case. The choice between the two does not d
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,6 +61,10 @@ class Hybrid:
     epsilon: float  # epsilon of one report (pure DP), all coordinates together
     dim: int = 1  # d: number of coordinates of a value, each in [-1, 1]
 
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = False
+    calibrated: ClassVar[str] = "epsilon"
+
     def __post_init__(self) -> None:
         level(self.epsilon)
         check.count(dim=self.dim)
@@ -102,8 +107,8 @@ class Hybrid:
     def variance(self, value: float) -> float:
         """Return the variance of one coordinate of one report."""
         x, each = coordinate(value), self.epsilon / self.coordinates
-        one = mix(each) * piecewise_variance(x, each) + (1 - mix(each)) * (self.scale**2 - x * x)
-        return self.dim / self.coordinates * (x * x + one) - x * x
+        base_variance = mix(each) * piecewise_variance(x, each) + (1 - mix(each)) * (self.scale**2 - x * x)
+        return self.dim / self.coordinates * (x * x + base_variance) - x * x
 
     def worst_variance(self) -> float:
         """Return the largest `variance` over all values, in closed form."""

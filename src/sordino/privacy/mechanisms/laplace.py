@@ -19,6 +19,7 @@ The noise is drawn in float64 and rounded to the rows' type: neither rounding is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -130,6 +131,10 @@ class Laplace:
 
     noise_multiplier: float  # noise scale over the bound of a row
     norm: float = 1  # the norm rows are clipped in: 1 (pure DP) or 2 (zCDP)
+
+    geometry: ClassVar[str] = "L1 or L2"
+    exact: ClassVar[bool] = False
+    calibrated: ClassVar[str] = "noise_multiplier"
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)

@@ -52,6 +52,10 @@ class OneBitMean:
     top: float = 1.0  # m: values lie in [0, m]
     levels: int = 0  # s: memoise one bit for each of s + 1 points; 0: draw a fresh bit for every report
 
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "epsilon"
+
     def __post_init__(self) -> None:
         level(self.epsilon)
         check.positive(top=self.top)
@@ -102,5 +106,5 @@ class OneBitMean:
     def event(self, reports: int = 1) -> Event:
         """Return the event of `reports` reports of a value that does not change."""
         check.count(reports=reports)
-        one = OneBitMeanEvent(self.epsilon)
-        return one if self.levels > 0 or reports == 1 else Repeated(one, reports)
+        single = OneBitMeanEvent(self.epsilon)
+        return single if self.levels > 0 or reports == 1 else Repeated(single, reports)

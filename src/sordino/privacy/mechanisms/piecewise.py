@@ -10,6 +10,7 @@ Reports are rounded to multiples of C 2^-20, so that the low bits of a float rev
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,6 +52,10 @@ class Piecewise:
 
     epsilon: float  # epsilon of one report (pure DP), all coordinates together
     dim: int = 1  # d: number of coordinates of a value, each in [-1, 1]
+
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = False
+    calibrated: ClassVar[str] = "epsilon"
 
     def __post_init__(self) -> None:
         level(self.epsilon)
@@ -101,8 +106,8 @@ class Piecewise:
         It is (d/k) (x^2 + V) - x^2 with V = x^2/(s - 1) + (s + 3)/(3 (s - 1)^2).
         """
         x = coordinate(value)
-        one = piecewise_variance(x, self.epsilon / self.coordinates)
-        return self.dim / self.coordinates * (x * x + one) - x * x
+        base_variance = piecewise_variance(x, self.epsilon / self.coordinates)
+        return self.dim / self.coordinates * (x * x + base_variance) - x * x
 
     def event(self) -> Event:
         """Return the event of one report."""

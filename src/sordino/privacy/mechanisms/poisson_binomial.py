@@ -23,7 +23,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from scipy.stats import binom
 from torch import Tensor
 
 from sordino.core import check
@@ -95,13 +94,15 @@ def _largest(theta: float, moved: int) -> float:
 def _worst(theta: float, moved: int, others: int, orders: tuple[float, ...]) -> tuple[float, ...]:
     a = np.array(orders)
     log = np.full(len(a), -np.inf)
-    for p, q, whole in _laws(theta, moved, others):
+    for p, q, complete in _laws(theta, moved, others):
         loss = p - q
         for i, order in enumerate(orders):
             term = order * loss + q
             top = float(term.max())
-            one = top + math.log(float(np.exp(term - top).sum()))
-            log[i] = max(log[i], one if whole else float(np.logaddexp(one, REST + order * _largest(theta, moved))))
+            log_sum = top + math.log(float(np.exp(term - top).sum()))
+            if not complete:
+                log_sum = float(np.logaddexp(log_sum, REST + order * _largest(theta, moved)))
+            log[i] = max(log[i], log_sum)
     return tuple(((log + 1e-12 * a) / (a - 1)).tolist())  # margin for rounding in the sums
 
 
@@ -113,18 +114,22 @@ def _laws(theta: float, moved: int, others: int) -> tuple[tuple[Floats, Floats, 
     What is dropped, by windows of 38 standard deviations and by SMALL, is bounded: p^a q^(1-a) is subadditive and p/q
     is at most e^_largest, so it adds less than e^(REST + a _largest).
     """
+    from scipy.stats import binom  # takes a second to import
+
     edges = np.unique(np.linspace(0, others + 1, min(others + 1, GROUPS) + 1).astype(int))
-    found = []
+    laws = []
     for low, high in zip(edges[:-1], edges[1:] - 1, strict=True):  # low to high: number of high coins among the others
         shared = np.convolve(_window(int(low), 0.5 + theta), _window(others - int(high), 0.5 - theta))
         p, q = (np.convolve(shared, binom.pmf(np.arange(moved + 1), moved, 0.5 + s * theta)) for s in (1, -1))
-        kept = (p > SMALL) & (q > SMALL)
-        whole = bool(kept.all()) and len(p) == moved + int(low) + others - int(high) + 1
-        found.append((np.log(p[kept] / p.sum()), np.log(q[kept] / q.sum()), whole))
-    return tuple(found)
+        mask = (p > SMALL) & (q > SMALL)
+        complete = bool(mask.all()) and len(p) == moved + int(low) + others - int(high) + 1
+        laws.append((np.log(p[mask] / p.sum()), np.log(q[mask] / q.sum()), complete))
+    return tuple(laws)
 
 
 def _window(coins: int, chance: float) -> Floats:
+    from scipy.stats import binom  # takes a second to import
+
     wide = math.ceil(19 * math.sqrt(coins)) + 1  # Hoeffding: the mass beyond is below 2 e^-722
     k = np.arange(max(0, math.floor(coins * chance) - wide), min(coins, math.ceil(coins * chance) + wide) + 1)
     return np.asarray(binom.pmf(k, coins, chance), dtype=np.float64)
@@ -142,6 +147,10 @@ class PoissonBinomial:
 
     levels: int = 16  # m: number of coins per client and coordinate; messages lie between 0 and this
     theta: float = 0.25  # bias of a coin at the bound, below 1/2; smaller is more private
+
+    geometry: ClassVar[str] = "L-infinity"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "theta"
 
     def __post_init__(self) -> None:
         check.count(levels=self.levels)

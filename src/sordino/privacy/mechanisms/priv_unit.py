@@ -13,6 +13,7 @@ The directions are float32 normals; rounding is not covered by the proof (Mirono
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -51,6 +52,10 @@ class PrivUnit:
 
     epsilon: float  # epsilon of one report (pure DP)
     dim: int  # d: number of coordinates of a value; only its direction is used
+
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = False
+    calibrated: ClassVar[str] = "epsilon"
 
     def __post_init__(self) -> None:
         level(self.epsilon)

@@ -50,6 +50,10 @@ class RandomizedResponse:
 
     epsilon: float  # epsilon of one report (pure DP)
 
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "epsilon"
+
     def __post_init__(self) -> None:
         level(self.epsilon)
 
@@ -61,7 +65,7 @@ class RandomizedResponse:
     def probabilities(self, value: int) -> Floats:
         """Return the probabilities of the reports 0 and 1."""
         out = np.full(2, expit(-self.epsilon))
-        out[one(value, 2)] = expit(self.epsilon)
+        out[category(value, 2)] = expit(self.epsilon)
         return out
 
     def estimate(self, reports: ArrayLike) -> float:
@@ -101,31 +105,31 @@ def categories(values: ArrayLike, size: int, rng: RowStream | None = None) -> In
 
     If `rng` is given, there must be one value per row of it.
     """
-    found = array(values, rng)
-    if found.ndim != 1 or found.dtype.kind not in ("biu" if size == 2 else "iu"):
-        raise DataError(f"categories are a list of whole numbers, not {found.dtype} of shape {found.shape}.")
-    bad = np.flatnonzero((found < 0) | (found >= size))
+    data = array(values, rng)
+    if data.ndim != 1 or data.dtype.kind not in ("biu" if size == 2 else "iu"):
+        raise DataError(f"categories are a list of whole numbers, not {data.dtype} of shape {data.shape}.")
+    bad = np.flatnonzero((data < 0) | (data >= size))
     if len(bad):
         raise DataError(
             f"row {bad[0]} lies outside the categories 0 to {size - 1}; there is no category to report it as."
         )
-    return found.astype(np.int64)
+    return data.astype(np.int64)
 
 
 def array(values: ArrayLike, rng: RowStream | None) -> NDArray[Any]:
     """Return values as an array; if `rng` is given, there must be one row per client, otherwise at least one."""
     try:
-        found = np.asarray(values)
+        data = np.asarray(values)
     except (ValueError, TypeError) as error:
         raise DataError("values must be rows of numbers of one length.") from error
-    if rng is not None and (found.ndim == 0 or len(found) != len(rng.ids)):
-        raise DataError(f"{len(rng.ids)} clients need one value each; found shape {found.shape}.")
-    if rng is None and found.size == 0:
+    if rng is not None and (data.ndim == 0 or len(data) != len(rng.ids)):
+        raise DataError(f"{len(rng.ids)} clients need one value each; found shape {data.shape}.")
+    if rng is None and data.size == 0:
         raise DataError("there are no reports to estimate from.")
-    return found
+    return data
 
 
-def one(value: int, size: int) -> int:
+def category(value: int, size: int) -> int:
     """Return a single category, checked."""
     return int(categories([value], size)[0])
 
@@ -162,10 +166,10 @@ class ThreeLosses:
         step, mass, times = self.epsilon / self.parts(), self.mass(), self.parts()
         back = mass * math.exp(-step)
         part = np.array([back, max(0.0, 1 - mass - back), mass])
-        whole = np.ones(1)
+        probs = np.ones(1)
         for _ in range(times):
-            whole = np.convolve(whole, part)
-        return Atoms(step * np.arange(-times, times + 1), whole, whole[::-1], symmetric=True)
+            probs = np.convolve(probs, part)
+        return Atoms(step * np.arange(-times, times + 1), probs, probs[::-1], symmetric=True)
 
     def renyi(self, orders: Floats) -> Floats:
         """Return the exact Renyi divergences.

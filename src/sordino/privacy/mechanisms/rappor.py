@@ -26,7 +26,7 @@ from sordino.core.rng import RowStream
 from sordino.privacy.events import Event
 from sordino.privacy.mechanisms.count_mean_sketch import ITEMS, hashed, public_seed, sum_rows
 from sordino.privacy.mechanisms.generalized_rr import debias, share_variance
-from sordino.privacy.mechanisms.randomized_response import Floats, Ints, categories, coins, one
+from sordino.privacy.mechanisms.randomized_response import Floats, Ints, categories, category, coins
 from sordino.privacy.mechanisms.unary_encoding import bit_rows
 
 __all__ = ["Rappor"]
@@ -72,6 +72,10 @@ class Rappor:
     high: float = 0.75  # q: probability of a reported 1 where the permanent bit is 1
     seed: int = 0  # public seed of the hash functions
 
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "blur"
+
     def __post_init__(self) -> None:
         check.count(bits=self.bits, hashes=self.hashes, cohorts=self.cohorts)
         if max(self.bits, self.hashes, self.cohorts) > 2**20:
@@ -82,8 +86,8 @@ class Rappor:
     @property
     def truth(self) -> tuple[float, float]:
         """p* and q*: the probability of a reported 1 where the true bit is 0 and where it is 1."""
-        shared, kept = self.blur / 2 * (self.low + self.high), 1 - self.blur
-        return shared + kept * self.low, shared + kept * self.high
+        shared, unchanged = self.blur / 2 * (self.low + self.high), 1 - self.blur
+        return shared + unchanged * self.low, shared + unchanged * self.high
 
     def cohort(self, ids: Ints) -> Ints:
         """Return the public cohort of each client."""
@@ -109,17 +113,19 @@ class Rappor:
         memory = rng.at("permanent") if memory is None else memory
         if not np.array_equal(memory.ids, rng.ids):
             raise SpecError("memory and rng belong to different clients.")
-        kept = self.bloom(items, self.cohort(rng.ids))
-        order, (found, starts) = np.argsort(items, kind="stable"), np.unique(np.sort(items), return_index=True)
-        for item, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+        permanent = self.bloom(items, self.cohort(rng.ids))
+        order, (distinct, starts) = np.argsort(items, kind="stable"), np.unique(np.sort(items), return_index=True)
+        for item, rows in zip(distinct.tolist(), np.split(order, starts[1:]), strict=True):
             words = replace(memory.at("item", item), ids=memory.ids[rows]).words(self.bits)
-            kept[rows] ^= coins(words, self.blur / 2)  # a fair coin with probability f: flipped with probability f/2
+            permanent[rows] ^= coins(
+                words, self.blur / 2
+            )  # a fair coin with probability f: flipped with probability f/2
         words = rng.at("report").words(self.bits)
-        return np.where(kept, ~coins(words, 1 - self.high), coins(words, self.low)).astype(np.uint8)  # [n, m]
+        return np.where(permanent, ~coins(words, 1 - self.high), coins(words, self.low)).astype(np.uint8)  # [n, m]
 
     def probabilities(self, value: int, cohort: int = 0) -> Floats:
         """Return the probability that each bit of one report is 1 [m]; given the item, bits are independent."""
-        true = self.bloom(np.array([one(value, ITEMS)]), np.array([one(cohort, self.cohorts)]))[0]
+        true = self.bloom(np.array([category(value, ITEMS)]), np.array([category(cohort, self.cohorts)]))[0]
         return np.where(true, self.truth[1], self.truth[0])
 
     def bit_shares(self, reports: ArrayLike, cohort: ArrayLike) -> Floats:
@@ -144,12 +150,12 @@ class Rappor:
         asked = categories(items, ITEMS)
         filters = [self.bloom(asked, np.full(len(asked), c)).T for c in range(self.cohorts)]
         design = np.concatenate(filters).astype(np.float64)  # [cohorts m, items]
-        found, _, rank, _ = np.linalg.lstsq(design, self.bit_shares(reports, cohort).ravel(), rcond=None)
+        frequencies, _, rank, _ = np.linalg.lstsq(design, self.bit_shares(reports, cohort).ravel(), rcond=None)
         if rank < len(asked):
             raise SpecError(
                 f"{len(asked)} candidates cannot be told apart; use more bits, more cohorts or a shorter list."
             )
-        return np.asarray(found)
+        return np.asarray(frequencies)
 
     def variance(self, share: float = 0.0, n: int = 1) -> float:
         """Return the variance of one bit share, from one report of each of n clients."""

@@ -52,6 +52,8 @@ class RoundedGaussian:
     shared: int = 1  # number of clients that add the noise together; above 1 only if `summed` is set
 
     exact: ClassVar[bool] = True  # no floating point lies between the random words and the distribution of the noise
+    geometry: ClassVar[str] = "L2"
+    calibrated: ClassVar[str] = "noise_multiplier"
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)

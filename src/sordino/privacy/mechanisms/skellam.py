@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
-from scipy.special import ive
 from torch import Tensor
 
 from sordino.core import check
@@ -71,6 +71,10 @@ class Skellam:
 
     noise_multiplier: float  # standard deviation over the L2 bound of the integer rows
 
+    geometry: ClassVar[str] = "integers, L1 and L2"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "mu"
+
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
 
@@ -97,26 +101,6 @@ class Skellam:
     def variance(self, bounds: Bounds) -> float:
         """Return the variance of the noise on one coordinate of the sum."""
         return float(self.share(bounds, 1))
-
-
-def probabilities(mu: float) -> tuple[Floats, Floats]:
-    """Return the integers with non-negligible probability and their probabilities e^-mu I_k(mu).
-
-    Both are floats, for analysis and not for sampling.
-    """
-    k = np.arange(-_far(mu), _far(mu) + 1, dtype=np.float64)
-    return k, ive(np.abs(k), mu)
-
-
-def renyi_of_shift(mu: float, shift: int, orders: Floats) -> Floats:
-    """Return the Renyi divergences of one coordinate shifted by an integer, computed as a sum.
-
-    The result is exact except for terms that floats drop.
-    """
-    _, mass = probabilities(mu)
-    some = (mass[shift:] > 0) & (mass[: len(mass) - shift] > 0)
-    p, q = np.log(mass[: len(mass) - shift][some]), np.log(mass[shift:][some])
-    return np.asarray(np.logaddexp.reduce(orders[:, None] * p + (1 - orders[:, None]) * q, axis=1) / (orders - 1))
 
 
 def _far(mu: float) -> int:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -61,6 +62,10 @@ class SparseVector:
     epsilon: float  # one pass over all queries is epsilon-DP
     count: int = 1  # c: number of answers "above" after which it stops
     monotone: bool = False  # whether adding a unit never lowers an answer
+
+    geometry: ClassVar[str] = "L-infinity"
+    exact: ClassVar[bool] = False
+    calibrated: ClassVar[str] = "epsilon"
 
     def __post_init__(self) -> None:
         check.positive(epsilon=self.epsilon)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -147,21 +148,6 @@ def best_gamma(epsilon: float) -> float:
     return half / (1 + half)
 
 
-def best_gamma_variance(epsilon: float) -> float:
-    """Return the gamma with the smallest variance (Geng and Viswanath 2016, l2 cost)."""
-    check_shape(epsilon, 0.0)
-    b = math.exp(-epsilon)
-    return float(np.cbrt(b * (1 + b) / 2) - b) / -math.expm1(-epsilon)
-
-
-def least_variance(epsilon: float, bound: float) -> float:
-    """Return the variance at `best_gamma_variance`."""
-    check_shape(epsilon, 0.0)
-    check.positive(bound=bound)
-    b = math.exp(-epsilon)
-    return float(np.cbrt(b * (1 + b) / 2) ** 2 + b) * bound * bound / math.expm1(-epsilon) / math.expm1(-epsilon)
-
-
 @dataclass(frozen=True)
 class Staircase:
     """Add staircase noise of step `bound` to one number per row."""
@@ -170,6 +156,10 @@ class Staircase:
     gamma: float | None = None  # upper part of a step, 0 to 1; default: minimises the mean absolute noise
     norm: float = 1  # norm in which rows are clipped, 1 or 2; with one column both are the same
     per_coordinate: bool = False  # accept rows of d columns at their true cost, d epsilon
+
+    geometry: ClassVar[str] = "L1 or L2"
+    exact: ClassVar[bool] = False
+    calibrated: ClassVar[str] = "epsilon"
 
     def __post_init__(self) -> None:
         check_shape(self.epsilon, 0.0 if self.gamma is None else self.gamma)

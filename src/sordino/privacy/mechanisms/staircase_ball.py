@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,6 +55,10 @@ class StaircaseBall:
 
     epsilon: float  # one use is epsilon-DP
     gamma: float = 0.5  # upper part of a step, 0 to 1; affects the variance in few dimensions, never the cost
+
+    geometry: ClassVar[str] = "L1"
+    exact: ClassVar[bool] = False
+    calibrated: ClassVar[str] = "epsilon"
 
     def __post_init__(self) -> None:
         check_shape(self.epsilon, self.gamma)
@@ -95,9 +100,9 @@ class StaircaseBall:
         radius, logs = self._balls(dim)
         top = int(np.argmax(logs))
         peak = dim * math.log(radius[top]) - self.epsilon * (radius[top] - self.gamma)  # ln b^k (k + gamma)^dim there
-        whole = peak - logs[top] + math.log(float(np.exp(logs).sum()))
+        log_sum = peak - logs[top] + math.log(float(np.exp(logs).sum()))
         volume = dim * math.log(2 * bound) - float(gammaln(dim + 1))  # log-volume of the ball of one step
-        return np.asarray(-self.epsilon * level - volume - whole - math.log(-math.expm1(-self.epsilon)))
+        return np.asarray(-self.epsilon * level - volume - log_sum - math.log(-math.expm1(-self.epsilon)))
 
     def shells(self, dim: int) -> tuple[int, int, float]:
         """Return the first and the last step with non-negligible weight, and the middle.

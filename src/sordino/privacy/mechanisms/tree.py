@@ -38,6 +38,9 @@ class Tree:
     separation: int = 1  # b: participations of one unit are at least this many rounds apart
 
     correlated: ClassVar[bool] = True  # noise comes from the stream of the run and depends on the round
+    geometry: ClassVar[str] = "L2"
+    exact: ClassVar[bool] = False
+    calibrated: ClassVar[str] = "noise_multiplier"
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
@@ -127,12 +130,12 @@ def nodes(count: int) -> list[tuple[int, int]]:
 
     Node (l, i) holds rounds i 2^l .. (i + 1) 2^l - 1.
     """
-    found, start = [], 0
+    cover, start = [], 0
     for level in reversed(range(count.bit_length())):
         if count >> level & 1:
-            found.append((level, start >> level))
+            cover.append((level, start >> level))
             start += 1 << level
-    return found
+    return cover
 
 
 def check_step(step: int, rounds: int) -> None:

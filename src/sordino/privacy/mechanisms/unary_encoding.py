@@ -8,6 +8,7 @@ e^{eps/2}/(e^{eps/2} + 1).
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +18,15 @@ from sordino.core.errors import DataError, SpecError
 from sordino.core.rng import RowStream
 from sordino.privacy.events import Event
 from sordino.privacy.mechanisms.generalized_rr import debias, domain, share_variance
-from sordino.privacy.mechanisms.randomized_response import Floats, ThreeLosses, array, categories, coins, level, one
+from sordino.privacy.mechanisms.randomized_response import (
+    Floats,
+    ThreeLosses,
+    array,
+    categories,
+    category,
+    coins,
+    level,
+)
 
 __all__ = ["UnaryEncoding"]
 
@@ -48,6 +57,10 @@ class UnaryEncoding:
     categories: int  # k: number of categories; values are 0 to k - 1
     optimized: bool = True  # true: OUE, with the smallest variance for rare categories; false: symmetric (SUE)
 
+    geometry: ClassVar[str] = "one value a report"
+    exact: ClassVar[bool] = True
+    calibrated: ClassVar[str] = "epsilon"
+
     def __post_init__(self) -> None:
         level(self.epsilon)
         domain(self.categories)
@@ -75,7 +88,7 @@ class UnaryEncoding:
     def probabilities(self, value: int) -> Floats:
         """Return the probability that each bit is 1 [k]; given the value, bits are independent."""
         out = np.full(self.categories, self.q)
-        out[one(value, self.categories)] = self.p
+        out[category(value, self.categories)] = self.p
         return out
 
     def estimate(self, reports: ArrayLike) -> Floats:
@@ -110,7 +123,7 @@ def switch(optimized: object) -> None:
 
 def bit_rows(reports: ArrayLike, width: int) -> NDArray[np.uint8]:
     """Check reports of `width` bits each and return them as an array [n, width]."""
-    found = array(reports, None)
-    if found.ndim != 2 or found.shape[1] != width or found.dtype.kind not in "biu" or not np.isin(found, (0, 1)).all():
-        raise DataError(f"reports are rows of {width} bits; found {found.dtype} of shape {found.shape}.")
-    return found.astype(np.uint8)
+    data = array(reports, None)
+    if data.ndim != 2 or data.shape[1] != width or data.dtype.kind not in "biu" or not np.isin(data, (0, 1)).all():
+        raise DataError(f"reports are rows of {width} bits; found {data.dtype} of shape {data.shape}.")
+    return data.astype(np.uint8)
