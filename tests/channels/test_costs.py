@@ -21,7 +21,7 @@ from sordino.privacy.algebra import scaled
 from sordino.privacy.clip import Bounded
 from sordino.privacy.crowd import Crowd
 from sordino.privacy.events import Composed, GaussianEvent, NonPrivate, Pure, Repeated
-from sordino.privacy.mechanisms import gaussian, skellam
+from sordino.privacy.mechanisms import gaussian
 from sordino.privacy.mechanisms.binomial import BinomialEvent
 from sordino.privacy.mechanisms.laplace import LaplaceEvent
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponse, RandomizedResponseEvent
@@ -29,6 +29,7 @@ from sordino.privacy.mechanisms.skellam import SkellamEvent
 from sordino.privacy.release import Release, Use
 from sordino.privacy.samplers import FixedSizeSampler, Poisson
 from sordino.privacy.trust import viewer
+from support import integer_laws
 from support.problems import job, plan
 
 HUNDRED = Crowd(100, everyone=True, sure=100, single=True)
@@ -90,9 +91,9 @@ def test_integer_noises_that_add_up_to_their_like():
     share = SkellamEvent(3.0, 1.0, 1.0)
     assert share.summed(4) == SkellamEvent(12.0, 1.0, 1.0)
     assert scaled(share, 2.0) == share.summed(4)
-    _, one = skellam.probabilities(3.0)
+    _, one = integer_laws.skellam(3.0)
     four = np.convolve(np.convolve(one, one), np.convolve(one, one))
-    k, whole = skellam.probabilities(12.0)
+    k, whole = integer_laws.skellam(12.0)
     middle = len(four) // 2
     np.testing.assert_allclose(four[middle - 30 : middle + 31], whole[np.abs(k) <= 30], rtol=1e-9)
     coins = BinomialEvent(40, 1, 1.0, 1.0, 1, 1e-6)

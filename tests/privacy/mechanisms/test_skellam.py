@@ -80,7 +80,7 @@ def test_between_whole_orders_the_curve_is_the_chord():
 @pytest.mark.parametrize("z", [1.0, 4.0])
 def test_the_table_itself_is_no_easier_to_see_than_the_event_says(z):
     bounds, mechanism = Bounds(1, 3, 9, 3), Skellam(z)
-    mass, none = np.array([float(m) for m in mechanism.table(bounds).skellam()[1]]), np.zeros(3)
+    mass, none = np.array([float(m) for m in mechanism.table(bounds).probabilities()[1]]), np.zeros(3)
     pair = pairs.Atoms.of(np.append(none, mass), np.append(mass, none))
     for delta in (1e-3, 1e-7):
         grid = np.arange(2.0, 200)
