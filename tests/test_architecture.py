@@ -30,7 +30,7 @@ MAY = {
     "attacks": ("core", "privacy", "attacks"),
     "federations": ("core", "privacy", "contract", "federations"),
     "ledger": ("core", "privacy", "data", "ledger"),
-    "spec": ("core", "privacy", "algorithms", "contract", "spec"),
+    "spec": ("core", "privacy", "algorithms", "channels", "contract", "methods", "spec"),
     "run_folder": ("core", "privacy", "spec", "run_folder"),
     "measures": (
         "core",

@@ -33,9 +33,9 @@ from sordino.privacy.mechanisms.one_bit_mean import OneBitMean
 from sordino.privacy.mechanisms.piecewise import Piecewise
 from sordino.privacy.mechanisms.priv_unit import PrivUnit
 from sordino.privacy.mechanisms.randomized_response import RandomizedResponse
-from sordino.privacy.mechanisms.skellam import probabilities as skellam
 from sordino.privacy.mechanisms.sparse_vector import SparseVector
 from sordino.privacy.mechanisms.unary_encoding import UnaryEncoding
+from support.integer_laws import skellam as skellam
 
 Law = np.ndarray
 AR, RO = "add/remove", "replace"
