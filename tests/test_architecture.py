@@ -37,6 +37,7 @@ MAY = {
         "privacy",
         "gradients",
         "data",
+        "models",
         "tasks",
         "algorithms",
         "channels",

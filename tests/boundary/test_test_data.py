@@ -63,7 +63,7 @@ CASES = [  # method, unit, users, rows, sites
     ({"unit": "user", "epsilon": 8.0}, 300, 600, 2),
     ({"epsilon": 8.0}, 300, 600, 2),
     ({"method": "dp-fedavg", "epsilon": 60.0}, 60, 720, 60),
-    ({"method": "dp-fedavg", "unit": "user", "epsilon": 8.0}, 300, 600, 4),
+    ({"method": "dp-fedavg", "unit": "user", "epsilon": 8.0, "normalise": "none"}, 300, 600, 4),
 ]
 
 

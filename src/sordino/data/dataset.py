@@ -54,6 +54,7 @@ class Dataset:
     user_train: Ids | None = None  # user of every record
     user_test: Ids | None = None
     task: str = "classification"  # one of TASKS
+    unit_target: bool = False  # whether a regression target has a declared range, scaled to [0, 1]
     classes: int | None = None  # declared number of classes, or vocabulary size of next-token; None for regression
     names: tuple[str, ...] = ()  # names of the classes
     public: bool = False  # whether all records are public, as those of a benchmark are

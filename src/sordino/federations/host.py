@@ -94,7 +94,7 @@ class Host:
         stream, ready = self._rng.at("once", label) if rng is None else rng, self._work(*work)
         have = [s for s in self._blocks.values() if not part or part in s.parts]
         messages = [simulator.once(ready, state, part, stream) for simulator in have]
-        return together(messages) if messages else None
+        return ready.plan.channel.seal(together(messages), range(self._share.population)) if messages else None
 
     def save(self, done: int) -> None:
         """Save the clients' state of all blocks for a checkpoint after `done` rounds."""

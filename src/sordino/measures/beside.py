@@ -28,11 +28,15 @@ def released(
         federation: runs the clients.
         method: the small method, such as `Figure` or `FeatureMoments`.
         model: the model that the clients use.
-        plan: the plan of the run; its algorithm, channel and personal noise multipliers are not used.
+        plan: the plan of the run; its algorithm and personal noise multipliers are not used. Its channel is used if the
+            clients share the noise, of which another client then knows its own share: there is noise for one more.
         state: the state that the clients start from.
         rng: the stream that the clients' noise and the server's noise are drawn from.
         part: the part of the clients' data to use ("" for the training data).
     """
-    plain = replace(plan, algorithm=FedAvg(), channel=Direct(), multipliers=())
+    plain = replace(plan, algorithm=FedAvg(), multipliers=(), colluders=plan.colluders + 1)
+    if not method.linear(plain):
+        plain = replace(plain, channel=Direct())
     sent = federation.once(Work(method, model, plain), state, part, rng)
+    sent = plain.channel.carry(plain.channel.seal(sent, range(plan.population)), rng.at("channel"))
     return received(sent, declared(method, plain, state.round, state), state.round, rng, rng).total()

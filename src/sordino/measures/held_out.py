@@ -31,6 +31,7 @@ from sordino.federations.simulator import ClientPart
 from sordino.measures import settings
 from sordino.measures.feature_moments import planned
 from sordino.measures.figure import Figure
+from sordino.measures.row_moments import RowNoise
 from sordino.measures.settings import Evaluation
 from sordino.privacy import derive, price
 from sordino.privacy.algebra import gdp_mu_squared
@@ -152,7 +153,13 @@ def public(spec: Spec, clients: Any) -> tuple[Any, Batch | None]:
 
 
 def releases(
-    spec: Spec, method: Method, plan: Plan, wanted: Evaluation, held: HeldOut | None, features: int
+    spec: Spec,
+    method: Method,
+    plan: Plan,
+    wanted: Evaluation,
+    held: HeldOut | None,
+    features: int,
+    rows: RowNoise | None = None,
 ) -> tuple[Evaluation, tuple[Event, ...], tuple[Event, ...]]:
     """Return the evaluation with its noise, and the events released outside the rounds.
 
@@ -165,7 +172,7 @@ def releases(
         if wanted.held_out and held is None:
             return settings.refused(wanted, "there are too few records to hold any out"), (), ()
         exact = NonPrivate("statistics and evaluations on clients' records are released without noise")
-        events = (exact,) if wanted.held_out or spec.standardise else ()
+        events = (exact,) if wanted.held_out or spec.standardise or rows is not None else ()
         if not wanted.held_out:
             return wanted, events, ()
         return replace(wanted, text="evaluation on held-out records, without noise"), events, ()
@@ -177,6 +184,8 @@ def releases(
     once: tuple[Event, ...] = ()
     if spec.standardise:
         once = (event(planned(spec, method, features)),)
+    if rows is not None:
+        once = tuple(event(rows.releases(features, shift)) for shift in ((), (0.0,) * features))
     evaluation = settings.settled(wanted, spec, method, cost, counts(held), gdp_mu_squared(Composed(once)) or 0.0)
     if not evaluation.held_out or evaluation.noise is None or held is None:
         return evaluation, once, ()

@@ -27,13 +27,14 @@ from sordino.federations.facts import Facts
 from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.workers import Workers
 from sordino.gradients.engine import CohortGradients
-from sordino.measures import held_out
+from sordino.measures import held_out, row_moments
 from sordino.measures import settings as evaluation
 from sordino.measures.held_out import HeldOut
+from sordino.measures.row_moments import RowNoise
 from sordino.measures.settings import Evaluation
 from sordino.privacy import price
 from sordino.privacy.events import Event
-from sordino.runs import assumptions, exactness, noise, public_facts, returned, statistics
+from sordino.runs import assumptions, defaults, exactness, noise, public_facts, returned, statistics
 from sordino.runs.fingerprint import digests
 from sordino.runs.job import Job, Owner
 from sordino.runs.planning import plan_of
@@ -113,6 +114,7 @@ def build(
     if shown is not None:
         notes = (*notes, f"{len(shown.y)} records are held by the server and count as public")
     plan = _calibrated(spec, method, plan, division, model, torch.zeros_like(record.x))
+    method, plan, chosen = defaults.tuned(spec, method, plan, model, first.x[0].numel(), sample_loss)
     plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))
     started(returned.wrapped(method, spec.method), State(model.layout.read(model.module)), model.layout, plan)
     held, rng, federation = _opened(spec, device, division, Work(method, model, plan))
@@ -129,12 +131,13 @@ def build(
         device=device,
         rng=rng,
         viewer=viewer,
-        notes=(*notes, *fixed, *more, *_notes(spec, method, plan, division, everyone)),
+        notes=(*notes, *fixed, *chosen, *more, *_notes(spec, method, plan, division, everyone)),
         once=once,
         apart=apart,
         budgets=budgets,
         caps=caps,
         evaluation=division.evaluation,
+        rows=division.rows,
         public=(*assumptions.of_run(spec, method, shown, division.evaluation), *public),
     )
 
@@ -244,6 +247,7 @@ class _Division:
     plan: Plan
     viewer: str
     evaluation: Evaluation
+    rows: RowNoise | None
     once: tuple[Event, ...]
     apart: tuple[Event, ...]
 
@@ -255,12 +259,13 @@ def _divided(
     held, kept_out, left = held_out.split(spec, method, clients, wanted)
     known = public_facts.of_clients(held)
     plan, viewer = plan_of(spec, method, known, layout)
-    final_evaluation, once, apart = held_out.releases(spec, method, plan, wanted, kept_out, features)
+    rows = row_moments.planned(spec, method, plan, features)
+    final_evaluation, once, apart = held_out.releases(spec, method, plan, wanted, kept_out, features, rows)
     if wanted.held_out and not final_evaluation.held_out:
         held, kept_out, left = held_out.split(spec, method, clients, final_evaluation)
         known = public_facts.of_clients(held)
         plan, viewer = plan_of(spec, method, known, layout)
-    return _Division(held, kept_out, left, known, plan, viewer, final_evaluation, once, apart)
+    return _Division(held, kept_out, left, known, plan, viewer, final_evaluation, rows, once, apart)
 
 
 def _renumbered(owners: Ints | None, clients: int, left: Ints) -> Ints | None:

@@ -17,6 +17,7 @@ from sordino.core.types import Clients, Model
 from sordino.data.canonical import Raw
 from sordino.federations.base import Federation
 from sordino.measures.held_out import Held
+from sordino.measures.row_moments import RowNoise
 from sordino.measures.settings import Evaluation
 from sordino.privacy import personal, price, tightest, trust
 from sordino.privacy.accountants import pld
@@ -61,6 +62,7 @@ class Job:
     budgets: personal.Budgets | None = None  # the clients' personal budgets, if they have any
     caps: Ints | None = None  # [clients]: the rounds in which each may take part within its own budget
     evaluation: Evaluation = field(default_factory=Evaluation)  # which records, how often, how much noise
+    rows: RowNoise | None = None  # the noise of the statistics by which rows are centred and scaled, if they are
     public: tuple[str, ...] = ()  # what the guarantee treats as public, in words
     public_data: bool = False  # whether the records are already public, as in a shipped benchmark
 
@@ -116,6 +118,11 @@ class Job:
         In how many it really did is a secret of the draw.
         """
         return min(rounds, self.plan.participations)
+
+    @property
+    def statistics(self) -> bool:
+        """Whether private statistics are released before the rounds."""
+        return self.spec.standardise or self.rows is not None
 
     @property
     def mode(self) -> str:

@@ -45,7 +45,7 @@ def begin(job: Job) -> State:
     state = State(job.model.layout.read(job.model.module))
     if job.spec.average()[0] != "none":
         state = replace(state, average=state.params.clone())
-    if job.spec.standardise:
+    if job.statistics:
         state = statistics.noted(job, state)
     return started(returned.checked(job), state, job.model.layout, job.plan)
 

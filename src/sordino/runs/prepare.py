@@ -26,6 +26,7 @@ from sordino.features.colour_scattering import colour_scattering
 from sordino.features.oriented_gradients import oriented_gradients
 from sordino.features.scattering import scattering
 from sordino.features.silhouettes import silhouettes
+from sordino.runs import defaults
 from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
 
@@ -100,10 +101,9 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         )
         x_train, x_test = both
     clients = ArrayClients.split(x_train, data.y_train, parts, users=who, tags=tags)
-    make = plugin.load("models", str(spec.model))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.at("init").integer())
-        module: nn.Module = make(tuple(sample.shape[1:]), _outputs(data))
+        module = defaults.module(spec, data, tuple(sample.shape[1:]), _outputs(data))
     left_out = who is not None or spec.without_private or sum(map(len, parts)) < len(x_train)
     brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if left_out else clients
     if spec.public_share is not None:  # a ledger identifies the table by all its rows, whatever share is public
@@ -225,7 +225,7 @@ def _decided(spec: Spec, data: Dataset) -> Spec:
     if rate is None and (features, model) == ("scattering", "linear"):
         rate = 8.0  # chosen on a validation split: docs/results/mnist.md
     dealt = spec.partition or ("natural" if data.client_train is not None else "iid")
-    return replace(spec, model=model, features=features, learning_rate=rate, partition=dealt)
+    return defaults.table(replace(spec, model=model, features=features, learning_rate=rate, partition=dealt), data)
 
 
 def _refuse_baseline(spec: Spec, data: Dataset) -> None:

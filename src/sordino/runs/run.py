@@ -169,8 +169,9 @@ def without_privacy(job: Job) -> Job:
         budgets=None,
     )
     plan = replace(job.plan, noise_multiplier=None)
-    if job.spec.standardise:
+    if job.statistics:
         job = build.again(replace(job, model=replace(job.model, module=statistics.reset(job.model.module))))
+        job = replace(job, rows=None if job.rows is None else job.rows.exact())
     plain = replace(job, spec=wanted, method=wanted.method_object(), plan=plan, viewer="server", once=(), apart=())
     return replace(plain, budgets=None, caps=None)
 
@@ -223,7 +224,7 @@ def execute(
             began(folder.path)
         checkpoint = folder.load_state() if at is not None else None
         _check_resumable(job, folder, ledger, at, checkpoint)
-        if job.spec.standardise:  # paid for with the plan
+        if job.statistics:  # paid for with the plan
             drawn = replace(job, rng=_statistics_stream(job, folder))
             statistics.release(drawn, None if checkpoint is None else checkpoint[0])
             job = build.again(job)

@@ -1,6 +1,7 @@
-"""Standardisation of features by statistics of the private data: released once, with noise, and charged with the plan.
+"""Scaling of features by statistics of the private data: released once, with noise, and charged with the plan.
 
-The first layer of the model holds shift and scale as constants, so a user of the model needs nothing else.
+The first layer of the model holds what follows from them as constants, so a user of the model needs nothing else. It is
+`UnitRows` for tables by default (`normalise`), and `Standardise` where the spec asks for it (`standardise`).
 """
 
 from __future__ import annotations
@@ -17,16 +18,25 @@ from sordino.core.types import State
 from sordino.data import moments
 from sordino.measures import beside
 from sordino.measures.feature_moments import planned
+from sordino.measures.row_moments import RowMoments, RowNoise, units
+from sordino.models._rows import UnitRows
 from sordino.run_folder.saved import Saved
 from sordino.runs.job import Job
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The shift and scale of the features, as part of the state."""
+    """The constants of the first layer, as part of the state."""
 
     shift: Tensor
     scale: Tensor
+
+
+@dataclass(frozen=True)
+class RowInputs(Inputs):
+    """The constants of unit rows, as part of the state."""
+
+    last: Tensor
 
 
 class Standardise(nn.Module):
@@ -52,10 +62,18 @@ def standardised(module: nn.Module, x: Tensor) -> nn.Module:
     return nn.Sequential(Standardise(x.shape[1]), module)
 
 
+def first_layer(module: nn.Module) -> Standardise | UnitRows:
+    """Return the layer that holds the statistics."""
+    return cast(Standardise | UnitRows, cast(nn.Sequential, module)[0])
+
+
 def reset(module: nn.Module) -> nn.Module:
-    """Return a copy of a standardised module with shift 0 and scale 1, as before anything was released."""
+    """Return a copy of a module whose first layer is as before anything was released."""
     fresh = copy.deepcopy(module)
-    layer = cast(Standardise, cast(nn.Sequential, fresh)[0])
+    layer = first_layer(fresh)
+    if isinstance(layer, UnitRows):
+        layer.reset()
+        return fresh
     with torch.no_grad():
         layer.shift.zero_()
         layer.scale.fill_(1.0)
@@ -63,21 +81,37 @@ def reset(module: nn.Module) -> nn.Module:
 
 
 def release(job: Job, saved: Saved | None) -> None:
-    """Set shift and scale in the job's model: from the checkpoint if there is one, else from a new noisy release."""
-    layer = cast(Standardise, cast(nn.Sequential, job.model.module)[0])
+    """Set the constants in the job's model: from the checkpoint if there is one, else from a new noisy release."""
+    layer = first_layer(job.model.module)
     if saved is not None:
-        shift, scale = saved.tensors["inputs.shift"], saved.tensors["inputs.scale"]
+        constants = {name: saved.tensors[f"inputs.{name}"] for name, _ in layer.named_buffers()}
     else:
-        shift, scale = _noisy(job)
+        constants = _noisy_rows(job, job.rows) if job.rows else dict(zip(("shift", "scale"), _noisy(job), strict=True))
     with torch.no_grad():
-        layer.shift.copy_(shift)
-        layer.scale.copy_(scale)
+        for name, buffer in layer.named_buffers():
+            buffer.copy_(constants[name])
 
 
 def noted(job: Job, state: State) -> State:
-    """Return the state with shift and scale added, for the checkpoint."""
-    layer = cast(Standardise, cast(nn.Sequential, job.model.module)[0])
-    return replace(state, inputs=Inputs(layer.shift.clone(), layer.scale.clone()))
+    """Return the state with the constants of the first layer added, for the checkpoint."""
+    buffers = {name: value.clone() for name, value in first_layer(job.model.module).named_buffers()}
+    return replace(state, inputs=Inputs(**buffers) if job.rows is None else RowInputs(**buffers))
+
+
+def _noisy_rows(job: Job, rows: RowNoise) -> dict[str, Tensor]:
+    """Release the means of rows and of their squares, and return the constants that centre and scale rows."""
+    features = job.federation.facts.x[0][0]
+    shift = _mean(job, rows.releases(features))
+    squares = _mean(job, rows.releases(features, tuple(shift.tolist())))
+    middle, scale = rows.constants(shift, squares)
+    return {"shift": shift, "scale": scale, "last": torch.tensor([0.0, middle])}
+
+
+def _mean(job: Job, method: RowMoments) -> Tensor:
+    """Return the noisy mean over all units of what a small method releases."""
+    state = State(job.model.layout.read(job.model.module).cpu())
+    total = beside.released(job.federation, method, job.model, job.plan, state, job.rng)["rows"][0]
+    return total.double().cpu() / units(job.plan, method.unit, method.central)
 
 
 def _noisy(job: Job) -> tuple[Tensor, Tensor]:

@@ -59,6 +59,8 @@ class DataKeys:
     # colour-scattering or none
     standardise: bool = False  # shift and scale features by noisy, charged statistics
     feature_bound: float = 10.0  # with standardise: features are limited to between minus and plus this value
+    normalise: str | None = None  # rows (of unit length, centred and scaled by charged statistics), unit (not centred)
+    # or none; default: rows for tables with the linear model or the mlp
     private_data: str | None = None  # which records have private attributes: label:3,8, feature:12>0.5 or
     # file:mask.npy (docs/methods.md)
     without_private: int = 0  # number of clients (the last ones) that hold no record with private attributes
@@ -104,8 +106,8 @@ class LocalKeys:
     batch_size: int | None = None  # expected records (or users, with unit = user) per step
     batch_rate: float | None = None  # instead of batch_size: expected share of a client's records per step (default 1)
     optimizer: str = "sgd"  # optimizer of the clients: sgd, momentum, adam or rmsprop
-    learning_rate: float | None = None  # learning rate of the clients (default 0.1; with scattering features and the
-    # linear model 8)
+    learning_rate: float | None = None  # learning rate of the clients (default 0.1; with normalise it follows the
+    # noise; with scattering features and the linear model 8)
     momentum: float = 0.9  # momentum of the clients' optimizer, if it is momentum, adam or rmsprop
     weight_decay: float = 0.0  # weight decay of the clients
     schedule: str = "constant"  # of the learning rate over the rounds: constant, linear, cosine or step
@@ -122,8 +124,8 @@ class ServerKeys:
     """What the server does with the clients' updates."""
 
     server_lr: float | None = None  # learning rate of the server, on the mean update (default: the algorithm's)
-    averaging: str = "none"  # averaging of the models shown: none, tail:SHARE of the last rounds, ema:DECAY or
-    # polynomial:POWER
+    averaging: str | None = None  # averaging of the models shown: none (default), tail:SHARE of the last rounds
+    # (default with normalise: tail:0.25), ema:DECAY or polynomial:POWER
 
 
 @dataclass(frozen=True)

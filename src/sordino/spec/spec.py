@@ -106,6 +106,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         check.one_of((*FEATURES, "none", None), features=self.features)
         check.one_of(("test", "validation", "tuning", None), evaluate_on=self.evaluate_on)
         check.one_of(("float32", "bfloat16"), precision=self.precision)
+        check.one_of(("rows", "unit", "none", None), normalise=self.normalise)
         if self.viewer is not None:
             trust.viewer(self.viewer)
         self._check_pairs()
@@ -133,6 +134,8 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
             raise SpecError(
                 "with joining, some clients come later: evaluate_on = validation and standardise need them all."
             )
+        if self.standardise and self.normalise in ("rows", "unit"):
+            raise SpecError(f"normalise = {self.normalise} scales columns already: drop standardise.")
         if self.views > 1 and self.augment == "none":
             raise SpecError("views above 1 need augment: flip or flip-crop.")
         if self.unit != "user" and (self.records_per_user is not None or self.clients_per_user != 1):
@@ -180,7 +183,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
 
     def average(self) -> tuple[str, float]:
         """Return how the models of the rounds are averaged, and the parameter of the average."""
-        kind, colon, text = self.averaging.partition(":")
+        kind, colon, text = (self.averaging or "none").partition(":")
         check.one_of(tuple(AVERAGES), averaging=kind)
         usual = AVERAGES[kind]
         try:

@@ -39,7 +39,7 @@ def _read(paths: list[Path]) -> Dataset:
     x, y = torch.from_numpy(features.astype(np.float32)), torch.from_numpy(power.astype(np.float32))
     return Dataset(
         "gefcom-wind", *halves(x, y, parts), client_train=client[parts[0]], client_test=client[parts[1]],
-        task="regression", classes=None, public=True,
+        task="regression", classes=None, unit_target=True, public=True,
     )  # fmt: skip
 
 

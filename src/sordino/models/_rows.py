@@ -1,0 +1,76 @@
+"""Rows of unit length: the first layer of models for tables, and the middle of a declared range as their last one.
+
+A record x becomes [x, 1] / |[x, 1]|, which bounds every gradient of a linear model without any declared bound. After
+private statistics are released, rows are centred and their columns scaled as well, and brought to unit length again:
+
+    u = x / |[x, 1]|,    row = unit( scale * [u - shift, b] )
+
+Scaling makes columns of any unit comparable, so that one learning rate suits all of them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+SMALLEST = 1e-12  # length below which a row counts as zero
+
+
+class UnitRows(nn.Module):
+    """Map records [n, d] to rows [n, d + 1] of unit length.
+
+    The constants are public: they are set once, from charged statistics, and are part of the model. Before that a row
+    is [x, 1] / |[x, 1]|.
+    """
+
+    shift: Tensor  # [d]
+    scale: Tensor  # [d + 1]
+    last: Tensor  # [2]: weights of 1 / |[x, 1]| and of 1 in the last column
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(features))
+        self.register_buffer("scale", torch.ones(features + 1))
+        self.register_buffer("last", torch.tensor([1.0, 0.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return rows [n, d + 1] of unit length."""
+        direction, inverse = unit(x)
+        last = self.last[0] * inverse + self.last[1]
+        row = torch.cat([direction - self.shift, last], dim=-1) * self.scale
+        length: Tensor = torch.linalg.vector_norm(row, dim=-1, keepdim=True)
+        return row / length.clamp_min(SMALLEST)
+
+    def centre(self, shift: Tensor, middle: float, scale: Tensor) -> None:
+        """Set the constants: the shift [d], the last column b, and the scale [d + 1]."""
+        with torch.no_grad():
+            self.shift.copy_(shift)
+            self.scale.copy_(scale)
+            self.last.copy_(torch.tensor([0.0, middle]))
+
+    def reset(self) -> None:
+        """Forget the constants, as before anything was released."""
+        with torch.no_grad():
+            self.shift.zero_()
+            self.scale.fill_(1.0)
+            self.last.copy_(torch.tensor([1.0, 0.0]))
+
+
+class Midpoint(nn.Module):
+    """Add a public constant to every prediction, so that an untrained model predicts the middle of the range."""
+
+    def __init__(self, middle: float = 0.5) -> None:
+        super().__init__()
+        self.middle = middle
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the predictions with the constant added."""
+        return x + self.middle
+
+
+def unit(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x / |[x, 1]| and 1 / |[x, 1]| [n, 1], without overflow for large numbers."""
+    largest = x.abs().amax(dim=-1, keepdim=True).clamp_min(1.0)
+    small, one = x / largest, 1.0 / largest
+    length = (small.square().sum(dim=-1, keepdim=True) + one.square()).sqrt()
+    return small / length, one / length
