@@ -14,7 +14,7 @@ from sordino.core.errors import DataError
 from sordino.data import canonical
 
 Ids = NDArray[np.int64]
-TASKS = ("classification", "regression", "next-token")
+TASKS = ("classification", "multi-label", "regression", "next-token")
 MOST_CLASSES = 100_000  # a column with larger labels does not hold classes
 
 
@@ -54,7 +54,7 @@ class Dataset:
     user_train: Ids | None = None  # user of every record
     user_test: Ids | None = None
     task: str = "classification"  # one of TASKS
-    classes: int | None = None  # declared number of classes, or vocabulary size of next-token; None for regression
+    classes: int | None = None  # declared number of classes (or of labels, or of tokens); None for regression
     names: tuple[str, ...] = ()  # names of the classes
     public: bool = False  # whether all records are public, as those of a benchmark are
     prepare: Callable[[Tensor], Tensor] = as_is  # raw to model input, each record alone, with public constants
