@@ -116,8 +116,6 @@ def build(
     owners = _renumbered(owners, held.count, division.left)
     kept_out, viewer, once, apart = division.kept_out, division.viewer, division.once, division.apart
     plan = _with_server_data(own.stepping(spec, method, division.plan), model, shown, device)
-    if shown is not None:
-        notes = (*notes, f"{len(shown.y)} records are held by the server and count as public")
     plan = _calibrated(spec, method, plan, division, model, torch.zeros_like(record.x))
     plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))
     started(returned.wrapped(method, spec.method), State(model.layout.read(model.module)), model.layout, plan)
@@ -137,7 +135,7 @@ def build(
         device=device,
         rng=rng,
         viewer=viewer,
-        notes=(*notes, *fixed, *more, *_notes(spec, method, plan, division, everyone)),
+        notes=(*notes, *_server_notes(shown), *fixed, *more, *_notes(spec, method, plan, division, everyone)),
         once=once,
         apart=apart,
         budgets=budgets,
@@ -231,6 +229,10 @@ def _aimed(spec: Spec, own: Own, loss: str | SampleLoss | None, targets: Tensor)
     """Return the task of the run and its loss; of the targets only the type and the shape matter."""
     task = task_of(own.task, loss, targets)
     return task, losses.loss_for(loss, task, spec.weights_of_classes())
+
+
+def _server_notes(shown: Batch | None) -> tuple[str, ...]:
+    return () if shown is None else (f"{len(shown.y)} records are held by the server and count as public",)
 
 
 def _with_server_data(plan: Plan, model: Model, shown: Batch | None, device: torch.device) -> Plan:
