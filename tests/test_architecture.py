@@ -87,7 +87,7 @@ CORE = {
     "state": ("holders",),
     "vector": (),
     "local_training": ("check",),
-    "optimizers": ("local_training", "types"),
+    "optimizers": ("errors", "local_training", "types"),
     "types": ("vector",),
     "message": ("errors", "rng"),
     "view": ("message", "types"),

@@ -148,11 +148,21 @@ def _summary(result: Any, published: dict[str, Any]) -> dict[str, Any]:
         "clip": [_text(r.clip) for r in public],
         "clients": [r.clients for r in private],
         "answers": [r.answers for r in private],
-        "figures": [_text({"loss": r.loss, "accuracy": r.accuracy, "metrics": r.metrics}) for r in public],
-        "last_figures": _text(result.metrics),
+        "figures": [_text({"loss": r.loss, "accuracy": r.accuracy, "metrics": _old(r.metrics)}) for r in public],
+        "last_figures": _text(_old(result.metrics)),
         "decided": hashlib.sha256(json.dumps(_text(decided), sort_keys=True).encode()).hexdigest(),
         "decided_values": _rounded(decided),
     }
+
+
+LATER = ("auc", "balanced_accuracy", "brier", "calibration_error", "f1", "macro_f1", "r2")  # held to scikit-learn's
+
+
+def _old(metrics: dict[str, float] | None) -> dict[str, float] | None:
+    """Return the metrics that there were when the runs were recorded."""
+    if metrics is None:
+        return None
+    return {name: v for name, v in metrics.items() if name.removeprefix("personal_") not in LATER}
 
 
 def _text(value: Any) -> Any:

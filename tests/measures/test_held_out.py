@@ -26,6 +26,7 @@ from sordino.gradients import CohortGradients
 from sordino.ledger.ledger import Budget, Ledger
 from sordino.measures import beside, held_out, settings
 from sordino.measures.figure import Figure
+from sordino.measures.measure import Measure
 from sordino.privacy.events import GaussianEvent, Repeated
 from sordino.privacy.written import from_json
 from sordino.runs import loop, run
@@ -77,11 +78,14 @@ def modelled(module):
     return Model(module, layout, losses.cross_entropy, CohortGradients.of(module, losses.cross_entropy, layout))
 
 
+REGRESSION = Measure("mae", "regression")
+
+
 def figure(found, module, regression, z, rng, done=0):
     """The released mean over held-out units, by the federation that holds their records."""
     model = module if isinstance(module, Model) else modelled(module)
     holding = Simulator(torch.device("cpu"), ALL, rng, parts={held_out.HELD_OUT: found.part()})
-    asked = Figure("record", z, regression, central=found.facts.holders == 1)
+    asked = Figure("record", z, REGRESSION if regression else Measure(), central=found.facts.holders == 1)
     state = State(model.layout.read(model.module), round=done)
     sums = beside.released(holding, asked, model, plan(), state, rng, held_out.HELD_OUT)["figure"]
     return float(sums[0, 0]) / found.facts.units

@@ -17,7 +17,7 @@ def toy(records=40):
     """x -> a b x, whose loss is least where a b = 1: (1/2, 2) and (2, 1/2), with a barrier on the line between."""
     module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
     x = torch.linspace(-1, 1, records)[:, None]
-    loss = loss_for("squared_error", x)
+    loss = loss_for("squared_error", "regression")
     layout = Layout.of(module)
     model = Model(module, layout, loss, CohortGradients.of(module, loss, layout))
     return Public(model, Batch(x, x.clone(), (records,)))

@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from sordino.cli import figures
 from sordino.contract import pricing
 from sordino.core.record import RoundRecord
 from sordino.core.rounding import up
@@ -98,13 +99,7 @@ class RunProgress:
     def after_round(self, job: Job, record: RoundRecord) -> None:
         """Show the public record of a round: in the bar or, without one, as a line every tenth of the rounds."""
         spent = record.epsilon[job.viewer]
-        parts = []
-        if record.accuracy is not None:
-            parts.append(f"accuracy {100 * record.accuracy:.2f} %")
-        elif record.metrics and "rmse" in record.metrics:
-            parts.append(f"RMSE {record.metrics['rmse']:.4g}")
-        elif record.loss is not None:
-            parts.append(f"loss {record.loss:.4g}")
+        parts = [shown] if (shown := figures.first(record, job)) else []
         if job.method.claim(job.plan) is not None:
             parts.append(f"epsilon {job.spec.epsilon:g} claimed, {up(spent)} accounted")
         elif math.isinf(spent):

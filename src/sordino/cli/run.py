@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from sordino.cli import figures
 from sordino.cli.progress import RunProgress
 from sordino.core import plugin
 from sordino.core.parts import PUBLIC
@@ -137,13 +138,8 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
             )
     if result.together is not None:
         say(f"{result.together[0].upper()}{result.together[1:]}.")
-    if result.accuracy is not None:
-        label = "Accuracy with privacy" if math.isfinite(result.guarantee.epsilon) else "Accuracy without privacy"
-        if job.method.claim(job.plan) is not None:
-            label = "Accuracy, as printed"
-        say(f"{label}: {100 * result.accuracy:.2f} %{_where(result)}")
-    for name, value in result.metrics.items():
-        say(f"{name.replace('_', ' ')}: {value:.4g}{_where(result) if name == 'mae' else ''}")
+    for line in figures.lines(job, result):
+        say(line)
     if plain is not None and plain.accuracy is not None:
         say(f"Accuracy without privacy: {100 * plain.accuracy:.2f} %")
     say(f"Run folder: {result.folder} (to hand out: {result.folder / PUBLIC}; the rest is for you alone)")
@@ -159,9 +155,3 @@ def accounted(sentence: str, reason: str | None, claimed: bool) -> str:
     """
     known = f": {reason}."
     return sentence.removesuffix(known) + ", as stated above." if claimed and sentence.endswith(known) else sentence
-
-
-def _where(result: Result) -> str:
-    """Return the records that the figures are computed on, in parentheses; "" if they are public."""
-    where = result.history[-1].evaluated_on if result.history else None
-    return f" ({where})" if where and not where.startswith("public") else ""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from sordino.core import check
 
 SCHEDULES = ("constant", "linear", "cosine", "step")
+Step = Callable[[Any], Any]  # gradients [clients, dim] -> steps [clients, dim], learning rate included
 AUGMENTATIONS = ("none", "flip", "flip-crop")
 
 
@@ -27,6 +30,7 @@ class Local:
     warmup: int = 0  # number of first rounds over which the learning rate rises
     augment: str = "none"  # random augmentation of images, drawn again for every step
     views: int = 1  # augmented views per record; the mean gradient of its views is clipped
+    own_optimizer: Callable[[Local], Step] | None = None  # makes the optimiser, where optimizer is "own"
 
     def __post_init__(self) -> None:
         check.positive(learning_rate=self.learning_rate)

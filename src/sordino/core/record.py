@@ -20,10 +20,11 @@ class RoundRecord:
     epsilon: dict[str, float]  # spent so far, by viewer
     loss: float | None = None  # loss on public test data
     accuracy: float | None = None  # on public test data, or noisy and charged on held-out records: see evaluated_on
-    metrics: dict[str, float] | None = None  # further metrics: worst class, gaps between clients, RMSE, perplexity
+    metrics: dict[str, float] | None = None  # further metrics: AUC, F1, gaps between clients, RMSE, perplexity
     clip: float | None = None  # current clip bound, where it is adaptive
     evaluated_on: str | None = None  # the data that loss and accuracy refer to; public data cost nothing
     noise: float | None = None  # planned standard deviation of the noise per coordinate of one client's message
+    confusion: list[list[float]] | None = None  # number of evaluated records by class and predicted class
 
     def to_line(self) -> str:
         """Return the record as one line of JSON."""

@@ -14,7 +14,7 @@ from sordino.core.errors import DataError
 from sordino.data import canonical
 
 Ids = NDArray[np.int64]
-TASKS = ("classification", "regression", "next-token")
+TASKS = ("classification", "multi-label", "regression", "next-token")
 MOST_CLASSES = 100_000  # a column with larger labels does not hold classes
 
 
@@ -55,7 +55,7 @@ class Dataset:
     user_test: Ids | None = None
     task: str = "classification"  # one of TASKS
     unit_target: bool = False  # whether a regression target has a declared range, scaled to [0, 1]
-    classes: int | None = None  # declared number of classes, or vocabulary size of next-token; None for regression
+    classes: int | None = None  # declared number of classes (or of labels, or of tokens); None for regression
     names: tuple[str, ...] = ()  # names of the classes
     public: bool = False  # whether all records are public, as those of a benchmark are
     prepare: Callable[[Tensor], Tensor] = as_is  # raw to model input, each record alone, with public constants

@@ -2,8 +2,8 @@
 
 It holds x_train and y_train as plain arrays; pickled objects are never opened. It may also hold x_test and y_test
 (which are then public), client_train, client_test, user_train and user_test (one whole number per record), `classes`
-(the number of classes) and `class_names`. Alternatively a second file holds the test records, as x_test and y_test or
-as x and y.
+(the number of classes) and `class_names`. The text "multi-label" as `task` declares that y holds labels of 0 and 1
+[records, labels]. Alternatively a second file holds the test records, as x_test and y_test or as x and y.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def arrays(path: Path, wanted: Iterable[str] | None = None) -> dict[str, Any]:
 
 def read(path: Path, test: Path | None = None) -> Dataset:
     """Read a dataset; `test` is a second file, whose records are public."""
-    members = arrays(path, (*PARTS, *IDS, "classes", "class_names"))
+    members = arrays(path, (*PARTS, *IDS, "classes", "class_names", "task"))
     name, notes, assumed, words = path.name, [], tuple[str, ...](), ""
     shown = f"{name}, test part" if test is None else test.name
     if test is not None:
@@ -76,7 +76,9 @@ def read(path: Path, test: Path | None = None) -> Dataset:
         x_train, x_test = (x.permute(0, 3, 1, 2).contiguous() for x in (x_train, x_test))
         notes.append("colours were moved from the last axis to the second")
     task, classes = "regression", None
-    if not y_train.is_floating_point():
+    if _multi_label(path, members.get("task"), y_train):
+        task, classes = "multi-label", y_train.shape[1]
+    elif not y_train.is_floating_point():
         sequences = y_train.ndim == 2 and not x_train.is_floating_point() and x_train.shape == y_train.shape
         task = "next-token" if sequences else "classification"
         declared, both = _classes(path, members.get("classes")), [("training", y_train), ("test", y_test)]
@@ -116,6 +118,17 @@ def _ids(path: Path, key: str, value: Any, shape: tuple[int, ...]) -> Ids | None
     if value.dtype == np.uint64 and len(value) and value.max() > np.iinfo(np.int64).max:
         raise DataError(f"{path}: {key} holds numbers of more than 63 bits.")
     return np.asarray(value, dtype=np.int64)
+
+
+def _multi_label(path: Path, value: Any, y: Tensor) -> bool:
+    """Return whether the file declares a multi-label task; raise an error if it declares what the targets are not."""
+    if value is None:
+        return False
+    if value.size != 1 or str(value.reshape(-1)[0]) != "multi-label":
+        raise DataError(f'{path}: task may hold the text "multi-label" only; other tasks are told by the targets.')
+    if y.ndim != 2:
+        raise DataError(f"{path}: task is multi-label, so y_train must be [records, labels], not {list(y.shape)}.")
+    return True
 
 
 def _classes(path: Path, value: Any) -> int | None:

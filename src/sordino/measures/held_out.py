@@ -5,9 +5,10 @@
   all clients.
 - tuning: a fraction of the training data that no client trains on, held by one party, for choosing settings.
 
-A figure is the mean over units of a value in [0, 1] (accuracy; for regression the absolute error, at most 1). One unit
-changes the sum of one party by at most 1, so each evaluation is one Gaussian release; measures/settings.py decides how
-much noise it has, and which units are on one side of the split only.
+A figure is the mean over units of a value in [0, 1] (accuracy; for regression the absolute error, at most 1), or comes
+from counts by class (measures/measure.py). One unit changes the sum of one party by at most 1, so each evaluation is
+one Gaussian release; measures/settings.py decides how much noise it has, and which units are on one side of the split
+only.
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ class Held:
     kind: str  # validation or tuning
     units: int
     holders: int  # parties that add noise
-    regression: bool
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,7 @@ class HeldOut:
     @property
     def facts(self) -> Held:
         """The public facts about these records."""
-        units, holders = counts(self)
-        return Held(self.kind, units, holders, self.y.is_floating_point())
+        return Held(self.kind, *counts(self))
 
     def part(self) -> ClientPart:
         """Return the records grouped by the party that adds the noise to their sum; those of a unit are adjacent."""
@@ -189,7 +188,8 @@ def releases(
     evaluation = settings.settled(wanted, spec, method, cost, counts(held), gdp_mu_squared(Composed(once)) or 0.0)
     if not evaluation.held_out or evaluation.noise is None or held is None:
         return evaluation, once, ()
-    figures = Repeated(event(Figure(cost.unit, evaluation.noise, central=method.viewer == "public")), evaluation.times)
+    central = method.viewer == "public"
+    figures = Repeated(event(Figure(cost.unit, evaluation.noise, evaluation.measure, central)), evaluation.times)
     return (evaluation, once, (figures,)) if evaluation.apart else (evaluation, (*once, figures), ())
 
 

@@ -13,12 +13,13 @@ once, after the last round, on records (with unit = user: on users) that are hel
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sordino.contract.method import Method
 from sordino.core.errors import SpecError
 from sordino.data.clients import ArrayClients
+from sordino.measures.measure import Measure
 from sordino.privacy.accountants import gdp
 from sordino.privacy.events import Cost
 from sordino.spec.spec import Spec
@@ -42,6 +43,7 @@ class Evaluation:
     apart: bool = False  # whether every unit is either held out or trained on, never both
     chosen: bool = False  # whether the spec asks for it; then it takes place however noisy it is
     deviation: float = 0.0  # standard deviation of the noise in one figure
+    measure: Measure = field(default_factory=Measure)  # what is measured on held-out records
     text: str = ""  # for the user: the records and the cost of the evaluation, or why there is none
 
     @property
@@ -128,9 +130,12 @@ def settled(
     level = max(mu_squared - spent, 1e-12 * mu_squared) if apart else BUDGET * mu_squared
     central = method.viewer == "public"  # one party's noise covers all copies of a unit at once; else each pays
     moves = cost.copies**2 * evaluation.times if central else cost.copies * evaluation.times
+    in_place = cost.relation == "replace" or cost.draw == "changed"  # a unit's row is replaced by another
+    moves *= evaluation.measure.swing**2 if in_place else 1
     z = spec.release_noise or (1 + 1e-6) * math.sqrt(moves / level)
-    deviation = z * math.sqrt(holders) / units if units else math.inf
+    deviation = evaluation.measure.spread * z * math.sqrt(holders) / units if units else math.inf
     if deviation > WORST and not evaluation.chosen:
+        z *= evaluation.measure.spread
         need = math.ceil(z * math.sqrt(max(1, holders)) / WORST / (1 if what == "client" else evaluation.validation))
         said = f"on {units} held-out {what}s" if units and what != "client" else f"over {units} clients"
         noise = (

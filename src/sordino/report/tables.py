@@ -83,11 +83,11 @@ def unspent(block: RankedGroup) -> str:
 
 
 def _measures(results: Sequence[Line]) -> tuple[str, ...]:
-    """Return the measures to show, first the one that lines are compared by; for a regression, rmse and mae."""
+    """Return the measures to show, first the one that lines are compared by; for a regression those that are known."""
     first = compared_by(results)
     if first == "loss":
         return ("accuracy",)
-    return (first, "mae") if first == "rmse" else (first,)
+    return tuple(m for m in ERRORS if any(line.of(m).n for line in results)) if first in ERRORS else (first,)
 
 
 def _heads(measures: Sequence[str]) -> tuple[str, ...]:

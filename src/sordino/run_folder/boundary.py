@@ -50,12 +50,11 @@ TABLE: dict[str, dict[str, str]] = {
         INPUT,
         "method algorithm epsilon delta unit viewer max_participations records_per_user clients_per_user budgets mode "
         "dataset data_name label_column client_column user_column split_column public_share public_data partition "
-        "clients features standardise normalise "
-        "feature_bound private_data without_private validation tuning server_data evaluate_on release_noise model "
-        "fix_model rounds client_sampling client_rate channel dropout late slow joining local_steps local_epochs "
-        "batch_size batch_rate optimizer learning_rate momentum weight_decay schedule warmup augment views precision "
-        "compile server_lr averaging baseline device memory_gb federation workers blocks evaluate_every "
-        "checkpoint_seconds",
+        "clients features standardise normalise feature_bound private_data without_private validation tuning "
+        "server_data evaluate_on release_noise model fix_model rounds client_sampling client_rate channel dropout "
+        "late slow joining local_steps local_epochs batch_size batch_rate optimizer learning_rate momentum "
+        "weight_decay schedule warmup augment views precision compile server_lr averaging baseline device "
+        "memory_gb federation workers blocks evaluate_every checkpoint_seconds metric class_weights",
     )
     | {"seed": "a public input of an experiment on public data; on one's own data it is left out"},
     "plan.json": _of(
@@ -69,11 +68,11 @@ TABLE: dict[str, dict[str, str]] = {
     | _of(INPUT, _below("budgets", "epsilon delta clients participations noise_multiplier")),
     "records.jsonl": _of(DERIVED, "round")
     | _of(PLANNED, "epsilon.* noise")
-    | _of(FIGURES, "loss accuracy metrics.* evaluated_on")
+    | _of(FIGURES, "loss accuracy metrics.* confusion evaluated_on")
     | _of(RELEASED, "clip"),
     "result.json": _of(PLANNED, f"{_below('guarantee', GUARANTEE)} {_below('guarantees.*', GUARANTEE)} claim.*")
     | _of(DERIVED, "rounds notes together")
-    | _of(FIGURES, "accuracy metrics.* evaluated_on"),
+    | _of(FIGURES, "accuracy metrics.* confusion evaluated_on"),
     "stdout": _of(INPUT, "folder"),
 }
 FILES: dict[str, str] = {  # files without fields, or made only of fields of the files above

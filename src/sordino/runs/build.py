@@ -37,12 +37,15 @@ from sordino.privacy.events import Event
 from sordino.runs import assumptions, defaults, exactness, noise, public_facts, returned, statistics
 from sordino.runs.fingerprint import digests
 from sordino.runs.job import Job, Owner
+from sordino.runs.own_code import NOTHING, Own
 from sordino.runs.planning import plan_of
 from sordino.runs.prepare import Kept, Prepared, dataset_path, device_of, prepare
 from sordino.spec import legal
 from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
 from sordino.tasks import losses
+from sordino.tasks.outputs import tensor_valued
+from sordino.tasks.task import MULTI_LABEL, check_multi_label, task_of
 from sordino.tasks.validate import fix, validate
 
 
@@ -64,6 +67,7 @@ def from_prepared(prepared: Prepared, device: str | None = None) -> Job:
         prepared.brought,
         assumptions.of_data(prepared.data, prepared.spec),
         own_file=True,
+        own=Own(task=MULTI_LABEL if prepared.data.task == MULTI_LABEL else None),
     )
     if prepared.data.public:
         return replace(job, public_data=True, owner=replace(job.owner, benchmark=dataset_path(prepared.spec)))
@@ -84,12 +88,13 @@ def build(
     brought: Clients | None = None,
     public: Sequence[str] | None = None,
     own_file: bool = False,
+    own: Own = NOTHING,
 ) -> Job:
     """Return a job on the caller's own module (or a function that makes one) and own clients.
 
     `public` lists, in words, the test records and facts of the data that are taken as public. `own_file` says that the
-    records come from a file: if none of them is public, some are held out to evaluate on. A mode that is still open is
-    decided as for private data."""
+    records come from a file: if none of them is public, some are held out to evaluate on. `own` holds the caller's own
+    task, metric and optimiser. A mode that is still open is decided as for private data."""
     spec = settled(spec, public=False)
     legal.require(spec.method, spec.algorithm, spec.unit)
     held = adopt(clients)
@@ -101,20 +106,19 @@ def build(
     held, shown = held_out.public(spec, held)
     _check_tags(spec, method, held)
     first = held.fetch([0], torch.device("cpu"))
-    sample_loss = losses.loss_for(loss, first.y)
+    task, sample_loss = _aimed(spec, own, loss, first.y)
     pair, owners, words = _tested(test, test_clients, held.count)
     public = words if public is None else public  # None: called from Python
-    module, held = _fit(spec, module, held, first.x, sample_loss, pair)
+    module, held = _fit(spec, module, held, first.x, sample_loss, pair, task)
     model, record = _tried_model(spec, module.to(device), sample_loss, first, device)
     wanted = evaluation.asked(spec, method, held, pair is not None, own_file)
+    wanted = own.measured(wanted, spec, task, model, record, pair)
     division = _divided(spec, method, held, wanted, model.layout, first.x[0].numel())
     owners = _renumbered(owners, held.count, division.left)
     kept_out, viewer, once, apart = division.kept_out, division.viewer, division.once, division.apart
-    plan = division.plan if shown is None else _with_server_data(division.plan, model, shown, device)
-    if shown is not None:
-        notes = (*notes, f"{len(shown.y)} records are held by the server and count as public")
+    plan = _with_server_data(own.stepping(spec, method, division.plan), model, shown, device)
     plan = _calibrated(spec, method, plan, division, model, torch.zeros_like(record.x))
-    method, plan, chosen = defaults.tuned(spec, method, plan, model, first.x[0].numel(), sample_loss)
+    method, plan, chosen = defaults.tuned(spec, method, plan, model, first.x[0].numel(), first.y.is_floating_point())
     plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))
     started(returned.wrapped(method, spec.method), State(model.layout.read(model.module)), model.layout, plan)
     held, rng, federation = _opened(spec, device, division, Work(method, model, plan))
@@ -125,13 +129,15 @@ def build(
         model=model,
         owner=Owner(brought or adopted, digests=digests(held)),
         test=None if pair is None else (pair[0].to(device), pair[1].to(device)),
+        task=task,
+        own_metric=own.metric,
         test_clients=owners,
         held_out=None if kept_out is None else kept_out.facts,
         federation=federation,
         device=device,
         rng=rng,
         viewer=viewer,
-        notes=(*notes, *fixed, *chosen, *more, *_notes(spec, method, plan, division, everyone)),
+        notes=(*notes, *_server_notes(shown), *fixed, *chosen, *more, *_notes(spec, method, plan, division, everyone)),
         once=once,
         apart=apart,
         budgets=budgets,
@@ -182,11 +188,17 @@ def _fit(
     x: Tensor,
     loss: SampleLoss,
     pair: tuple[Tensor, Tensor] | None,
+    task: str,
 ) -> tuple[nn.Module, ArrayClients | LazyClients]:
     """Return a module that is fit for private training, and clients whose labels it can predict."""
-    module = _standardised(spec, module, held, x)
+    module = _standardised(spec, tensor_valued(module, _sample(x)), held, x)
     validate(module, _sample(x))
-    return module, _check_classes(module, held, x, pair) if loss is losses.cross_entropy else held
+    if task == MULTI_LABEL:
+        _check_labels(module, held, x, pair)
+    if isinstance(loss, losses.WeightedCrossEntropy):
+        loss.check_outputs(_outputs(module, x)[-1])
+    plain = loss is losses.cross_entropy or isinstance(loss, losses.WeightedCrossEntropy)
+    return module, _check_classes(module, held, x, pair) if plain else held
 
 
 def _standardised(spec: Spec, module: nn.Module, held: Clients, x: Tensor) -> nn.Module:
@@ -216,8 +228,20 @@ def _calibrated(spec: Spec, method: Method, plan: Plan, division: _Division, mod
     return replace(plan, noise_multiplier=level)
 
 
-def _with_server_data(plan: Plan, model: Model, shown: Batch, device: torch.device) -> Plan:
-    """Return the plan with the records that the server holds, which are public."""
+def _aimed(spec: Spec, own: Own, loss: str | SampleLoss | None, targets: Tensor) -> tuple[str, SampleLoss]:
+    """Return the task of the run and its loss; of the targets only the type and the shape matter."""
+    task = task_of(own.task, loss, targets)
+    return task, losses.loss_for(loss, task, spec.weights_of_classes())
+
+
+def _server_notes(shown: Batch | None) -> tuple[str, ...]:
+    return () if shown is None else (f"{len(shown.y)} records are held by the server and count as public",)
+
+
+def _with_server_data(plan: Plan, model: Model, shown: Batch | None, device: torch.device) -> Plan:
+    """Return the plan with the records that the server holds, if there are any, which are public."""
+    if shown is None:
+        return plan
     on = Batch(shown.x.to(device), shown.y.to(device), shown.sizes)
     return replace(plan, public=Public(model, on), server_data=True)
 
@@ -382,10 +406,24 @@ def _sample(x: Tensor) -> Tensor:
     return torch.cat([x, x.flip(-1) * 0.5])
 
 
-def _check_classes(module: nn.Module, held: Any, x: Tensor, test: tuple[Tensor, Tensor] | None) -> Any:
+def _outputs(module: nn.Module, x: Tensor) -> tuple[int, ...]:
+    """Return the shape of the model's output for one record."""
     with Snapshot(module), torch.no_grad():
-        shape = module(x[:1]).shape
-    outputs, wanted = int(shape[-1]), tuple(shape[1:-1])
+        return tuple(module(x[:1]).shape[1:])
+
+
+def _check_labels(module: nn.Module, held: Any, x: Tensor, test: tuple[Tensor, Tensor] | None) -> None:
+    """Refuse labels of a multi-label task that are not 0 or 1, or that the model has no outputs for."""
+    if not isinstance(held, ArrayClients):
+        raise DataError(f"task = {MULTI_LABEL} needs clients whose records are in memory.")
+    check_multi_label("the clients' data", held.y, outputs := _outputs(module, x))
+    if test is not None:
+        check_multi_label("the test data", test[1], outputs)
+
+
+def _check_classes(module: nn.Module, held: Any, x: Tensor, test: tuple[Tensor, Tensor] | None) -> Any:
+    shape = _outputs(module, x)
+    outputs, wanted = int(shape[-1]), shape[:-1]
     for what, y in (
         ("the clients' data", getattr(held, "y", None)),
         ("the test data", None if test is None else test[1]),

@@ -24,13 +24,12 @@ from sordino.contract import pricing
 from sordino.contract.method import Method, Plan
 from sordino.core import plugin
 from sordino.core.errors import SpecError
-from sordino.core.types import Model, SampleLoss
+from sordino.core.types import Model
 from sordino.data.dataset import Dataset
 from sordino.measures import row_moments
 from sordino.models._rows import Midpoint, UnitRows
 from sordino.privacy.accountants import gdp
 from sordino.spec.spec import Spec, plugin_fields
-from sordino.tasks.losses import cross_entropy
 
 MODELS = ("linear", "mlp")
 CLIP, REGRESSION_CLIP = 0.5, 0.25
@@ -80,7 +79,7 @@ def module(spec: Spec, data: Dataset, shape: tuple[int, ...], outputs: int) -> n
 
 
 def tuned(
-    spec: Spec, method: Method, plan: Plan, model: Model, features: int, loss: SampleLoss
+    spec: Spec, method: Method, plan: Plan, model: Model, features: int, regression: bool
 ) -> tuple[Method, Plan, tuple[str, ...]]:
     """Return the method and the plan with the clip and the learning rate that follow from the noise, and notes.
 
@@ -90,11 +89,11 @@ def tuned(
         plan: its plan, with the noise multiplier.
         model: the model, whose first layer is `UnitRows`.
         features: the number of columns.
-        loss: the loss; cross-entropy means classification.
+        regression: whether targets are numbers, not classes.
     """
     if spec.normalise in (None, "none"):
         return method, plan, ()
-    classes = _outputs(model.module, features) if loss is cross_entropy else None
+    classes = None if regression else _outputs(model.module, features)
     notes = tuple(_drowned(spec, method, plan, features)) if method.private else ()
     if spec.learning_rate is not None:
         return method, plan, notes
@@ -108,6 +107,7 @@ def tuned(
         rate = clip / (CLIP * steps)  # at which a gradient of the usual length fills the clip
     if sum(isinstance(part, nn.Linear) for part in model.module.modules()) > 1:
         rate /= NETWORK
+    why = "the noise" if method.private else "rows of unit length"
     chosen = f"the learning rate {rate:.3g} follows from {why} (docs/defaults.md); set learning_rate to choose another"
     return method, replace(plan, local=replace(plan.local, learning_rate=rate)), (*notes, chosen)
 

@@ -26,6 +26,8 @@ from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.release import Release
 from sordino.privacy.samplers import Poisson, Sampler
 from sordino.spec.spec import Spec
+from sordino.tasks.own_metric import OwnMetric
+from sordino.tasks.task import CLASSIFICATION
 
 Costs = tuple[Cost, ...]  # the costs of one round, one per viewer
 
@@ -57,6 +59,8 @@ class Job:
     notes: tuple[str, ...]  # what was changed or chosen while preparing the run
     once: tuple[Event, ...] = ()  # released outside the rounds, from the same data: private statistics
     apart: tuple[Event, ...] = ()  # released from records that no round touches: noisy evaluations
+    task: str = CLASSIFICATION  # what the model is trained for: see tasks/task.py
+    own_metric: OwnMetric | None = None  # the caller's own metric, on public test records
     test_clients: Ints | None = None  # [records]: the client that each test record belongs to
     held_out: Held | None = None  # held-out records of clients, evaluated with noise
     budgets: personal.Budgets | None = None  # the clients' personal budgets, if they have any

@@ -37,6 +37,11 @@ class Loaded:
         """Return the accuracy after the last round, where it was evaluated."""
         return self.history[-1].accuracy if self.history else None
 
+    @property
+    def confusion(self) -> list[list[float]] | None:
+        """Return the number of evaluated records by class (rows) and predicted class, after the last round."""
+        return self.history[-1].confusion if self.history else None
+
 
 def load(run: str | Path, model: nn.Module | None = None) -> Loaded:
     """Return the model, the guarantee and the history of a finished run.

@@ -33,7 +33,7 @@ from sordino.run_folder.folder import RunFolder
 from sordino.run_folder.views import Observe, ViewRecorder, shown
 from sordino.runs import returned, statistics
 from sordino.runs.job import Costs, Job
-from sordino.tasks.metrics import Meter, task_for
+from sordino.tasks.metrics import Meter
 
 PUBLIC = "public test data"
 FAILED = "error.json"  # in the private part of a run folder: why the run stopped
@@ -309,44 +309,47 @@ def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
     """Return loss and metrics on the public test data, or noisy metrics, which are charged, on held-out records."""
     module = trained(job, params).eval()
     if job.held_out is not None:
-        regression, figures = job.held_out.regression, _on_held_out(job, params, done)
-        name = "mae" if regression else "accuracy"
-        figures[name] = min(max(figures[name], 0.0), 1.0)  # the noise may move it out of the range
-        return {"metrics": {"mae": figures.pop("mae")}} | figures if regression else figures
+        return _on_held_out(job, params, done)
     if job.test is None:
         return {}
-    x, y = job.test
-    task, owners = task_for(y), job.test_clients
-    meter, total = Meter(task, None, owners is not None), 0.0
+    (x, y), owners, own = job.test, job.test_clients, job.own_metric
+    meter, total, outputs = Meter(job.task, None, owners is not None), 0.0, []
     with torch.inference_mode():
         for i in range(0, len(y), RECORDS):
             out = module(x[i : i + RECORDS])
             total += float(job.model.loss(out, y[i : i + RECORDS]).sum())
             meter.add(out, y[i : i + RECORDS], None if owners is None else torch.from_numpy(owners[i : i + RECORDS]))
+            outputs += [] if own is None else [out]
     figures = meter.result()
     scores: dict[str, Any] = {"loss": total / len(y), "evaluated_on": PUBLIC, "accuracy": figures.pop("accuracy", None)}
-    return scores | {"metrics": figures}
+    if own is not None:
+        figures[own.name] = own.value(torch.cat(outputs), y)
+    return scores | {"metrics": figures, "confusion": meter.confusion()}
 
 
 def _on_held_out(job: Job, params: Vector, done: int) -> dict[str, Any]:
-    """Return the mean over held-out units, noisy where the method is private."""
+    """Return the figures on held-out units, noisy where the method is private."""
     held, z = job.held_out, job.evaluation.noise if job.method.private else None
     if held is None:
         return {}
-    unit = job.plan.unit or job.method.units[0]
-    figure = Figure(unit, z, held.regression, central=job.method.viewer == "public")
+    unit, measure = job.plan.unit or job.method.units[0], job.evaluation.measure
+    figure = Figure(unit, z, measure, central=job.method.viewer == "public")
     state = State(params, round=done)
     total = beside.released(job.federation, figure, job.model, job.plan, state, job.rng, held_out.HELD_OUT)["figure"]
-    name, where = "mae" if held.regression else "accuracy", f"{held.kind} records"
-    noisy = "" if z is None else f", with noise of deviation {held_out.deviation(held, z):.2g}, charged"
-    return {name: float(total[0, 0]) / held.units, "evaluated_on": where + noisy}
+    where, noisy = f"{held.kind} records", ""
+    if z is not None and measure.cells == 1:
+        noisy = f", with noise of deviation {held_out.deviation(held, z):.2g}, charged"
+    elif z is not None:
+        counts = f"{measure.cells} counts of {held.units} in all"
+        noisy = f", with noise of deviation {held_out.deviation(held, z) * held.units:.2g} in each of {counts}, charged"
+    return measure.figures(total[0], held.units) | {"evaluated_on": where + noisy}
 
 
 def evaluate_own(job: Job, state: State) -> dict[str, float]:
     """Return the metrics of each client's personal model on its test data; only for methods without privacy."""
     if job.test is None or job.test_clients is None or not job.plan.algorithm.personal or job.method.private:
         return {}
-    (x, y), meter = job.test, Meter(task_for(job.test[1]), None, clients=True)
+    (x, y), meter = job.test, Meter(job.task, None, clients=True)
     for client, model in job.federation.personal(state).items():
         index = torch.from_numpy(np.flatnonzero(job.test_clients == client)).to(y.device)
         if len(index):

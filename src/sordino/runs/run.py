@@ -33,7 +33,7 @@ from sordino.run_folder import boundary
 from sordino.run_folder.folder import CHECKPOINT, RunFolder, pack_model
 from sordino.run_folder.saved import Saved
 from sordino.run_folder.views import Observe
-from sordino.runs import build, callbacks, loop, returned, statistics
+from sordino.runs import build, callbacks, loop, own_code, returned, statistics
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.identity import Whose
@@ -42,6 +42,7 @@ from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
 from sordino.runs.prepare import dataset_path, with_tags, with_users
 from sordino.runs.rehearse import rehearse
 from sordino.spec import spec, toml
+from sordino.tasks.outputs import unwrapped
 
 Watch = Callable[[RoundRecord], None]  # called after every round with its public record
 Tell = Callable[[str], None]  # called with what the owner of the data must know, and nobody else
@@ -79,12 +80,20 @@ class Result:
     def accuracy(self) -> float | None:
         return self.history[-1].accuracy if self.history else None
 
+    @property
+    def confusion(self) -> list[list[float]] | None:
+        """The number of evaluated records by class (rows) and predicted class, after the last round."""
+        return self.history[-1].confusion if self.history else None
+
 
 def train(
     model: nn.Module | Callable[[], nn.Module],
     clients: Any,
     *,
     loss: str | SampleLoss | None = None,
+    task: str | None = None,
+    metric: str | Callable[[Any, Any], Any] | None = None,
+    optimizer: str | Callable[[Any], Any] | None = None,
     test: tuple[Any, Any] | None = None,
     test_clients: Any = None,
     users: Any = None,
@@ -100,6 +109,12 @@ def train(
     model    an nn.Module, or a function that makes one
     clients  a list of (x, y) pairs, one a client: tensors, numpy arrays, pandas objects; or map-style Datasets
     loss     "cross_entropy", "squared_error" or a function (predictions, targets) -> one loss a record
+    task     "multi-label" for targets [records, labels] of 0 and 1; other tasks are told by their targets
+    metric   on public test records: a function (predictions, targets) -> a number, or one a record, shown beside the
+             usual metrics. On private held-out records: one a record, in [0, 1], noisy and charged; or the name of a
+             metric, such as "confusion"
+    optimizer  "sgd", "momentum", "adam" or "rmsprop"; or your own class, where clients step along noisy gradients: made
+             with their public settings in every round, it maps gradients [clients, dim] to steps (docs/models.md)
     test     an (x, y) pair to evaluate on after every round. Its records are taken as public: what is shown of them is
              exact and not charged, and the guarantee says so. Without it nothing is held out unasked; validation = 0.1
              holds out a tenth of each client's records (of the users) for one noisy, charged figure at the end
@@ -115,6 +130,8 @@ def train(
              algorithm may also be an object, such as sordino.methods.DpSgd(clip=0.5)
     """
     callbacks.check(watch=watch, observe=observe, owner=owner)
+    own, named_keys = own_code.of(task, metric, optimizer)
+    keys |= named_keys if resume is None else {k: v for k, v in named_keys.items() if v != "own"}
     if resume is not None:
         if keys:
             raise RunError("a resumed run keeps its keys: pass resume alone, without " + ", ".join(keys) + ".")
@@ -131,9 +148,9 @@ def train(
         held, new_ids = with_users(brought, users, wanted)
         if test_clients is not None:  # clients without any record left were removed
             test_clients = [new_ids.get(int(i), -1) for i in np.asarray(test_clients).reshape(-1)]
-        job = build.build(wanted, model, held, loss, test, test_clients, (), brought)
+        job = build.build(wanted, model, held, loss, test, test_clients, (), brought, own=own)
     else:
-        job = build.build(wanted, model, brought, loss, test, test_clients)
+        job = build.build(wanted, model, brought, loss, test, test_clients, own=own)
     if isinstance(brought, ArrayClients):
         names = list(clients) if isinstance(clients, Mapping) else np.arange(brought.count)
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
@@ -312,7 +329,7 @@ def _finish(job: Job, folder: RunFolder, ledger: Account, notes: tuple[str, ...]
     state = loop.begin(job) if checkpoint is None else checkpoint[0].restored(loop.begin(job), job.device)
     if not bool(torch.isfinite(state.model).all()):
         notes += ("the model's weights are not finite: training has diverged. Lower learning_rate",)
-    module = loop.trained(job, state.model.to(job.device))
+    module = unwrapped(loop.trained(job, state.model.to(job.device)))
     guarantees = {v: job.guarantee(v, ledger.charged, job.planned(ledger.charged)) for v in job.viewers}
     drawn = {v: job.guarantee(v, ledger.charged, ledger.most) for v in job.viewers}
     faults.point("finishing")
@@ -337,6 +354,7 @@ def summary(job: Job, result: Result) -> dict[str, Any]:
         "rounds": len(result.history),
         "accuracy": result.accuracy,
         "metrics": {k: v if math.isfinite(v) else None for k, v in result.metrics.items()},
+        "confusion": result.confusion,
         "notes": list(result.notes),
         "together": result.together,
     }

@@ -70,6 +70,8 @@ class DataKeys:
     server_data: float = 0.0  # share of the training records that the server holds and that count as public
     evaluate_on: str | None = None  # test (public, free), validation or tuning (noisy, charged) (default: test, if
     # there are test records)
+    metric: str | None = None  # what is measured on held-out records: accuracy, brier, balanced_accuracy, confusion or
+    # mae (default: accuracy; mae for regression); on public test records: the metric shown first
     release_noise: float | None = None  # noise multiplier of charged evaluations (default: set by the budget) and of
     # statistics (default 20)
 
@@ -105,6 +107,8 @@ class LocalKeys:
     local_epochs: float | None = None  # instead of local_steps: passes of a client over its data per round
     batch_size: int | None = None  # expected records (or users, with unit = user) per step
     batch_rate: float | None = None  # instead of batch_size: expected share of a client's records per step (default 1)
+    class_weights: str | None = None  # public weight of each class in the loss, such as 1,5; a record's loss is
+    # multiplied before clipping
     optimizer: str = "sgd"  # optimizer of the clients: sgd, momentum, adam or rmsprop
     learning_rate: float | None = None  # learning rate of the clients (default 0.1; with normalise it follows the
     # noise; with scattering features and the linear model 8)

@@ -100,7 +100,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
             check.probability(batch_rate=self.batch_rate)
         check.one_of(("research", "secure", None), mode=self.mode)
         check.one_of(("poisson", "fixed"), client_sampling=self.client_sampling)
-        check.one_of(("sgd", "momentum", "adam", "rmsprop"), optimizer=self.optimizer)
+        check.one_of(("sgd", "momentum", "adam", "rmsprop", "own"), optimizer=self.optimizer)
         check.one_of(("auto", "cpu", "cuda"), device=self.device)
         check.one_of(("simulator", "workers"), federation=self.federation)
         check.one_of((*FEATURES, "none", None), features=self.features)
@@ -110,6 +110,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         if self.viewer is not None:
             trust.viewer(self.viewer)
         self._check_pairs()
+        self.weights_of_classes()
         self.average(), self.stragglers(), self.method_object(), self.algorithm_object(), self.channel_object()
 
     def _check_pairs(self) -> None:
@@ -180,6 +181,21 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         except ValueError as error:
             raise SpecError(f"joining must be SHARE:ROUNDS, such as 0.3:10, not {self.joining!r}.") from error
         return Stragglers(bounds, self.late, self.slow, joining)
+
+    def weights_of_classes(self) -> tuple[float, ...] | None:
+        """Return the declared weight of every class; None if none are declared."""
+        if self.class_weights is None:
+            return None
+        try:
+            weights = tuple(float(part) for part in self.class_weights.split(","))
+        except ValueError as error:
+            raise SpecError(
+                f"class_weights must be one public number per class, such as 1,5, not {self.class_weights!r}. Weights "
+                "computed from the labels would tell how many records each class has, and nobody has paid for that."
+            ) from error
+        for weight in weights:
+            check.positive(class_weights=weight)
+        return weights
 
     def average(self) -> tuple[str, float]:
         """Return how the models of the rounds are averaged, and the parameter of the average."""
@@ -259,6 +275,10 @@ def from_dict(values: dict[str, Any]) -> Spec:
         hints = types_of(plugin.load(kind, name))
         option_types |= {f.name: hints[f.name] for f in plugin_fields(kind, name)}
     plain, options = {}, {}
+    weights: Any = values.get("class_weights")
+    weights = weights.tolist() if hasattr(weights, "tolist") else weights  # an array or a tensor
+    if isinstance(weights, list | tuple):
+        values = values | {"class_weights": ",".join(str(weight) for weight in weights)}
     for key, value in values.items():
         if key in known:
             plain[key] = value

@@ -1,6 +1,8 @@
-"""Per-sample losses, and per-sample accuracy."""
+"""Per-sample losses."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +10,7 @@ from torch import Tensor
 
 from sordino.core.errors import SpecError
 from sordino.core.types import SampleLoss
+from sordino.tasks.task import CLASSIFICATION, MULTI_LABEL, REGRESSION
 
 
 def cross_entropy(predictions: Tensor, targets: Tensor) -> Tensor:
@@ -42,30 +45,66 @@ def huber(predictions: Tensor, targets: Tensor) -> Tensor:
     return torch.where(difference < 1, difference.square() / 2, difference - 0.5).mean(dim=1)
 
 
+def binary_cross_entropy(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Return the binary cross-entropy of each record [n], averaged over its labels.
+
+    Predictions [n, labels] are log-odds, targets [n, labels] are 0 or 1.
+    """
+    targets = targets.reshape(predictions.shape).to(predictions.dtype)
+    return F.binary_cross_entropy_with_logits(predictions, targets, reduction="none").flatten(1).mean(dim=1)
+
+
+@dataclass(frozen=True)
+class WeightedCrossEntropy:
+    """The cross-entropy of each record times the declared weight of its class.
+
+    The weights are public constants. They multiply a record's loss before its gradient is clipped, so the clip bounds
+    what a record contributes, as always; a weight decides which records reach the clip.
+    """
+
+    weights: tuple[float, ...]  # one per class
+
+    def __call__(self, predictions: Tensor, targets: Tensor) -> Tensor:
+        """Return the weighted loss of each record [n]."""
+        weights = torch.tensor(self.weights, dtype=predictions.dtype, device=predictions.device)
+        return weights[targets] * F.cross_entropy(predictions, targets, reduction="none")
+
+    def check_outputs(self, outputs: int) -> None:
+        """Raise SpecError unless there is one weight for each output of the model."""
+        if len(self.weights) != outputs:
+            raise SpecError(
+                f"class_weights has {len(self.weights)} numbers, but the model has {outputs} outputs: give one per "
+                "class."
+            )
+
+
 LOSSES: dict[str, SampleLoss] = {
     "cross_entropy": cross_entropy,
     "squared_error": squared_error,
     "absolute_error": absolute_error,
     "huber": huber,
+    "binary_cross_entropy": binary_cross_entropy,
 }
 
 
-def loss_for(name: str | SampleLoss | None, targets: Tensor) -> SampleLoss:
-    """Return the loss with this name, or the given function.
+def loss_for(name: str | SampleLoss | None, task: str, weights: tuple[float, ...] | None = None) -> SampleLoss:
+    """Return the loss with this name, the given function, or the usual loss of the task.
 
-    The default is squared error for floating-point targets and cross-entropy for integers.
+    Args:
+        name: the name of a loss, a function, or None.
+        task: the task of the run.
+        weights: the declared weight of every class, or None.
     """
-    if name is None:
-        return squared_error if targets.is_floating_point() else cross_entropy
+    if not (name is None or callable(name) or name in LOSSES):
+        raise SpecError(f"loss must be one of {', '.join(LOSSES)} or a function, not {name!r}.")
+    if weights is not None:
+        if task != CLASSIFICATION or name not in (None, "cross_entropy"):
+            raise SpecError(
+                "class_weights multiply the cross-entropy of a classification. A loss of your own can weigh records "
+                "itself, by public constants."
+            )
+        return WeightedCrossEntropy(weights)
     if callable(name):
         return name
-    if name not in LOSSES:
-        raise SpecError(f"loss must be one of {', '.join(LOSSES)} or a function, not {name!r}.")
-    return LOSSES[name]
-
-
-@torch.no_grad()
-def accuracy(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Return 1 for each correctly classified record and 0 for others [n]; for sequences, the share of positions."""
-    right = (predictions.argmax(dim=-1) == targets).float()
-    return right if right.ndim == 1 else right.flatten(1).mean(dim=1)
+    usual = {REGRESSION: "squared_error", MULTI_LABEL: "binary_cross_entropy"}
+    return LOSSES[name or usual.get(task, "cross_entropy")]
