@@ -87,4 +87,5 @@ def _print(rows: int, columns: list[draft.Compared], left: list[str]) -> None:
     problems = [f"{c.column}: {c.problem}" for c in columns if c.problem]
     for text in problems:
         click.echo(f"error: {text}")
-    click.echo(f"{len(problems)} errors." if problems else "The schema fits the table.")
+    if not problems:
+        click.echo("The schema fits the table.")

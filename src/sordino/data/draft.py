@@ -17,7 +17,7 @@ from sordino.core.errors import DataError
 from sordino.data import schema as schemas
 from sordino.data.schema import DROP, TO_DECLARE, Category, Column, Number
 from sordino.data.tables import require_column
-from sordino.data.treatment import missing, outside
+from sordino.data.treatment import fill, missing, outside
 
 NUMBER = re.compile(  # words of a name that suggest a number
     "age|amount|area|balance|bill|bmi|cost|count|credit|days|dose|duration|fare|gain|height|hours?|income|length|level|"
@@ -93,7 +93,7 @@ class Compared:
     column: str
     declared: str  # the declaration in words
     missing: int = 0
-    treatment: str = "an error"  # what happens where a value is missing
+    treatment: str = ""  # what happens where a value is missing; empty if none is
     outside: int = 0  # values that are clamped, or that share the slot for other values
     problem: str | None = None  # why a run would refuse the column
 
@@ -115,20 +115,15 @@ def _compare(table: str, cells: Any, name: str, column: Column, label: bool) -> 
     try:
         require_column(table, name, cells.columns)
         gaps = missing(cells[name], column)
-        lacking, filled = int(gaps.sum()), cells[name][~gaps]
-        treatment = "left out" if column.missing == DROP else f"filled in by {column.missing}"
-        if column.missing is None:
-            treatment = "an error"
-        if not isinstance(column, Number | Category):
-            values = schemas.numbers(name, filled)
-            outer = int(((values < 0) | (values >= column.count) | (values % 1 != 0)).sum())
-        else:
-            outer = int(outside(name, filled, column).sum())
+        filled = fill(cells[name], gaps, column)
+        outer = int((outside(name, filled, column) & ~gaps).sum())
     except DataError as error:
         return Compared(name, words, problem=str(error))
-    problem = None
+    lacking, problem = int(gaps.sum()), None
+    treatment = "left out" if column.missing == DROP else f"filled in by {column.missing}"
     if lacking and column.missing is None:
+        treatment = "an error"
         problem = f'{lacking:,} values are missing: declare missing = "{DROP}", or the value to fill in.'
     elif label and outer and not isinstance(column, Number):
         problem = f"{outer:,} labels are not declared."
-    return Compared(name, words, lacking, treatment, outer, problem)
+    return Compared(name, words, lacking, treatment if lacking else "", outer, problem)

@@ -48,14 +48,18 @@ def treat(cells: Any, declared: Mapping[str, Column]) -> Treated:
         (lacking if column.missing == DROP else gaps)[name] = int(gap.sum())
         if column.missing == DROP:
             dropped |= gap
-        filled = cells[name].astype(object)
-        filled[gap] = _placeholder(column) if column.missing == DROP else column.missing
-        cells[name] = filled
+        cells[name] = fill(cells[name], gap, column)
     return Treated(cells, dropped, gaps, lacking)
 
 
-def _placeholder(column: Column) -> float | str:
-    return column.low if isinstance(column, Number) else column.values[0] if isinstance(column, Category) else 0
+def fill(cells: Any, gap: NDArray[np.bool_], column: Column) -> Any:
+    """Return the cells with the declared value where one is missing or, if none is declared, with a valid one."""
+    value = column.missing
+    if value is None or value == DROP:
+        value = column.low if isinstance(column, Number) else column.values[0] if isinstance(column, Category) else 0
+    filled = cells.astype(object)
+    filled[gap] = value
+    return filled
 
 
 def outside(name: str, cells: Any, column: Column) -> NDArray[np.bool_]:
@@ -65,7 +69,8 @@ def outside(name: str, cells: Any, column: Column) -> NDArray[np.bool_]:
         return (values < column.low) | (values > column.high)
     if isinstance(column, Category):
         return np.equal(column.index(schemas.words(name, cells, column.values)), len(column.values))
-    return np.zeros(len(cells), np.bool_)
+    values = schemas.numbers(name, cells)
+    return np.asarray((values < 0) | (values >= column.count) | (values % 1 != 0), dtype=np.bool_)
 
 
 def owner_notes(what: str, treated: Treated, declared: Mapping[str, Column]) -> tuple[str, ...]:

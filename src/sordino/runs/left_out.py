@@ -13,8 +13,9 @@ def rules(spec: Spec) -> tuple[str, ...]:
     """Return which records are left out, in words that depend on the spec alone."""
     if spec.unit != "user":
         return ()
-    most = f"{_bounds(spec)}: of each user, no more is used"
-    return (f"{most}; how many records that leaves out is in private/notes.txt",)
+    records = f", at most {spec.records_per_user} records of them" if spec.records_per_user is not None else ""
+    text = f"of each user, the records in at most clients_per_user = {spec.clients_per_user} clients are used{records}"
+    return (f"{text}; how many others there are is in private/notes.txt",)
 
 
 def by_users(spec: Spec, before: Sequence[int], after: Sequence[int]) -> tuple[str, ...]:

@@ -267,6 +267,8 @@ def _parts(spec: Spec, data: Dataset, setup: Stream) -> list[Ints]:
             "move other clients' records. Use iid, quantity or natural; or public_data = true, if all records are "
             "public."
         )
+    if _law(spec).kind == "iid" and spec.unit == "user" and spec.clients_per_user == 1 and data.user_train is not None:
+        return users.deal(data.user_train, spec.clients, setup.at("partition"))  # a user's records stay together
     return list(_law(spec).split(data.y_train.numpy(), data.client_train, spec.clients, setup.at("partition")))
 
 
