@@ -216,16 +216,28 @@ def scaled(x, how):
         "range": (x - x.min(0)) / (x.max(0) - x.min(0)),
         "pictures": np.round(255 / (1 + np.exp(-9 * x))) / 255,
         "flags": (x > 0).astype(float),
+        "one-hot": one_hot(x),
+        "levels": np.concatenate([x[:, :2] * 3 + 1, np.round(4 / (1 + np.exp(-x[:, 2:]))) / 4], 1),
+        "signs": np.concatenate([x[:, :1] * 3 + 1, np.where(np.arange(len(x)) % 2, 1.0, -1.0)[:, None]], 1),
+        "one-hot beside standard": np.concatenate(
+            [one_hot(x)[:, 1:], (x[:, :1] - x[:, :1].mean()) / x[:, :1].std()], 1
+        ),
     }[how]
 
 
-@pytest.mark.parametrize("how", ["standard", "bessel", "whole", "range"])
+def one_hot(x):
+    """As a schema encodes a table: one number, clamped to declared bounds and scaled to [-1, 1], and categories."""
+    number = np.clip(x[:, :1] / 3, -1, 1)
+    return np.concatenate([number, *(np.eye(4)[np.digitize(column, (-1, 0, 1))] for column in x[:, 1:4].T)], 1)
+
+
+@pytest.mark.parametrize("how", ["standard", "bessel", "whole", "range", "one-hot beside standard"])
 def test_statistics_fitted_on_the_training_records(how, tmp_path):
     write(tmp_path, scaled(np.random.default_rng(1).normal(size=(400, FEATURES)), how))
     only(checks.fitted_statistics, files(tmp_path), "weak", "statistics of the training records", "public constants")
 
 
-@pytest.mark.parametrize("how", ["raw", "chance", "pictures", "flags"])
+@pytest.mark.parametrize("how", ["raw", "chance", "pictures", "flags", "one-hot", "levels", "signs"])
 def test_data_that_were_not_fitted(how, tmp_path):
     write(tmp_path, scaled(np.random.default_rng(1).normal(size=(400, FEATURES)), how))
     assert not found(checks.fitted_statistics, files(tmp_path))
@@ -263,6 +275,27 @@ def visits(folder, users, part=None, rows=240):
     (folder / "visits.csv").write_text("\n".join(lines) + "\n")
     roles = {"label_column": "y", "user_column": "who", "client_column": "site"}
     return roles | {"dataset": "visits.csv"} | ({} if part is None else {"split_column": "part"})
+
+
+def test_records_and_values_that_are_left_out(tmp_path):
+    """Once two thirds of the records went in silence, and users were counted as records."""
+    i = np.arange(360)
+    rows = [f"{a},{a % 2},u{a % 30},{a % 30 % 7 if a < 200 else a % 11}" for a in i]
+    (tmp_path / "visits.csv").write_text("a,y,who,site\n" + "\n".join(rows) + "\n")
+    keys = {"dataset": "visits.csv", "label_column": "y", "user_column": "who", "unit": "user"}
+    several = files(tmp_path, **keys, client_column="site")
+    left = 360 - several.records
+    assert left > 120
+    only(checks.left_out, several, "note", f"{left} of 360 records", "clients_per_user = 1", "owner of the data alone")
+    only(checks.public_sizes, several, "note", " users|how many users each client has")
+    assert several.users == 30 and sum(several.job.federation.facts.users) == 30
+    assert not found(checks.left_out, files(tmp_path, **keys, client_column="site", clients_per_user=11))
+    dealt = files(tmp_path, **keys, clients=8)  # made-up clients get whole users
+    assert not found(checks.left_out, dealt) and dealt.records == 360
+    dealt = files(tmp_path, **keys, clients=8, partition="quantity:1")
+    only(checks.left_out, dealt, "note", "of 360 records", "client_column")
+    by_record = files(tmp_path, **{k: v for k, v in keys.items() if k != "unit"}, client_column="site")
+    only(checks.public_sizes, by_record, "note", "records|how many records each client has")
 
 
 def test_people_with_public_and_private_records(tmp_path):

@@ -58,7 +58,12 @@ def test_declared_columns_are_clamped_scaled_and_one_hot(tmp_path):
     assert data.y_train.tolist() == [0, 1, 1] and data.y_test.tolist() == [0]
     assert data.classes == 2 and data.names == ("<=50K", ">50K") and not data.public and data.task == "classification"
     assert data.client_train.tolist() == [0, 1, 2] and data.client_test.tolist() == [0]
-    assert len(set(data.user_train.tolist())) == 3 and not data.notes
+    assert len(set(data.user_train.tolist())) == 3
+    assert data.notes == ("how many values the schema changes is in private/notes.txt",)
+    assert data.owner_notes == (
+        "it.csv, 4 rows: values outside the bounds of the schema are clamped (age: 1).",
+        "it.csv, 4 rows: values that the schema does not declare share the slot for other values (sex: 1).",
+    )
 
 
 def test_a_schema_beside_the_table_is_found(tmp_path):
@@ -99,7 +104,7 @@ def test_without_a_schema_numbers_go_in_as_they_are_and_the_classes_are_a_note(t
     assert not len(data.x_test) and not data.test_from  # nobody said that any row is public
     assert data.assumed == ("whether the label is a class or a number", "the number of classes")
     declared = read(tmp_path, numeric(), "[a]\nmin = 0\nmax = 9\n[y]\nclasses = 5", label="y")
-    assert declared.classes == 5 and declared.notes == ("columns not in the schema are left out: b",)
+    assert declared.classes == 5 and declared.notes[0] == "columns not in the schema are left out: b"
     assert declared.x_train.shape[1] == 1
 
 
@@ -121,7 +126,7 @@ def test_a_decimal_target_is_regression(tmp_path):
         (TABLE.replace("south,", ",", 1), r"column 'hospital', row 2: the value is missing"),
         (TABLE.replace(">50K", "rich", 1), r"column 'income', row 2: 'rich' is not among the declared label values"),
         (TABLE.replace("gain", "age"), "column 'age' appears twice"),
-        (TABLE.replace("gain", "gains"), "has no column 'gain'; there are age, sex, gains"),
+        (TABLE.replace("gain", "gains"), "has no column 'gain'. Did you mean 'gains'. There are: age, sex, gains"),
         (TABLE.replace("test", "train"), "no row has 'test' in column 'part'"),
         (TABLE.replace("train", "test"), "every row has 'test'"),
         (TABLE.splitlines()[0], "has no rows"),
@@ -145,10 +150,14 @@ def test_a_byte_order_mark_is_fine(tmp_path):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        (numeric(label=lambda i: -1 if i == 4 else 0), "label -1 in record 4 is negative"),
+        (numeric(label=lambda i: i - 150), "label -150 in record 0 is negative"),
         (numeric(label=lambda i: 10**9 if i == 4 else 0), "label 1000000000 would make 1000000001 classes"),
-        (numeric(label=lambda i: "yes"), r"column 'y', row 1: 'yes' is not a number. Declare the labels"),
-        (numeric(label=lambda i: "no" if i == 7 else 1), r"column 'y', row 8: 'no' is not a number"),
+        (numeric(label=lambda i: "mild"), "column 'y' holds one label alone. Declare the labels"),
+        (numeric(label=lambda i: f"name {i}"), "column 'y' holds more than 100 different texts. Declare the labels"),
+        (
+            numeric(label=lambda i: "no" if i == 7 else 1),
+            r"column 'y', row 8: 'no' is not a number, but row 1 holds one",
+        ),
         (numeric(label=lambda i: "" if i == 7 else 1), r"column 'y', row 8: the value is missing"),
         (numeric().replace("16,1", "sixteen,1"), r"column 'b', row 5: 'sixteen' is not a finite number. Declare its"),
         (numeric().replace("16,1", "1e300,1"), "too large for a 32-bit float"),
@@ -194,6 +203,9 @@ def test_a_bad_schema_is_refused(schema, match, tmp_path):
 def test_bad_roles_are_refused(tmp_path):
     refused("say which column is the label; there are age, sex", tmp_path)
     refused("no column 'nobody'", tmp_path, client="nobody", label="income")
+    for role, name, near in (("label", "incme", "income"), ("client", "Hospitl", "hospital"),
+                             ("user", "patients", "patient"), ("split", "prt", "part")):  # fmt: skip
+        refused(f"no column '{name}'. Did you mean '{near}'", tmp_path, **ROLES | {role: name})
     with pytest.raises(DataError, match="is the label and cannot be the client"):
         Columns(label="a", client="a")
     with pytest.raises(DataError, match="cannot read the schema"):
@@ -270,7 +282,7 @@ def test_a_second_table_brings_the_public_rows(tmp_path):
     bare = load("it.csv", str(tmp_path), columns=Columns(**roles), declared=Declared(test="bare.csv"))
     assert bare.client_test is None and bare.user_test is None and len(bare.user_train) == 4
     frame.drop(columns=["age"]).to_csv(tmp_path / "short.csv", index=False)
-    for test, match in (("short.csv", "short.csv has no column 'age', which it.csv has"), ("no.csv", "there is none")):
+    for test, match in (("short.csv", "short.csv, unlike it.csv, has no column 'age'"), ("no.csv", "there is none")):
         with pytest.raises(DataError, match=match):
             load("it.csv", str(tmp_path), columns=Columns(**roles), declared=Declared(test=test))
     saved(tmp_path, "split.csv", TABLE)

@@ -116,3 +116,12 @@ def test_clients_without_users_say_so_and_users_in_disorder_are_refused():
     with pytest.raises(DataError, match="4 of them"):
         ArrayClients(x, y, [3, 1], np.array([1, 2, 1]))
     assert ArrayClients(x, y, [0, 4], np.array([2, 2, 1, 1])).fetch([0, 1], CPU).groups == ((), (2, 2))
+
+
+def test_whole_users_are_dealt_each_by_its_own_number():
+    parts = users.deal(USERS, 6, RNG)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(600))
+    assert max(map(len, per_user(parts).values())) == 1 and len(parts) == 6
+    more = users.deal(np.concatenate([[-5, 10**6], USERS]), 6, RNG)
+    assert [set(p.tolist()) for p in parts] == [{int(r) - 2 for r in p if r >= 2} for p in more]
+    assert len(users.deal(np.array([3, 3, 3]), 50, RNG)) == 1  # nobody is without records

@@ -42,10 +42,11 @@ NUMBERS = [f.name for f in spec.fields() if f.type in ("float", "float | None", 
 WHOLE = [f.name for f in spec.fields() if f.type in ("int", "int | None")]
 TEXTS = [f.name for f in spec.fields() if f.type in ("str", "str | None")]
 FLAGS = [f.name for f in spec.fields() if f.type == "bool"]
+LISTS = [f.name for f in spec.fields() if f.type == "tuple[str, ...] | None"]
 
 
 def test_every_field_is_one_of_these_types():
-    assert len(NUMBERS) + len(TEXTS) + len(FLAGS) == len(spec.fields()) > 25
+    assert len(NUMBERS) + len(TEXTS) + len(FLAGS) + len(LISTS) == len(spec.fields()) > 25
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -69,6 +70,19 @@ def test_a_whole_number_is_not_a_fraction(name):
 def test_text_is_text(name):
     refused(name, **{name: 3})
     refused(name, **{name: True})
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_is_a_list_of_text_in_a_file_a_flag_and_python(name, tmp_path):
+    for value in ("a", 3, [1.5, "a"], [True, "a"], ["a", ["b"]], {"a": 1}):
+        refused(f"{name} must be a list of text", **{name: value})
+    for value in ([], ["a"], ["a", "a"], ["a", ""]):
+        refused(f"{name} must name at least two different labels", **{name: value})
+    assert parse(name, "a, b c,1", spec.types_of(Spec)[name]) == ("a", "b c", "1")
+    wanted = from_dict({name: ["b", 'say "a"', 1]})
+    assert getattr(wanted, name) == ("b", 'say "a"', "1") and hash(wanted)
+    (tmp_path / "it.toml").write_text(f"{name} = {toml.to_toml(getattr(wanted, name))}")
+    assert from_dict(spec.read(tmp_path / "it.toml")) == wanted == from_dict(spec.completed(wanted.to_dict()))
 
 
 @pytest.mark.parametrize("name", FLAGS)

@@ -33,6 +33,7 @@ from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
 
 FITTED = 1e-5  # means this close to 0, or standard deviations within ten times this of 1, are no coincidence
+FEW = 16  # features with no more different values are levels, such as the answers of a questionnaire
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Case:
     users: int | None = None  # total over all clients, if the unit of privacy is the user
     ledger: Path = field(default_factory=home.registry)
     problem: SordinoError | None = None  # the error that prevented the job from being built
+    left_out: tuple[str, ...] = ()  # how many records are left out or changed, for the owner alone
     flat: bool = False  # whether this is a run folder of an earlier version, without a public part
 
     @property
@@ -116,7 +118,8 @@ def of_spec(wanted: Spec) -> Case:
         job, problem = None, error  # type: tuple[Job | None, SordinoError | None]
     else:
         job, problem = _tried(lambda: build.from_prepared(prepared, "cpu"))
-    return _case(prepared.spec, prepared.module, prepared.clients, prepared.sample, prepared.data, job, problem)
+    made = _case(prepared.spec, prepared.module, prepared.clients, prepared.sample, prepared.data, job, problem)
+    return replace(made, left_out=prepared.owner_notes)
 
 
 def of_parts(
@@ -189,7 +192,9 @@ def looks_fitted(x: Tensor) -> bool:
     """Return whether the records look scaled by their own statistics.
 
     This is the case if at least half of the features have mean 0 and standard deviation 1, or range 0 to 1, to many
-    digits, or if all values together have mean 0 and standard deviation 1.
+    digits, or if all values together have mean 0 and standard deviation 1. Flags (0 and 1, or -1 and 1), of which a
+    one-hot table is full, have such ranges and means by themselves, so they do not count; nor do the ranges of features
+    with few different values.
     """
     if not x.is_floating_point() or len(x) < 20:
         return False
@@ -197,9 +202,14 @@ def looks_fitted(x: Tensor) -> bool:
     rows = rows[:, rows.std(0, correction=0) > 1e-12]
     if rows.shape[1] == 0:
         return False
+    overall = abs(float(rows.mean())) < FITTED and abs(float(rows.std(correction=0)) - 1) < 10 * FITTED
+    flags = ((rows == 0) | (rows == 1)).all(0) | (rows.abs() == 1).all(0)
+    rows = rows[:, ~flags]
+    if rows.shape[1] == 0:
+        return False
     either = torch.stack([(rows.std(0, correction=c) - 1).abs() for c in (0, 1)]).amin(0)
     standard = (rows.mean(0).abs() < FITTED) & (either < 10 * FITTED)
-    overall = abs(float(rows.mean())) < FITTED and abs(float(rows.std(correction=0)) - 1) < 10 * FITTED
-    ranged = (rows.amin(0).abs() < FITTED) & ((rows.amax(0) - 1).abs() < FITTED)
-    by_range = float(ranged.double().mean()) >= 0.5 and len(rows[:1000].unique()) > 256  # fewer: images or flags
+    several = (rows[:1000].sort(0).values.diff(dim=0) > 0).sum(0) >= FEW
+    ranged = (rows.amin(0).abs() < FITTED) & ((rows.amax(0) - 1).abs() < FITTED) & several
+    by_range = float(ranged.double().mean()) >= 0.5 and len(rows[:1000].unique()) > 256  # fewer: images
     return overall or by_range or float(standard.double().mean()) >= 0.5

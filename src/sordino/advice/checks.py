@@ -258,11 +258,23 @@ def public_sizes(case: Case) -> Iterator[Finding]:
             "weight_cap = 0 gives all clients the same weight",
         )
     if case.job is not None and len(sizes := case.job.plan.sizes) > 1 and case.method.private:
+        what = "users" if case.spec.unit == "user" and case.method.viewer == "server" else "records"
         yield Finding(
             "note",
-            f"clients have {sizes[0]} to {sizes[-1]} records",
-            "how many records each client has, and how many classes there are, is taken as public",
+            f"clients have {sizes[0]} to {sizes[-1]} {what}",
+            f"how many {what} each client has, and how many classes there are, is taken as public",
             "if that is secret, cut all clients to the same size",
+        )
+
+
+def left_out(case: Case) -> Iterator[Finding]:
+    """how many records and values are left out or changed before training"""
+    for text in case.left_out:
+        yield Finding(
+            "note",
+            text,
+            "it happens before training, in every run; exact counts are for the owner of the data alone",
+            "if you did not expect it, change the schema, the bounds or the data",
         )
 
 
@@ -351,8 +363,8 @@ Rule = Callable[[Case], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
     no_noise, unprotected_viewer, one_record_not_a_person, made_up_clients, seeds, delta_too_large, epsilon_large,
     float_noise, layers, kept_tensors, fitted_statistics, metrics_in_clear, partly_public, declared_public,
-    dealt_by_label, no_evaluation, baseline, public_sizes, single_records, draws, every_round_paid, ledger,
-    unnamed_data, spent_already, no_public_part, usefulness, unseen_choices, cannot_start,
+    dealt_by_label, no_evaluation, baseline, public_sizes, left_out, single_records, draws, every_round_paid,
+    ledger, unnamed_data, spent_already, no_public_part, usefulness, unseen_choices, cannot_start,
 )  # fmt: skip
 
 

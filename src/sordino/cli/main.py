@@ -32,6 +32,7 @@ COMMANDS = {  # name -> (module, one line for --help)
         "sordino.cli.datasets",
         "List the benchmark datasets: what they are, and where they are or how to get them.",
     ),
+    "schema": ("sordino.cli.schema", "Declare the columns of your own table: write a schema, and test it."),
     "partition": ("sordino.cli.partition", "Show how records are distributed over clients."),
     "methods": ("sordino.cli.methods", "List methods and algorithms, their options, and which go together."),
     "epsilon": ("sordino.cli.epsilon", "Compute the total epsilon of a mechanism: sampled, repeated or in a schedule."),

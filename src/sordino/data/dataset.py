@@ -62,6 +62,7 @@ class Dataset:
     notes: tuple[str, ...] = ()  # remarks for the user on how the data were read
     test_from: str = ""  # description of the test records: how many, and what declares them public
     assumed: tuple[str, ...] = ()  # description of what else in the user's own data was assumed to be public
+    owner_notes: tuple[str, ...] = ()  # how many rows were left out and values changed: for the owner alone
     raw: canonical.Raw | None = None  # private rows of a table, before encoding
 
     def private_rows(self) -> canonical.Raw:

@@ -36,7 +36,7 @@ def load(
     if name in plugin.available("data.sets"):
         if columns is not None and columns != Columns():
             raise DataError(
-                f"{name} has columns of its own; label, client, user, split and schema are for your own files."
+                f"{name} has columns of its own; label, client, user, split, schema and classes are for your own files."
             )
         if says.test is not None or says.share is not None:
             raise DataError(f"{name} has public test records of its own; test and public_share are for your own files.")

@@ -29,8 +29,10 @@ def pictures(root: Path, columns: Columns, test: Path | None = None) -> Dataset:
     """Load a folder of images; `test` is a folder of public images with one sub-folder per class."""
     if importlib.util.find_spec("PIL") is None:
         raise DataError(f'{root} needs pillow, which is not installed; try: pip install "sordino[files]".')
-    if any((columns.label, columns.client, columns.user, columns.split, columns.schema)):
-        raise DataError(f"{root} is a folder of pictures: label, client, user, split and schema are for tables.")
+    if any((columns.label, columns.client, columns.user, columns.split, columns.schema, columns.classes)):
+        raise DataError(
+            f"{root} is a folder of pictures: label, client, user, split, schema and classes are for tables."
+        )
     if test is not None and (root / "test").is_dir():
         raise DataError(f"{root} has a folder test/ of its own: remove it, or drop test.")
     shown = root / "test" if test is None else test

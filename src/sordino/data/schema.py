@@ -13,6 +13,9 @@ A schema file is TOML with one table per column:
     values = ["F", "M"]
     [income]                    # the label: its values in the order of the class numbers, or `classes = 2` for 0 and 1,
     values = ["<=50K", ">50K"]  # or min and max of a regression target, which is scaled to [0, 1]
+
+Each of them may say what happens where a value is missing: `missing = "drop"` leaves the row out, any other value is
+filled in. Without it, a missing value is an error; see treatment.py.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ from sordino.core.errors import DataError
 from sordino.data.dataset import MOST_CLASSES
 
 Floats = NDArray[np.float64]
+DROP = "drop"  # as `missing`: rows without a value are left out
+TO_DECLARE = "DECLARE"  # what `sordino schema init` writes where the owner has to declare something
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class Number:
     low: float
     high: float
     log: bool = False  # scale by sign(v) log(1 + |v|)
+    missing: float | str | None = None  # value to fill in, or DROP; None: a missing value is an error
 
     def unit(self, values: Floats) -> Floats:
         """Clamp values to the bounds and scale them to [0, 1]."""
@@ -58,6 +64,7 @@ class Category:
     """A column of texts with declared values."""
 
     values: tuple[str, ...]
+    missing: str | None = None  # as for numbers
 
     def index(self, cells: Iterable[str]) -> NDArray[np.int64]:
         """Return the index of every cell among the values, or len(values) for any other value."""
@@ -70,6 +77,7 @@ class Classes:
     """A label column of whole numbers below `count`."""
 
     count: int
+    missing: str | None = None  # DROP or None: no label is filled in
 
 
 Column = Number | Category | Classes
@@ -135,8 +143,8 @@ def words(name: str, cells: Any, allowed: tuple[str, ...] = ()) -> list[str]:
 def _missing(name: str, row: int, cell: object) -> None:
     if cell is None or cell != cell or str(cell).strip() in ("", "<NA>", "NaT"):
         raise DataError(
-            f"column {name!r}, row {row + 1}: the value is missing. Fill it in or drop the row before loading "
-            '(for a category, "" can be declared as a value).'
+            f"column {name!r}, row {row + 1}: the value is missing. Fill it in or drop the row before loading, or "
+            f'declare in a schema, under [{name}], missing = "drop" or the value to fill in.'
         )
 
 
@@ -153,32 +161,55 @@ def read(path: Path) -> dict[str, Column]:
         raise DataError(f"cannot read the schema {path}: {str(error).splitlines()[0]}") from error
     if not entries:
         raise DataError(f"the schema {path} declares no column.")
+    if unfinished := [f"{name} ({', '.join(keys)})" for name, entry in entries.items() if (keys := _open_keys(entry))]:
+        raise DataError(f"the schema {path} is not complete: still to be declared are {', '.join(unfinished)}.")
     return {name: _column(f"{path}, [{name}]", entry) for name, entry in entries.items()}
+
+
+def _open_keys(entry: object) -> list[str]:
+    """Return the keys of a column that still hold what `sordino schema init` wrote."""
+    return [k for k, v in entry.items() if v in (TO_DECLARE, [TO_DECLARE])] if isinstance(entry, dict) else []
 
 
 def _column(where: str, entry: object) -> Column:
     if not isinstance(entry, dict):
         raise DataError(f"{where}: write a table, such as [{where.split('[')[-1]} with min = 0 and max = 1.")
-    keys = set(entry)
-    if keys == {"values"}:
-        values = entry["values"]
-        if not isinstance(values, list) or not values or any(isinstance(v, dict | list) for v in values):
-            raise DataError(f"{where}: values must be a list of texts or numbers with at least one entry.")
-        texts = tuple(str(v).strip() for v in values)
-        if len(set(texts)) < len(texts):
-            raise DataError(f"{where}: a value appears twice in values.")
-        return Category(texts)
+    keys, missing = {*entry} - {"missing"}, entry.get("missing")
+    if keys == {"values"} or (keys == {"classes"} and isinstance(entry["classes"], list)):
+        return _category(where, entry.get("values", entry.get("classes")), missing)
     if keys == {"classes"}:
         count = entry["classes"]
         if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= MOST_CLASSES:
-            raise DataError(f"{where}: classes must be a whole number from 2 to {MOST_CLASSES}, not {count!r}.")
-        return Classes(count)
+            raise DataError(
+                f"{where}: classes must be a list of labels or a whole number from 2 to {MOST_CLASSES}, not {count!r}."
+            )
+        if missing not in (None, DROP):
+            raise DataError(f'{where}: missing must be "drop", not {missing!r}: a missing label is not filled in.')
+        return Classes(count, missing)
     if {"min", "max"} <= keys <= {"min", "max", "log"}:
         low, high, log = entry["min"], entry["max"], entry.get("log", False)
-        plain = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in (low, high))
-        if not plain or not low < high or not isinstance(log, bool):
+        if not _finite(low) or not _finite(high) or not low < high or not isinstance(log, bool):
             raise DataError(f"{where}: min and max must be finite numbers, min below max, and log true or false.")
-        return Number(float(low), float(high), log)
+        if missing not in (None, DROP) and not (_finite(missing) and low <= missing <= high):
+            raise DataError(f'{where}: missing must be "drop" or a number from min to max, not {missing!r}.')
+        return Number(float(low), float(high), log, missing)
     raise DataError(
         f"{where}: declare min and max (and log), or values, or classes; found {', '.join(sorted(keys)) or 'nothing'}."
     )
+
+
+def _category(where: str, values: object, missing: object) -> Category:
+    if not isinstance(values, list) or not values or any(isinstance(v, dict | list) for v in values):
+        raise DataError(f"{where}: values must be a list of texts or numbers with at least one entry.")
+    texts = tuple(str(v).strip() for v in values)
+    if len(set(texts)) < len(texts):
+        raise DataError(f"{where}: a value appears twice in values.")
+    if missing is None or missing == DROP:
+        return Category(texts, missing)
+    if str(missing) not in texts:
+        raise DataError(f'{where}: missing must be "drop" or one of the values, not {missing!r}.')
+    return Category(texts, str(missing))
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

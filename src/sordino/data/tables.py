@@ -11,6 +11,7 @@ import importlib.util
 import re
 import zlib
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from sordino.core import check
 from sordino.core.errors import DataError
 from sordino.data import canonical
 from sordino.data import schema as schemas
-from sordino.data.dataset import Dataset, Ids, class_count
-from sordino.data.schema import Category, Classes, Column, Number
+from sordino.data.dataset import Dataset, Ids
+from sordino.data.labels import SET, Target, target
+from sordino.data.schema import DROP, Category, Column, Number
+from sordino.data.treatment import owner_notes, treat
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
@@ -39,6 +42,7 @@ class Columns:
     split: str | None = None  # column whose value "test" marks the test records
     schema: str | None = None  # path of a TOML file
     image_size: int | None = None  # side in pixels to which the images of a folder are scaled
+    classes: tuple[str, ...] | None = None  # labels in the order of the class numbers
 
     def __post_init__(self) -> None:
         if self.image_size is not None:
@@ -53,12 +57,10 @@ class Parsed:
     """The rows of one table, encoded."""
 
     x: Tensor
-    y: Tensor
-    task: str
-    classes: int | None
-    names: tuple[str, ...]
-    counted: tuple[str, ...]  # a note if the number of classes was read from the labels
+    target: Target
     notes: tuple[str, ...]
+    owner_notes: tuple[str, ...]  # how many rows are left out and values changed, for the owner alone
+    dropped: NDArray[np.bool_]  # rows that are left out
     clients: list[str] | None  # client of every row
     users: Ids | None  # user of every row
 
@@ -71,72 +73,108 @@ def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
     declared = {} if columns.schema is None else schemas.read(_beside(path, columns.schema))
     roles = [c for c in (columns.label, columns.client, columns.user, columns.split) if c is not None]
     for name in (*roles, *declared):
-        if name not in cells.columns:
-            raise DataError(f"{path.name} has no column {name!r}; there are {_some(cells.columns)}.")
+        require_column(path.name, name, cells.columns)
     if columns.split is not None and test is not None:
         raise DataError(f"{path.name} has test rows by its column {columns.split!r}: drop split_column or test.")
-    parts, out, words = [_parsed(path.name, cells, columns, declared, roles)], np.zeros(len(cells), np.bool_), ""
+    label = _declared_label(columns, declared)
+    parts, out, words = [_parsed(path.name, cells, columns, declared, roles, label)], np.zeros(len(cells), np.bool_), ""
+    first = parts[0]
     if columns.split is not None:
         out = marked_rows(path.name, cells[columns.split])
-        words = f"the {out.sum():,} rows with {columns.split} = test"
+        words = f"the {(out & ~first.dropped).sum():,} rows with {columns.split} = test"
     if test is not None:
         more = _same_columns(path.name, test.name, cells, read(test), declared, roles)
-        parts.append(_like(parts[0], _parsed(test.name, more, columns, declared, roles), test.name))
+        label = Category(first.target.names) if SET in first.target.assumed else label
+        parts.append(_like(first, _parsed(test.name, more, columns, declared, roles, label), test.name))
         out = np.concatenate([out, np.ones(len(more), np.bool_)])
-        words = f"the {len(more):,} rows of the test table"
-    x, y = torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts])
-    keep, shown = torch.from_numpy(~out), torch.from_numpy(out)
+        words = f"the {(~parts[1].dropped).sum():,} rows of the test table"
+    x, y = torch.cat([p.x for p in parts]), torch.cat([p.target.y for p in parts])
+    there = ~np.concatenate([p.dropped for p in parts])
+    keep, shown = ~out & there, out & there
+    if not keep.any():
+        raise DataError(f"{path.name}: no row is left to train on, since every one lacks a value.")
     named = [p.clients for p in parts if p.clients is not None]  # a test table need not name them
     client = np.full(len(out), -1) if named else None
     if client is not None:
         client[: sum(map(len, named))] = numbered([name for each in named for name in each])
     user = None if any(p.users is None for p in parts) else np.concatenate([p.users for p in parts])
-    first = parts[0]
-    counted = ("the number of classes",) if first.counted else ()
-    if columns.label not in declared:  # a single label with a decimal point makes it a regression
-        counted = ("whether the label is a class or a number", *counted)
+    of_first = keep[: len(cells)]
     return Dataset(
         path.name, x[keep], y[keep], x[shown], y[shown],
-        client_train=None if client is None else client[~out],
-        client_test=None if client is None or len(named) < len(parts) else client[out],
-        user_train=first.users if user is None or first.users is None else user[~out],
-        user_test=None if user is None else user[out],
-        task=first.task, unit_target=isinstance(declared.get(columns.label), Number),
-        classes=None if first.classes is None else max(p.classes or 0 for p in parts),
-        names=first.names, notes=(*first.counted, *first.notes), test_from=words,
-        assumed=(*(("the bounds and categories of the schema",) if declared else ()), *counted),
-        raw=canonical.of_table(cells[~out[: len(cells)]], columns.label, columns.split, columns.user, columns.client,
+        client_train=None if client is None else client[keep],
+        client_test=None if client is None or len(named) < len(parts) else client[shown],
+        user_train=None if first.users is None else first.users[of_first],
+        user_test=None if user is None else user[shown],
+        task=first.target.task, unit_target=isinstance(declared.get(columns.label), Number),
+        classes=None if first.target.classes is None else max(p.target.classes or 0 for p in parts),
+        names=first.target.names, notes=(*first.target.notes, *first.notes), test_from=words,
+        assumed=(*_assumed(declared), *first.target.assumed),
+        raw=canonical.of_table(cells[of_first], columns.label, columns.split, columns.user, columns.client,
                                [c for c in declared if c not in roles]),
+        owner_notes=(*first.target.owner_notes, *(note for p in parts for note in p.owner_notes)),
     )  # fmt: skip
 
 
-def _parsed(what: str, cells: Any, columns: Columns, declared: dict[str, Column], roles: list[str]) -> Parsed:
-    y, task, classes, names, counted = _target(what, str(columns.label), cells[columns.label], declared)
+def _declared_label(columns: Columns, declared: dict[str, Column]) -> Column | None:
+    """Return the declaration of the label: by the key `classes` or by the schema."""
+    column = declared.get(str(columns.label))
+    if columns.classes is None or column == Category(columns.classes):
+        return column
+    if column is not None:
+        raise DataError(f"column {columns.label!r}: the schema declares the label already: drop it there, or classes.")
+    return Category(columns.classes)
+
+
+def _assumed(declared: dict[str, Column]) -> tuple[str, ...]:
+    """Return what the guarantee treats as public because of a schema."""
+    if not declared:
+        return ()
+    drops = [name for name, column in declared.items() if column.missing == DROP]
+    bounds = "the bounds and categories of the schema"
+    return (bounds, f"which rows lack a value of {_some(drops)}: they are left out") if drops else (bounds,)
+
+
+def _parsed(
+    what: str, cells: Any, columns: Columns, declared: dict[str, Column], roles: list[str], label: Column | None
+) -> Parsed:
+    treated = treat(cells, declared)
+    cells, used = treated.cells, {n: c for n, c in declared.items() if n == columns.label or n not in roles}
+    labels = target(what, str(columns.label), cells[columns.label], label)
     x, notes = _inputs(what, cells, declared, roles)
+    counted = {n: c for n, c in used.items() if n != columns.label or isinstance(c, Number)}
     clients, users = (c if c in cells.columns else None for c in (columns.client, columns.user))
     return Parsed(
-        x, y, task, classes, names, counted, notes,
+        x, labels, notes, owner_notes(what, treated, counted), treated.dropped,
         None if clients is None else schemas.words(clients, cells[clients]),
         None if users is None else fixed_ids(users, cells[users]),
     )  # fmt: skip
 
 
+def require_column(what: str, name: str, columns: Any) -> None:
+    """Raise an error that names the nearest column, unless there is a column of this name."""
+    names = [str(c) for c in columns]
+    if name not in names:
+        near = get_close_matches(name.lower(), [n.lower() for n in names], n=1)
+        hint = f" Did you mean {next(n for n in names if n.lower() == near[0])!r}?" if near else ""
+        raise DataError(f"{what} has no column {name!r}.{hint} There are: {_some(names)}.")
+
+
 def _same_columns(what: str, test: str, cells: Any, more: Any, declared: dict[str, Column], roles: list[str]) -> Any:
     """Return the rows of the second table with the columns of the first; clients and users may be missing."""
     used = [c for c in cells.columns if c == roles[0] or c in declared or (not declared and c not in roles)]
-    missing = [str(c) for c in used if c not in more.columns]
-    if missing:
-        raise DataError(f"{test} has no column {missing[0]!r}, which {what} has; there are {_some(more.columns)}.")
+    for name in used:
+        require_column(f"{test}, unlike {what},", str(name), more.columns)
     return more[[c for c in cells.columns if c in more.columns and (c in used or c in roles)]]
 
 
 def _like(first: Parsed, other: Parsed, what: str) -> Parsed:
     """Return the other rows with the same kind of label as the first; whole numbers are accepted as decimal ones."""
-    if first.task == "classification" and other.task != first.task:
+    task, y = first.target.task, other.target.y
+    if task == "classification" and other.target.task != task:
         raise DataError(
             f"{what}: its labels are decimal numbers, but those of the dataset are classes; use one kind for both."
         )
-    return replace(other, y=other.y.to(first.y.dtype), task=first.task)
+    return replace(other, target=replace(other.target, y=y.to(first.target.y.dtype), task=task))
 
 
 def _beside(path: Path, schema: str) -> Path:
@@ -203,47 +241,6 @@ def marked_rows(what: str, split: Any) -> NDArray[np.bool_]:
     return test
 
 
-def _target(
-    what: str, name: str, cells: Any, declared: dict[str, Column]
-) -> tuple[Tensor, str, int | None, tuple[str, ...], tuple[str, ...]]:
-    column = declared.get(name)
-    if isinstance(column, Category):
-        labels = column.index(schemas.words(name, cells, column.values))
-        odd = np.flatnonzero(labels == len(column.values))
-        if len(odd):
-            row = int(odd[0])
-            raise DataError(
-                f"column {name!r}, row {row + 1}: {cells.iloc[row]!r} is not among the declared label values."
-            )
-        return torch.from_numpy(labels), "classification", len(column.values), column.values, ()
-    if isinstance(column, Number):
-        unit = column.unit(schemas.numbers(name, cells))
-        return torch.from_numpy(unit.astype(np.float32)), "regression", None, (), ()
-    if column is None and cells.dtype.kind not in "iufb":
-        _text_label(name, cells)
-    values = schemas.numbers(name, cells)
-    text = cells.dtype.kind not in "iufb" and any("." in str(c) or "e" in str(c).lower() for c in cells)
-    if column is None and (cells.dtype.kind == "f" or text):
-        return torch.from_numpy(values.astype(np.float32)), "regression", None, (), ()
-    if not np.array_equal(values, np.floor(values)) or np.abs(values).max() > 2**53:
-        raise DataError(f"column {name!r}: labels must be whole numbers 0, 1, 2, ...; or declare min and max.")
-    y = values.astype(np.int64)
-    classes, notes = class_count(f"{what}, column {name!r}", y, column.count if isinstance(column, Classes) else None)
-    return torch.from_numpy(y), "classification", classes, (), notes
-
-
-def _text_label(name: str, cells: Any) -> None:
-    import pandas as pd
-
-    bad = np.flatnonzero(pd.to_numeric(cells, errors="coerce").isna().to_numpy())
-    if len(bad) and str(cells.iloc[int(bad[0])]).strip():
-        row = int(bad[0])
-        raise DataError(
-            f"column {name!r}, row {row + 1}: {cells.iloc[row]!r} is not a number. Declare the labels in a schema "
-            f'file: [{name}] with values = ["...", "..."].'
-        )
-
-
 def _inputs(what: str, cells: Any, declared: dict[str, Column], roles: list[str]) -> tuple[Tensor, tuple[str, ...]]:
     rest = [str(c) for c in cells.columns if c not in roles]
     if not declared:
@@ -258,7 +255,8 @@ def _inputs(what: str, cells: Any, declared: dict[str, Column], roles: list[str]
     if not used:
         raise DataError(f"{what}: the schema declares no column for the model.")
     left = [c for c in rest if c not in used]
-    return schemas.encode(cells, used), (f"columns not in the schema are left out: {_some(left)}",) if left else ()
+    notes = [f"columns not in the schema are left out: {_some(left)}"] if left else []
+    return schemas.encode(cells, used), (*notes, "how many values the schema changes is in private/notes.txt")
 
 
 def numbered(names: list[str]) -> Ids:

@@ -52,6 +52,17 @@ def bound(
     return np.split(record[rows], np.cumsum(np.bincount(client[rows], minlength=len(parts)))[:-1])
 
 
+def deal(users: Any, clients: int, rng: Stream) -> list[Ints]:
+    """Deal whole users to clients at random, and return the indices of the records of each client that has any.
+
+    The client of a user depends on the user's own number and the seed, so that adding a user moves nobody else.
+    """
+    check.count(clients=clients)
+    values, of = np.unique(np.asarray(users), return_inverse=True)
+    client = (rng.rows(values).uniform(1)[:, 0] * clients).astype(np.int64)[of]
+    return [np.flatnonzero(client == k) for k in np.unique(client)]
+
+
 def _of_one(rows: Ints, client: Ints, user: Ints, records: int | None, clients: int, rng: Stream) -> Ints:
     """Return the rows of one user that are kept, in their order."""
     number = int(user[rows[0]])

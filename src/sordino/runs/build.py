@@ -34,7 +34,7 @@ from sordino.measures.row_moments import RowNoise
 from sordino.measures.settings import Evaluation
 from sordino.privacy import price
 from sordino.privacy.events import Event
-from sordino.runs import assumptions, defaults, exactness, noise, public_facts, returned, statistics
+from sordino.runs import assumptions, defaults, exactness, left_out, noise, public_facts, returned, statistics
 from sordino.runs.fingerprint import digests
 from sordino.runs.job import Job, Owner
 from sordino.runs.own_code import NOTHING, Own
@@ -69,6 +69,7 @@ def from_prepared(prepared: Prepared, device: str | None = None) -> Job:
         own_file=True,
         own=Own(task=MULTI_LABEL if prepared.data.task == MULTI_LABEL else None),
     )
+    job = replace(job, owner=replace(job.owner, notes=prepared.owner_notes))
     if prepared.data.public:
         return replace(job, public_data=True, owner=replace(job.owner, benchmark=dataset_path(prepared.spec)))
     rows = prepared.data.private_rows()
@@ -308,6 +309,7 @@ def _notes(spec: Spec, method: Method, plan: Plan, division: _Division, everyone
 
 
 def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown: Evaluation) -> Iterator[str]:
+    yield from left_out.rules(spec)
     if plan.algorithm.note:
         yield plan.algorithm.note
     yield from returned.Checked(method, spec.method).remarks(plan)

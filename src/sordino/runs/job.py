@@ -39,6 +39,7 @@ class Owner:
     brought: Clients  # all records as provided, before any was held out or left out
     raw: Raw | None = None  # the rows as provided, before any encoding; None: those of `brought`
     benchmark: str | None = None  # for public data: the shipped name or the path, its only identity in a ledger
+    notes: tuple[str, ...] = ()  # how many records were left out or changed; the owner is told before the run starts
     digests: tuple[str, ...] = ()  # of users and private attributes; a resumed run must share them
 
 

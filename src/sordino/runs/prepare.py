@@ -26,7 +26,7 @@ from sordino.features.colour_scattering import colour_scattering
 from sordino.features.oriented_gradients import oriented_gradients
 from sordino.features.scattering import scattering
 from sordino.features.silhouettes import silhouettes
-from sordino.runs import defaults
+from sordino.runs import defaults, left_out
 from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
 
@@ -55,6 +55,7 @@ class Prepared:
     sample: Tensor  # features of a few records, the input of the model
     test: tuple[Tensor, Tensor] | None  # public records
     test_clients: Ints | None  # client of each test record
+    owner_notes: tuple[str, ...] = ()  # how many records were left out or changed, for the owner alone
 
 
 def dataset_path(spec: Spec) -> str:
@@ -82,12 +83,15 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
     setup = Stream.research(spec.seed or 0)
     parts = _parts(spec, data, setup)
     spec = replace(spec, clients=len(parts))
+    owner_notes = data.owner_notes + left_out.by_partition(spec, len(data.y_train), sum(map(len, parts)))
     tags = None if spec.private_data is None else _tags(spec, data)
     if tags is not None and spec.without_private:
-        parts = _taken_away(spec, parts, tags)
+        dealt, parts = sum(map(len, parts)), _taken_away(spec, parts, tags)
+        owner_notes += left_out.without_private(spec, dealt, sum(map(len, parts)))
     who = _users(spec, data)
     if who is not None:
-        parts = list(_bounded(spec, parts, who).values())
+        sizes, parts = [len(p) for p in parts], list(_bounded(spec, parts, who).values())
+        owner_notes += left_out.by_users(spec, sizes, [len(p) for p in parts])
         spec = replace(spec, clients=len(parts))
     few = data.x_train[:3] if len(data.x_train) > 1 else data.x_train.expand(2, *data.x_train.shape[1:])
     sample = _features(spec, data, few)
@@ -104,8 +108,8 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.at("init").integer())
         module = defaults.module(spec, data, tuple(sample.shape[1:]), _outputs(data))
-    left_out = who is not None or spec.without_private or sum(map(len, parts)) < len(x_train)
-    brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if left_out else clients
+    fewer = who is not None or spec.without_private or sum(map(len, parts)) < len(x_train)
+    brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if fewer else clients
     if spec.public_share is not None:  # a ledger identifies the table by all its rows, whatever share is public
         table = torch.cat([x_train, x_test]), torch.cat([data.y_train, data.y_test])
         brought = ArrayClients(*table, [len(table[1])])
@@ -115,7 +119,7 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
             raise DataError(f"partition {spec.partition}: no test record belongs to any of these clients. Use more.")
         x_test, y_test, owners = x_test[owners >= 0], y_test[owners >= 0], owners[owners >= 0]
     test = (x_test, y_test) if len(y_test) else None
-    return Prepared(spec, data, clients, brought, module, sample, test, owners)
+    return Prepared(spec, data, clients, brought, module, sample, test, owners, owner_notes)
 
 
 def _users(spec: Spec, data: Dataset) -> Ints | None:
@@ -198,6 +202,7 @@ def _bounded(spec: Spec, parts: Sequence[Ints], who: Ints) -> dict[int, Ints]:
 
 def _columns(spec: Spec) -> Columns | None:
     columns = Columns(spec.label_column, spec.client_column, spec.user_column, spec.split_column, spec.schema)
+    columns = replace(columns, classes=spec.classes)
     return None if columns == Columns() else columns
 
 
@@ -261,6 +266,8 @@ def _parts(spec: Spec, data: Dataset, setup: Stream) -> list[Ints]:
             "move other clients' records. Use iid, quantity or natural; or public_data = true, if all records are "
             "public."
         )
+    if _law(spec).kind == "iid" and spec.unit == "user" and spec.clients_per_user == 1 and data.user_train is not None:
+        return users.deal(data.user_train, spec.clients, setup.at("partition"))  # a user's records stay together
     return list(_law(spec).split(data.y_train.numpy(), data.client_train, spec.clients, setup.at("partition")))
 
 

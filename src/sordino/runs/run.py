@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from sordino.run_folder import boundary
 from sordino.run_folder.folder import CHECKPOINT, RunFolder, pack_model
 from sordino.run_folder.saved import Saved
 from sordino.run_folder.views import Observe
-from sordino.runs import build, callbacks, loop, own_code, returned, statistics
+from sordino.runs import build, callbacks, left_out, loop, own_code, returned, statistics
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.identity import Whose
@@ -152,6 +152,9 @@ def train(
     else:
         job = build.build(wanted, model, brought, loss, test, test_clients, own=own)
     if isinstance(brought, ArrayClients):
+        if users is not None:
+            gone = left_out.by_users(wanted, brought.all_sizes().tolist(), held.all_sizes().tolist())
+            job = replace(job, owner=replace(job.owner, notes=gone))
         names = list(clients) if isinstance(clients, Mapping) else np.arange(brought.count)
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
         job = replace(job, owner=replace(job.owner, raw=canonical.of_arrays(brought.x, users=who, clients=names)))
@@ -228,14 +231,13 @@ def execute(
     try:
         if at is None:
             _write_head(folder, job, own_model, ordered, whose)
+            _tell_owner(folder, owner, job.owner.notes)
         else:
             _check_same(folder, job, ordered)
         faults.point("planning")
         book = opened(folder)
         ledger = account(book, folder, job, whose)
-        for text in (*ledger.owner_notes, *old_ledger(Path(job.spec.out) / "ledger.sqlite", book)):
-            folder.tell_owner(text)
-            (owner or to_owner)(text)
+        _tell_owner(folder, owner, (*ledger.owner_notes, *old_ledger(Path(job.spec.out) / "ledger.sqlite", book)))
         faults.point("planned")
         if began is not None:
             began(folder.path)
@@ -316,6 +318,13 @@ def _statistics_stream(job: Job, folder: RunFolder) -> Stream:
     if not path.is_file():
         folder.write(STATISTICS_KEY, os.urandom(32))
     return Stream(path.read_bytes(), secure=True)
+
+
+def _tell_owner(folder: RunFolder, owner: Tell | None, notes: Sequence[str]) -> None:
+    """Tell the owner of the data what nobody else may know, and write it to private/notes.txt."""
+    for text in notes:
+        folder.tell_owner(text)
+        (owner or to_owner)(text)
 
 
 def to_owner(text: str) -> None:

@@ -48,6 +48,8 @@ class DataKeys:
     user_column: str | None = None  # in a table: the column that names a record's user
     split_column: str | None = None  # in a table: the column that says train or test
     schema: str | None = None  # for a table: a TOML file that declares the bounds and categories of columns
+    classes: tuple[str, ...] | None = None  # in a table: the labels, in the order of the class numbers, as a list of
+    # text (flag: a,b,c)
     test: str | None = None  # for your own data: a second file or folder like it, whose records are public
     public_share: float | None = None  # for your own data: declares this share of the records (or users) public, for
     # testing

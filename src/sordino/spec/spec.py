@@ -32,13 +32,13 @@ from sordino.spec.keys import (
     RunKeys,
     ServerKeys,
 )
-from sordino.spec.values import typed
+from sordino.spec.values import frozen, typed
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 NAMED = (  # what a Python caller brings instead
-    "dataset", "data_dir", "label_column", "client_column", "user_column", "split_column", "schema", "test",
-    "public_share", "public_data", "partition", "clients", "features", "model", "baseline", "private_data",
+    "dataset", "data_dir", "label_column", "client_column", "user_column", "split_column", "schema", "classes",
+    "test", "public_share", "public_data", "partition", "clients", "features", "model", "baseline", "private_data",
     "without_private",
 )  # fmt: skip
 PLUGINS = ("methods", "algorithms")  # kinds whose fields are keys too
@@ -109,6 +109,8 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         check.one_of(("rows", "unit", "none", None), normalise=self.normalise)
         if self.viewer is not None:
             trust.viewer(self.viewer)
+        if self.classes is not None and (len(self.classes) < 2 or len({*self.classes, ""}) <= len(self.classes)):
+            raise SpecError(f"classes must name at least two different labels, none of them empty, not {self.classes}.")
         self._check_pairs()
         self.weights_of_classes()
         self.average(), self.stragglers(), self.method_object(), self.algorithm_object(), self.channel_object()
@@ -281,7 +283,7 @@ def from_dict(values: dict[str, Any]) -> Spec:
         values = values | {"class_weights": ",".join(str(weight) for weight in weights)}
     for key, value in values.items():
         if key in known:
-            plain[key] = value
+            plain[key] = frozen(value)
         elif key in option_types:
             options[key] = typed(key, value, option_types[key])
         else:

@@ -28,7 +28,7 @@ def template() -> str:
 
 def _line(name: str, value: Any, text: str, commented: bool = False) -> str:
     hint = str(types_of(Spec).get(name, ""))
-    example = 10 if "int" in hint else 0.5 if "float" in hint else "..."
+    example: Any = ("no", "yes") if "tuple" in hint else 10 if "int" in hint else 0.5 if "float" in hint else "..."
     shown = to_toml(example if value is None else value)
     start = "# " if value is None or commented else ""
     return f"{start}{name} = {shown}" + (f"  # {text}" if text else "")
@@ -41,4 +41,6 @@ def to_toml(value: Any) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(to_toml(v) for v in value)}]"
     return repr(value)

@@ -24,13 +24,24 @@ def typed(name: str, value: Any, hint: Any) -> Any:
             return value
         if kind in (str, bool) and isinstance(value, kind):
             return value
+        if typing.get_origin(kind) is tuple and isinstance(value, tuple) and all(isinstance(v, str) for v in value):
+            return value
     wanted = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
-    raise SpecError(f"{name} must be {wanted[allowed[0]]}, not {value!r}.")
+    raise SpecError(f"{name} must be {wanted.get(allowed[0], 'a list of text')}, not {value!r}.")
+
+
+def frozen(value: Any) -> Any:
+    """Return a list of TOML as a tuple of text, and anything else unchanged; whole numbers in a list become text."""
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(str(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value)
 
 
 def parse(name: str, text: str, hint: Any) -> Any:
     """Return the text of a flag as a value of the field's type; raise SpecError if it cannot be parsed."""
     kind = next(k for k in (typing.get_args(hint) or (hint,)) if k is not type(None))
+    if typing.get_origin(kind) is tuple:
+        return tuple(part.strip() for part in text.split(","))
     try:
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
