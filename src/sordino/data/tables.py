@@ -1,4 +1,4 @@
-"""Loading of the user's own table (.csv, .csv.gz, .parquet); see schema.py for how to declare columns.
+"""Loading of the user's own table (.csv, .tsv, both also as .gz, .parquet); see schema.py for how to declare columns.
 
 Rows are test records only if the owner says so, by a split column or by a second table; see public.py.
 """
@@ -21,12 +21,14 @@ from torch import Tensor
 
 from sordino.core import check
 from sordino.core.errors import DataError
-from sordino.data import canonical
+from sordino.data import array_column, canonical, text_tables
 from sordino.data import schema as schemas
 from sordino.data.dataset import Dataset, Ids, class_count
+from sordino.data.hashed_text import Text
 from sordino.data.schema import Category, Classes, Column, Number
+from sordino.data.windows import Windows
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet")
+SUFFIXES = (*text_tables.SUFFIXES, ".parquet")
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,20 @@ class Columns:
     split: str | None = None  # column whose value "test" marks the test records
     schema: str | None = None  # path of a TOML file
     image_size: int | None = None  # side in pixels to which the images of a folder are scaled
+    decimal: str = "."  # decimal mark of the numbers of a text table
+    windows: Windows | None = None  # how time series are cut into records
 
     def __post_init__(self) -> None:
         if self.image_size is not None:
             check.count(image_size=self.image_size)
-        named = [c for c in (self.label, self.client, self.user, self.split) if c is not None]
-        if self.label is not None and named.count(self.label) > 1:
-            raise DataError(f"column {self.label!r} is the label and cannot be the client, user or split as well.")
+        text_tables.check_decimal(self.decimal)
+        if self.label is not None and self.named().count(self.label) > 1:
+            raise DataError(f"column {self.label!r} is the label and cannot be the client, user, split or time too.")
+
+    def named(self) -> list[str]:
+        """Return the columns that have a role, the label first."""
+        time = None if self.windows is None else self.windows.time
+        return [c for c in (self.label, self.client, self.user, self.split, time) if c is not None]
 
 
 @dataclass(frozen=True)
@@ -65,53 +74,125 @@ class Parsed:
 
 def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
     """Load a table; `test` is a second table with the same columns, whose rows are public."""
-    cells = read(path)
-    if columns.label is None:
-        raise DataError(f"{path.name}: say which column is the label; there are {_some(cells.columns)}.")
     declared = {} if columns.schema is None else schemas.read(_beside(path, columns.schema))
-    roles = [c for c in (columns.label, columns.client, columns.user, columns.split) if c is not None]
+    more = None if test is None else (test.name, read(test))
+    return of_cells(path.name, read(path), columns, declared, more)
+
+
+def of_cells(
+    what: str,
+    cells: Any,
+    columns: Columns,
+    declared: dict[str, Column],
+    test: tuple[str, Any] | None = None,
+    label: Classes | None = None,
+) -> Dataset:
+    """Return the dataset of a pandas table.
+
+    Args:
+        what: Name of the table in messages.
+        cells: The table.
+        columns: Roles of its columns.
+        declared: Its schema.
+        test: Name and cells of a second table, whose rows are public.
+        label: Declaration of the label that comes with the table; the schema goes before it.
+    """
+    if columns.label is None:
+        raise DataError(f"{what}: say which column is the label; there are {_some(cells.columns)}.")
+    roles = columns.named()
     for name in (*roles, *declared):
         if name not in cells.columns:
-            raise DataError(f"{path.name} has no column {name!r}; there are {_some(cells.columns)}.")
+            raise DataError(f"{what} has no column {name!r}; there are {_some(cells.columns)}.")
     if columns.split is not None and test is not None:
-        raise DataError(f"{path.name} has test rows by its column {columns.split!r}: drop split_column or test.")
-    parts, out, words = [_parsed(path.name, cells, columns, declared, roles)], np.zeros(len(cells), np.bool_), ""
+        raise DataError(f"{what} has test rows by its column {columns.split!r}: drop split_column or test.")
+    known = declared if label is None else {columns.label: label} | declared
+    parts, tables = [_parsed(what, cells, columns, declared, roles, known)], [cells]
+    out, words = np.zeros(len(cells), np.bool_), ""
     if columns.split is not None:
-        out = marked_rows(path.name, cells[columns.split])
+        out = marked_rows(what, cells[columns.split])
         words = f"the {out.sum():,} rows with {columns.split} = test"
     if test is not None:
-        more = _same_columns(path.name, test.name, cells, read(test), declared, roles)
-        parts.append(_like(parts[0], _parsed(test.name, more, columns, declared, roles), test.name))
+        more = _same_columns(what, test[0], cells, test[1], declared, roles)
+        parts.append(_like(parts[0], _parsed(test[0], more, columns, declared, roles, known), test[0]))
+        tables.append(more)
         out = np.concatenate([out, np.ones(len(more), np.bool_)])
         words = f"the {len(more):,} rows of the test table"
-    x, y = torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts])
-    keep, shown = torch.from_numpy(~out), torch.from_numpy(out)
-    named = [p.clients for p in parts if p.clients is not None]  # a test table need not name them
-    client = np.full(len(out), -1) if named else None
-    if client is not None:
-        client[: sum(map(len, named))] = numbered([name for each in named for name in each])
-    user = None if any(p.users is None for p in parts) else np.concatenate([p.users for p in parts])
-    first = parts[0]
+    rows = _joined(parts, out)
+    if columns.windows is not None:
+        rows = _windowed(columns.windows, rows, tables, parts[0].task)
+    first, keep, shown = parts[0], torch.from_numpy(~rows.test), torch.from_numpy(rows.test)
     counted = ("the number of classes",) if first.counted else ()
-    if columns.label not in declared:  # a single label with a decimal point makes it a regression
+    if columns.label not in known:  # a single label with a decimal point makes it a regression
         counted = ("whether the label is a class or a number", *counted)
+    notes = (*first.counted, *first.notes, *(() if columns.windows is None else (columns.windows.note(),)))
     return Dataset(
-        path.name, x[keep], y[keep], x[shown], y[shown],
-        client_train=None if client is None else client[~out],
-        client_test=None if client is None or len(named) < len(parts) else client[out],
-        user_train=first.users if user is None or first.users is None else user[~out],
-        user_test=None if user is None else user[out],
+        what, rows.x[keep], rows.y[keep], rows.x[shown], rows.y[shown],
+        client_train=None if rows.clients is None else rows.clients[~rows.test],
+        client_test=None if rows.clients is None or parts[-1].clients is None else rows.clients[rows.test],
+        user_train=None if rows.users is None else rows.users[~rows.test],
+        user_test=None if rows.users is None or parts[-1].users is None else rows.users[rows.test],
         task=first.task, classes=None if first.classes is None else max(p.classes or 0 for p in parts),
-        names=first.names, notes=(*first.counted, *first.notes), test_from=words,
+        names=first.names, notes=notes, test_from=words,
         assumed=(*(("the bounds and categories of the schema",) if declared else ()), *counted),
-        raw=canonical.of_table(cells[~out[: len(cells)]], columns.label, columns.split, columns.user, columns.client,
-                               [c for c in declared if c not in roles]),
+        raw=_raw(cells[~out[: len(cells)]], columns, [c for c in declared if c not in roles]),
     )  # fmt: skip
 
 
-def _parsed(what: str, cells: Any, columns: Columns, declared: dict[str, Column], roles: list[str]) -> Parsed:
-    y, task, classes, names, counted = _target(what, str(columns.label), cells[columns.label], declared)
-    x, notes = _inputs(what, cells, declared, roles)
+def _raw(cells: Any, columns: Columns, inputs: list[str]) -> canonical.Raw:
+    """Return the rows in their canonical forms."""
+    if (name := array_column.find(cells, columns.named())) is None:
+        return canonical.of_table(cells, columns.label, columns.split, columns.user, columns.client, inputs)
+    users, clients = (None if c is None else cells[c].to_numpy() for c in (columns.user, columns.client))
+    return canonical.of_arrays(array_column.stacked(name, cells[name]), users=users, clients=clients)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """All rows or windows, of the table and then of the test table."""
+
+    x: Tensor
+    y: Tensor
+    test: NDArray[np.bool_]  # whether a row is a public test record
+    clients: Ids | None  # -1: a test table need not name clients and users
+    users: Ids | None
+
+
+def _joined(parts: list[Parsed], out: NDArray[np.bool_]) -> _Rows:
+    """Return the rows of all parts, one after the other."""
+    x, y = torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts])
+    named = [p.clients for p in parts if p.clients is not None]
+    clients = users = None
+    if named:
+        clients = np.full(len(out), -1)
+        clients[: sum(map(len, named))] = numbered([name for each in named for name in each])
+    if parts[0].users is not None:
+        users = np.concatenate([np.full(len(p.y), -1) if p.users is None else p.users for p in parts])
+    return _Rows(x, y, out, clients, users)
+
+
+def _windowed(windows: Windows, rows: _Rows, tables: list[Any], task: str) -> _Rows:
+    """Return windows of the rows; the past of a number that is predicted is one more input column."""
+    import pandas as pd
+
+    none, part = np.zeros(len(rows.y), np.int64), np.repeat(np.arange(len(tables)), [len(t) for t in tables])
+    owners = [part, rows.test, *(none if ids is None else ids for ids in (rows.clients, rows.users))]
+    series = np.unique(np.stack(owners), axis=1, return_inverse=True)[1].reshape(-1)
+    x = torch.cat([rows.x, rows.y[:, None]], 1) if task == "regression" and windows.horizon else rows.x
+    if not x.shape[1]:
+        raise DataError("windows need a column for the model besides the label and the time.")
+    times = pd.concat([t[windows.time] for t in tables], ignore_index=True)
+    x, y, last = windows.cut(x, rows.y, times, series)
+    clients, users = (None if ids is None else ids[last] for ids in (rows.clients, rows.users))
+    return _Rows(x, y, rows.test[last], clients, users)
+
+
+def _parsed(
+    what: str, cells: Any, columns: Columns, declared: dict[str, Column], roles: list[str], known: dict[str, Column]
+) -> Parsed:
+    """Return a table, encoded; `known` is the schema with the declaration of the label that comes with the table."""
+    cells = text_tables.with_points(cells, _of_numbers(cells, columns, declared, roles), columns.decimal)
+    y, task, classes, names, counted = _target(what, str(columns.label), cells[columns.label], known)
+    x, notes = _inputs(what, cells, declared, roles, alone=columns.windows is not None)
     clients, users = (c if c in cells.columns else None for c in (columns.client, columns.user))
     return Parsed(
         x, y, task, classes, names, counted, notes,
@@ -147,7 +228,7 @@ def _beside(path: Path, schema: str) -> Path:
 def read(path: Path) -> Any:
     """Read a pandas table; cells of a .csv file stay text, so that no type is inferred from the data."""
     try:
-        cells = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+        cells = _parquet(path) if path.suffix.lower() == ".parquet" else text_tables.read(path)
     except DataError:
         raise
     except UnicodeDecodeError as error:
@@ -161,18 +242,6 @@ def read(path: Path) -> Any:
         raise DataError(f"{path}: column {repeated[0]!r} appears twice. Rename one of them.")
     if not len(cells):
         raise DataError(f"{path} has no rows.")
-    return cells
-
-
-def _csv(path: Path) -> Any:
-    import pandas as pd
-
-    try:
-        raw = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except pd.errors.EmptyDataError as error:
-        raise DataError(f"{path} is empty.") from error
-    cells = raw.iloc[1:].reset_index(drop=True)
-    cells.columns = pd.Index([str(c).strip() for c in raw.iloc[0]])
     return cells
 
 
@@ -215,6 +284,8 @@ def _target(
                 f"column {name!r}, row {row + 1}: {cells.iloc[row]!r} is not among the declared label values."
             )
         return torch.from_numpy(labels), "classification", len(column.values), column.values, ()
+    if isinstance(column, Text):
+        raise DataError(f"column {name!r} is the label, which cannot be text = true: declare values, classes or min.")
     if isinstance(column, Number):
         unit = column.unit(schemas.numbers(name, cells))
         return torch.from_numpy(unit.astype(np.float32)), "regression", None, (), ()
@@ -243,8 +314,23 @@ def _text_label(name: str, cells: Any) -> None:
         )
 
 
-def _inputs(what: str, cells: Any, declared: dict[str, Column], roles: list[str]) -> tuple[Tensor, tuple[str, ...]]:
+def _of_numbers(cells: Any, columns: Columns, declared: dict[str, Column], roles: list[str]) -> list[str]:
+    """Return the names of the columns that are read as numbers."""
+    label = declared.get(str(columns.label))
+    inputs = [c for c, kind in declared.items() if isinstance(kind, Number)] if declared else list(cells.columns)
+    inputs = [c for c in inputs if c not in roles and c in cells.columns]
+    return inputs if isinstance(label, Category | Text) else [str(columns.label), *inputs]
+
+
+def _inputs(
+    what: str, cells: Any, declared: dict[str, Column], roles: list[str], alone: bool = False
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the encoded input columns, and notes; with `alone` there may be none besides the label."""
     rest = [str(c) for c in cells.columns if c not in roles]
+    if alone and (not set(declared) - set(roles) if declared else not rest):
+        return torch.zeros(len(cells), 0), ()
+    if not declared and (name := array_column.find(cells, roles)) is not None:
+        return array_column.stacked(name, cells[name]), ()
     if not declared:
         if not rest:
             raise DataError(f"{what} has no column left for the model besides {', '.join(roles)}.")

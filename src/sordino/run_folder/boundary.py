@@ -49,8 +49,8 @@ TABLE: dict[str, dict[str, str]] = {
     "spec.toml": _of(
         INPUT,
         "method algorithm epsilon delta unit viewer max_participations records_per_user clients_per_user budgets mode "
-        "dataset data_name label_column client_column user_column split_column public_share public_data partition "
-        "clients features standardise "
+        "dataset data_name label_column client_column user_column split_column decimal time_column window horizon "
+        "stride time_step public_share public_data partition clients features standardise "
         "feature_bound private_data without_private validation tuning server_data evaluate_on release_noise model "
         "fix_model rounds client_sampling client_rate channel dropout late slow joining local_steps local_epochs "
         "batch_size batch_rate optimizer learning_rate momentum weight_decay schedule warmup augment views precision "
