@@ -27,7 +27,7 @@ def read(folder, frame, windows, **roles):
 
 def as_set(data):
     return {
-        (tuple(x.flatten().tolist()), *np.atleast_1d(y).tolist())
+        (*x.flatten().tolist(), float(y))
         for x, y in zip(data.x_train, data.y_train, strict=True)
     }
 

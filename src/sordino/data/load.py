@@ -1,8 +1,8 @@
 """Loading of datasets: a benchmark by its name, or the user's own file by its path.
 
 A name is that of a file in data/sets (`sordino datasets` lists them). A path, relative to `data_dir`, is that of an
-.npz file, a table (.csv, .tsv, both also as .gz, .parquet) or a folder of images. Nothing is fitted on the data: scales,
-classes and vocabularies are declared in the code, in a schema file or by the names of folders.
+.npz file, a table (.csv, .tsv, both also as .gz, .parquet) or a folder of images. Nothing is fitted on the data:
+scales, classes and vocabularies are declared in the code, in a schema file or by the names of folders.
 """
 
 from __future__ import annotations

@@ -6,13 +6,14 @@ windows hold no row of anybody else.
 
 Whom the windows protect. Two windows that overlap share rows, so that one row changes several records, and an epsilon
 for one record does not cover one row. Even windows that do not overlap move when they are counted in rows: a row that
-is added or removed shifts all later windows of its series. So there are two sound ways (spec/windows.py refuses others):
+is added or removed shifts all later windows of its series. So there are two sound ways (spec/windows.py refuses
+others):
 
 - unit = user or client, where the series belongs to one user or client: all its windows are that unit's own records,
   however they overlap;
 - unit = record with windows on a fixed grid of time (`time_step`) and a stride of at least window + horizon. The
-  window of a row follows from its own time: it has number floor(time / (time_step * stride)). Adding or removing one row
-  completes or breaks at most one window, so the windows of the two tables differ in one record.
+  window of a row follows from its own time: it has number floor(time / (time_step * stride)). Adding or removing one
+  row completes or breaks at most one window, so the windows of the two tables differ in one record.
 """
 
 from __future__ import annotations

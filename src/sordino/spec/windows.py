@@ -41,8 +41,8 @@ def require(spec: Spec) -> None:
     elif spec.stride is not None and spec.stride < span:
         raise SpecError(
             f"with unit = {unit}, windows of {spec.window} rows and horizon {horizon} every {spec.stride} rows "
-            f"overlap: one row would change several records, and the epsilon would not cover it. Use stride = {span} or more, "
-            "or unit = user or client."
+            f"overlap: one row would change several records, and the epsilon would not cover it. Use stride = {span} "
+            "or more, or unit = user or client."
         )
     elif spec.time_step is None:
         raise SpecError(
