@@ -26,10 +26,7 @@ def read(folder, frame, windows, **roles):
 
 
 def as_set(data):
-    return {
-        (*x.flatten().tolist(), float(y))
-        for x, y in zip(data.x_train, data.y_train, strict=True)
-    }
+    return {(*x.flatten().tolist(), float(y)) for x, y in zip(data.x_train, data.y_train, strict=True)}
 
 
 def test_a_window_holds_the_rows_of_one_user_in_order_and_the_label_comes_later(tmp_path):

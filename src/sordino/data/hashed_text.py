@@ -1,4 +1,4 @@
-"""Text as counts of hashed words and pairs of neighbouring words, without a vocabulary.
+"""Text as counts of hashed words (and pairs of neighbouring words), without a vocabulary.
 
 Every word is hashed to one of a declared number of buckets and to a sign; the counts of a record are damped by
 log(1 + count) and scaled to length 1. Weinberger et al. (2009), "Feature hashing for large scale multitask learning",
@@ -28,7 +28,7 @@ class Text:
     """A column of free text."""
 
     buckets: int = BUCKETS
-    pairs: bool = True  # count pairs of neighbouring words as well
+    pairs: bool = False  # count pairs of neighbouring words as well
 
     def encode(self, name: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return one row of length 1 per text [texts, buckets]; a text without any word gives zeros."""

@@ -11,9 +11,9 @@ A schema file is TOML with one table per column:
     log = true
     [sex]                       # a category: one slot per value, and a last one for any other value
     values = ["F", "M"]
-    [notes]                     # free text: hashed words and pairs of words (hashed_text.py), as a row of length 1
+    [notes]                     # free text: counts of hashed words (hashed_text.py), as a row of length 1
     text = true
-    buckets = 4096              # number of slots; optional, and so is `pairs = false`: single words alone
+    buckets = 4096              # number of slots; optional, and so is `pairs = true`: pairs of words as well
     [income]                    # the label: its values in the order of the class numbers, or `classes = 2` for 0 and 1,
     values = ["<=50K", ">50K"]  # or min and max of a regression target, which is scaled to [0, 1]
 """
@@ -197,7 +197,7 @@ def _column(where: str, entry: object) -> Column:
 
 
 def _text(where: str, entry: dict[str, object]) -> Text:
-    buckets, pairs = entry.get("buckets", BUCKETS), entry.get("pairs", True)
+    buckets, pairs = entry.get("buckets", BUCKETS), entry.get("pairs", False)
     if entry["text"] is not True or not isinstance(pairs, bool):
         raise DataError(f"{where}: write text = true, and pairs as true or false.")
     if isinstance(buckets, bool) or not isinstance(buckets, int) or not 2 <= buckets <= MOST_BUCKETS:
