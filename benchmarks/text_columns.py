@@ -75,7 +75,7 @@ def train(texts: list[str], y: np.ndarray, out: np.ndarray) -> None:
     clients = [(x[part], y[part]) for part in np.array_split(order, CLIENTS)]
     for name, make in (("linear", lambda: nn.Linear(BUCKETS, 3)), ("embedding bag", Bag)):
         for epsilon in (2.0, 8.0):
-            for rate in (2.0, 8.0):
+            for rate in (2.0, 8.0, 64.0):
                 with tempfile.TemporaryDirectory() as folder:
                     torch.manual_seed(0)
                     result = sordino.train(
