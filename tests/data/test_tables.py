@@ -227,7 +227,7 @@ def test_bad_parquet_files_are_refused(tmp_path):
     pd.DataFrame({"a": pd.to_datetime(["2020-01-01"] * 3), "y": [0, 1, 0]}).to_parquet(tmp_path / "x.parquet")
     refused("column 'a' holds datetime", tmp_path, (tmp_path / "x.parquet").read_bytes(), None,
             name="x.parquet", label="y")  # fmt: skip
-    pd.DataFrame({"a": [[1], [2], [3]], "y": [0, 1, 0]}).to_parquet(tmp_path / "x.parquet")
+    pd.DataFrame({"a": [[1], [2], [3]], "b": [1, 2, 3], "y": [0, 1, 0]}).to_parquet(tmp_path / "x.parquet")
     refused("column 'a'", tmp_path, (tmp_path / "x.parquet").read_bytes(), None, name="x.parquet", label="y")
     pd.DataFrame({"a": [1, 2, 3], "y": [True, False, True]}).to_parquet(tmp_path / "x.parquet")
     data = read(tmp_path, (tmp_path / "x.parquet").read_bytes(), None, name="x.parquet", label="y")

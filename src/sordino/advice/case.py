@@ -18,8 +18,9 @@ from sordino.contract.method import Method, Plan
 from sordino.core.errors import DataError, RunError, SordinoError
 from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.types import SampleLoss
-from sordino.data.clients import ArrayClients, adopt, checked, units
+from sordino.data.clients import ArrayClients, checked, units
 from sordino.data.load import Dataset
+from sordino.data.objects import bring
 from sordino.ledger import home
 from sordino.privacy import price
 from sordino.privacy.events import Cost
@@ -27,7 +28,7 @@ from sordino.privacy.samplers import FixedSizeSampler, Poisson
 from sordino.run_folder.folder import RunFolder
 from sordino.runs import build
 from sordino.runs.job import Job
-from sordino.runs.prepare import PrivateLabelError, prepare
+from sordino.runs.prepare import PrivateLabelError, columns_of, prepare
 from sordino.spec import spec
 from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
@@ -127,10 +128,11 @@ def of_parts(
     module: nn.Module,
     clients: Any,
     loss: str | SampleLoss | None = None,
-    test: tuple[Any, Any] | None = None,
+    test: Any = None,
 ) -> Case:
     """Build the case of the user's own module and clients, given as to `sordino.train`."""
-    held = adopt(clients)
+    brought = bring(clients, columns_of(wanted), test)
+    held, test = brought.clients, brought.test
     first = held.fetch([0], torch.device("cpu"))
     data = None
     if isinstance(held, ArrayClients):
@@ -138,7 +140,11 @@ def of_parts(
         data = Dataset("the clients' data", held.x, held.y, *pair, client_train=np.zeros(len(held.y), dtype=np.int64))
     sample = first.x[:3] if len(first.x) > 1 else first.x.expand(2, *first.x.shape[1:])
     wanted = settled(wanted, public=False)
-    job, problem = _tried(lambda: build.build(replace(wanted, device="cpu"), module, held, loss, test))
+    job, problem = _tried(
+        lambda: build.build(
+            replace(wanted, device="cpu"), module, held, loss, test, None, brought.notes, None, brought.public
+        )
+    )
     return _case(wanted, module, held, sample, data, job, problem)
 
 

@@ -53,7 +53,7 @@ def check(
     model: nn.Module | str | None = None,
     clients: Any = None,
     loss: str | SampleLoss | None = None,
-    test: tuple[Any, Any] | None = None,
+    test: Any = None,
     **keys: Any,
 ) -> list[Finding]:
     """Look for what makes a run less private than it seems. Nothing is trained and nothing is charged.

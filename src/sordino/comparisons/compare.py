@@ -44,7 +44,8 @@ COMPARISON, RESULT = "comparison.json", "result.json"
 CHOSEN = ("method", "epsilon", "seed", "name", "out")  # keys set by the comparison itself
 SHARED = (  # keys that must be the same for all methods, as another value would make it a different problem
     *CHOSEN, "delta", "budgets", "mode", "dataset", "data_dir", "label_column", "client_column", "user_column",
-    "split_column", "schema", "data_name", "test", "public_share", "public_data", "partition", "clients",
+    "split_column", "schema", "decimal", "time_column", "window", "horizon", "stride", "time_step", "data_name",
+    "test", "public_share", "public_data", "partition", "clients",
     "without_private", "server_data", "validation", "tuning", "evaluate_on", "baseline", "ledger",
 )  # fmt: skip
 

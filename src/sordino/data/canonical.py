@@ -2,7 +2,7 @@
 
 A row is written as 64-bit words, one per cell. A number is rounded to six significant digits, or to four in rows of
 more than 32 cells, since among many numbers one is likely to lie close to a rounding boundary. Anything else is hashed
-after stripping its text. So 1, "1" and "1.0" give the same word.
+after stripping its text. So 1, "1" and "1.0" give the same word, and "1,5" the word of 1.5.
 
 The rows of a table have up to three forms:
 
@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sordino.data.text_tables import COMMA
 
 Words = NDArray[np.uint64]
 DIGITS = 6
@@ -125,6 +127,7 @@ def column(cells: Any) -> tuple[Words, bool]:
             return numbers(values), True
     codes, distinct = pd.factorize(cells, use_na_sentinel=False)
     shown = ["" if pd.isna(v) else str(v) for v in distinct]
+    shown = [v.replace(",", ".") if COMMA.fullmatch(v) else v for v in shown]
     values = pd.to_numeric(pd.Series(shown, dtype=object), errors="coerce").to_numpy(dtype=np.float64)
     plain = np.isfinite(values)
     words = np.empty(len(shown), np.uint64)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sordino.core.errors import DataError
 from sordino.core.types import Batch, Clients
+from sordino.data import dense, torch_data
 
 
 class ArrayClients:
@@ -199,8 +200,8 @@ def adopt(clients: Any) -> ArrayClients | LazyClients:
     """Convert what a user passes in to clients, after checking it.
 
     Args:
-        clients: A list or dict with one (x, y) pair or map-style Dataset per client, or clients already. x and y may
-            be tensors, numpy arrays or pandas objects.
+        clients: A list or dict with one (x, y) pair, map-style Dataset or DataLoader per client, or clients already. x
+            and y may be tensors, numpy arrays or pandas objects, x a scipy.sparse matrix. objects.py takes tables.
     """
     if isinstance(clients, ArrayClients | LazyClients):
         return clients
@@ -209,7 +210,7 @@ def adopt(clients: Any) -> ArrayClients | LazyClients:
     items = list(clients.values()) if isinstance(clients, Mapping) else list(clients)
     if not items:
         raise DataError("there are no clients: pass a list of (x, y) pairs, one per client.")
-    pairs = [checked(f"client {i}", *_pair(i, item)) for i, item in enumerate(items)]
+    pairs = [checked(f"client {i}", *pair_of(f"client {i}", item)) for i, item in enumerate(items)]
     shapes = {(tuple(x.shape[1:]), tuple(y.shape[1:])) for x, y in pairs}
     if len(shapes) > 1:
         raise DataError(f"clients have records of different shapes: {sorted(shapes)}.")
@@ -217,19 +218,13 @@ def adopt(clients: Any) -> ArrayClients | LazyClients:
     return ArrayClients(x, y, [len(p[0]) for p in pairs])
 
 
-def _pair(i: int, item: Any) -> tuple[Any, Any]:
+def pair_of(who: str, item: Any) -> tuple[Any, Any]:
+    """Return x and y of an (x, y) pair, a map-style Dataset or a DataLoader; `who` names it in error messages."""
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
-    if hasattr(item, "__getitem__") and hasattr(item, "__len__") and not hasattr(item, "shape"):
-        rows = [item[j] for j in range(len(item))]  # a map-style Dataset
-        if rows and all(isinstance(r, tuple | list) and len(r) == 2 for r in rows):
-            try:
-                return np.stack([np.asarray(r[0]) for r in rows]), np.stack([np.asarray(r[1]) for r in rows])
-            except ValueError as error:
-                raise DataError(f"client {i}: its records differ in shape.") from error
-        if not rows:
-            raise DataError(f"client {i} has no records. Leave it out.")
-    raise DataError(f"client {i} must be an (x, y) pair or a map-style Dataset, not {type(item).__name__}.")
+    if torch_data.is_dataset(item):
+        return torch_data.pair(who, item)
+    raise DataError(f"{who} must be an (x, y) pair or a map-style Dataset, not {type(item).__name__}.")
 
 
 def checked(who: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -250,6 +245,8 @@ def checked(who: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(who: str, name: str, value: Any) -> Tensor:
+    if dense.is_sparse(value):
+        value = dense.dense(f"{who}: {name}", value)
     if isinstance(value, Tensor):
         tensor = value.detach()
         if tensor.is_complex():

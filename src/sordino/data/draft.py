@@ -15,6 +15,7 @@ from typing import Any
 
 from sordino.core.errors import DataError
 from sordino.data import schema as schemas
+from sordino.data.hashed_text import Text
 from sordino.data.schema import DROP, TO_DECLARE, Category, Column, Number
 from sordino.data.tables import require_column
 from sordino.data.treatment import fill, missing, outside
@@ -110,6 +111,8 @@ def _compare(table: str, cells: Any, name: str, column: Column, label: bool) -> 
         words = f"number from {column.low:g} to {column.high:g}{' (log)' if column.log else ''}"
     elif isinstance(column, Category):
         words = f"{len(column.values)} values"
+    elif isinstance(column, Text):
+        words = f"text in {column.buckets} buckets"
     else:
         words = f"{column.count} classes"
     try:

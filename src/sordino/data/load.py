@@ -1,8 +1,8 @@
 """Loading of datasets: a benchmark by its name, or the user's own file by its path.
 
 A name is that of a file in data/sets (`sordino datasets` lists them). A path, relative to `data_dir`, is that of an
-.npz file, a table (.csv, .csv.gz, .parquet) or a folder of images. Nothing is fitted on the data: scales, classes and
-vocabularies are declared in the code, in a schema file or by the names of folders.
+.npz file, a table (.csv, .tsv, both also as .gz, .parquet) or a folder of images. Nothing is fitted on the data:
+scales, classes and vocabularies are declared in the code, in a schema file or by the names of folders.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sordino.core import plugin
 from sordino.core.errors import DataError
-from sordino.data import npz
+from sordino.data import npz, sparse
 from sordino.data.dataset import Dataset
 from sordino.data.public import Declared, declare
 from sordino.data.tables import SUFFIXES, Columns, table
@@ -51,8 +51,8 @@ def load(
     near = get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise DataError(
-        f"there is no dataset {name!r}.{hint} Choose one of {', '.join(known)}, or give the path of an .npz, .csv, "
-        f".csv.gz or .parquet file or of a folder of pictures (tried {folder / name})."
+        f"there is no dataset {name!r}.{hint} Choose one of {', '.join(known)}, or give the path of a .csv, .tsv, "
+        f".parquet or .npz file or of a folder of pictures (tried {folder / name})."
     )
 
 
@@ -66,6 +66,8 @@ def _from_path(path: Path, columns: Columns, test: Path | None) -> Dataset | Non
         second = _there(test, Path.is_file, f"the path of a table like {path.name}", SUFFIXES)
         return table(path, columns, second)
     if path.suffix == ".npz" and _is(path, Path.is_file):
+        if sparse.is_sparse(path):
+            return sparse.read(path, columns, _there(test, Path.is_file, "the path of a sparse matrix", (".npz",)))
         if columns != Columns():
             raise DataError(f"{path.name}: columns are for tables; an .npz file has client_train and user_train.")
         return npz.read(path, _there(test, Path.is_file, "the path of an .npz file", (".npz",)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,9 @@ def pictures(root: Path, columns: Columns, test: Path | None = None) -> Dataset:
     """Load a folder of images; `test` is a folder of public images with one sub-folder per class."""
     if importlib.util.find_spec("PIL") is None:
         raise DataError(f'{root} needs pillow, which is not installed; try: pip install "sordino[files]".')
-    if any((columns.label, columns.client, columns.user, columns.split, columns.schema, columns.classes)):
+    if replace(columns, image_size=None) != Columns():
         raise DataError(
-            f"{root} is a folder of pictures: label, client, user, split, schema and classes are for tables."
+            f"{root} is a folder of pictures: label, client, user, split, schema, classes and window are for tables."
         )
     if test is not None and (root / "test").is_dir():
         raise DataError(f"{root} has a folder test/ of its own: remove it, or drop test.")

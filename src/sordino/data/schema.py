@@ -11,6 +11,9 @@ A schema file is TOML with one table per column:
     log = true
     [sex]                       # a category: one slot per value, and a last one for any other value
     values = ["F", "M"]
+    [notes]                     # free text: counts of hashed words (hashed_text.py), as a row of length 1
+    text = true
+    buckets = 4096              # number of slots; optional, and so is `pairs = true`: pairs of words as well
     [income]                    # the label: its values in the order of the class numbers, or `classes = 2` for 0 and 1,
     values = ["<=50K", ">50K"]  # or min and max of a regression target, which is scaled to [0, 1]
 
@@ -35,6 +38,8 @@ from torch import Tensor
 
 from sordino.core.errors import DataError
 from sordino.data.dataset import MOST_CLASSES
+from sordino.data.hashed_text import BUCKETS, MOST_BUCKETS, Text
+from sordino.data.text_tables import COMMA
 
 Floats = NDArray[np.float64]
 DROP = "drop"  # as `missing`: rows without a value are left out
@@ -80,22 +85,24 @@ class Classes:
     missing: str | None = None  # DROP or None: no label is filled in
 
 
-Column = Number | Category | Classes
+Column = Number | Category | Classes | Text
 Schema = Mapping[str, Column]
 
 
 def encode(cells: Any, schema: Schema) -> Tensor:
     """Encode the declared columns of a pandas table as float32 [rows, slots], in the order of the schema."""
-    out = []
+    out: list[NDArray[Any]] = []
     for name, column in schema.items():
         if isinstance(column, Number):
             out.append(2 * column.unit(numbers(name, cells[name]))[:, None] - 1)
         elif isinstance(column, Category):
             indices = column.index(words(name, cells[name], column.values))
             out.append(np.eye(len(column.values) + 1)[indices])
+        elif isinstance(column, Text):
+            out.append(column.encode(name, words(name, cells[name], ("",))))
         else:
             raise DataError(f"column {name!r}: classes is for the label; declare min and max, or values.")
-    return torch.from_numpy(np.concatenate(out, axis=1).astype(np.float32))
+    return torch.from_numpy(np.concatenate([part.astype(np.float32) for part in out], axis=1))
 
 
 def numbers(name: str, cells: Any) -> Floats:
@@ -116,6 +123,8 @@ def numbers(name: str, cells: Any) -> Floats:
         cell = cells.iloc[int(bad[0])]
         _missing(name, int(bad[0]), cell)
         hint = "Declare its values in a schema file, or clean it." if isinstance(cell, str) else "Clean it."
+        if isinstance(cell, str) and COMMA.fullmatch(cell):
+            hint = "If the numbers of this file have decimal commas, set decimal = ','."
         raise DataError(f"column {name!r}, row {int(bad[0]) + 1}: {_short(cell)} is not a finite number. {hint}")
     return np.asarray(values, dtype=np.float64)
 
@@ -193,8 +202,11 @@ def _column(where: str, entry: object) -> Column:
         if missing not in (None, DROP) and not (_finite(missing) and low <= missing <= high):
             raise DataError(f'{where}: missing must be "drop" or a number from min to max, not {missing!r}.')
         return Number(float(low), float(high), log, missing)
+    if "text" in keys <= {"text", "buckets", "pairs"}:
+        return _text(where, entry, missing)
     raise DataError(
-        f"{where}: declare min and max (and log), or values, or classes; found {', '.join(sorted(keys)) or 'nothing'}."
+        f"{where}: declare min and max (and log), or values, or classes, or text = true; found "
+        f"{', '.join(sorted(keys)) or 'nothing'}."
     )
 
 
@@ -213,3 +225,14 @@ def _category(where: str, values: object, missing: object) -> Category:
 
 def _finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _text(where: str, entry: dict[str, object], missing: object) -> Text:
+    if missing not in (None, DROP):
+        raise DataError(f'{where}: missing must be "drop" for a text, not {missing!r}: an empty text has no words.')
+    buckets, pairs = entry.get("buckets", BUCKETS), entry.get("pairs", False)
+    if entry["text"] is not True or not isinstance(pairs, bool):
+        raise DataError(f"{where}: write text = true, and pairs as true or false.")
+    if isinstance(buckets, bool) or not isinstance(buckets, int) or not 2 <= buckets <= MOST_BUCKETS:
+        raise DataError(f"{where}: buckets must be a whole number from 2 to {MOST_BUCKETS}, not {buckets!r}.")
+    return Text(buckets, pairs, None if missing is None else DROP)

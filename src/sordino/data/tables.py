@@ -1,4 +1,4 @@
-"""Loading of the user's own table (.csv, .csv.gz, .parquet); see schema.py for how to declare columns.
+"""Loading of the user's own table (.csv, .tsv, both also as .gz, .parquet); see schema.py for how to declare columns.
 
 Rows are test records only if the owner says so, by a split column or by a second table; see public.py.
 """
@@ -22,14 +22,16 @@ from torch import Tensor
 
 from sordino.core import check
 from sordino.core.errors import DataError
-from sordino.data import canonical
+from sordino.data import array_column, canonical, text_tables
 from sordino.data import schema as schemas
 from sordino.data.dataset import Dataset, Ids
+from sordino.data.hashed_text import Text
 from sordino.data.labels import SET, Target, target
 from sordino.data.schema import DROP, Category, Column, Number
 from sordino.data.treatment import owner_notes, treat
+from sordino.data.windows import Windows
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet")
+SUFFIXES = (*text_tables.SUFFIXES, ".parquet")
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,20 @@ class Columns:
     schema: str | None = None  # path of a TOML file
     image_size: int | None = None  # side in pixels to which the images of a folder are scaled
     classes: tuple[str, ...] | None = None  # labels in the order of the class numbers
+    decimal: str = "."  # decimal mark of the numbers of a text table
+    windows: Windows | None = None  # how time series are cut into records
 
     def __post_init__(self) -> None:
         if self.image_size is not None:
             check.count(image_size=self.image_size)
-        named = [c for c in (self.label, self.client, self.user, self.split) if c is not None]
-        if self.label is not None and named.count(self.label) > 1:
-            raise DataError(f"column {self.label!r} is the label and cannot be the client, user or split as well.")
+        text_tables.check_decimal(self.decimal)
+        if self.label is not None and self.named().count(self.label) > 1:
+            raise DataError(f"column {self.label!r} is the label and cannot be the client, user, split or time too.")
+
+    def named(self) -> list[str]:
+        """Return the columns that have a role, the label first."""
+        time = None if self.windows is None else self.windows.time
+        return [c for c in (self.label, self.client, self.user, self.split, time) if c is not None]
 
 
 @dataclass(frozen=True)
@@ -67,50 +76,69 @@ class Parsed:
 
 def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
     """Load a table; `test` is a second table with the same columns, whose rows are public."""
-    cells = read(path)
-    if columns.label is None:
-        raise DataError(f"{path.name}: say which column is the label; there are {_some(cells.columns)}.")
     declared = {} if columns.schema is None else schemas.read(_beside(path, columns.schema))
-    roles = [c for c in (columns.label, columns.client, columns.user, columns.split) if c is not None]
+    more = None if test is None else (test.name, read(test))
+    return of_cells(path.name, read(path), columns, declared, more)
+
+
+def of_cells(
+    what: str,
+    cells: Any,
+    columns: Columns,
+    declared: dict[str, Column],
+    test: tuple[str, Any] | None = None,
+    label: Column | None = None,
+) -> Dataset:
+    """Return the dataset of a pandas table.
+
+    Args:
+        what: Name of the table in messages.
+        cells: The table.
+        columns: Roles of its columns.
+        declared: Its schema.
+        test: Name and cells of a second table, whose rows are public.
+        label: Declaration of the label that comes with the table; the schema goes before it.
+    """
+    if columns.label is None:
+        raise DataError(f"{what}: say which column is the label; there are {_some(cells.columns)}.")
+    roles = columns.named()
     for name in (*roles, *declared):
-        require_column(path.name, name, cells.columns)
+        require_column(what, name, cells.columns)
     if columns.split is not None and test is not None:
-        raise DataError(f"{path.name} has test rows by its column {columns.split!r}: drop split_column or test.")
-    label = _declared_label(columns, declared)
-    parts, out, words = [_parsed(path.name, cells, columns, declared, roles, label)], np.zeros(len(cells), np.bool_), ""
-    first = parts[0]
+        raise DataError(f"{what} has test rows by its column {columns.split!r}: drop split_column or test.")
+    label = _declared_label(columns, declared) or label
+    parts, tables = [_parsed(what, cells, columns, declared, roles, label)], [cells]
+    first, out, words = parts[0], np.zeros(len(cells), np.bool_), ""
     if columns.split is not None:
-        out = marked_rows(path.name, cells[columns.split])
+        out = marked_rows(what, cells[columns.split])
         words = f"the {(out & ~first.dropped).sum():,} rows with {columns.split} = test"
     if test is not None:
-        more = _same_columns(path.name, test.name, cells, read(test), declared, roles)
+        more = _same_columns(what, test[0], cells, test[1], declared, roles)
         label = Category(first.target.names) if SET in first.target.assumed else label
-        parts.append(_like(first, _parsed(test.name, more, columns, declared, roles, label), test.name))
+        parts.append(_like(first, _parsed(test[0], more, columns, declared, roles, label), test[0]))
+        tables.append(more)
         out = np.concatenate([out, np.ones(len(more), np.bool_)])
         words = f"the {(~parts[1].dropped).sum():,} rows of the test table"
-    x, y = torch.cat([p.x for p in parts]), torch.cat([p.target.y for p in parts])
-    there = ~np.concatenate([p.dropped for p in parts])
-    keep, shown = ~out & there, out & there
-    if not keep.any():
-        raise DataError(f"{path.name}: no row is left to train on, since every one lacks a value.")
-    named = [p.clients for p in parts if p.clients is not None]  # a test table need not name them
-    client = np.full(len(out), -1) if named else None
-    if client is not None:
-        client[: sum(map(len, named))] = numbered([name for each in named for name in each])
-    user = None if any(p.users is None for p in parts) else np.concatenate([p.users for p in parts])
-    of_first = keep[: len(cells)]
+    of_first = ~(out[: len(cells)] | first.dropped)
+    if not of_first.any():
+        raise DataError(f"{what}: no row is left to train on, since every one lacks a value.")
+    rows = _joined(parts, out)
+    if columns.windows is not None:
+        there = [cells[~p.dropped] for p, cells in zip(parts, tables, strict=True)]
+        rows = _windowed(columns.windows, rows, there, first.target.task)
+    keep, shown = torch.from_numpy(~rows.test), torch.from_numpy(rows.test)
+    notes = (*first.target.notes, *first.notes, *(() if columns.windows is None else (columns.windows.note(),)))
     return Dataset(
-        path.name, x[keep], y[keep], x[shown], y[shown],
-        client_train=None if client is None else client[keep],
-        client_test=None if client is None or len(named) < len(parts) else client[shown],
-        user_train=None if first.users is None else first.users[of_first],
-        user_test=None if user is None else user[shown],
-        task=first.target.task, unit_target=isinstance(declared.get(columns.label), Number),
+        what, rows.x[keep], rows.y[keep], rows.x[shown], rows.y[shown],
+        client_train=None if rows.clients is None else rows.clients[~rows.test],
+        client_test=None if rows.clients is None or parts[-1].clients is None else rows.clients[rows.test],
+        user_train=None if rows.users is None else rows.users[~rows.test],
+        user_test=None if rows.users is None or parts[-1].users is None else rows.users[rows.test],
+        task=first.target.task, unit_target=isinstance(label, Number),
         classes=None if first.target.classes is None else max(p.target.classes or 0 for p in parts),
-        names=first.target.names, notes=(*first.target.notes, *first.notes), test_from=words,
+        names=first.target.names, notes=notes, test_from=words,
         assumed=(*_assumed(declared), *first.target.assumed),
-        raw=canonical.of_table(cells[of_first], columns.label, columns.split, columns.user, columns.client,
-                               [c for c in declared if c not in roles]),
+        raw=_raw(cells[of_first], columns, [c for c in declared if c not in roles]),
         owner_notes=(*first.target.owner_notes, *(note for p in parts for note in p.owner_notes)),
     )  # fmt: skip
 
@@ -118,6 +146,10 @@ def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
 def _declared_label(columns: Columns, declared: dict[str, Column]) -> Column | None:
     """Return the declaration of the label: by the key `classes` or by the schema."""
     column = declared.get(str(columns.label))
+    if isinstance(column, Text):
+        raise DataError(
+            f"column {columns.label!r} is the label, which cannot be text = true: declare values, classes or min."
+        )
     if columns.classes is None or column == Category(columns.classes):
         return column
     if column is not None:
@@ -134,13 +166,65 @@ def _assumed(declared: dict[str, Column]) -> tuple[str, ...]:
     return (bounds, f"which rows lack a value of {_some(drops)}: they are left out") if drops else (bounds,)
 
 
+def _raw(cells: Any, columns: Columns, inputs: list[str]) -> canonical.Raw:
+    """Return the rows in their canonical forms."""
+    if (name := array_column.find(cells, columns.named())) is None:
+        return canonical.of_table(cells, columns.label, columns.split, columns.user, columns.client, inputs)
+    users, clients = (None if c is None else cells[c].to_numpy() for c in (columns.user, columns.client))
+    return canonical.of_arrays(array_column.stacked(name, cells[name]), users=users, clients=clients)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """All rows or windows, of the table and then of the test table."""
+
+    x: Tensor
+    y: Tensor
+    test: NDArray[np.bool_]  # whether a row is a public test record
+    clients: Ids | None  # -1: a test table need not name clients and users
+    users: Ids | None
+
+
+def _joined(parts: list[Parsed], out: NDArray[np.bool_]) -> _Rows:
+    """Return the rows of all parts, one after the other, without those that are left out."""
+    x, y = torch.cat([p.x for p in parts]), torch.cat([p.target.y for p in parts])
+    there = ~np.concatenate([p.dropped for p in parts])
+    named = [p.clients for p in parts if p.clients is not None]
+    clients = users = None
+    if named:
+        clients = np.full(len(out), -1)
+        clients[: sum(map(len, named))] = numbered([name for each in named for name in each])
+    if parts[0].users is not None:
+        users = np.concatenate([np.full(len(p.target.y), -1) if p.users is None else p.users for p in parts])
+    ids = (None if each is None else each[there] for each in (clients, users))
+    return _Rows(x[there], y[there], out[there], *ids)
+
+
+def _windowed(windows: Windows, rows: _Rows, tables: list[Any], task: str) -> _Rows:
+    """Return windows of the rows; the past of a number that is predicted is one more input column."""
+    import pandas as pd
+
+    none, part = np.zeros(len(rows.y), np.int64), np.repeat(np.arange(len(tables)), [len(t) for t in tables])
+    owners = [part, rows.test, *(none if ids is None else ids for ids in (rows.clients, rows.users))]
+    series = np.unique(np.stack(owners), axis=1, return_inverse=True)[1].reshape(-1)
+    x = torch.cat([rows.x, rows.y[:, None]], 1) if task == "regression" and windows.horizon else rows.x
+    if not x.shape[1]:
+        raise DataError("windows need a column for the model besides the label and the time.")
+    times = pd.concat([t[windows.time] for t in tables], ignore_index=True)
+    x, y, last = windows.cut(x, rows.y, times, series)
+    clients, users = (None if ids is None else ids[last] for ids in (rows.clients, rows.users))
+    return _Rows(x, y, rows.test[last], clients, users)
+
+
 def _parsed(
     what: str, cells: Any, columns: Columns, declared: dict[str, Column], roles: list[str], label: Column | None
 ) -> Parsed:
-    treated = treat(cells, declared)
+    """Return a table, encoded."""
+    numbers = _of_numbers(cells, columns, declared, roles, label)
+    treated = treat(text_tables.with_points(cells, numbers, columns.decimal), declared)
     cells, used = treated.cells, {n: c for n, c in declared.items() if n == columns.label or n not in roles}
     labels = target(what, str(columns.label), cells[columns.label], label)
-    x, notes = _inputs(what, cells, declared, roles)
+    x, notes = _inputs(what, cells, declared, roles, alone=columns.windows is not None)
     counted = {n: c for n, c in used.items() if n != columns.label or isinstance(c, Number)}
     clients, users = (c if c in cells.columns else None for c in (columns.client, columns.user))
     return Parsed(
@@ -186,7 +270,7 @@ def _beside(path: Path, schema: str) -> Path:
 def read(path: Path) -> Any:
     """Read a pandas table; cells of a .csv file stay text, so that no type is inferred from the data."""
     try:
-        cells = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+        cells = _parquet(path) if path.suffix.lower() == ".parquet" else text_tables.read(path)
     except DataError:
         raise
     except UnicodeDecodeError as error:
@@ -200,18 +284,6 @@ def read(path: Path) -> Any:
         raise DataError(f"{path}: column {repeated[0]!r} appears twice. Rename one of them.")
     if not len(cells):
         raise DataError(f"{path} has no rows.")
-    return cells
-
-
-def _csv(path: Path) -> Any:
-    import pandas as pd
-
-    try:
-        raw = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except pd.errors.EmptyDataError as error:
-        raise DataError(f"{path} is empty.") from error
-    cells = raw.iloc[1:].reset_index(drop=True)
-    cells.columns = pd.Index([str(c).strip() for c in raw.iloc[0]])
     return cells
 
 
@@ -241,8 +313,24 @@ def marked_rows(what: str, split: Any) -> NDArray[np.bool_]:
     return test
 
 
-def _inputs(what: str, cells: Any, declared: dict[str, Column], roles: list[str]) -> tuple[Tensor, tuple[str, ...]]:
+def _of_numbers(
+    cells: Any, columns: Columns, declared: dict[str, Column], roles: list[str], label: Column | None
+) -> list[str]:
+    """Return the names of the columns that are read as numbers."""
+    inputs = [c for c, kind in declared.items() if isinstance(kind, Number)] if declared else list(cells.columns)
+    inputs = [c for c in inputs if c not in roles and c in cells.columns]
+    return inputs if isinstance(label, Category) else [str(columns.label), *inputs]
+
+
+def _inputs(
+    what: str, cells: Any, declared: dict[str, Column], roles: list[str], alone: bool = False
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the encoded input columns, and notes; with `alone` there may be none besides the label."""
     rest = [str(c) for c in cells.columns if c not in roles]
+    if alone and (not set(declared) - set(roles) if declared else not rest):
+        return torch.zeros(len(cells), 0), ()
+    if not declared and (name := array_column.find(cells, roles)) is not None:
+        return array_column.stacked(name, cells[name]), ()
     if not declared:
         if not rest:
             raise DataError(f"{what} has no column left for the model besides {', '.join(roles)}.")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data import schema as schemas
+from sordino.data.hashed_text import Text
 from sordino.data.schema import DROP, Category, Column, Number
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "<na>", "nat")  # in upper or lower case
@@ -69,6 +70,8 @@ def outside(name: str, cells: Any, column: Column) -> NDArray[np.bool_]:
         return (values < column.low) | (values > column.high)
     if isinstance(column, Category):
         return np.equal(column.index(schemas.words(name, cells, column.values)), len(column.values))
+    if isinstance(column, Text):
+        return np.zeros(len(cells), np.bool_)
     values = schemas.numbers(name, cells)
     return np.asarray((values < 0) | (values >= column.count) | (values % 1 != 0), dtype=np.bool_)
 

@@ -54,7 +54,8 @@ TABLE: dict[str, dict[str, str]] = {
         "server_data evaluate_on release_noise model fix_model rounds client_sampling client_rate channel dropout "
         "late slow joining local_steps local_epochs batch_size batch_rate optimizer learning_rate momentum "
         "weight_decay schedule warmup augment views precision compile server_lr averaging baseline device "
-        "memory_gb federation workers blocks evaluate_every checkpoint_seconds metric class_weights classes",
+        "memory_gb federation workers blocks evaluate_every checkpoint_seconds metric class_weights classes "
+        "decimal time_column window horizon stride time_step",
     )
     | {"seed": "a public input of an experiment on public data; on one's own data it is left out"},
     "plan.json": _of(

@@ -22,6 +22,7 @@ from sordino.data import tags as tagging
 from sordino.data.clients import ArrayClients
 from sordino.data.load import Columns, Dataset, Declared, load
 from sordino.data.repeats import repeated
+from sordino.data.windows import Windows
 from sordino.features.colour_scattering import colour_scattering
 from sordino.features.oriented_gradients import oriented_gradients
 from sordino.features.scattering import scattering
@@ -29,6 +30,7 @@ from sordino.features.silhouettes import silhouettes
 from sordino.runs import defaults, left_out
 from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
+from sordino.spec.windows import HORIZON
 
 Kept = dict[tuple[Any, ...], Any]  # data and features that several runs of one process share
 FEATURES = {
@@ -74,8 +76,8 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         keep: a cache of data and features that several runs of one process share.
     """
     declared = _declared(spec)
-    source = (spec.dataset, spec.data_dir, _columns(spec), declared)
-    data = _once(keep, source, lambda: load(spec.dataset, spec.data_dir, columns=_columns(spec), declared=declared))
+    source = (spec.dataset, spec.data_dir, columns_of(spec), declared)
+    data = _once(keep, source, lambda: load(spec.dataset, spec.data_dir, columns=columns_of(spec), declared=declared))
     spec = _decided(spec, data)
     if not sketch:
         _refuse_baseline(spec, data)
@@ -200,9 +202,14 @@ def _bounded(spec: Spec, parts: Sequence[Ints], who: Ints) -> dict[int, Ints]:
     return {i: part for i, part in enumerate(bounded) if len(part)}
 
 
-def _columns(spec: Spec) -> Columns | None:
-    columns = Columns(spec.label_column, spec.client_column, spec.user_column, spec.split_column, spec.schema)
-    columns = replace(columns, classes=spec.classes)
+def columns_of(spec: Spec) -> Columns | None:
+    """Return the roles of a table's columns, or None if the spec names none."""
+    named = spec.label_column, spec.client_column, spec.user_column, spec.split_column, spec.schema
+    cut = None
+    if spec.window is not None:
+        horizon = HORIZON if spec.horizon is None else spec.horizon
+        cut = Windows(str(spec.time_column), spec.window, horizon, spec.stride, spec.time_step)
+    columns = Columns(*named, classes=spec.classes, decimal=spec.decimal, windows=cut)
     return None if columns == Columns() else columns
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Stream
 from sordino.core.types import SampleLoss, State
 from sordino.data import canonical
-from sordino.data.clients import ArrayClients, adopt
+from sordino.data.clients import ArrayClients
+from sordino.data.objects import bring
 from sordino.federations.base import Work
 from sordino.federations.workers import Workers
 from sordino.ledger.account import Account
@@ -39,7 +40,7 @@ from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.identity import Whose
 from sordino.runs.job import Job
 from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
-from sordino.runs.prepare import dataset_path, with_tags, with_users
+from sordino.runs.prepare import columns_of, dataset_path, with_tags, with_users
 from sordino.runs.rehearse import rehearse
 from sordino.spec import spec, toml
 from sordino.tasks.outputs import unwrapped
@@ -94,7 +95,7 @@ def train(
     task: str | None = None,
     metric: str | Callable[[Any, Any], Any] | None = None,
     optimizer: str | Callable[[Any], Any] | None = None,
-    test: tuple[Any, Any] | None = None,
+    test: Any = None,
     test_clients: Any = None,
     users: Any = None,
     private_data: Any = None,
@@ -107,7 +108,9 @@ def train(
     """Train one model over many clients' data with a total (epsilon, delta).
 
     model    an nn.Module, or a function that makes one
-    clients  a list of (x, y) pairs, one a client: tensors, numpy arrays, pandas objects; or map-style Datasets
+    clients  a list with one (x, y) pair a client (tensors, numpy arrays, pandas objects, scipy.sparse matrices), or
+             one map-style Dataset or DataLoader a client; or a table (pandas or polars DataFrame, Hugging Face Dataset,
+             list of dict records) with label_column and, for several clients, client_column, or a list of tables
     loss     "cross_entropy", "squared_error" or a function (predictions, targets) -> one loss a record
     task     "multi-label" for targets [records, labels] of 0 and 1; other tasks are told by their targets
     metric   on public test records: a function (predictions, targets) -> a number, or one a record, shown beside the
@@ -115,9 +118,10 @@ def train(
              metric, such as "confusion"
     optimizer  "sgd", "momentum", "adam" or "rmsprop"; or your own class, where clients step along noisy gradients: made
              with their public settings in every round, it maps gradients [clients, dim] to steps (docs/models.md)
-    test     an (x, y) pair to evaluate on after every round. Its records are taken as public: what is shown of them is
-             exact and not charged, and the guarantee says so. Without it nothing is held out unasked; validation = 0.1
-             holds out a tenth of each client's records (of the users) for one noisy, charged figure at the end
+    test     an (x, y) pair, Dataset or table to evaluate on after every round. Its records are taken as public: what is
+             shown of them is exact and not charged, and the guarantee says so. Without it nothing is held out unasked;
+             validation = 0.1 holds out a tenth of each client's records (of the users) for one noisy, charged figure
+             at the end
     test_clients  for each test record the number of its client, to see how unequal clients fare
     users    for unit = "user": one array a client, with the number of each record's user
     private_data  one array a client: the group of private attributes each record belongs to, 0 for none (fedsdp)
@@ -139,7 +143,10 @@ def train(
     if named := [k for k in keys if k in spec.NAMED]:
         raise SpecError(f"{named[0]} belongs to `sordino run`; sordino.train takes its model and clients as arguments.")
     wanted = spec.from_dict(spec.by_name(keys))
-    brought = adopt(clients)
+    data = bring(clients, columns_of(wanted), test)
+    if users is not None and data.raw is not None:
+        raise SpecError("users are for (x, y) pairs: for a table, name its user_column.")
+    brought, test, users = data.clients, data.test, users if users is not None or wanted.unit != "user" else data.users
     if private_data is not None:
         brought = with_tags(brought, private_data)
     if users is not None:
@@ -148,16 +155,17 @@ def train(
         held, new_ids = with_users(brought, users, wanted)
         if test_clients is not None:  # clients without any record left were removed
             test_clients = [new_ids.get(int(i), -1) for i in np.asarray(test_clients).reshape(-1)]
-        job = build.build(wanted, model, held, loss, test, test_clients, (), brought, own=own)
+        job = build.build(wanted, model, held, loss, test, test_clients, data.notes, brought, data.public, own=own)
     else:
-        job = build.build(wanted, model, brought, loss, test, test_clients, own=own)
+        job = build.build(wanted, model, brought, loss, test, test_clients, data.notes, None, data.public, own=own)
     if isinstance(brought, ArrayClients):
         if users is not None:
             gone = left_out.by_users(wanted, brought.all_sizes().tolist(), held.all_sizes().tolist())
             job = replace(job, owner=replace(job.owner, notes=gone))
-        names = list(clients) if isinstance(clients, Mapping) else np.arange(brought.count)
+        names = list(data.names) or np.arange(brought.count)
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
-        job = replace(job, owner=replace(job.owner, raw=canonical.of_arrays(brought.x, users=who, clients=names)))
+        raw = data.raw or canonical.of_arrays(brought.x, users=who, clients=names)
+        job = replace(job, owner=replace(job.owner, raw=raw))
     return execute(
         job, own_model=True, at=None if resume is None else Path(resume), watch=watch, owner=owner, observe=observe
     )

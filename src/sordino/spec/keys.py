@@ -40,7 +40,7 @@ class PrivacyKeys:
 class DataKeys:
     """Which records there are, who holds them and on which of them the model is evaluated."""
 
-    dataset: str = "mnist"  # a name (`sordino datasets`), or a path: .npz, .csv, .parquet, folder of pictures
+    dataset: str = "mnist"  # a name (`sordino datasets`), or a path: .csv, .tsv, .parquet, .npz, folder of pictures
     data_dir: str | None = None  # folder to search first for data (or SORDINO_DATA)
     data_name: str | None = None  # name of the data in the ledger, given by their owner
     label_column: str | None = None  # in a table: the column to predict
@@ -50,6 +50,12 @@ class DataKeys:
     schema: str | None = None  # for a table: a TOML file that declares the bounds and categories of columns
     classes: tuple[str, ...] | None = None  # in a table: the labels, in the order of the class numbers, as a list of
     # text (flag: a,b,c)
+    decimal: str = "."  # in a .csv or .tsv file: the decimal mark of numbers, . or ,
+    time_column: str | None = None  # for time series: the column by which rows are put in order
+    window: int | None = None  # for time series: a record is this many rows of one client and user (docs/data.md)
+    horizon: int | None = None  # with window: the label comes this many rows after the window's last row (default 1)
+    stride: int | None = None  # with window: rows between the starts of two windows (default: window + horizon)
+    time_step: str | None = None  # with window: distance of two rows in time, such as 1h or 1; unit = record needs it
     test: str | None = None  # for your own data: a second file or folder like it, whose records are public
     public_share: float | None = None  # for your own data: declares this share of the records (or users) public, for
     # testing

@@ -21,6 +21,7 @@ from sordino.contract.presence import Stragglers
 from sordino.core import check, plugin
 from sordino.core.errors import SpecError
 from sordino.privacy import trust
+from sordino.spec import windows
 from sordino.spec.keys import (
     GROUPS,
     DataKeys,
@@ -37,9 +38,8 @@ from sordino.spec.values import frozen, typed
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 NAMED = (  # what a Python caller brings instead
-    "dataset", "data_dir", "label_column", "client_column", "user_column", "split_column", "schema", "classes",
-    "test", "public_share", "public_data", "partition", "clients", "features", "model", "baseline", "private_data",
-    "without_private",
+    "dataset", "data_dir", "test", "public_share", "public_data", "partition", "clients", "features", "model",
+    "baseline", "private_data", "without_private",
 )  # fmt: skip
 PLUGINS = ("methods", "algorithms")  # kinds whose fields are keys too
 FEATURES = ("scattering", "silhouettes", "oriented-gradients", "colour-scattering")  # fixed; data/*.py
@@ -131,6 +131,8 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
             )
         if self.test is not None and self.public_share is not None:
             raise SpecError("test names the public records already: give test or public_share, not both.")
+        check.one_of((".", ","), decimal=self.decimal)
+        windows.require(self)
         if self.without_private and self.private_data is None:
             raise SpecError("without_private needs private_data: the records that those clients do not hold.")
         if self.stragglers().joining[0] and (self.standardise or self.evaluate_on == "validation"):
