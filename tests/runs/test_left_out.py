@@ -57,7 +57,8 @@ def test_public_notes_do_not_depend_on_how_much_is_left_out(tmp_path):
         "a,y,who,site\n" + "".join(f"{i},ill,v{i},{i % 7}\n" for i in range(90)),
     ):
         (tmp_path / "it.csv").write_text(text)
-        notes.append([n for n in build.from_spec(spec.from_dict(keys)).notes if "evaluation" not in n])
+        all_notes = build.from_spec(spec.from_dict(keys)).notes
+        notes.append([n for n in all_notes if "evaluation" not in n and "learning rate" not in n])  # by public sizes
     assert notes[0] == notes[1]
 
 
@@ -66,5 +67,5 @@ def test_python_callers_are_told_too(tmp_path):
     users = [np.arange(12) % 4 for _ in range(8)]  # each of four people is in all of the eight clients
     sordino.train(linear(), federation(), users=users, unit="user", owner=told.append, out=str(tmp_path), **KEYS)
     assert re.match(r"84 of 96 records \(88%\) are left out", told[0])
-    with pytest.raises(sordino.SordinoError, match="classes belongs to `sordino run`"):
+    with pytest.raises(sordino.SordinoError, match="are for tables"):
         sordino.train(linear(), federation(), classes=["a", "b"])

@@ -61,7 +61,7 @@ def bring(clients: Any, columns: Columns | None = None, test: Any = None) -> Bro
         items, names = [], None
     if columns is not None:
         raise DataError(
-            "label_column, client_column, user_column, split_column, schema, window and decimal are for tables "
+            "label_column, client_column, user_column, split_column, schema, classes, window and decimal are for tables "
             "(DataFrames, Hugging Face Datasets, dict records); these clients are none."
         )
     notes = (torch_data.LOADER_NOTE,) if any(isinstance(item, DataLoader) for item in items) else ()
