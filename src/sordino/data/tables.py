@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib.util
+import json
 import re
 import zlib
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from sordino.core import check
 from sordino.core.errors import DataError
 from sordino.data import canonical
 from sordino.data import schema as schemas
-from sordino.data.dataset import Dataset, Ids, class_count
+from sordino.data.dataset import Dataset, Ids, TableCode, class_count
 from sordino.data.schema import Category, Classes, Column, Number
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
@@ -68,7 +69,8 @@ def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
     cells = read(path)
     if columns.label is None:
         raise DataError(f"{path.name}: say which column is the label; there are {_some(cells.columns)}.")
-    declared = {} if columns.schema is None else schemas.read(_beside(path, columns.schema))
+    written = {} if columns.schema is None else schemas.entries(_beside(path, columns.schema))
+    declared = schemas.columns(written, str(columns.schema))
     roles = [c for c in (columns.label, columns.client, columns.user, columns.split) if c is not None]
     for name in (*roles, *declared):
         if name not in cells.columns:
@@ -103,7 +105,9 @@ def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
         user_test=None if user is None else user[out],
         task=first.task, classes=None if first.classes is None else max(p.classes or 0 for p in parts),
         names=first.names, notes=(*first.counted, *first.notes), test_from=words,
-        assumed=(*(("the bounds and categories of the schema",) if declared else ()), *counted),
+        assumed=(*(("the bounds and categories of the schema",) if declared else ()), *counted,
+                 *(() if declared else ("the names of the columns",))),
+        encoded=_code(cells, columns.label, written, roles),
         raw=canonical.of_table(cells[~out[: len(cells)]], columns.label, columns.split, columns.user, columns.client,
                                [c for c in declared if c not in roles]),
     )  # fmt: skip
@@ -258,6 +262,50 @@ def _inputs(what: str, cells: Any, declared: dict[str, Column], roles: list[str]
         raise DataError(f"{what}: the schema declares no column for the model.")
     left = [c for c in rest if c not in used]
     return schemas.encode(cells, used), (f"columns not in the schema are left out: {_some(left)}",) if left else ()
+
+
+def _code(cells: Any, label: str, written: dict[str, Any], roles: list[str]) -> TableCode:
+    """Return how the rows were encoded: without a schema, the names of the columns are all that is needed."""
+    inputs = tuple(str(c) for c in (written or cells.columns) if c not in roles)
+    plain = json.loads(json.dumps(written, default=str))  # a date becomes text, as in a category
+    return TableCode(inputs, label, {c: v for c, v in plain.items() if c in (*inputs, label)})
+
+
+def features(what: str, cells: Any, code: TableCode) -> Tensor:
+    """Encode the rows of another table as those of the run were; further columns are ignored.
+
+    Args:
+        what: the name of the table in error messages.
+        cells: the rows, as a pandas table.
+        code: how the columns became numbers.
+
+    Raises:
+        DataError: if columns are missing, or a cell cannot be encoded.
+    """
+    missing = [c for c in code.columns if c not in cells.columns]
+    if missing:
+        many = "columns" if len(missing) > 1 else "column"
+        raise DataError(
+            f"{what} lacks the {many} {_some(missing)}, which the model needs; there are {_some(cells.columns)}."
+        )
+    declared = schemas.columns({c: v for c, v in code.schema.items() if c in code.columns}, "the schema of the run")
+    return _inputs(what, cells[list(code.columns)], declared, [])[0]
+
+
+def labels(what: str, cells: Any, code: TableCode, names: tuple[str, ...] = ()) -> tuple[Tensor, str]:
+    """Return the labels of the rows of another table, and the task that they are for; numbers are not scaled.
+
+    `names` are the names of the classes of the run, in the order of their numbers."""
+    if code.label not in cells.columns:
+        raise DataError(f"{what} lacks the label column {code.label!r}; there are {_some(cells.columns)}.")
+    column = schemas.columns({c: v for c, v in code.schema.items() if c == code.label}, "the schema of the run")
+    if isinstance(column.get(code.label), Number):
+        values = schemas.numbers(code.label, cells[code.label])
+        return torch.from_numpy(values), "regression"
+    if names:
+        column = {code.label: Category(names)}
+    y, task, *_ = _target(what, code.label, cells[code.label], column)
+    return y, task
 
 
 def numbered(names: list[str]) -> Ids:

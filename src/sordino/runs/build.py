@@ -21,6 +21,7 @@ from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
 from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked
+from sordino.data.records import format_of, format_of_arrays
 from sordino.federations import blocks
 from sordino.federations.base import Federation, Work
 from sordino.federations.facts import Facts
@@ -37,11 +38,12 @@ from sordino.runs import assumptions, exactness, noise, public_facts, returned, 
 from sordino.runs.fingerprint import digests
 from sordino.runs.job import Job, Owner
 from sordino.runs.planning import plan_of
-from sordino.runs.prepare import Kept, Prepared, dataset_path, device_of, prepare
+from sordino.runs.prepare import Kept, Prepared, dataset_path, device_of, outputs_of, prepare
 from sordino.spec import legal
 from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
 from sordino.tasks import losses
+from sordino.tasks.metrics import task_for
 from sordino.tasks.validate import fix, validate
 
 
@@ -64,6 +66,7 @@ def from_prepared(prepared: Prepared, device: str | None = None) -> Job:
         assumptions.of_data(prepared.data, prepared.spec),
         own_file=True,
     )
+    job = replace(job, form=format_of(prepared.data, prepared.sample, outputs_of(prepared.data)))
     if prepared.data.public:
         return replace(job, public_data=True, owner=replace(job.owner, benchmark=dataset_path(prepared.spec)))
     rows = prepared.data.private_rows()
@@ -136,6 +139,7 @@ def build(
         caps=caps,
         evaluation=division.evaluation,
         public=(*assumptions.of_run(spec, method, shown, division.evaluation), *public),
+        form=format_of_arrays(first.x, task_for(first.y)),
     )
 
 
