@@ -60,12 +60,14 @@ class _Tracker:
     """A callback that opens its log with the first round, adds every round, and ends it with the run."""
 
     def __init__(self, opened: Callable[[], tuple[Callable[..., None], Callable[..., None]]]) -> None:
-        self._opened, self._log = opened, None
+        self._opened = opened
+        self._log: Callable[..., None] | None = None
 
     def __call__(self, record: RoundRecord) -> None:
         if self._log is None:
             self._log, self._end = self._opened()
-        self._log(figures(record), record.round)
+        log = self._log
+        log(figures(record), record.round)
 
     def finish(self, result: dict[str, Any] | None) -> None:
         """End the log with the sentence of the guarantee, or without one if an error ended the run."""

@@ -48,10 +48,9 @@ class RecordFormat:
     @property
     def target(self) -> schemas.Number | None:
         """The declared bounds of a regression target; None if the target is as it is."""
-        entry = (
-            {} if self.table is None else {k: v for k, v in self.table["schema"].items() if k == self.table["label"]}
-        )
-        column = next(iter(schemas.columns(entry, "the schema of the run").values()), None)
+        code = self.code
+        entries = {} if code is None else {k: v for k, v in code.schema.items() if k == code.label}
+        column = next(iter(schemas.columns(entries, "the schema of the run").values()), None)
         return column if isinstance(column, schemas.Number) else None
 
     def scaled(self, x: Tensor) -> Tensor:

@@ -301,7 +301,7 @@ def labels(what: str, cells: Any, code: TableCode, names: tuple[str, ...] = ()) 
     column = schemas.columns({c: v for c, v in code.schema.items() if c == code.label}, "the schema of the run")
     if isinstance(column.get(code.label), Number):
         values = schemas.numbers(code.label, cells[code.label])
-        return torch.from_numpy(values), "regression"
+        return torch.tensor(values), "regression"
     if names:
         column = {code.label: Category(names)}
     y, task, *_ = _target(what, code.label, cells[code.label], column)

@@ -1,4 +1,4 @@
-"""The callbacks that a caller passes to a run: checks before anything is planned, early ends, and what they are told at the end."""
+"""The callbacks that a caller passes to a run: checks before anything is planned, and early ends."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class End:
 def stopped_note(done: int, planned: int) -> str:
     """Return the note of a run that was stopped before its plan ended."""
     return (
-        f"stopped after {done} of {planned} rounds; the whole plan stays charged, and the guarantee is that of the plan. "
-        "It covers the choice of this round only if the choice was made by public records"
+        f"stopped after {done} of {planned} rounds; the whole plan stays charged, and the guarantee is that of the "
+        "plan. It covers the choice of this round only if the choice was made by public records"
     )
 
 

@@ -72,7 +72,7 @@ def evaluate(model: Predictor, run: Path, source: Any, y: Any = None, declared: 
         raise DataError(f"{given.what} has no labels.")
     meter = Meter(model.form.task)
     if model.form.task == "regression":
-        meter.add(torch.from_numpy(np.asarray(model.decided(out))), labels)
+        meter.add(torch.tensor(model.decided(out)), labels)
     else:
         meter.add(out, labels)
     return Figures(meter.result(), len(given.x), whose)
@@ -100,9 +100,7 @@ def _whose(known: Known, count: int, declared: str | None, public_run: bool) -> 
         )
     if declared == "public":
         return f"{count} records, which you declare public: the figures are exact and may be shown to anyone."
-    exact = (
-        f"exact figures of {count} records, covered by no epsilon: for those who may see the records, and nobody else"
-    )
+    exact = f"exact figures of {count} records, covered by no epsilon: only for those who may see the records"
     if private:
         return f"{private} of the records are among {where}; {exact}."
     if public_run:
@@ -134,8 +132,10 @@ def known_records(run: Path, given: Records, source: Any = None, columns: Sequen
         this = {part.id for part in store.members().get(str(job), ())}
         for form in _forms(given, keys, columns):
             shared = [part for part in parts if form.kind in store.kinds(part)]
-            hashes = macs.of_form(form, key)[0] if shared else None
-            for part in shared if hashes is not None else ():
+            if not shared:
+                continue
+            hashes = macs.of_form(form, key)[0]
+            for part in shared:
                 mask = macs.among(hashes, store.form(part, form.kind))
                 (in_run if part.id in this else elsewhere)[mask] = True
     finally:
@@ -145,13 +145,15 @@ def known_records(run: Path, given: Records, source: Any = None, columns: Sequen
 
 
 def _forms(given: Records, keys: dict[str, Any], columns: Sequence[str]) -> list[canonical.Form]:
-    """Return the rows in the forms by which a ledger may know them: with all their columns, and with those of the run."""
+    """Return the rows in the forms by which a ledger may know them: with all columns, and with those of the run."""
     if given.cells is None:
         return list(canonical.of_arrays(given.x).forms)
-    roles = [keys.get(f"{role}_column") for role in ("label", "split", "user", "client")]
+    roles: list[str | None] = [keys.get(f"{role}_column") for role in ("label", "split", "user", "client")]
     present = [c if c in given.cells.columns else None for c in roles]
     fewer = given.cells[[c for c in given.cells.columns if c in columns or c in present]]
-    forms = [f for cells in (given.cells, fewer) for f in canonical.of_table(cells, *present, columns).forms]
+    label, split, user, client = present
+    tables = [canonical.of_table(cells, label, split, user, client, columns) for cells in (given.cells, fewer)]
+    forms = [form for table in tables for form in table.forms]
     return list({form.kind: form for form in forms}.values())
 
 

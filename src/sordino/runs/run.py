@@ -119,8 +119,8 @@ def train(
     **keys   any key of a run file: method, epsilon, delta, rounds, client_rate, batch_rate, clip, ... A method or an
              algorithm may also be an object, such as sordino.methods.DpSgd(clip=0.5)
     """
-    watch = callbacks.combined(watch)
-    callbacks.check(watch=watch, observe=observe, owner=owner)
+    heard: Watch | None = callbacks.combined(watch)
+    callbacks.check(watch=heard, observe=observe, owner=owner)
     if finish:
         may_finish(resume)
     if resume is not None:
@@ -147,7 +147,7 @@ def train(
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
         job = replace(job, owner=replace(job.owner, raw=canonical.of_arrays(brought.x, users=who, clients=names)))
     at = None if resume is None else Path(resume)
-    return execute(job, own_model=True, at=at, watch=watch, owner=owner, observe=observe, finish=finish)
+    return execute(job, own_model=True, at=at, watch=heard, owner=owner, observe=observe, finish=finish)
 
 
 def resume_spec(path: Path) -> Job:
