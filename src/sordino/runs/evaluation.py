@@ -93,7 +93,8 @@ def _whose(known: Known, count: int, declared: str | None, public_run: bool) -> 
     """Return the sentence that says whose the records are, or refuse to evaluate on them."""
     private = 0 if public_run else max(known.run, known.others)
     where = "the private data of this run" if known.run >= known.others else "the data of other runs in your ledger"
-    if private and declared != "mine":
+    refused = 2 * private >= count if declared == "public" else private > 0  # a public record may have a private twin
+    if private and refused and declared != "mine":
         raise RunError(
             f"{private} of these {count} records are among {where}: exact figures of them are covered by no epsilon. "
             "If nobody but those who may see the records will see the figures, say --mine (records='mine')."
