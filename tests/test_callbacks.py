@@ -59,6 +59,9 @@ def test_tensorboard_reads_what_was_written(tmp_path):
 @pytest.mark.filterwarnings("ignore")  # of the package's own
 def test_mlflow_reads_what_was_written(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    with pytest.raises(SpecError, match=r"mlflow cannot be used: .*MLFLOW_ALLOW_FILE_STORE=true"):  # before any charge
+        callbacks.mlflow("mine", tracking_uri=(tmp_path / "old").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient
 

@@ -100,11 +100,15 @@ def tensorboard(folder: str = "logs") -> _Tracker:
 
 def mlflow(experiment: str = "sordino", run_name: str | None = None, tracking_uri: str | None = None) -> _Tracker:
     """Return a callback that logs to a run of its own in MLflow, at `tracking_uri` or where MLflow is set to."""
-    client_class = _package("mlflow", "mlflow").MlflowClient
+    try:  # now, before anything is charged
+        client = _package("mlflow", "mlflow").MlflowClient(tracking_uri)
+        known = client.get_experiment_by_name(experiment)
+    except SpecError:
+        raise
+    except Exception as error:  # MLflow and what it stores its runs in raise many kinds
+        raise SpecError(f"mlflow cannot be used: {' '.join(str(error).split())}") from error
 
     def opened() -> Any:
-        client = client_class(tracking_uri)
-        known = client.get_experiment_by_name(experiment)
         where = client.create_experiment(experiment) if known is None else known.experiment_id
         run = client.create_run(where, run_name=run_name).info.run_id
 

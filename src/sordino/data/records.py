@@ -72,7 +72,7 @@ class RecordFormat:
 
 
 @dataclass(frozen=True)
-class Records:
+class GivenRecords:
     """Records to predict or to evaluate on."""
 
     what: str  # a description for messages
@@ -101,7 +101,7 @@ def _name(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-def read(source: Any, form: RecordFormat, labelled: bool = False) -> Records:
+def read(source: Any, form: RecordFormat, labelled: bool = False) -> GivenRecords:
     """Read records: from a path, a pandas table or an array.
 
     Args:
@@ -114,7 +114,7 @@ def read(source: Any, form: RecordFormat, labelled: bool = False) -> Records:
     if not isinstance(source, str | Path):
         if labelled:
             raise DataError("labels are needed: give a table, a path, or x and y.")
-        return Records("the records", shaped("the records", source, form))
+        return GivenRecords("the records", shaped("the records", source, form))
     path = Path(source)
     if path.is_dir():
         return _of_folder(path, form, labelled)
@@ -130,16 +130,16 @@ def read(source: Any, form: RecordFormat, labelled: bool = False) -> Records:
     return _of_table(path.name, tables.read(path), form, labelled)
 
 
-def _of_table(what: str, cells: Any, form: RecordFormat, labelled: bool) -> Records:
+def _of_table(what: str, cells: Any, form: RecordFormat, labelled: bool) -> GivenRecords:
     code = form.code
     if code is None:
         raise DataError(f"{what}: the run was not trained on a table but on records of shape {list(form.shape)}.")
     x = shaped(what, tables.features(what, cells, code), form)
     y = labels_of(what, *tables.labels(what, cells, code, form.class_names), form) if labelled else None
-    return Records(what, x, y, cells=cells)
+    return GivenRecords(what, x, y, cells=cells)
 
 
-def _of_npz(path: Path, form: RecordFormat, labelled: bool) -> Records:
+def _of_npz(path: Path, form: RecordFormat, labelled: bool) -> GivenRecords:
     members = npz.arrays(path, (*PIECES, *(name.replace("x", "y", 1) for name in PIECES)))
     name = next((name for name in PIECES if name in members), None)
     if name is None:
@@ -154,10 +154,10 @@ def _of_npz(path: Path, form: RecordFormat, labelled: bool) -> Records:
             raise DataError(f"{path} has {name} but lacks the labels {other}.")
         given = records(f"{path.name}, {other}", "y", members[other])
         y = labels_of(what, given, "regression" if given.is_floating_point() else form.task, form)
-    return Records(what, tensor, y)
+    return GivenRecords(what, tensor, y)
 
 
-def _of_folder(path: Path, form: RecordFormat, labelled: bool) -> Records:
+def _of_folder(path: Path, form: RecordFormat, labelled: bool) -> GivenRecords:
     """Read the images of a folder and of those in it; the label of an image is the name of its folder."""
     root = path / "test" if (path / "test").is_dir() else path
     files = [p for p in sorted(root.rglob("*")) if p.suffix.lower() in pictures.SUFFIXES and not p.name.startswith(".")]
@@ -178,7 +178,7 @@ def _of_folder(path: Path, form: RecordFormat, labelled: bool) -> Records:
             known = ", ".join(form.class_names[:12]) or "none by name"
             raise DataError(f"{odd}: its folder is not named like a class of the run, which are {known}.")
         y = torch.tensor([place[p.parent.name] for p in files])
-    return Records(root.name, tensor, y, tuple(str(p.relative_to(root)) for p in files))
+    return GivenRecords(root.name, tensor, y, tuple(str(p.relative_to(root)) for p in files))
 
 
 def shaped(what: str, x: Any, form: RecordFormat) -> Tensor:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +23,11 @@ class End:
 
     asked: bool = False
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Take note if a callback raises StopTraining."""
+    def tell(self, watch: Watch | None, record: RoundRecord) -> None:
+        """Call a callback, if there is one, and take note if it raises StopTraining."""
         try:
-            yield
+            if watch is not None:
+                watch(record)
         except StopTraining:
             self.asked = True
 
@@ -50,8 +49,7 @@ class Several:
     def __call__(self, record: RoundRecord) -> None:
         end = End()
         for watch in self.watches:
-            with end.listening():
-                watch(record)
+            end.tell(watch, record)
         if end.asked:
             raise StopTraining
 

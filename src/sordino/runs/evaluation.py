@@ -18,7 +18,7 @@ from sordino.core import check
 from sordino.core.errors import DataError, RunError
 from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.data import canonical
-from sordino.data.records import Records, labels_of
+from sordino.data.records import GivenRecords, labels_of
 from sordino.ledger import home, macs
 from sordino.ledger.units import UnitStore
 from sordino.run_folder.folder import RunFolder
@@ -78,7 +78,7 @@ def evaluate(model: Predictor, run: Path, source: Any, y: Any = None, declared: 
     return Figures(meter.result(), len(given.x), whose)
 
 
-def _labelled(model: Predictor, source: Any, y: Any) -> Records:
+def _labelled(model: Predictor, source: Any, y: Any) -> GivenRecords:
     if y is None:
         return model.read(source, labelled=True)
     given = model.read(source)
@@ -86,7 +86,7 @@ def _labelled(model: Predictor, source: Any, y: Any) -> Records:
     if len(labels) != len(given.x):
         raise DataError(f"there are {len(labels)} labels for {len(given.x)} records.")
     task = "regression" if labels.is_floating_point() else model.form.task
-    return Records(given.what, given.x, labels_of(given.what, labels, task, model.form), given.names, given.cells)
+    return GivenRecords(given.what, given.x, labels_of(given.what, labels, task, model.form), given.names, given.cells)
 
 
 def _whose(known: Known, count: int, declared: str | None, public_run: bool) -> str:
@@ -116,7 +116,7 @@ def _public_data(run: Path) -> bool:
     return bool(RunFolder(run).read_json("plan.json", PUBLIC).get("public_data"))
 
 
-def known_records(run: Path, given: Records, source: Any = None, columns: Sequence[str] = ()) -> Known:
+def known_records(run: Path, given: GivenRecords, source: Any = None, columns: Sequence[str] = ()) -> Known:
     """Return how many of the records the ledger of a run knows as private: by hashes of their rows, or by their path.
 
     `columns` are the input columns of the model, for the rows of a table."""
@@ -145,7 +145,7 @@ def known_records(run: Path, given: Records, source: Any = None, columns: Sequen
     return Known(len(given.x) if same else int(in_run.sum()), int(elsewhere.sum()), compared)
 
 
-def _forms(given: Records, keys: dict[str, Any], columns: Sequence[str]) -> list[canonical.Form]:
+def _forms(given: GivenRecords, keys: dict[str, Any], columns: Sequence[str]) -> list[canonical.Form]:
     """Return the rows in the forms by which a ledger may know them: with all columns, and with those of the run."""
     if given.cells is None:
         return list(canonical.of_arrays(given.x).forms)

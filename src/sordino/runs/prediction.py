@@ -20,7 +20,7 @@ from sordino.core import plugin
 from sordino.core.errors import DataError, RunError
 from sordino.core.parts import PUBLIC, locate
 from sordino.data import records
-from sordino.data.records import RecordFormat, Records
+from sordino.data.records import GivenRecords, RecordFormat
 from sordino.run_folder.folder import INPUTS, RunFolder
 from sordino.runs import statistics
 from sordino.runs.prepare import FEATURES
@@ -71,7 +71,7 @@ class Predictor:
             raise DataError("a regression predicts numbers, not classes: use predict.")
         return self.outputs(self.read(x).x).double().softmax(-1).numpy()
 
-    def read(self, source: Any, labelled: bool = False) -> Records:
+    def read(self, source: Any, labelled: bool = False) -> GivenRecords:
         """Read records from a path, a pandas table or an array."""
         return records.read(source, self.form, labelled)
 

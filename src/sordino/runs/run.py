@@ -27,6 +27,7 @@ from sordino.data.clients import ArrayClients, adopt
 from sordino.federations.base import Work
 from sordino.federations.workers import Workers
 from sordino.ledger.account import Account
+from sordino.ledger.ledger import Ledger
 from sordino.ledger.transfer import old_ledger
 from sordino.privacy.guarantee import Guarantee
 from sordino.run_folder import boundary
@@ -248,11 +249,10 @@ def execute(
         state, done, warning = _begun(job, folder, ledger, checkpoint)
         notes = (*job.notes, warning) if warning else job.notes
         loop.complete(job, folder, ledger, state, done)
-        end = callbacks.End(asked=finish)
+        end = callbacks.End(finish)
         for record in loop.run(job, folder, ledger, state, done, [] if observe is None else [observe], end):
-            if watch is not None:
-                with loop.noting(folder), end.listening():
-                    watch(record)
+            with loop.noting(folder):
+                end.tell(watch, record)
         stopped = end.asked and len(folder.records()) < job.plan.rounds
         result = _finish(job, folder, ledger, notes, book.together(ledger.job), stopped)
         callbacks.finished(watch, summary(job, result))
@@ -264,10 +264,14 @@ def execute(
         raise
     finally:
         callbacks.finished(watch, None)
-        job.federation.close()
-        if book is not None:
-            book.close()
-        folder.close()
+        _close(job, book, folder)
+
+
+def _close(job: Job, book: Ledger | None, folder: RunFolder) -> None:
+    job.federation.close()
+    if book is not None:
+        book.close()
+    folder.close()
 
 
 def _check_resumable(
