@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import time
 
 import pytest
 
@@ -80,7 +81,10 @@ def test_wandb_writes_a_run_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     played(callbacks.wandb("mine", mode="offline", dir=str(tmp_path)))
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    text = file.read_bytes()
+    text, waits = file.read_bytes(), iter(range(100))
+    while b"In total over 3 rounds" not in text and next(waits, None) is not None:  # its service still writes
+        time.sleep(0.1)
+        text = file.read_bytes()
     assert b"worst_class" in text and b"epsilon/server" in text and b"In total over 3 rounds" in text
 
 
