@@ -31,7 +31,7 @@ def page() -> str:
     for name in sordino.__all__:
         if name != "__version__" and not isinstance(getattr(sordino, name), ModuleType):
             parts.append(_entry("sordino", name, getattr(sordino, name)))
-    for name in ("accounting", "mechanisms", "methods", "algorithms"):
+    for name in ("accounting", "callbacks", "mechanisms", "methods", "algorithms"):
         module = getattr(sordino, name)
         parts += [f"## sordino.{name}\n", _code(module.__doc__)]
         parts += [_entry(f"sordino.{name}", each, getattr(module, each)) for each in getattr(module, "__all__", ())]

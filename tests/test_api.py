@@ -19,7 +19,7 @@ from sordino.methods import Method
 from support.problems import federation, held_out, linear
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("accounting", "mechanisms", "methods", "algorithms")
+PACKAGES = ("accounting", "callbacks", "mechanisms", "methods", "algorithms")
 KEYS = {"epsilon": 4.0, "rounds": 2, "seed": 0}
 
 

@@ -71,7 +71,7 @@ MAY = {
     "papers": ("core", "privacy", "contract", "methods", *RUN, "comparisons", "report", "papers"),
     "cli": None,  # anything
 }
-FRONT = ("__init__", "accounting", "mechanisms")  # modules that are public names
+FRONT = ("__init__", "accounting", "callbacks", "mechanisms")  # modules that are public names
 # inside core and privacy, by module: what it may import of its own package
 CORE = {
     "errors": (),

@@ -6,6 +6,7 @@ plan        say before training what would work
 check       look for what makes a run less private than it seems
 Ledger      who has spent what, over all runs on the same people's data
 accounting  price releases without training; imports no torch
+callbacks   functions to call after every round: trackers, early ends
 mechanisms, methods, algorithms     what there is, and what one's own derive from
 """
 
@@ -13,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sordino import accounting, algorithms, mechanisms, methods
+    from sordino import accounting, algorithms, callbacks, mechanisms, methods
     from sordino.advice.questions import check, plan
     from sordino.core.errors import SordinoError
     from sordino.data.clients import LazyClients
@@ -32,6 +33,7 @@ __all__ = [
     "__version__",
     "accounting",
     "algorithms",
+    "callbacks",
     "check",
     "load",
     "mechanisms",
@@ -51,7 +53,7 @@ _HOME = {
     "plan": "sordino.advice.questions",
     "train": "sordino.runs.run",
 }
-_PACKAGES = ("accounting", "algorithms", "mechanisms", "methods")
+_PACKAGES = ("accounting", "algorithms", "callbacks", "mechanisms", "methods")
 
 
 def __getattr__(name: str) -> Any:

@@ -74,7 +74,9 @@ def test_other_draws_and_other_data_leave_the_same_public_part(tmp_path, silent)
         told.append(public(result.folder))
         cohorts.add(tuple(r.clients for r in result.private.history))
     assert len(cohorts) > 3  # the draws did differ
-    assert set(told[0]) == {"spec.toml", "plan.json", "records.jsonl", "model.safetensors", "result.json"}
+    assert set(told[0]) == {
+        "spec.toml", "plan.json", "inputs.json", "records.jsonl", "model.safetensors", "result.json"
+    }  # fmt: skip
     assert all(one == told[0] for one in told)
     assert all(records == heard[0] for records in heard)  # callbacks
 

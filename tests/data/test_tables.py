@@ -102,7 +102,11 @@ def test_without_a_schema_numbers_go_in_as_they_are_and_the_classes_are_a_note(t
     assert data.classes == 3 and any("3) was read from the labels" in n for n in data.notes)
     assert data.x_train[:, 1].max() == 199**2 and len(data.x_train) == 200
     assert not len(data.x_test) and not data.test_from  # nobody said that any row is public
-    assert data.assumed == ("whether the label is a class or a number", "the number of classes")
+    assert data.assumed == (
+        "whether the label is a class or a number",
+        "the number of classes",
+        "the names of the columns",
+    )
     declared = read(tmp_path, numeric(), "[a]\nmin = 0\nmax = 9\n[y]\nclasses = 5", label="y")
     assert declared.classes == 5 and declared.notes[0] == "columns not in the schema are left out: b"
     assert declared.x_train.shape[1] == 1

@@ -13,6 +13,12 @@ import click
 COMMANDS = {  # name -> (module, one line for --help)
     "run": ("sordino.cli.run", "Train privately, on the embedded dataset or as described in a TOML file."),
     "resume": ("sordino.cli.run", "Continue an interrupted run."),
+    "finish": (
+        "sordino.cli.finish",
+        "Stop an interrupted run here, and keep its model.",
+    ),
+    "predict": ("sordino.cli.predict", "Predict further records with the model of a run."),
+    "evaluate": ("sordino.cli.evaluate", "Evaluate the model of a run on records that you name."),
     "compare": (
         "sordino.cli.compare",
         "Compare methods at the same total budget: one run per method, epsilon and seed.",
@@ -22,7 +28,10 @@ COMMANDS = {  # name -> (module, one line for --help)
         "Reproduce a figure or table of a paper: as printed, sound, with an honest epsilon.",
     ),
     "explain": ("sordino.cli.explain", "Explain a run: its guarantee, its claim, and what its method chose and why."),
-    "export": ("sordino.cli.export", "Copy the public part of a run, and nothing else, to a folder or an archive."),
+    "export": (
+        "sordino.cli.export",
+        "Copy the public part of a run, and nothing else; or its model with a privacy card.",
+    ),
     "plan": (
         "sordino.cli.plan",
         "Estimate before training what would work: unit, trust model, noise, rounds, accuracy.",

@@ -237,11 +237,23 @@ def checked(who: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         raise DataError(f"{who}: x has shape {tuple(xt.shape)}, y {tuple(yt.shape)}; they need one row per record.")
     if len(xt) == 0:
         raise DataError(f"{who} has no records. Leave it out.")
-    for name, value in (("x", xt), ("y", yt)):
-        if value.is_floating_point() and not torch.isfinite(value).all():
-            bad = int((~torch.isfinite(value)).reshape(len(value), -1).any(dim=1).nonzero()[0, 0])
-            raise DataError(f"{who}: {name} holds a nan or infinite value in record {bad}. Clean the data first.")
-    return xt, yt
+    return _finite(who, "x", xt), _finite(who, "y", yt)
+
+
+def records(who: str, name: str, value: Any) -> Tensor:
+    """Return x or y alone as a tensor, after the same checks."""
+    tensor = _tensor(who, name, value)
+    if tensor.ndim == 0:
+        raise DataError(f"{who}: {name} is a single number; it needs one row per record.")
+    return _finite(who, name, tensor)
+
+
+def _finite(who: str, name: str, value: Tensor) -> Tensor:
+    """Return the tensor, or raise an error that names the first record with a value that is not finite."""
+    if value.is_floating_point() and not torch.isfinite(value).all():
+        bad = int((~torch.isfinite(value)).reshape(len(value), -1).any(dim=1).nonzero()[0, 0])
+        raise DataError(f"{who}: {name} holds a nan or infinite value in record {bad}. Clean the data first.")
+    return value
 
 
 def _tensor(who: str, name: str, value: Any) -> Tensor:

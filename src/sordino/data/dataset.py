@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +42,16 @@ class Scaled:
 
 
 @dataclass(frozen=True)
+class TableCode:
+    """How the columns of a table became the numbers of a record; all of it is public."""
+
+    columns: tuple[str, ...]  # the input columns, in the order of the numbers
+    label: str
+    schema: Mapping[str, Any] = field(default_factory=dict)  # tables of the schema file, of these columns alone
+    decimal: str = "."  # decimal mark of the numbers in a text file
+
+
+@dataclass(frozen=True)
 class Dataset:
     """Training and test records, as every loader returns them."""
 
@@ -64,6 +75,7 @@ class Dataset:
     assumed: tuple[str, ...] = ()  # description of what else in the user's own data was assumed to be public
     owner_notes: tuple[str, ...] = ()  # how many rows were left out and values changed: for the owner alone
     raw: canonical.Raw | None = None  # private rows of a table, before encoding
+    encoded: TableCode | None = None  # for a table: how its columns became numbers, to encode further rows in this way
 
     def private_rows(self) -> canonical.Raw:
         """Return all rows that count in a ledger, as they were before encoding; test records are public."""

@@ -61,8 +61,8 @@ def bring(clients: Any, columns: Columns | None = None, test: Any = None) -> Bro
         items, names = [], None
     if columns is not None:
         raise DataError(
-            "label_column, client_column, user_column, split_column, schema, classes, window and decimal are for tables "
-            "(DataFrames, Hugging Face Datasets, dict records); these clients are none."
+            "label_column, client_column, user_column, split_column, schema, classes, window and decimal are for "
+            "tables (DataFrames, Hugging Face Datasets, dict records); these clients are none."
         )
     notes = (torch_data.LOADER_NOTE,) if any(isinstance(item, DataLoader) for item in items) else ()
     return Brought(adopt(clients), _pair(test), names=names or (), notes=notes)
@@ -104,11 +104,11 @@ def _of_tables(items: list[Any], names: list[Any] | None, columns: Columns, test
     if several:
         joined[CLIENT] = np.repeat(np.arange(len(tables)), [len(t) for t in tables])
         columns = replace(columns, client=CLIENT)
-    declared = {} if columns.schema is None else schemas.read(Path(columns.schema))
+    written = {} if columns.schema is None else schemas.entries(Path(columns.schema))
     label = frames.declared_label(items[0], columns.label)
     more = ("the test table", frames.cells("the test table", test)) if frames.is_table(test) else None
     what = "the clients' tables" if several else "the table"
-    data = of_cells(what, joined, columns, declared, more, label)
+    data = of_cells(what, joined, columns, written, more, label)
     if several and data.raw is not None:
         data = replace(data, raw=replace(data.raw, clients=canonical.ids(names or np.arange(len(tables)))))
     pair = (data.x_test, data.y_test) if len(data.y_test) else _pair(test)

@@ -66,6 +66,13 @@ def _list(folder: Path, names: tuple[str, ...]) -> list[tuple[Path, int]]:
     ]
 
 
+def images(paths: list[Path]) -> NDArray[np.uint8]:
+    """Return images of one size as bytes: [n, h, w] if all are grey, else [n, 3, h, w]."""
+    if importlib.util.find_spec("PIL") is None:
+        raise DataError('pictures need pillow, which is not installed; try: pip install "sordino[files]".')
+    return _read(paths, None)
+
+
 def _read(paths: list[Path], side: int | None) -> NDArray[np.uint8]:
     from PIL import Image
 

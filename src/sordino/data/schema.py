@@ -60,6 +60,13 @@ class Number:
         clamped, low, high = (self._scale(v) for v in (np.clip(values, self.low, self.high), self.low, self.high))
         return np.asarray((clamped - low) / (high - low), dtype=np.float64)
 
+    def value(self, unit: Floats) -> Floats:
+        """Return the numbers that `unit` scales to these; numbers outside [0, 1] become the nearest bound."""
+        low, high = self._scale(self.low), self._scale(self.high)
+        scaled = low + np.clip(unit, 0.0, 1.0) * (high - low)
+        value = np.sign(scaled) * np.expm1(np.abs(scaled)) if self.log else scaled
+        return np.asarray(np.clip(value, self.low, self.high), dtype=np.float64)
+
     def _scale(self, v: Any) -> Any:
         return np.sign(v) * np.log1p(np.abs(v)) if self.log else v
 
@@ -164,15 +171,25 @@ def _short(cell: object) -> str:
 
 def read(path: Path) -> dict[str, Column]:
     """Read a schema file."""
+    return columns(entries(path), str(path))
+
+
+def entries(path: Path) -> dict[str, Any]:
+    """Return the tables of a schema file as they are written, by column."""
     try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+        declared = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"cannot read the schema {path}: {str(error).splitlines()[0]}") from error
-    if not entries:
+    if not declared:
         raise DataError(f"the schema {path} declares no column.")
-    if unfinished := [f"{name} ({', '.join(keys)})" for name, entry in entries.items() if (keys := _open_keys(entry))]:
+    if unfinished := [f"{name} ({', '.join(keys)})" for name, entry in declared.items() if (keys := _open_keys(entry))]:
         raise DataError(f"the schema {path} is not complete: still to be declared are {', '.join(unfinished)}.")
-    return {name: _column(f"{path}, [{name}]", entry) for name, entry in entries.items()}
+    return declared
+
+
+def columns(declared: Mapping[str, Any], where: str) -> dict[str, Column]:
+    """Return the columns that the tables of a schema declare; `where` names the schema in error messages."""
+    return {name: _column(f"{where}, [{name}]", entry) for name, entry in declared.items()}
 
 
 def _open_keys(entry: object) -> list[str]:

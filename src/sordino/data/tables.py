@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib.util
+import json
 import re
 import zlib
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from sordino.core import check
 from sordino.core.errors import DataError
 from sordino.data import array_column, canonical, text_tables
 from sordino.data import schema as schemas
-from sordino.data.dataset import Dataset, Ids
+from sordino.data.dataset import Dataset, Ids, TableCode
 from sordino.data.hashed_text import Text
 from sordino.data.labels import SET, Target, target
 from sordino.data.schema import DROP, Category, Column, Number
@@ -76,16 +77,16 @@ class Parsed:
 
 def table(path: Path, columns: Columns, test: Path | None = None) -> Dataset:
     """Load a table; `test` is a second table with the same columns, whose rows are public."""
-    declared = {} if columns.schema is None else schemas.read(_beside(path, columns.schema))
+    written = {} if columns.schema is None else schemas.entries(_beside(path, columns.schema))
     more = None if test is None else (test.name, read(test))
-    return of_cells(path.name, read(path), columns, declared, more)
+    return of_cells(path.name, read(path), columns, written, more)
 
 
 def of_cells(
     what: str,
     cells: Any,
     columns: Columns,
-    declared: dict[str, Column],
+    written: dict[str, Any],
     test: tuple[str, Any] | None = None,
     label: Column | None = None,
 ) -> Dataset:
@@ -95,13 +96,13 @@ def of_cells(
         what: Name of the table in messages.
         cells: The table.
         columns: Roles of its columns.
-        declared: Its schema.
+        written: Its schema, as it is written.
         test: Name and cells of a second table, whose rows are public.
         label: Declaration of the label that comes with the table; the schema goes before it.
     """
     if columns.label is None:
         raise DataError(f"{what}: say which column is the label; there are {_some(cells.columns)}.")
-    roles = columns.named()
+    declared, roles = schemas.columns(written, str(columns.schema)), columns.named()
     for name in (*roles, *declared):
         require_column(what, name, cells.columns)
     if columns.split is not None and test is not None:
@@ -137,7 +138,8 @@ def of_cells(
         task=first.target.task, unit_target=isinstance(label, Number),
         classes=None if first.target.classes is None else max(p.target.classes or 0 for p in parts),
         names=first.target.names, notes=notes, test_from=words,
-        assumed=(*_assumed(declared), *first.target.assumed),
+        assumed=(*_assumed(declared), *first.target.assumed, *(() if declared else ("the names of the columns",))),
+        encoded=_code(cells, columns, written),
         raw=_raw(cells[of_first], columns, [c for c in declared if c not in roles]),
         owner_notes=(*first.target.owner_notes, *(note for p in parts for note in p.owner_notes)),
     )  # fmt: skip
@@ -345,6 +347,64 @@ def _inputs(
     left = [c for c in rest if c not in used]
     notes = [f"columns not in the schema are left out: {_some(left)}"] if left else []
     return schemas.encode(cells, used), (*notes, "how many values the schema changes is in private/notes.txt")
+
+
+def _code(cells: Any, columns: Columns, written: dict[str, Any]) -> TableCode | None:
+    """Return how the rows were encoded: without a schema, the names of the columns are all that is needed.
+
+    Windows, and records that are a single column of lists, have no columns of their own: None.
+    """
+    roles, label = columns.named(), str(columns.label)
+    if columns.windows is not None or array_column.find(cells, roles) is not None:
+        return None
+    inputs = tuple(str(c) for c in (written or cells.columns) if c not in roles)
+    plain = json.loads(json.dumps(written, default=str))  # a date becomes text, as in a category
+    return TableCode(inputs, label, {c: v for c, v in plain.items() if c in (*inputs, label)}, columns.decimal)
+
+
+def features(what: str, cells: Any, code: TableCode) -> Tensor:
+    """Encode the rows of another table as those of the run were; further columns are ignored.
+
+    Args:
+        what: the name of the table in error messages.
+        cells: the rows, as a pandas table.
+        code: how the columns became numbers.
+
+    Raises:
+        DataError: if columns are missing, or a cell cannot be encoded.
+    """
+    missing = [c for c in code.columns if c not in cells.columns]
+    if missing:
+        many = "columns" if len(missing) > 1 else "column"
+        raise DataError(
+            f"{what} lacks the {many} {_some(missing)}, which the model needs; there are {_some(cells.columns)}."
+        )
+    declared = schemas.columns({c: v for c, v in code.schema.items() if c in code.columns}, "the schema of the run")
+    cells = cells[list(code.columns)]
+    numbers = [c for c in code.columns if not declared or isinstance(declared[c], Number)]
+    treated = treat(text_tables.with_points(cells, numbers, code.decimal), declared)
+    if treated.dropped.any():
+        row = int(np.flatnonzero(treated.dropped)[0])
+        raise DataError(
+            f"{what}, row {row + 1}: a value of {_some(treated.lacking)} is missing. The run left such rows out of its "
+            "training: fill the value in, or leave the row out."
+        )
+    return _inputs(what, treated.cells, declared, [])[0]
+
+
+def labels(what: str, cells: Any, code: TableCode, names: tuple[str, ...] = ()) -> tuple[Tensor, str]:
+    """Return the labels of the rows of another table, and the task that they are for; numbers are not scaled.
+
+    `names` are the names of the classes of the run, in the order of their numbers."""
+    if code.label not in cells.columns:
+        raise DataError(f"{what} lacks the label column {code.label!r}; there are {_some(cells.columns)}.")
+    column = schemas.columns({c: v for c, v in code.schema.items() if c == code.label}, "the schema of the run")
+    if isinstance(column.get(code.label), Number):
+        values = schemas.numbers(code.label, cells[code.label])
+        return torch.tensor(values), "regression"
+    declared = Category(names) if names else column.get(code.label)
+    given = target(what, code.label, cells[code.label], declared)
+    return given.y, given.task
 
 
 def numbered(names: list[str]) -> Ids:

@@ -21,6 +21,9 @@ ASSUMED = "taken as public, as the sentence of the guarantee says"
 RELEASED = "released by the mechanism, and charged"
 FIGURES = "computed on public test records, or on held-out ones with noise that is charged"
 DERIVED = "computed from public inputs and from what was released"
+SHAPE = "the shape of the model's input and output, which the model shows; what the labels are, as the sentence says"
+DECLARED = "declared by the owner before the run, in a schema, in the spec or by the names of folders, or in the code"
+HEADER = "declared in the schema; without one, taken as public, as the sentence says (the names of the columns)"
 PLANNED = "the bound that was planned: it does not depend on who was drawn"
 
 HIDDEN = (  # keys of a spec: paths on the owner's machine, the run's name, what the owner records
@@ -67,6 +70,10 @@ TABLE: dict[str, dict[str, str]] = {
     | _of(PLANNED, f"noise_multiplier {_below('promise', GUARANTEE)} claim.*")
     | _of(DERIVED, f"evaluated_on {_below('evaluation', 'releases epsilon delta deviation apart text')}")
     | _of(INPUT, _below("budgets", "epsilon delta clients participations noise_multiplier")),
+    "inputs.json": _of(SHAPE, "task shape dtype inputs outputs")
+    | _of(DECLARED, "class_names scale.* table.schema.*")
+    | _of(HEADER, "table.columns")
+    | _of(INPUT, "table.label table.decimal"),
     "records.jsonl": _of(DERIVED, "round")
     | _of(PLANNED, "epsilon.* noise")
     | _of(FIGURES, "loss accuracy metrics.* confusion evaluated_on")

@@ -51,7 +51,7 @@ def export(run: Path, target: Path, anyway: bool = False) -> list[str]:
         if at == run and cells:
             files |= _files(at, prefix)
             continue
-        _may_leave(at, anyway)
+        may_leave(at, anyway)
         public_files = _files(at, prefix)
         for name in sorted(WHOLE - {name.removeprefix(prefix) for name in public_files}):
             raise RunError(f"{at / PUBLIC / name} is missing. Put it back, or train again.")
@@ -63,7 +63,7 @@ def export(run: Path, target: Path, anyway: bool = False) -> list[str]:
     return sorted(files)
 
 
-def _may_leave(run: Path, anyway: bool) -> None:
+def may_leave(run: Path, anyway: bool) -> None:
     """Raise RunError if a run has no public part, is unfinished, or promises nothing to whoever sees its files."""
     folder = RunFolder(run)
     if not folder.public.is_dir():

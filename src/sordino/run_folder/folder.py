@@ -5,6 +5,7 @@ whom the guarantee names; every field in them is checked against the table in bo
 
     spec.toml               the spec, without paths
     plan.json               what was derived from it: noise multiplier, guarantees, gradient path, environment
+    inputs.json             the form of a record: shape, columns, schema, names of the classes
     records.jsonl           one line per round: epsilon, loss, accuracy
     model.safetensors       the final model
     result.json             the guarantee and the final figures
@@ -49,7 +50,7 @@ from sordino.run_folder import boundary
 from sordino.run_folder.saved import Saved, written
 
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
-RECORDS = "records.jsonl"
+RECORDS, INPUTS = "records.jsonl", "inputs.json"
 R = TypeVar("R", RoundRecord, OwnerRecord)
 
 

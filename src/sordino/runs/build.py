@@ -21,6 +21,7 @@ from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
 from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked
+from sordino.data.records import format_of, format_of_arrays
 from sordino.federations import blocks
 from sordino.federations.base import Federation, Work
 from sordino.federations.facts import Facts
@@ -39,7 +40,7 @@ from sordino.runs.fingerprint import digests
 from sordino.runs.job import Job, Owner
 from sordino.runs.own_code import NOTHING, Own
 from sordino.runs.planning import plan_of
-from sordino.runs.prepare import Kept, Prepared, dataset_path, device_of, prepare
+from sordino.runs.prepare import Kept, Prepared, dataset_path, device_of, outputs_of, prepare
 from sordino.spec import legal
 from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
@@ -70,6 +71,7 @@ def from_prepared(prepared: Prepared, device: str | None = None) -> Job:
         own=Own(task=MULTI_LABEL if prepared.data.task == MULTI_LABEL else None),
     )
     job = replace(job, owner=replace(job.owner, notes=prepared.owner_notes))
+    job = replace(job, form=format_of(prepared.data, prepared.sample, outputs_of(prepared.data)))
     if prepared.data.public:
         return replace(job, public_data=True, owner=replace(job.owner, benchmark=dataset_path(prepared.spec)))
     rows = prepared.data.private_rows()
@@ -119,7 +121,7 @@ def build(
     kept_out, viewer, once, apart = division.kept_out, division.viewer, division.once, division.apart
     plan = _with_server_data(own.stepping(spec, method, division.plan), model, shown, device)
     plan = _calibrated(spec, method, plan, division, model, torch.zeros_like(record.x))
-    method, plan, chosen = defaults.tuned(spec, method, plan, model, first.x[0].numel(), first.y.is_floating_point())
+    method, plan, chosen = defaults.tuned(spec, method, plan, model, first.x[0].numel(), task == "regression")
     plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))
     started(returned.wrapped(method, spec.method), State(model.layout.read(model.module)), model.layout, plan)
     held, rng, federation = _opened(spec, device, division, Work(method, model, plan))
@@ -146,6 +148,7 @@ def build(
         evaluation=division.evaluation,
         rows=division.rows,
         public=(*assumptions.of_run(spec, method, shown, division.evaluation), *public),
+        form=format_of_arrays(first.x, task),
     )
 
 

@@ -68,14 +68,21 @@ def table(spec: Spec, data: Dataset) -> Spec:
     return spec
 
 
-def module(spec: Spec, data: Dataset, shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Return the model for records of a shape; a model for tables starts with rows of unit length."""
+def module(spec: Spec, shape: tuple[int, ...], outputs: int, unit_target: bool = False) -> nn.Module:
+    """Return the model for records of a shape; a model for tables starts with rows of unit length.
+
+    Args:
+        spec: the spec, with model and normalise.
+        shape: shape of one record.
+        outputs: number of classes or predicted values.
+        unit_target: whether a number in a declared range is predicted, scaled to [0, 1].
+    """
     make: Any = plugin.load("models", str(spec.model))
-    if spec.normalise == "none":
+    if spec.normalise in (None, "none"):
         return make(shape, outputs)  # type: ignore[no-any-return]
     width = (shape[0] + 1,)
     layers = [UnitRows(shape[0]), make(width, outputs, bias=False) if spec.model == "linear" else make(width, outputs)]
-    return nn.Sequential(*layers, *[Midpoint()] * (data.task == "regression" and data.unit_target))
+    return nn.Sequential(*layers, *[Midpoint()] * unit_target)
 
 
 def tuned(

@@ -15,6 +15,7 @@ from sordino.contract.method import Method, Plan
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Clients, Model
 from sordino.data.canonical import Raw
+from sordino.data.records import RecordFormat
 from sordino.federations.base import Federation
 from sordino.measures.held_out import Held
 from sordino.measures.row_moments import RowNoise
@@ -70,6 +71,7 @@ class Job:
     rows: RowNoise | None = None  # the noise of the statistics by which rows are centred and scaled, if they are
     public: tuple[str, ...] = ()  # what the guarantee treats as public, in words
     public_data: bool = False  # whether the records are already public, as in a shipped benchmark
+    form: RecordFormat | None = None  # of the records, for whoever gives the model others
 
     def guarantee(
         self, viewer: str, rounds: int, participations: int, rough: bool = False, evaluated: bool = True

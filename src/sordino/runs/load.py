@@ -16,12 +16,14 @@ from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import RoundRecord
 from sordino.privacy.guarantee import Guarantee
 from sordino.run_folder.folder import RunFolder
+from sordino.runs.prediction import architecture, stored_form
+from sordino.runs.predicts import Predicts
 from sordino.runs.prepare import prepare
 from sordino.spec import spec
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Loaded(Predicts):
     """What a finished run left for the public: its model, its guarantee and its history."""
 
     guarantee: Guarantee
@@ -49,10 +51,11 @@ def load(run: str | Path, model: nn.Module | None = None) -> Loaded:
     Args:
         run: The run folder, or the public part of one that was exported.
         model: For a run that `sordino.train` was given its own model: a module of the same architecture, into which the
-            trained weights are loaded. A model that Sordino ships is made by itself, if its dataset is at hand.
+            trained weights are loaded. A model that Sordino ships is made by itself; its data are not needed.
 
     Returns:
-        A `Loaded` run. Only the public part of the folder is read.
+        A `Loaded` run, with `predict`, `predict_proba`, `predict_table` and `evaluate`. Only the public part of the
+        folder is read (`evaluate` also asks the ledger of the run whether it knows the records).
     """
     path = Path(run)
     if not path.is_dir():
@@ -85,8 +88,11 @@ def _named_model(path: Path) -> nn.Module | None:
     keys: dict[str, Any] = spec.read(locate(path, PUBLIC, "spec.toml"))
     if "dataset" not in keys or "model" not in keys:
         return None
-    try:
-        return prepare(spec.from_dict(keys), sketch=True).module
+    wanted, form = spec.from_dict(keys), stored_form(path)
+    if form is not None:
+        return architecture(wanted, form)
+    try:  # an earlier version wrote the folder
+        return prepare(wanted, sketch=True).module
     except DataError:
         return None
 

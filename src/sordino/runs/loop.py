@@ -32,6 +32,7 @@ from sordino.privacy import price
 from sordino.run_folder.folder import RunFolder
 from sordino.run_folder.views import Observe, ViewRecorder, shown
 from sordino.runs import returned, statistics
+from sordino.runs.callbacks import End
 from sordino.runs.job import Costs, Job
 from sordino.tasks.metrics import Meter
 
@@ -56,13 +57,21 @@ def remembers(job: Job, state: State) -> bool:
 
 
 def run(
-    job: Job, folder: RunFolder, ledger: Account, state: State, done: int, observe: Sequence[Observe] = ()
+    job: Job,
+    folder: RunFolder,
+    ledger: Account,
+    state: State,
+    done: int,
+    observe: Sequence[Observe] = (),
+    end: End | None = None,
 ) -> Iterator[RoundRecord]:
-    """Run the rounds after the first `done` ones (draw, pay, train, merge) until they or the budget are used up."""
+    """Run the rounds after the first `done` ones (draw, pay, train, merge) until they or the budget are used up.
+
+    `end` is asked before every round whether the run shall stop here."""
     seen_by: list[Observe] = [ViewRecorder(folder), *observe] if job.spec.record_views else [*observe]
     # epsilon depends only on the charges, so it is computed while the clients train
     with noting(folder), ThreadPoolExecutor(1) as beside:
-        yield from _rounds(job, folder, ledger, state, done, beside, seen_by)
+        yield from _rounds(job, folder, ledger, state, done, beside, seen_by, end or End())
     folder.remove(FAILED)
 
 
@@ -85,11 +94,12 @@ def _rounds(
     done: int,
     beside: ThreadPoolExecutor,
     observe: Sequence[Observe],
+    end: End,
 ) -> Iterator[RoundRecord]:
     saved_at, saved_round = time.monotonic(), done
     method = returned.checked(job)
     uneven = job.whole_costs is not None or not job.alike
-    while _goes_on(job, ledger, done):
+    while _goes_on(job, ledger, done) and not end.asked:
         if method.over(state, job.plan):
             break
         if uneven and not ledger.repeatable and ledger.has_paid(done):

@@ -109,7 +109,7 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
     clients = ArrayClients.split(x_train, data.y_train, parts, users=who, tags=tags)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.at("init").integer())
-        module = defaults.module(spec, data, tuple(sample.shape[1:]), _outputs(data))
+        module = defaults.module(spec, tuple(sample.shape[1:]), outputs_of(data), data.unit_target)
     fewer = who is not None or spec.without_private or sum(map(len, parts)) < len(x_train)
     brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if fewer else clients
     if spec.public_share is not None:  # a ledger identifies the table by all its rows, whatever share is public
@@ -294,7 +294,8 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _outputs(data: Dataset) -> int:
+def outputs_of(data: Dataset) -> int:
+    """Return the number of outputs that a model of these data has: classes, or values of a target."""
     if data.classes is not None:
         return data.classes
     return 1 if data.y_train.ndim == 1 else int(data.y_train.shape[-1])

@@ -28,24 +28,26 @@ from sordino.data.objects import bring
 from sordino.federations.base import Work
 from sordino.federations.workers import Workers
 from sordino.ledger.account import Account
+from sordino.ledger.ledger import Ledger
 from sordino.ledger.transfer import old_ledger
 from sordino.privacy.guarantee import Guarantee
 from sordino.run_folder import boundary
-from sordino.run_folder.folder import CHECKPOINT, RunFolder, pack_model
+from sordino.run_folder.folder import CHECKPOINT, INPUTS, RunFolder, pack_model
 from sordino.run_folder.saved import Saved
 from sordino.run_folder.views import Observe
 from sordino.runs import build, callbacks, left_out, loop, own_code, returned, statistics
+from sordino.runs.callbacks import Watch
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.identity import Whose
 from sordino.runs.job import Job
 from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
+from sordino.runs.predicts import Predicts
 from sordino.runs.prepare import columns_of, dataset_path, with_tags, with_users
 from sordino.runs.rehearse import rehearse
 from sordino.spec import spec, toml
 from sordino.tasks.outputs import unwrapped
 
-Watch = Callable[[RoundRecord], None]  # called after every round with its public record
 Tell = Callable[[str], None]  # called with what the owner of the data must know, and nobody else
 STATISTICS_KEY = "statistics.key"
 Checkpoint = tuple[Saved, int, str | None]  # a state, the number of rounds completed, a warning
@@ -61,8 +63,10 @@ class OwnersPart:
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a run leaves. All fields but `private` may be handed to anyone whom the guarantee names."""
+class Result(Predicts):
+    """What a run leaves. All fields but `private` may be handed to anyone whom the guarantee names.
+
+    It has `predict`, `predict_proba`, `predict_table` and `evaluate` for further records (docs/using.md)."""
 
     model: nn.Module
     guarantee: Guarantee
@@ -100,9 +104,10 @@ def train(
     users: Any = None,
     private_data: Any = None,
     resume: str | Path | None = None,
-    watch: Watch | None = None,
+    watch: Watch | Sequence[Watch] | None = None,
     observe: Observe | None = None,
     owner: Tell | None = None,
+    finish: bool = False,
     **keys: Any,
 ) -> Result:
     """Train one model over many clients' data with a total (epsilon, delta).
@@ -126,14 +131,18 @@ def train(
     users    for unit = "user": one array a client, with the number of each record's user
     private_data  one array a client: the group of private attributes each record belongs to, 0 for none (fedsdp)
     resume   the folder of an interrupted run of the same model and clients
-    watch    called after every round with its public record
+    watch    called after every round with its public record; or a list of such functions (docs/callbacks.md)
     observe  called with every View of the run: what the server saw in a phase, what the public saw after a round. Views
              of the server are the owner's alone; an attack is an observer. record_views = True stores them
     owner    called with what only the owner of the data may know (default: standard error, if it is a terminal)
+    finish   with resume: make no further round, keep the model of the last checkpoint; what was planned stays charged
     **keys   any key of a run file: method, epsilon, delta, rounds, client_rate, batch_rate, clip, ... A method or an
              algorithm may also be an object, such as sordino.methods.DpSgd(clip=0.5)
     """
-    callbacks.check(watch=watch, observe=observe, owner=owner)
+    heard: Watch | None = callbacks.combined(watch)
+    callbacks.check(watch=heard, observe=observe, owner=owner)
+    if finish:
+        may_finish(resume)
     own, named_keys = own_code.of(task, metric, optimizer)
     keys |= named_keys if resume is None else {k: v for k, v in named_keys.items() if v != "own"}
     if resume is not None:
@@ -166,9 +175,8 @@ def train(
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
         raw = data.raw or canonical.of_arrays(brought.x, users=who, clients=names)
         job = replace(job, owner=replace(job.owner, raw=raw))
-    return execute(
-        job, own_model=True, at=None if resume is None else Path(resume), watch=watch, owner=owner, observe=observe
-    )
+    at = None if resume is None else Path(resume)
+    return execute(job, own_model=True, at=at, watch=heard, owner=owner, observe=observe, finish=finish)
 
 
 def resume_spec(path: Path) -> Job:
@@ -176,6 +184,15 @@ def resume_spec(path: Path) -> Job:
     if _job_file(path).get("own"):
         raise RunError(f"{path} was started from Python with its own model; use sordino.train(..., resume='{path}').")
     return build.from_spec(stored_spec(path))
+
+
+def may_finish(run: str | Path | None) -> None:
+    """Raise RunError unless this is the folder of a run that was begun and has not ended."""
+    if run is None:
+        raise RunError("finish = True stops an interrupted run: name its folder, by resume.")
+    _job_file(Path(run))
+    if (RunFolder(Path(run)).public / "result.json").is_file():
+        raise RunError(f"{run} is finished already; there is nothing to stop.")
 
 
 def stored_spec(path: Path) -> spec.Spec:
@@ -212,6 +229,7 @@ def execute(
     began: Callable[[Path], None] | None = None,
     owner: Tell | None = None,
     observe: Observe | None = None,
+    finish: bool = False,
 ) -> Result:
     """Run a job to its end and return its result.
 
@@ -224,6 +242,7 @@ def execute(
         owner: called with what only the owner of the data may know, such as overlap with other data; by default it is
             printed to standard error, if that is a terminal. It is also written to private/notes.txt.
         observe: called with every View of the server and the public.
+        finish: make no further round, and keep the model of the last checkpoint of the interrupted run.
     """
     ordered, exact = fingerprints(job.owner.brought)
     whose = whose_data(job, exact, at)
@@ -250,7 +269,7 @@ def execute(
         if began is not None:
             began(folder.path)
         checkpoint = folder.load_state() if at is not None else None
-        _check_resumable(job, folder, ledger, at, checkpoint)
+        _check_resumable(job, folder, ledger, at, checkpoint, finish)
         if job.statistics:  # paid for with the plan
             drawn = replace(job, rng=_statistics_stream(job, folder))
             statistics.release(drawn, None if checkpoint is None else checkpoint[0])
@@ -258,25 +277,33 @@ def execute(
         state, done, warning = _begun(job, folder, ledger, checkpoint)
         notes = (*job.notes, warning) if warning else job.notes
         loop.complete(job, folder, ledger, state, done)
-        for record in loop.run(job, folder, ledger, state, done, [] if observe is None else [observe]):
-            if watch is not None:
-                with loop.noting(folder):
-                    watch(record)
-        return _finish(job, folder, ledger, notes, book.together(ledger.job))
+        end = callbacks.End(finish)
+        for record in loop.run(job, folder, ledger, state, done, [] if observe is None else [observe], end):
+            with loop.noting(folder):
+                end.tell(watch, record)
+        stopped = end.asked and len(folder.records()) < job.plan.rounds
+        result = _finish(job, folder, ledger, notes, book.together(ledger.job), stopped)
+        callbacks.finished(watch, summary(job, result))
+        return result
     except (BudgetError, RunError) as error:
         unpaid = ledger is None if isinstance(error, BudgetError) else book is None
         if at is None and unpaid:  # nothing was charged, so the new folder is removed
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
     finally:
-        job.federation.close()
-        if book is not None:
-            book.close()
-        folder.close()
+        callbacks.finished(watch, None)
+        _close(job, book, folder)
+
+
+def _close(job: Job, book: Ledger | None, folder: RunFolder) -> None:
+    job.federation.close()
+    if book is not None:
+        book.close()
+    folder.close()
 
 
 def _check_resumable(
-    job: Job, folder: RunFolder, ledger: Account, at: Path | None, checkpoint: Checkpoint | None
+    job: Job, folder: RunFolder, ledger: Account, at: Path | None, checkpoint: Checkpoint | None, finish: bool = False
 ) -> None:
     """Raise RunError if the ledger, the checkpoints or the secret noise of earlier rounds were lost."""
     if checkpoint is not None and ledger.charged < checkpoint[1]:
@@ -288,6 +315,13 @@ def _check_resumable(
             f"{folder.path}: both checkpoints are gone, after {ledger.charged} rounds were charged. Put "
             f"{folder.private / CHECKPOINT} back, or start a new run."
         )
+    if finish:
+        if checkpoint is None or not checkpoint[1]:
+            raise RunError(
+                f"{folder.path}: no round is on file, so there is no model to keep. `sordino resume {folder.path}` "
+                "continues the run; what was planned stays charged in any case."
+            )
+        return
     if ledger.charged and pricing.correlated(job.method, job.plan) and job.spec.mode == "secure":
         raise RunError(
             f"{folder.path}: the secret noise of its rounds was lost with the process that drew it, so "
@@ -341,14 +375,28 @@ def to_owner(text: str) -> None:
         print(f"sordino: {text}", file=sys.stderr, flush=True)
 
 
-def _finish(job: Job, folder: RunFolder, ledger: Account, notes: tuple[str, ...], together: str | None) -> Result:
+def _finish(
+    job: Job,
+    folder: RunFolder,
+    ledger: Account,
+    notes: tuple[str, ...],
+    together: str | None,
+    stopped: bool = False,
+) -> Result:
+    """Write the final files of a run and return its result.
+
+    If it was stopped before its plan ended, the guarantee is that of the whole plan: when a run ends is an answer too,
+    and it was not charged for fewer rounds."""
     history, checkpoint = folder.records(), folder.load_state()
     state = loop.begin(job) if checkpoint is None else checkpoint[0].restored(loop.begin(job), job.device)
     if not bool(torch.isfinite(state.model).all()):
         notes += ("the model's weights are not finite: training has diverged. Lower learning_rate",)
     module = unwrapped(loop.trained(job, state.model.to(job.device)))
-    guarantees = {v: job.guarantee(v, ledger.charged, job.planned(ledger.charged)) for v in job.viewers}
-    drawn = {v: job.guarantee(v, ledger.charged, ledger.most) for v in job.viewers}
+    rounds, most = (job.plan.rounds, job.plan.participations) if stopped else (ledger.charged, ledger.most)
+    if stopped:
+        notes += (callbacks.stopped_note(len(history), job.plan.rounds),)
+    guarantees = {v: job.guarantee(v, rounds, job.planned(rounds)) for v in job.viewers}
+    drawn = {v: job.guarantee(v, rounds, most) for v in job.viewers}
     faults.point("finishing")
     folder.publish("model.safetensors", pack_model(module))
     last = (history[-1].metrics if history else None) or {}
@@ -390,6 +438,8 @@ def _write_head(folder: RunFolder, job: Job, own_model: bool, ordered: str, whos
     boundary.check_fields("spec.toml", shown, boundary.options_of(job.spec))
     folder.publish("spec.toml", _toml(shown))
     folder.publish_json("plan.json", describe(job))
+    if job.form is not None:
+        folder.publish_json(INPUTS, job.form.to_json())
     folder.write("spec.toml", _toml(full_spec))
     folder.write_json("job.json", {"own": own_model, "fingerprint": of_job(job, ordered)})
 
