@@ -11,17 +11,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from sordino.contract.claim import Claim
 from sordino.core.errors import DataError, RunError
+from sordino.core.html import PublicNames
 from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import RoundRecord
 from sordino.privacy.guarantee import Guarantee
 from sordino.run_folder.folder import RunFolder
+from sordino.runs import html
 from sordino.runs.prepare import prepare
 from sordino.spec import spec
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Loaded(PublicNames):
     """What a finished run left for the public: its model, its guarantee and its history."""
 
     guarantee: Guarantee
@@ -31,11 +34,16 @@ class Loaded:
     weights: dict[str, Tensor] = field(repr=False)  # of the final model, by parameter
     folder: Path
     model: nn.Module | None = None  # None: the run was given its own model; pass it to `load`
+    claim: Claim | None = None  # what a paper claims for the method, if that does not hold
 
     @property
     def accuracy(self) -> float | None:
         """Return the accuracy after the last round, where it was evaluated."""
         return self.history[-1].accuracy if self.history else None
+
+    def _repr_html_(self) -> str:
+        """Return the run for a notebook."""
+        return html.of_run(self)
 
 
 def load(run: str | Path, model: nn.Module | None = None) -> Loaded:
@@ -59,13 +67,14 @@ def load(run: str | Path, model: nn.Module | None = None) -> Loaded:
     try:
         guarantees = {viewer: Guarantee.from_json(entry) for viewer, entry in result["guarantees"].items()}
         guarantee, metrics = Guarantee.from_json(result["guarantee"]), dict(result["metrics"])
+        claim = None if result.get("claim") is None else Claim.from_json(result["claim"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise RunError(f"{locate(path, PUBLIC, 'result.json')} is damaged: {error!r}.") from error
     weights = _weights(locate(path, PUBLIC, "model.safetensors"))
     made = _named_model(path) if model is None else model
     if made is not None:
         _put(weights, made, path)
-    return Loaded(guarantee, guarantees, folder.records(), metrics, weights, path, made)
+    return Loaded(guarantee, guarantees, folder.records(), metrics, weights, path, made, claim)
 
 
 def _weights(path: Path) -> dict[str, Tensor]:

@@ -16,8 +16,10 @@ import torch
 from torch import nn
 
 from sordino.contract import pricing
+from sordino.contract.claim import Claim
 from sordino.core import faults
 from sordino.core.errors import BudgetError, RunError, SpecError
+from sordino.core.html import PublicNames
 from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Stream
@@ -33,7 +35,7 @@ from sordino.run_folder import boundary
 from sordino.run_folder.folder import CHECKPOINT, RunFolder, pack_model
 from sordino.run_folder.saved import Saved
 from sordino.run_folder.views import Observe
-from sordino.runs import build, callbacks, loop, returned, statistics
+from sordino.runs import build, callbacks, html, live, loop, returned, statistics
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.identity import Whose
@@ -59,7 +61,7 @@ class OwnersPart:
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(PublicNames):
     """What a run leaves. All fields but `private` may be handed to anyone whom the guarantee names."""
 
     model: nn.Module
@@ -74,10 +76,15 @@ class Result:
     )  # of the last round; personal models' where clients have them
     private: OwnersPart = field(default_factory=lambda: OwnersPart([], {}), repr=False)
     together: str | None = None  # what all runs under the name of these data promise, up to this one
+    claim: Claim | None = None  # what a paper claims for the method, if that does not hold
 
     @property
     def accuracy(self) -> float | None:
         return self.history[-1].accuracy if self.history else None
+
+    def _repr_html_(self) -> str:
+        """Return the public part of the result for a notebook."""
+        return html.of_run(self, self.notes, self.together)
 
 
 def train(
@@ -93,6 +100,7 @@ def train(
     watch: Watch | None = None,
     observe: Observe | None = None,
     owner: Tell | None = None,
+    progress: bool | None = None,
     **keys: Any,
 ) -> Result:
     """Train one model over many clients' data with a total (epsilon, delta).
@@ -111,6 +119,7 @@ def train(
     observe  called with every View of the run: what the server saw in a phase, what the public saw after a round. Views
              of the server are the owner's alone; an attack is an observer. record_views = True stores them
     owner    called with what only the owner of the data may know (default: standard error, if it is a terminal)
+    progress show a live bar: by default in notebooks only; True: on standard error elsewhere; False: never
     **keys   any key of a run file: method, epsilon, delta, rounds, client_rate, batch_rate, clip, ... A method or an
              algorithm may also be an object, such as sordino.methods.DpSgd(clip=0.5)
     """
@@ -138,9 +147,10 @@ def train(
         names = list(clients) if isinstance(clients, Mapping) else np.arange(brought.count)
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
         job = replace(job, owner=replace(job.owner, raw=canonical.of_arrays(brought.x, users=who, clients=names)))
-    return execute(
-        job, own_model=True, at=None if resume is None else Path(resume), watch=watch, owner=owner, observe=observe
-    )
+    at = None if resume is None else Path(resume)
+    with live.bar(progress) as bar:
+        watch = live.watching(job, bar, watch)
+        return execute(job, own_model=True, at=at, watch=watch, owner=owner, observe=observe)
 
 
 def resume_spec(path: Path) -> Job:
@@ -320,7 +330,7 @@ def _finish(job: Job, folder: RunFolder, ledger: Account, notes: tuple[str, ...]
     figures = last | loop.evaluate_own(job, state)
     owners = OwnersPart(folder.owner_records(), drawn, folder.owner_notes())
     outcome = (guarantees[job.viewer], guarantees, history, folder.path, notes, figures, owners, together)
-    result = Result(module.cpu(), *outcome)
+    result = Result(module.cpu(), *outcome, claim=job.method.claim(job.plan))
     folder.note_ledger(ledger.head())
     folder.write_json("result.json", {"guarantees": {v: g.to_json() for v, g in drawn.items()}})
     folder.publish_json("result.json", summary(job, result))
