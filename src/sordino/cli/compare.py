@@ -20,7 +20,7 @@ from sordino.cli.run import all_flags, with_flags
 from sordino.comparisons import compare as comparing
 from sordino.comparisons.bill import bill
 from sordino.comparisons.compare import Cell, News
-from sordino.comparisons.results import publish
+from sordino.comparisons.results import check_jobs, publish
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.core.record import plain as finite
@@ -122,13 +122,7 @@ def _names(what: str, text: str) -> list[str]:
 
 def _jobs(text: str, cells: Sequence[Cell]) -> int:
     jobs: int = parse("jobs", text, int)
-    if jobs < 1:
-        raise SpecError(f"jobs must be at least 1, not {jobs}.")
-    if jobs > 1 and any(cell.spec.federation == "workers" for cell in cells):
-        raise SpecError(
-            f"jobs = {jobs} runs cells in processes, which cannot start those of federation = workers: use --jobs 1, "
-            "or federation = simulator."
-        )
+    check_jobs(jobs, cells)
     return jobs
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from sordino.comparisons import compare as comparing
 from sordino.comparisons.bill import Bill, bill
 from sordino.comparisons.compare import Cell, News
+from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.html import PublicNames
 from sordino.report import cells as reading
@@ -72,10 +73,13 @@ def compare(
         A `Comparison`, which a notebook shows as tables and a figure. On your own data every run is charged; the total
         is printed to standard error before the first of them.
     """
-    if strange := [method for method in _list(methods) if not isinstance(method, str)]:
+    names, budgets = _list(methods), _list(epsilon)
+    if strange := [name for name in names if not isinstance(name, str)]:
         raise SpecError(f"methods must be names, such as 'dp-sgd', not {strange[0]!r}.")
-    budgets = [float(e) for e in _list(epsilon)]
-    chosen = comparing.cells(_list(methods), budgets, seeds, keys, settings or {})
+    if strange := [e for e in budgets if isinstance(e, bool) or not isinstance(e, int | float)]:
+        raise SpecError(f"epsilon must be a number or a list of numbers, not {strange[0]!r}.")
+    chosen = comparing.cells(names, [float(e) for e in budgets], seeds, keys, settings or {})
+    check_jobs(jobs, chosen)
     sketched = comparing.sketch(chosen)
     folder = comparing.open_folder(str(out), name, chosen)
     try:
@@ -87,6 +91,16 @@ def compare(
         return publish(folder, chosen, failures, charged)[0]
     finally:
         folder.close()
+
+
+def check_jobs(jobs: int, cells: Sequence[Cell]) -> None:
+    """Raise SpecError if the cells cannot run so many at a time."""
+    check.count(jobs=jobs)
+    if jobs > 1 and any(cell.spec.federation == "workers" for cell in cells):
+        raise SpecError(
+            f"jobs = {jobs} runs cells in processes, which cannot start those of federation = workers: use --jobs 1, "
+            "or federation = simulator."
+        )
 
 
 def publish(
