@@ -86,7 +86,7 @@ def compare(
         charged = bill(folder, chosen, sketched)
         if charged is not None:
             print(charged.sentence(where=False), file=sys.stderr)
-        with live.bar(progress) as bar:
+        with live.progress_bar(progress) as bar:
             failures = comparing.execute(folder, chosen, jobs, _Told(bar, len(chosen)))
         return publish(folder, chosen, failures, charged)[0]
     finally:

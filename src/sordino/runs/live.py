@@ -61,7 +61,7 @@ class TerminalBar:
 
 
 @contextmanager
-def bar(wanted: bool | None) -> Iterator[Bar | None]:
+def progress_bar(wanted: bool | None) -> Iterator[Bar | None]:
     """Provide a bar, or None if nothing shall be shown.
 
     Args:

@@ -35,11 +35,13 @@ from sordino.run_folder import boundary
 from sordino.run_folder.folder import CHECKPOINT, RunFolder, pack_model
 from sordino.run_folder.saved import Saved
 from sordino.run_folder.views import Observe
-from sordino.runs import build, callbacks, html, live, loop, returned, statistics
+from sordino.runs import build, callbacks, loop, returned, statistics
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
+from sordino.runs.html import of_run
 from sordino.runs.identity import Whose
 from sordino.runs.job import Job
+from sordino.runs.live import progress_bar, watching
 from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
 from sordino.runs.prepare import dataset_path, with_tags, with_users
 from sordino.runs.rehearse import rehearse
@@ -84,7 +86,7 @@ class Result(PublicNames):
 
     def _repr_html_(self) -> str:
         """Return the public part of the result for a notebook."""
-        return html.of_run(self, self.notes, self.together)
+        return of_run(self, self.notes, self.together)
 
 
 def train(
@@ -148,8 +150,8 @@ def train(
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
         job = replace(job, owner=replace(job.owner, raw=canonical.of_arrays(brought.x, users=who, clients=names)))
     at = None if resume is None else Path(resume)
-    with live.bar(progress) as bar:
-        watch = live.watching(job, bar, watch)
+    with progress_bar(progress) as bar:
+        watch = watching(job, bar, watch)
         return execute(job, own_model=True, at=at, watch=watch, owner=owner, observe=observe)
 
 
