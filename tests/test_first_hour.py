@@ -14,7 +14,8 @@ from sordino.cli import main
 
 PAGE = (Path(__file__).parent.parent / "docs" / "first_hour.md").read_text()
 BLOCK = re.compile(r"^```(console|toml)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-VARIES = re.compile(r"[\d.,]+(?= %| notes| files)|(?<=multiplier )[\d.]+|(?<=norm )[\d,]+")  # with noise and version
+# numbers that depend on the noise, or on the version
+VARIES = re.compile(r"[\d.,]+(?= %| notes| files)|(?<=multiplier )[\d.]+|(?<=norm )[\d,]+|(?<=accuracy: )[\d.]+")
 # what other changes add: left out while the command line does not have it. Remove a line here once it does
 COMING = (
     "sordino schema",
@@ -80,7 +81,9 @@ def test_the_first_hour(tmp_path, monkeypatch, capfd):
         elif not (left_out and line.startswith(("head -3 predictions", "cat "))):  # the files were not written
             printed = [alike(text) for text in run(line, monkeypatch, capfd).splitlines()]
             for text in shown:
-                assert any(alike(text) in each for each in printed), f"$ {line}\nprints no line like: {text}"
+                assert text == "..." or any(alike(text) in each for each in printed), (
+                    f"$ {line}\nprints no line like: {text}"
+                )
     assert sorted(path.name for path in Path("runs/first").iterdir()) == ["private", "public"]
 
 
