@@ -2,6 +2,7 @@
 
 train       train one model over many clients' data with a total (epsilon, delta)
 load        read a finished run: its model, guarantee and history
+compare     compare methods at the same total budget
 plan        say before training what would work
 check       look for what makes a run less private than it seems
 Ledger      who has spent what, over all runs on the same people's data
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sordino import accounting, algorithms, callbacks, mechanisms, methods
     from sordino.advice.questions import check, plan
+    from sordino.comparisons.results import Comparison, compare
     from sordino.core.errors import SordinoError
     from sordino.data.clients import LazyClients
     from sordino.ledger.ledger import Ledger
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Comparison",
     "Guarantee",
     "LazyClients",
     "Ledger",
@@ -35,6 +38,7 @@ __all__ = [
     "algorithms",
     "callbacks",
     "check",
+    "compare",
     "load",
     "mechanisms",
     "methods",
@@ -43,12 +47,14 @@ __all__ = [
 ]
 
 _HOME = {
+    "Comparison": "sordino.comparisons.results",
     "Guarantee": "sordino.privacy.guarantee",
     "LazyClients": "sordino.data.clients",
     "Ledger": "sordino.ledger.ledger",
     "Result": "sordino.runs.run",
     "SordinoError": "sordino.core.errors",
     "check": "sordino.advice.questions",
+    "compare": "sordino.comparisons.results",
     "load": "sordino.runs.load",
     "plan": "sordino.advice.questions",
     "train": "sordino.runs.run",

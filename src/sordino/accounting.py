@@ -77,3 +77,7 @@ def calibrate(make: Callable[[float], Event], epsilon: float, delta: float) -> f
     from sordino.privacy.calibrate import noise_multiplier
 
     return noise_multiplier(make, epsilon, delta)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from sordino.cli.datasets import datasets
 from sordino.core import plugin
+from sordino.core.errors import DataError
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_all_are_listed_with_what_they_are(call):
     for name, row in rows.items():
         assert row["licence"] and row["train"] > row["test"] > 0
         assert row["task"] in ("classification", "regression", "next-token")
-        if name != "mnist":
+        if name not in ("mnist", "breast-cancer"):
             assert row["where"] == "not here" and row["bytes"] is None and row["how"].startswith("Put ")
     assert "SUBSET" in rows["femnist-digits"]["note"] and rows["femnist-digits"]["clients"] == 12
     assert {n for n, r in rows.items() if r["downloads"]} == {
@@ -55,3 +56,14 @@ def test_a_data_folder_is_found_with_sizes(call, data_file):
     found = rows["omniglot"]
     assert found["where"] == "data folder" and found["bytes"] == path.stat().st_size
     assert [Path(f) for f in found["files"]] == [path]
+
+
+def test_a_table_is_copied_once(call, tmp_path):
+    path = tmp_path / "patients.csv"
+    assert "569 records of breast-cancer" in call("--copy", "breast-cancer", str(path))
+    before = path.read_bytes()
+    assert before.startswith(b"mean radius,") and before.count(b"\n") == 570
+    for wanted, match in ((("breast-cancer", str(path)), "exists"), (("mnist", str(tmp_path / "m.csv")), "one CSV")):
+        with pytest.raises(DataError, match=match):
+            call("--copy", *wanted)
+    assert path.read_bytes() == before and not (tmp_path / "m.csv").exists()

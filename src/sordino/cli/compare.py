@@ -8,7 +8,6 @@ import time
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,16 +18,15 @@ from rich.table import Table as RichTable
 
 from sordino.cli.run import all_flags, with_flags
 from sordino.comparisons import compare as comparing
-from sordino.comparisons.bill import Bill, bill
+from sordino.comparisons.bill import bill
 from sordino.comparisons.compare import Cell, News
+from sordino.comparisons.results import check_jobs, publish
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.core.record import plain as finite
-from sordino.report import cells as reading
 from sordino.report import figures, tables
-from sordino.report.summary import Line, Spread, lines
-from sordino.run_folder.boundary import check_file, public_reason
-from sordino.run_folder.folder import RunFolder
+from sordino.report.summary import Line, Spread
+from sordino.run_folder.boundary import public_reason
 from sordino.spec import spec
 from sordino.spec.values import parse
 
@@ -92,11 +90,8 @@ def compare(
     try:
         with board.watching(cells, workers):
             failures = comparing.execute(folder, cells, workers, board.hear)
-        folder.write_json("failures.json", failures)
-        if charged is not None:
-            failures = {name: public_reason(reason) for name, reason in failures.items()}
-        results = lines(read := reading.read(folder.path, failures))
-        written = _write(folder, cells, read, results, charged)
+        comparison, written = publish(folder, cells, failures, charged)
+        results, failures = comparison.lines, comparison.failures
     except KeyboardInterrupt:
         click.echo(f"\nsordino: stopped. To continue, use the same command with --name {folder.path.name}.", err=True)
         sys.exit(130)
@@ -127,13 +122,7 @@ def _names(what: str, text: str) -> list[str]:
 
 def _jobs(text: str, cells: Sequence[Cell]) -> int:
     jobs: int = parse("jobs", text, int)
-    if jobs < 1:
-        raise SpecError(f"jobs must be at least 1, not {jobs}.")
-    if jobs > 1 and any(cell.spec.federation == "workers" for cell in cells):
-        raise SpecError(
-            f"jobs = {jobs} runs cells in processes, which cannot start those of federation = workers: use --jobs 1, "
-            "or federation = simulator."
-        )
+    check_jobs(jobs, cells)
     return jobs
 
 
@@ -167,39 +156,6 @@ def _hint(method: str, key: str) -> Any:
     if key not in FLAGS:
         raise SpecError(f"set {method}.{key}: unknown key {key!r}. `sordino methods` lists those of {method}.")
     return FLAGS[key][0]
-
-
-# --- files
-
-
-def _write(
-    folder: RunFolder,
-    cells: Sequence[Cell],
-    read: Sequence[reading.CellResult],
-    results: Sequence[Line],
-    charged: Bill | None,
-) -> list[str]:
-    texts = {
-        "results.csv": tables.to_csv([tables.cell_row(c) for c in read]),
-        "summary.csv": tables.to_csv(tables.line_rows(results)),
-        "table.md": tables.markdown(f"Comparison {folder.path.name}", _about(cells, charged), results),
-    }
-    for name, text in texts.items():
-        folder.publish(name, text.encode())
-    drawn = figures.draw(folder.public, results) if figures.ready() else []
-    for path in drawn:
-        check_file(path.name)
-    return [*texts, *(path.name for path in drawn)]
-
-
-def _about(cells: Sequence[Cell], charged: Bill | None) -> str:
-    first = cells[0].spec
-    return (
-        f"{Path(first.dataset).name}, delta = {first.delta:g}, seeds 0 to {max(c.seed for c in cells)}; all settings "
-        f"are in {comparing.COMPARISON}. Accuracy (or error): mean ± standard deviation over n seeds. Accounted "
-        "epsilon: in total, the largest over the seeds. All noise came from seeds: these are experiments."
-        + ("" if charged is None else f" {charged.sentence(where=False)}")
-    )
 
 
 # --- terminal output

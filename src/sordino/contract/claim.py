@@ -32,3 +32,8 @@ class Claim:
     def to_json(self) -> dict[str, Any]:
         """Return the fields and the sentence as a dictionary."""
         return asdict(self) | {"sentence": self.sentence()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Claim:
+        """Return the claim that `to_json` saved."""
+        return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sordino.core import html, svg
 from sordino.core.rounding import up
 
 UNITS = {
@@ -41,7 +42,7 @@ def who(viewer: str, channel: str = "direct") -> str:
 
 
 @dataclass(frozen=True)
-class Guarantee:
+class Guarantee(html.PublicNames):
     """A privacy guarantee for a whole run."""
 
     epsilon: float
@@ -91,3 +92,58 @@ class Guarantee:
         data["epsilon"] = None if math.isinf(self.epsilon) else self.epsilon
         data["infinite"] = math.isinf(self.epsilon)
         return data | {"total": True, "sentence": self.sentence()}
+
+    def _repr_html_(self) -> str:
+        """Return the guarantee for a notebook."""
+        parts = [html.table((), facts(self))]
+        if math.isfinite(self.epsilon):
+            parts = [html.beside(*parts, power_figure(self)), html.paragraph(power_sentence(self), quiet=True)]
+        return html.card(heading(self), html.paragraph(self.sentence()), *parts)
+
+
+def heading(guarantee: Guarantee) -> str:
+    """Return the guarantee in a few words."""
+    if math.isinf(guarantee.epsilon):
+        return "No guarantee: epsilon is infinite"
+    return f"Guarantee: epsilon = {up(guarantee.epsilon)}, delta = {guarantee.delta:g} in total"
+
+
+def facts(guarantee: Guarantee) -> list[tuple[str, str]]:
+    """Return the parts of a guarantee by name, for a table."""
+    relation = RELATIONS.get(guarantee.relation, guarantee.relation)
+    hidden = "" if guarantee.channel == "direct" else f" behind a {guarantee.channel.replace('-', ' ')}"
+    seeded = guarantee.mode == "research"
+    return [
+        ("epsilon", up(guarantee.epsilon)),
+        ("delta", f"{guarantee.delta:g}"),
+        ("unit", f"{guarantee.unit}, {relation}"),
+        ("viewer", guarantee.viewer + hidden),
+        ("rounds", f"{guarantee.rounds}"),
+        ("noise", "from a seed: an experiment" if seeded else "from the operating system"),
+    ]
+
+
+def power(guarantee: Guarantee, false_alarms: float) -> float:
+    """Return the largest share of present units that a test can recognise at a share of false alarms among absent ones.
+
+    Kairouz, Oh and Viswanath (2015), arXiv:1311.0776, Theorem 2.1: both kinds of error are bounded from below."""
+    factor = math.exp(min(guarantee.epsilon, 700.0))
+    missed = max(1 - guarantee.delta - factor * false_alarms, (1 - guarantee.delta - false_alarms) / factor, 0.0)
+    return 1 - missed
+
+
+def power_figure(guarantee: Guarantee) -> str:
+    """Return a small figure of what the guarantee leaves to a viewer who asks whether one unit is in the data."""
+    corner = (1 - guarantee.delta) / (1 + math.exp(min(guarantee.epsilon, 700.0)))  # where the two bounds meet
+    points = [(x, power(guarantee, x)) for x in (0.0, corner, 1 - guarantee.delta, 1.0)]
+    return svg.square(points, "false alarms", "recognised")
+
+
+def power_sentence(guarantee: Guarantee) -> str:
+    """Return one point of the figure in words; the share is rounded up."""
+    share = min(100.0, math.ceil(1000 * power(guarantee, 0.01) - 1e-9) / 10)
+    asked = "in the data" if guarantee.relation == "add/remove" else "in the data rather than another one"
+    return (
+        f"Whoever tests whether a given {guarantee.unit} is {asked}, with 1 % false alarms, recognises at most "
+        f"{share:g} % of those that are."
+    )

@@ -11,11 +11,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from sordino.contract.claim import Claim
 from sordino.core.errors import DataError, RunError
+from sordino.core.html import PublicNames
 from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import RoundRecord
 from sordino.privacy.guarantee import Guarantee
 from sordino.run_folder.folder import RunFolder
+from sordino.runs import html
 from sordino.runs.prediction import architecture, stored_form
 from sordino.runs.predicts import Predicts
 from sordino.runs.prepare import prepare
@@ -23,7 +26,7 @@ from sordino.spec import spec
 
 
 @dataclass(frozen=True)
-class Loaded(Predicts):
+class Loaded(Predicts, PublicNames):
     """What a finished run left for the public: its model, its guarantee and its history."""
 
     guarantee: Guarantee
@@ -33,6 +36,7 @@ class Loaded(Predicts):
     weights: dict[str, Tensor] = field(repr=False)  # of the final model, by parameter
     folder: Path
     model: nn.Module | None = None  # None: the run was given its own model; pass it to `load`
+    claim: Claim | None = None  # what a paper claims for the method, if that does not hold
 
     @property
     def accuracy(self) -> float | None:
@@ -43,6 +47,10 @@ class Loaded(Predicts):
     def confusion(self) -> list[list[float]] | None:
         """Return the number of evaluated records by class (rows) and predicted class, after the last round."""
         return self.history[-1].confusion if self.history else None
+
+    def _repr_html_(self) -> str:
+        """Return the run for a notebook."""
+        return html.of_run(self)
 
 
 def load(run: str | Path, model: nn.Module | None = None) -> Loaded:
@@ -67,13 +75,14 @@ def load(run: str | Path, model: nn.Module | None = None) -> Loaded:
     try:
         guarantees = {viewer: Guarantee.from_json(entry) for viewer, entry in result["guarantees"].items()}
         guarantee, metrics = Guarantee.from_json(result["guarantee"]), dict(result["metrics"])
+        claim = None if result.get("claim") is None else Claim.from_json(result["claim"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise RunError(f"{locate(path, PUBLIC, 'result.json')} is damaged: {error!r}.") from error
     weights = _weights(locate(path, PUBLIC, "model.safetensors"))
     made = _named_model(path) if model is None else model
     if made is not None:
         _put(weights, made, path)
-    return Loaded(guarantee, guarantees, folder.records(), metrics, weights, path, made)
+    return Loaded(guarantee, guarantees, folder.records(), metrics, weights, path, made, claim)
 
 
 def _weights(path: Path) -> dict[str, Tensor]:

@@ -16,8 +16,10 @@ import torch
 from torch import nn
 
 from sordino.contract import pricing
+from sordino.contract.claim import Claim
 from sordino.core import faults
 from sordino.core.errors import BudgetError, RunError, SpecError
+from sordino.core.html import PublicNames
 from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Stream
@@ -39,8 +41,10 @@ from sordino.runs import build, callbacks, left_out, loop, own_code, returned, s
 from sordino.runs.callbacks import Watch
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
+from sordino.runs.html import of_run
 from sordino.runs.identity import Whose
 from sordino.runs.job import Job
+from sordino.runs.live import progress_bar, watching
 from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
 from sordino.runs.predicts import Predicts
 from sordino.runs.prepare import columns_of, dataset_path, with_tags, with_users
@@ -63,7 +67,7 @@ class OwnersPart:
 
 
 @dataclass(frozen=True)
-class Result(Predicts):
+class Result(Predicts, PublicNames):
     """What a run leaves. All fields but `private` may be handed to anyone whom the guarantee names.
 
     It has `predict`, `predict_proba`, `predict_table` and `evaluate` for further records (docs/using.md)."""
@@ -80,6 +84,7 @@ class Result(Predicts):
     )  # of the last round; personal models' where clients have them
     private: OwnersPart = field(default_factory=lambda: OwnersPart([], {}), repr=False)
     together: str | None = None  # what all runs under the name of these data promise, up to this one
+    claim: Claim | None = None  # what a paper claims for the method, if that does not hold
 
     @property
     def accuracy(self) -> float | None:
@@ -89,6 +94,10 @@ class Result(Predicts):
     def confusion(self) -> list[list[float]] | None:
         """The number of evaluated records by class (rows) and predicted class, after the last round."""
         return self.history[-1].confusion if self.history else None
+
+    def _repr_html_(self) -> str:
+        """Return the public part of the result for a notebook."""
+        return of_run(self, self.notes, self.together)
 
 
 def train(
@@ -108,6 +117,7 @@ def train(
     observe: Observe | None = None,
     owner: Tell | None = None,
     finish: bool = False,
+    progress: bool | None = None,
     **keys: Any,
 ) -> Result:
     """Train one model over many clients' data with a total (epsilon, delta).
@@ -136,6 +146,7 @@ def train(
              of the server are the owner's alone; an attack is an observer. record_views = True stores them
     owner    called with what only the owner of the data may know (default: standard error, if it is a terminal)
     finish   with resume: make no further round, keep the model of the last checkpoint; what was planned stays charged
+    progress show a live bar: by default in notebooks only; True: on standard error elsewhere; False: never
     **keys   any key of a run file: method, epsilon, delta, rounds, client_rate, batch_rate, clip, ... A method or an
              algorithm may also be an object, such as sordino.methods.DpSgd(clip=0.5)
     """
@@ -176,7 +187,9 @@ def train(
         raw = data.raw or canonical.of_arrays(brought.x, users=who, clients=names)
         job = replace(job, owner=replace(job.owner, raw=raw))
     at = None if resume is None else Path(resume)
-    return execute(job, own_model=True, at=at, watch=heard, owner=owner, observe=observe, finish=finish)
+    with progress_bar(progress) as bar:
+        heard = watching(job, bar, heard)
+        return execute(job, own_model=True, at=at, watch=heard, owner=owner, observe=observe, finish=finish)
 
 
 def resume_spec(path: Path) -> Job:
@@ -403,7 +416,7 @@ def _finish(
     figures = last | loop.evaluate_own(job, state)
     owners = OwnersPart(folder.owner_records(), drawn, folder.owner_notes())
     outcome = (guarantees[job.viewer], guarantees, history, folder.path, notes, figures, owners, together)
-    result = Result(module.cpu(), *outcome)
+    result = Result(module.cpu(), *outcome, claim=job.method.claim(job.plan))
     folder.note_ledger(ledger.head())
     folder.write_json("result.json", {"guarantees": {v: g.to_json() for v, g in drawn.items()}})
     folder.publish_json("result.json", summary(job, result))

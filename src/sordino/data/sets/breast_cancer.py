@@ -1,8 +1,8 @@
 """Breast cancer Wisconsin (diagnostic): Street, Wolberg and Mangasarian (1993); UCI. Malignant (0) or benign (1).
 
-Read from breast_cancer.csv.gz or from UCI's own wdbc.data; the numbers are verified after reading. Bounds are round
-numbers around the ranges printed in the documentation of scikit-learn. The source has no split: a fifth of the rows,
-always the same, is the test part.
+Read from breast_cancer.csv.gz, which the package holds, or from UCI's own wdbc.data; the numbers are verified after
+reading. Bounds are round numbers around the ranges printed in the documentation of scikit-learn. The source has no
+split: a fifth of the rows, always the same, is the test part.
 """
 
 from __future__ import annotations
