@@ -18,6 +18,7 @@ from sordino.core.parts import PUBLIC
 from sordino.core.record import plain as finite
 from sordino.core.rounding import up
 from sordino.run_folder import boundary
+from sordino.runs import early
 from sordino.runs.build import from_spec
 from sordino.runs.describe import describe
 from sordino.runs.job import Job
@@ -83,6 +84,7 @@ def run(file: Path | None, as_json: bool, **flags: Any) -> None:
     hints = _hints(values | given)
     values |= {k: v if isinstance(v, bool) else parse(k, v, hints[k]) for k, v in given.items()}
     wanted = spec.from_dict(values)
+    early.check_folders(wanted)
     _go(lambda: from_spec(wanted), None, as_json)
 
 

@@ -33,11 +33,11 @@ from sordino.measures.held_out import HeldOut
 from sordino.measures.settings import Evaluation
 from sordino.privacy import price
 from sordino.privacy.events import Event
-from sordino.runs import assumptions, exactness, noise, public_facts, returned, statistics
+from sordino.runs import assumptions, early, exactness, noise, public_facts, returned, statistics
 from sordino.runs.fingerprint import digests
 from sordino.runs.job import Job, Owner
 from sordino.runs.planning import plan_of
-from sordino.runs.prepare import Kept, Prepared, dataset_path, device_of, prepare
+from sordino.runs.prepare import Kept, Prepared, dataset_path, device_of, prepare, takes_long
 from sordino.spec import legal
 from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
@@ -46,8 +46,15 @@ from sordino.tasks.validate import fix, validate
 
 
 def from_spec(spec: Spec, keep: Kept | None = None) -> Job:
-    """Return a job on a named dataset and model; `keep` caches data and features for further runs of the process."""
-    return from_prepared(prepare(spec, keep=keep))
+    """Return a job on a named dataset and model; `keep` caches data and features for further runs of the process.
+
+    Keys and paths are checked before data are loaded. If features are to be computed, which may take long, the job is
+    first built from the features of a few records: whatever is wrong with shapes, labels or the budget shows there."""
+    early.check_spec(spec)
+    shared: Kept = {} if keep is None else keep
+    if takes_long(spec, shared):
+        from_prepared(prepare(spec, sketch=True, keep=shared), "cpu").federation.close()
+    return from_prepared(prepare(spec, keep=shared))
 
 
 def from_prepared(prepared: Prepared, device: str | None = None) -> Job:

@@ -33,7 +33,7 @@ from sordino.run_folder import boundary
 from sordino.run_folder.folder import CHECKPOINT, RunFolder, pack_model
 from sordino.run_folder.saved import Saved
 from sordino.run_folder.views import Observe
-from sordino.runs import build, callbacks, loop, returned, statistics
+from sordino.runs import build, callbacks, early, loop, returned, statistics
 from sordino.runs.describe import describe
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.identity import Whose
@@ -122,6 +122,9 @@ def train(
     if named := [k for k in keys if k in spec.NAMED]:
         raise SpecError(f"{named[0]} belongs to `sordino run`; sordino.train takes its model and clients as arguments.")
     wanted = spec.from_dict(spec.by_name(keys))
+    early.check_method(wanted)
+    if resume is None:
+        early.check_folders(wanted)
     brought = adopt(clients)
     if private_data is not None:
         brought = with_tags(brought, private_data)
