@@ -12,7 +12,9 @@ from typing import Any
 
 import click
 
+from sordino.cli.completion import completes
 from sordino.cli.progress import RunProgress
+from sordino.cli.run_help import KeyCommand, help_all
 from sordino.core import plugin
 from sordino.core.parts import PUBLIC
 from sordino.core.record import plain as finite
@@ -67,18 +69,27 @@ def with_flags(flags: dict[str, tuple[Any, str]]) -> Callable[[Callable[..., Any
             if hint is bool:
                 command = click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)(command)
             else:
-                command = click.option(flag, name, default=None, help=text, metavar="VALUE")(command)
+                command = click.option(
+                    flag, name, default=None, help=text, metavar="VALUE", shell_complete=completes(name)
+                )(command)
         return command
 
     return add
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=KeyCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a progress bar.")
+@help_all
 @with_flags(all_flags())
 def run(file: Path | None, as_json: bool, **flags: Any) -> None:
-    """Train privately, on the embedded dataset or as described in FILE (TOML). Flags override the file."""
+    """Train privately, on the embedded dataset or as described in FILE (TOML). Flags override the file.
+
+    \b
+    sordino run --dataset patients.csv --label-column ill --epsilon 2
+    sordino run my.toml --seed 3          (`sordino init my.toml` writes a file with every key)
+    sordino run --method dp-fedavg --help (that method's own keys; --help-all has every key)
+    """
     values: dict[str, Any] = spec.read(file) if file is not None else {}
     given = {name: value for name, value in flags.items() if value is not None}
     hints = _hints(values | given)

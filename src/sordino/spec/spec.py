@@ -21,6 +21,7 @@ from sordino.contract.presence import Stragglers
 from sordino.core import check, plugin
 from sordino.core.errors import SpecError
 from sordino.privacy import trust
+from sordino.spec import other_names
 from sordino.spec.keys import (
     GROUPS,
     DataKeys,
@@ -277,6 +278,8 @@ def completed(keys: dict[str, Any]) -> dict[str, Any]:
 def _unknown(key: str, chosen: list[str], known: set[str]) -> str:
     if others := owners(key):
         return f"unknown key {key!r}: it belongs to {others[0]}, not to {' or '.join(chosen)}."
+    if said := other_names.hint(key):
+        return f"unknown key {key!r}: {said}."
     near = get_close_matches(key, known, n=1)
     return f"unknown key {key!r}." + (f" Did you mean {near[0]!r}?" if near else " `sordino init` lists them all.")
 
