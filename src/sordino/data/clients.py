@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.core import check
 from sordino.core.errors import DataError
 from sordino.core.types import Batch, Clients
 
@@ -150,6 +152,9 @@ class LazyClients:
     def __init__(
         self, count: int, records: int, make: Callable[[int], tuple[Any, Any]], classes: int | None = None
     ) -> None:
+        check.count(count=count, records=records)
+        if not callable(make):
+            raise DataError(f"make must be a function of a client's number that returns (x, y), not {make!r}.")
         self.count, self.records, self.make = count, records, make
         self.classes = classes
         self._numbers: Sequence[int] = range(count)  # the numbers that `make` takes
@@ -165,7 +170,7 @@ class LazyClients:
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
         """Make the records of these clients, check them and return them on the device."""
         numbers = [self._numbers[int(i)] for i in ids]
-        parts = [checked(f"client {i}", *self.make(i)) for i in numbers] or [_none_like(self.make(self._numbers[0]))]
+        parts = [self._made(i) for i in numbers] or [tuple(v[:0] for v in self._made(self._numbers[0]))]
         for i, (x, y) in zip(numbers, parts, strict=False):
             if self.classes is not None:
                 check_labels(y, self.classes, f"client {i}")
@@ -173,6 +178,16 @@ class LazyClients:
                 raise DataError(f"client {i} has {len(x)} records where {self.records} were declared.")
         x, y = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
         return Batch(x.to(device), y.to(device), (self.records,) * len(ids))
+
+    def _made(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return the records of one client, as its function makes them, after checking them."""
+        try:
+            inspect.signature(self.make).bind(number)
+        except TypeError as error:
+            raise DataError(f"make must be a function of a client's number that returns (x, y): {error}.") from error
+        except ValueError:  # some builtins have no signature
+            pass
+        return checked(f"client {number}", *pair_of(f"client {number}", self.make(number)))
 
     def subset(self, places: Sequence[int]) -> LazyClients:
         """Return these clients alone, numbered anew."""
@@ -190,11 +205,6 @@ def units(clients: Clients, unit: str) -> int:
     return round(clients.count * clients.mean_size())
 
 
-def _none_like(pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
-    x, y = checked("client 0", *pair)
-    return x[:0], y[:0]
-
-
 def adopt(clients: Any) -> ArrayClients | LazyClients:
     """Convert what a user passes in to clients, after checking it.
 
@@ -204,12 +214,18 @@ def adopt(clients: Any) -> ArrayClients | LazyClients:
     """
     if isinstance(clients, ArrayClients | LazyClients):
         return clients
+    if isinstance(clients, str | bytes):
+        raise DataError(f"clients must be (x, y) pairs, not the text {clients!r}: `sordino run --dataset` reads files.")
+    if hasattr(clients, "columns") or (isinstance(clients, Mapping) and set(clients) == {"x", "y"}):
+        raise DataError("clients must be a list with one (x, y) pair per client: these are the records of one. Put them in a list.")
+    if isinstance(clients, tuple) and len(clients) == 2 and all(hasattr(part, "shape") for part in clients):
+        raise DataError("clients must be a list with one (x, y) pair per client, not one pair: write [(x, y)] for one.")
     if not isinstance(clients, Iterable):
         raise DataError(f"clients must be a list of (x, y) pairs, one per client, not {type(clients).__name__}.")
     items = list(clients.values()) if isinstance(clients, Mapping) else list(clients)
     if not items:
         raise DataError("there are no clients: pass a list of (x, y) pairs, one per client.")
-    pairs = [checked(f"client {i}", *_pair(i, item)) for i, item in enumerate(items)]
+    pairs = [checked(f"client {i}", *pair_of(f"client {i}", item)) for i, item in enumerate(items)]
     shapes = {(tuple(x.shape[1:]), tuple(y.shape[1:])) for x, y in pairs}
     if len(shapes) > 1:
         raise DataError(f"clients have records of different shapes: {sorted(shapes)}.")
@@ -217,19 +233,31 @@ def adopt(clients: Any) -> ArrayClients | LazyClients:
     return ArrayClients(x, y, [len(p[0]) for p in pairs])
 
 
-def _pair(i: int, item: Any) -> tuple[Any, Any]:
+def pair_of(who: str, item: Any) -> tuple[Any, Any]:
+    """Return x and y of an (x, y) pair, of {"x": x, "y": y} or of a map-style Dataset; `who` names it in errors."""
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
+    if isinstance(item, Mapping):
+        if set(item) == {"x", "y"}:
+            return item["x"], item["y"]
+        names = ", ".join(map(repr, list(item)[:5]))
+        raise DataError(f"{who} must be an (x, y) pair; this dict has the keys {names} and not just 'x' and 'y'.")
     if hasattr(item, "__getitem__") and hasattr(item, "__len__") and not hasattr(item, "shape"):
-        rows = [item[j] for j in range(len(item))]  # a map-style Dataset
+        try:
+            rows = [item[j] for j in range(len(item))]  # a map-style Dataset
+        except (KeyError, IndexError, TypeError) as error:
+            raise DataError(
+                f"{who} must be an (x, y) pair or a map-style Dataset; {type(item).__name__} has no record by number."
+            ) from error
         if rows and all(isinstance(r, tuple | list) and len(r) == 2 for r in rows):
             try:
                 return np.stack([np.asarray(r[0]) for r in rows]), np.stack([np.asarray(r[1]) for r in rows])
             except ValueError as error:
-                raise DataError(f"client {i}: its records differ in shape.") from error
+                raise DataError(f"{who}: its records differ in shape.") from error
         if not rows:
-            raise DataError(f"client {i} has no records. Leave it out.")
-    raise DataError(f"client {i} must be an (x, y) pair or a map-style Dataset, not {type(item).__name__}.")
+            raise DataError(f"{who} has no records. Leave it out.")
+    long = f" of {len(item)}" if isinstance(item, tuple | list) else ""
+    raise DataError(f"{who} must be an (x, y) pair or a map-style Dataset, not {type(item).__name__}{long}.")
 
 
 def checked(who: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -251,11 +279,14 @@ def checked(who: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 def _tensor(who: str, name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
-        tensor = value.detach()
+        tensor = value.detach() if value.layout == torch.strided else value.detach().to_dense()
         if tensor.is_complex():
             raise DataError(f"{who}: {name} must be numeric, not {tensor.dtype}.")
     else:
-        array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+        try:
+            array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{who}: {name} must be one array of numbers; its rows differ in shape.") from error
         if array.dtype.kind not in "fiub":
             raise DataError(f"{who}: {name} must be numeric, not {array.dtype}.")
         tensor = torch.from_numpy(np.array(array, order="C"))

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from sordino.contract import pricing
 from sordino.contract.augment import augment
 from sordino.contract.method import Method, Plan, Public, started
-from sordino.core.errors import DataError, SpecError
+from sordino.core.errors import DataError, ModelError, SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
-from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked
+from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked, pair_of
 from sordino.federations import blocks
 from sordino.federations.base import Federation, Work
 from sordino.federations.facts import Facts
@@ -109,6 +109,7 @@ def build(
     first = held.fetch([0], torch.device("cpu"))
     sample_loss = losses.loss_for(loss, first.y)
     pair, owners, words = _tested(test, test_clients, held.count)
+    _check_alike(first, pair)
     public = words if public is None else public  # None: called from Python
     module, held = _fit(spec, module, held, first.x, sample_loss, pair)
     model, record = _tried_model(spec, module.to(device), sample_loss, first, device)
@@ -148,7 +149,16 @@ def build(
 
 def _copied(spec: Spec, module: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module, list[str]]:
     """Return a copy of the caller's module, with unfit layers replaced where the spec asks for it, and what was."""
-    copied = copy.deepcopy(module if isinstance(module, nn.Module) else module()).cpu()
+    if not isinstance(module, nn.Module) and not callable(module):
+        name = f" {module!r}" if isinstance(module, str) else ""
+        raise ModelError(f"model must be an nn.Module, or a function that makes one, not {type(module).__name__}{name}.")
+    try:
+        made = module if isinstance(module, nn.Module) else module()
+    except TypeError as error:
+        raise ModelError(f"model must be an nn.Module, or a function without arguments that makes one: {error}.") from error
+    if not isinstance(made, nn.Module):
+        raise ModelError(f"the function that makes the model returns {type(made).__name__}, not an nn.Module.")
+    copied = copy.deepcopy(made).cpu()
     return fix(copied) if spec.fix_model else (copied, [])
 
 
@@ -174,9 +184,19 @@ def _tested(
     test: tuple[Any, Any] | None, test_clients: Any, clients: int
 ) -> tuple[tuple[Tensor, Tensor] | None, Ints | None, tuple[str, ...]]:
     """Return the public test records, the client of each, and the words that say that they are public."""
-    pair = None if test is None else checked("the test data", *test)
+    pair = None if test is None else checked("the test data", *pair_of("the test data", test))
     words = () if pair is None else (f"the {len(pair[1]):,} test records",)
     return pair, _test_owners(test_clients, pair, clients), words
+
+
+def _check_alike(first: Batch, pair: tuple[Tensor, Tensor] | None) -> None:
+    """Raise DataError unless test records have the shape of the clients' records."""
+    for name, ours, other in (() if pair is None else (("x", first.x, pair[0]), ("y", first.y, pair[1]))):
+        if ours.shape[1:] != other.shape[1:] or ours.is_floating_point() != other.is_floating_point():
+            raise DataError(
+                f"the test data: a record's {name} has shape {list(other.shape[1:])} ({other.dtype}), but the clients' "
+                f"have {list(ours.shape[1:])} ({ours.dtype})."
+            )
 
 
 def _fit(
@@ -190,6 +210,8 @@ def _fit(
     """Return a module that is fit for private training, and clients whose labels it can predict."""
     module = _standardised(spec, module, held, x)
     validate(module, _sample(x))
+    if loss in (losses.squared_error, losses.absolute_error, losses.huber):
+        _check_values(module, x, held.fetch([0], torch.device("cpu")).y)
     return module, _check_classes(module, held, x, pair) if loss is losses.cross_entropy else held
 
 
@@ -382,6 +404,18 @@ def _sample(x: Tensor) -> Tensor:
     if len(x) > 1 or not x.is_floating_point():
         return x[:3] if len(x) > 1 else x.expand(2, *x.shape[1:])
     return torch.cat([x, x.flip(-1) * 0.5])
+
+
+def _check_values(module: nn.Module, x: Tensor, y: Tensor) -> None:
+    """Raise DataError unless the model gives as many numbers per record as there are to predict."""
+    with Snapshot(module), torch.no_grad():
+        given, wanted = module(x[:1]).numel(), y[:1].numel()
+    if given != wanted:
+        hint = " For classes, make y whole numbers." if y.ndim == 1 else ""
+        raise DataError(
+            f"the model gives {given} numbers per record, but there are {wanted} to predict: y has shape "
+            f"{list(y.shape)} and type {y.dtype}.{hint}"
+        )
 
 
 def _check_classes(module: nn.Module, held: Any, x: Tensor, test: tuple[Tensor, Tensor] | None) -> Any:

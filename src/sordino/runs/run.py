@@ -35,6 +35,7 @@ from sordino.run_folder.saved import Saved
 from sordino.run_folder.views import Observe
 from sordino.runs import build, callbacks, early, loop, returned, statistics
 from sordino.runs.describe import describe
+from sordino.runs.dry_evaluation import try_evaluation
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.identity import Whose
 from sordino.runs.job import Job
@@ -115,7 +116,10 @@ def train(
              algorithm may also be an object, such as sordino.methods.DpSgd(clip=0.5)
     """
     callbacks.check(watch=watch, observe=observe, owner=owner)
+    callbacks.check_loss(loss)
     if resume is not None:
+        if not isinstance(resume, str | Path):
+            raise RunError(f"resume must be the path of a run folder, not {resume!r}.")
         if keys:
             raise RunError("a resumed run keeps its keys: pass resume alone, without " + ", ".join(keys) + ".")
         keys = _stored(Path(resume))
@@ -206,6 +210,7 @@ def execute(
         if isinstance(job.federation, Workers):
             job.federation.check()
         rehearse(job)
+        try_evaluation(job)
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
     _refuse_flat(folder)
     folder.lock()

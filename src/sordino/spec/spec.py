@@ -227,8 +227,8 @@ def owners(key: str) -> list[str]:
 
 
 def by_name(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys with a method or algorithm that is an object replaced by its name and its options."""
-    out = dict(values)
+    """Return the keys as in a run file: an object for a method or algorithm by its name and options, paths as text."""
+    out = {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
     for kind, key in (("methods", "method"), ("algorithms", "algorithm")):
         value = values.get(key)
         if value is None or isinstance(value, str):
