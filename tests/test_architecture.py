@@ -76,6 +76,7 @@ CORE = {
     "errors": (),
     "check": ("errors",),
     "faults": (),
+    "heartbeat": (),
     "rng": ("errors",),
     "plugin": ("errors",),
     "record": (),

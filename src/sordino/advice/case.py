@@ -32,6 +32,7 @@ from sordino.spec import spec
 from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
 
+FEW = 10  # values of a flag, a category or a short scale
 FITTED = 1e-5  # means this close to 0, or standard deviations within ten times this of 1, are no coincidence
 
 
@@ -188,8 +189,9 @@ def of_run(folder: Path) -> Case:
 def looks_fitted(x: Tensor) -> bool:
     """Return whether the records look scaled by their own statistics.
 
-    This is the case if at least half of the features have mean 0 and standard deviation 1, or range 0 to 1, to many
-    digits, or if all values together have mean 0 and standard deviation 1.
+    This is the case if at least half of the features have mean 0 and standard deviation 1, or if at least half of
+    those with many different values have range 0 to 1, to many digits, or if all values together have mean 0 and
+    standard deviation 1. Flags, as of one-hot categories, always have range 0 to 1.
     """
     if not x.is_floating_point() or len(x) < 20:
         return False
@@ -201,5 +203,7 @@ def looks_fitted(x: Tensor) -> bool:
     standard = (rows.mean(0).abs() < FITTED) & (either < 10 * FITTED)
     overall = abs(float(rows.mean())) < FITTED and abs(float(rows.std(correction=0)) - 1) < 10 * FITTED
     ranged = (rows.amin(0).abs() < FITTED) & ((rows.amax(0) - 1).abs() < FITTED)
-    by_range = float(ranged.double().mean()) >= 0.5 and len(rows[:1000].unique()) > 256  # fewer: images or flags
+    many = torch.tensor([len(column.unique()) > FEW for column in rows[:1000].T])
+    by_range = bool(many.any()) and float(ranged[many].double().mean()) >= 0.5
+    by_range = by_range and len(rows[:1000].unique()) > 256  # fewer: images or flags
     return overall or by_range or float(standard.double().mean()) >= 0.5

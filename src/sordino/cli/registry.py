@@ -27,7 +27,9 @@ def chosen(file: Path | None, old: Path | None = None) -> Path:
         old: the ledger as an argument without a flag, as `show` and `verify` took it in earlier versions.
     """
     if old is not None:
-        click.echo(f"sordino: write --ledger {old}: a ledger without a flag will not be accepted much longer.", err=True)
+        click.echo(
+            f"sordino: write --ledger {old}: a ledger without a flag will not be accepted much longer.", err=True
+        )
         if file is not None:
             raise SpecError("the ledger is given twice: with and without --ledger.")
     return home.registry() if file is None and old is None else file or old or Path()

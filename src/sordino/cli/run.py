@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from sordino.advice import startup
 from sordino.cli.completion import completes
 from sordino.cli.progress import RunProgress
 from sordino.cli.run_help import KeyCommand, help_all
@@ -125,6 +126,10 @@ def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
 
 def _train(job: Job, at: Path | None, progress: RunProgress) -> Result:
     progress.start(job)
+    for line in startup.lines(job):
+        progress.say(line)
+    if at is None:
+        progress.estimate(job)
     with progress.rounds(job):
         return execute(job, own_model=False, at=at, watch=partial(progress.after_round, job), began=progress.began)
 
@@ -138,7 +143,8 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
     say = progress.say
     say("")
     for note in result.notes:
-        say(f"Note: {note}")
+        if note not in job.notes:  # those were said before the run
+            say(f"Note: {note}")
     if (claim := job.method.claim(job.plan)) is not None:
         say(claim.sentence())
     say(accounted(result.guarantee.sentence(), result.guarantee.reason, claim is not None))

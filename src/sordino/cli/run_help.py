@@ -83,7 +83,9 @@ Rows = list[tuple[click.Option, str | None]]  # an option, and a text that repla
 
 def _keys() -> set[str]:
     """Return the names of all keys of a run: those that every run has, and those of methods and algorithms."""
-    plugged = {f.name for kind in spec.PLUGINS for name in plugin.loadable(kind) for f in spec.plugin_fields(kind, name)}
+    plugged = {
+        f.name for kind in spec.PLUGINS for name in plugin.loadable(kind) for f in spec.plugin_fields(kind, name)
+    }
     return {f.name for f in spec.fields()} | plugged
 
 
@@ -126,7 +128,9 @@ def _every(options: dict[str, click.Option]) -> list[tuple[str, Rows]]:
     common = {f.name for f in spec.fields()}
     for group, keys in GROUPS.items():
         names = [name for name in typing.get_type_hints(keys) if name in options]
-        sections.append((f"{group}: {(keys.__doc__ or '').strip().rstrip('.')}", [(options[name], None) for name in names]))
+        sections.append(
+            (f"{group}: {(keys.__doc__ or '').strip().rstrip('.')}", [(options[name], None) for name in names])
+        )
     others: Rows = [(options[name], None) for name in sorted(_keys() - common) if name in options]
     return [*sections, ("Only for some methods and algorithms, which are named", others)]
 

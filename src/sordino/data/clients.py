@@ -217,7 +217,9 @@ def adopt(clients: Any) -> ArrayClients | LazyClients:
     if isinstance(clients, str | bytes):
         raise DataError(f"clients must be (x, y) pairs, not the text {clients!r}: `sordino run --dataset` reads files.")
     if hasattr(clients, "columns") or (isinstance(clients, Mapping) and set(clients) == {"x", "y"}):
-        raise DataError("clients must be a list with one (x, y) pair per client: these are the records of one. Put them in a list.")
+        raise DataError(
+            "clients must be a list with one (x, y) pair per client: these are the records of one. Put them in a list."
+        )
     if isinstance(clients, tuple) and len(clients) == 2 and all(hasattr(part, "shape") for part in clients):
         raise DataError("clients must be a list with one (x, y) pair per client, not one pair: write [(x, y)] for one.")
     if not isinstance(clients, Iterable):

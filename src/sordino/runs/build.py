@@ -151,11 +151,15 @@ def _copied(spec: Spec, module: nn.Module | Callable[[], nn.Module]) -> tuple[nn
     """Return a copy of the caller's module, with unfit layers replaced where the spec asks for it, and what was."""
     if not isinstance(module, nn.Module) and not callable(module):
         name = f" {module!r}" if isinstance(module, str) else ""
-        raise ModelError(f"model must be an nn.Module, or a function that makes one, not {type(module).__name__}{name}.")
+        raise ModelError(
+            f"model must be an nn.Module, or a function that makes one, not {type(module).__name__}{name}."
+        )
     try:
         made = module if isinstance(module, nn.Module) else module()
     except TypeError as error:
-        raise ModelError(f"model must be an nn.Module, or a function without arguments that makes one: {error}.") from error
+        raise ModelError(
+            f"model must be an nn.Module, or a function without arguments that makes one: {error}."
+        ) from error
     if not isinstance(made, nn.Module):
         raise ModelError(f"the function that makes the model returns {type(made).__name__}, not an nn.Module.")
     copied = copy.deepcopy(made).cpu()
@@ -191,7 +195,7 @@ def _tested(
 
 def _check_alike(first: Batch, pair: tuple[Tensor, Tensor] | None) -> None:
     """Raise DataError unless test records have the shape of the clients' records."""
-    for name, ours, other in (() if pair is None else (("x", first.x, pair[0]), ("y", first.y, pair[1]))):
+    for name, ours, other in () if pair is None else (("x", first.x, pair[0]), ("y", first.y, pair[1])):
         if ours.shape[1:] != other.shape[1:] or ours.is_floating_point() != other.is_floating_point():
             raise DataError(
                 f"the test data: a record's {name} has shape {list(other.shape[1:])} ({other.dtype}), but the clients' "

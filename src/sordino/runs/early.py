@@ -82,7 +82,9 @@ def _check_paths(spec: Spec) -> None:
     if not _exists(data):
         raise no_dataset(spec.dataset, folder)
     if spec.test is not None and not _exists(folder / spec.test):
-        raise DataError(f"test must be the path of public records like {data.name}; there are none at {folder / spec.test}.")
+        raise DataError(
+            f"test must be the path of public records like {data.name}; there are none at {folder / spec.test}."
+        )
     if spec.schema is not None and not (_exists(Path(spec.schema)) or _exists(data.parent / spec.schema)):
         raise DataError(f"there is no schema {spec.schema}, neither here nor beside {data.name}.")
 

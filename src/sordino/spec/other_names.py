@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-_NOISE = "noise follows from epsilon, delta and the number of rounds: set epsilon, and the run says how much noise it adds"
+_NOISE = (
+    "noise follows from epsilon, delta and the number of rounds: set epsilon, and the run says how much noise it adds"
+)
 _SENSITIVITY = "the sensitivity follows from the clip that the code enforces: set clip"
 _METRIC = "figures follow from the labels: evaluate_on chooses the records, evaluate_every how often"
 
