@@ -34,8 +34,9 @@ def ledger() -> None:
     """Manage budgets over all runs on the same people's data, and show what was spent.
 
     All runs are charged to one registry: SORDINO_HOME, else $XDG_DATA_HOME/sordino, else ~/.local/share/sordino. Every
-    command, and a run, takes another ledger by --ledger FILE, relative to the current folder. The registry recognises data that were used before by keyed hashes of the people in them, whatever the file, the order or the
-    name of the data. This protects an honest owner from forgetting; it does not protect against an owner who lies.
+    command, and a run, takes another ledger by --ledger FILE, relative to the current folder. The registry recognises
+    data that were used before by keyed hashes of the people in them, whatever the file, the order or the name of the
+    data. This protects an honest owner from forgetting; it does not protect against an owner who lies.
     """
 
 

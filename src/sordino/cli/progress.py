@@ -37,7 +37,6 @@ from sordino.runs.describe import describe
 from sordino.runs.estimate import estimate, records_of_a_round
 from sordino.runs.job import Job
 
-
 LONG = 2.0  # seconds of a round after which progress inside it is shown
 
 

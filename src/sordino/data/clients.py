@@ -155,6 +155,12 @@ class LazyClients:
         check.count(count=count, records=records)
         if not callable(make):
             raise DataError(f"make must be a function of a client's number that returns (x, y), not {make!r}.")
+        try:
+            inspect.signature(make).bind(0)
+        except TypeError as error:
+            raise DataError(f"make must be a function of a client's number that returns (x, y): {error}.") from error
+        except ValueError:  # some builtins have no signature
+            pass
         self.count, self.records, self.make = count, records, make
         self.classes = classes
         self._numbers: Sequence[int] = range(count)  # the numbers that `make` takes
@@ -170,7 +176,10 @@ class LazyClients:
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
         """Make the records of these clients, check them and return them on the device."""
         numbers = [self._numbers[int(i)] for i in ids]
-        parts = [self._made(i) for i in numbers] or [tuple(v[:0] for v in self._made(self._numbers[0]))]
+        parts = [self._made(i) for i in numbers]
+        if not parts:
+            x, y = self._made(self._numbers[0])
+            parts = [(x[:0], y[:0])]
         for i, (x, y) in zip(numbers, parts, strict=False):
             if self.classes is not None:
                 check_labels(y, self.classes, f"client {i}")
@@ -181,12 +190,6 @@ class LazyClients:
 
     def _made(self, number: int) -> tuple[Tensor, Tensor]:
         """Return the records of one client, as its function makes them, after checking them."""
-        try:
-            inspect.signature(self.make).bind(number)
-        except TypeError as error:
-            raise DataError(f"make must be a function of a client's number that returns (x, y): {error}.") from error
-        except ValueError:  # some builtins have no signature
-            pass
         return checked(f"client {number}", *pair_of(f"client {number}", self.make(number)))
 
     def subset(self, places: Sequence[int]) -> LazyClients:

@@ -1,8 +1,8 @@
 """Check whether a model is fit for private training, once, before the first broadcast.
 
-Every trainable parameter must be a float and have a part in the output, no buffer may change in training (it would carry private
-data around the noise), and no sample's output may depend on another sample. Every error names the path of the module
-and what `--fix-model` would do about it.
+Every trainable parameter must be a float and have a part in the output, no buffer may change in training (it would
+carry private data around the noise), and no sample's output may depend on another sample. Every error names the path of
+the module and what `--fix-model` would do about it.
 """
 
 from __future__ import annotations
