@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from sordino.cli.run import run
 from sordino.core.errors import BudgetError, DataError, ModelError, RunError, SordinoError, SpecError
 from sordino.runs import dry_evaluation, estimate, prepare
 from sordino.spec import other_names, spec
-from support.problems import federation, job, linear
+from support.problems import federation, held_out, job, linear
 
 
 @pytest.mark.parametrize(
@@ -118,9 +119,8 @@ def test_progress_inside_a_round_starts_after_two_seconds(monkeypatch):
 
 
 def test_an_evaluation_that_fails_is_found_before_it_is_paid(monkeypatch):
-    made = job(method="dp-sgd", rounds=1)
-    if made.test is None:
-        pytest.skip("the job has no test records")
+    made = replace(job(method="dp-sgd", rounds=1), test=held_out(), test_clients=None)
+    dry_evaluation.try_evaluation(made)
 
     def broken(*_):
         raise IndexError("a metric of one's own")

@@ -33,7 +33,7 @@ RECORDS, TESTED = 2000, 500  # most made-up records of a client, and test record
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RunEstimate:
     """What a run is expected to take."""
 
     rounds: int
@@ -84,13 +84,13 @@ def records_of_a_round(job: Job) -> float:
     return plan.expected_cohort * plan.mean_steps * batch * len(job.method.phases)
 
 
-def estimate(job: Job) -> Estimate | None:
+def estimate(job: Job) -> RunEstimate | None:
     """Return what a job is expected to take; None where a dry round cannot tell (compiled steps, a failed trial)."""
     if job.spec.compile:
         return None
     try:
         one_round = _round(job) + _accounting(job)
-        return Estimate(job.plan.rounds, one_round, _evaluation(job), _memory(job))
+        return RunEstimate(job.plan.rounds, one_round, _evaluation(job), _memory(job))
     except (SordinoError, RuntimeError, ValueError, TypeError):  # a third-party method may need more than made-up data
         return None
 
