@@ -5,8 +5,7 @@ bar with the time left goes to standard error, and only if that is a terminal: h
 drawn. In rounds of more than two seconds the bar also shows the share of the round that is done. It is a share of what
 the plan expects, by the number of records computed so far; never which clients they belong to.
 
-The estimate of time and memory comes from made-up records (runs/estimate.py). It goes to standard error too, since it
-differs from one machine to the next."""
+The estimate of time and memory comes from made-up records (runs/estimate.py), so it may be in a log as well."""
 
 from __future__ import annotations
 
@@ -122,9 +121,9 @@ class RunProgress:
             self.say(f"Of this budget, {' and '.join(what)} alone would take epsilon = {up(alone)}")
 
     def estimate(self, job: Job) -> None:
-        """Print to standard error what the run is expected to take, before anything is charged."""
-        if not self.owner.quiet and (expected := estimate(job)) is not None:
-            self.owner.print(expected.sentence(), markup=False)
+        """Print what the run is expected to take, before anything is charged."""
+        if not self.console.quiet and (expected := estimate(job)) is not None:
+            self.say(expected.sentence())
 
     def began(self, folder: Path) -> None:
         """Print the run folder and how to resume the run."""

@@ -94,6 +94,10 @@ def check_folders(spec: Spec) -> None:
     root = Path(spec.out)
     if spec.name is not None and _exists(path := root / spec.name):
         raise RunError(f"{path} exists already. Choose another name, or `sordino resume {path}`.")
+    try:
+        root.exists()
+    except OSError as error:  # a name that no folder can have
+        raise RunError(f"cannot make a run folder in {root}: {error.strerror}") from error
     there = next((p for p in (root, *root.absolute().parents) if _exists(p)), Path("/"))
     if not there.is_dir():
         raise RunError(f"cannot make a run folder in {root}: {there} is not a folder")
