@@ -88,6 +88,7 @@ CORE = {
     "errors": (),
     "check": ("errors",),
     "faults": (),
+    "heartbeat": (),
     "rng": ("errors",),
     "plugin": ("errors",),
     "record": (),

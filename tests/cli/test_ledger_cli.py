@@ -104,7 +104,7 @@ def test_a_whole_ledger_verifies(two_runs):
     assert done.returncode == 0 and "8 entries are intact" in done.stdout
     done = two_runs("ledger", "verify", "--against", "runs/one", "--against", "runs/two", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["problems"] == []
-    elsewhere = two_runs("ledger", "verify", registry(), "--against", "runs/one/private/ledger.json")
+    elsewhere = two_runs("ledger", "verify", "--ledger", registry(), "--against", "runs/one/private/ledger.json")
     assert elsewhere.returncode == 0 and "contain what 1 run(s) saw" in elsewhere.stdout
 
 
@@ -160,7 +160,7 @@ def test_export(two_runs, here):
 @pytest.mark.parametrize("command", ["show", "verify", "export", "budget"])
 def test_a_file_that_is_no_ledger_is_one_line_and_stays_as_it_is(command, call, here):
     tail = {
-        "show": ["bad"], "verify": ["bad"], "export": ["out", "--ledger", "bad"],
+        "show": ["--ledger", "bad"], "verify": ["--ledger", "bad"], "export": ["out", "--ledger", "bad"],
         "budget": ["--epsilon", "1", "--delta", "0.1", "--ledger", "bad"],
     }[command]  # fmt: skip
     if command != "budget":

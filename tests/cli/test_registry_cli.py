@@ -323,7 +323,7 @@ def test_an_old_ledger_may_be_given_the_name_of_its_data(call, here):
 
 def test_what_cannot_be_imported_is_one_line(ran, here):
     old = old_ledger(here / "old.sqlite", "ab" * 16)
-    refused(ran("ledger", "show", old), "RunError", "earlier version", "ledger import")
+    refused(ran("ledger", "show", "--ledger", old), "RunError", "earlier version", "ledger import")
     refused(ran("run", "it.toml", "--ledger", old), "RunError", "ledger import")
     db = sqlite3.connect(old)
     db.execute("UPDATE entry SET epsilon = 0.1 WHERE id = 2")

@@ -83,7 +83,7 @@ def test_class_labels_are_whole_numbers():
         ([(X.to(torch.complex64), Y)], "client 0: x must be numeric"),
         ([(pd.DataFrame({"a": ["x"] * 12}), Y)], "client 0: x must be numeric"),
         ([(torch.tensor(1.0), torch.tensor(1))], "one row per record"),
-        ("abc", "client 0 must be"),
+        ("abc", "not the text 'abc'"),
     ],
 )
 def test_what_is_no_client_is_refused(clients, match):

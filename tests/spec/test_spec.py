@@ -177,7 +177,7 @@ def test_the_template_of_every_plugin_can_be_switched_on(kind, name):
 def test_flags_fields_and_keys_are_one_schema():
     from sordino.cli.run import run
 
-    flags = {p.name for p in run.params if isinstance(p, click.Option)} - {"as_json", "help"}
+    flags = {p.name for p in run.params if isinstance(p, click.Option)} - {"as_json", "help", "help_all"}
     keys = {f.name for f in spec.fields()} | {f.name for kind, name in PLUGINS for f in spec.plugin_fields(kind, name)}
     assert flags == keys
     for p in run.params:

@@ -33,6 +33,7 @@ from sordino.spec import spec
 from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
 
+FEW = 10  # values of a flag, a category or a short scale
 FITTED = 1e-5  # means this close to 0, or standard deviations within ten times this of 1, are no coincidence
 FEW = 16  # features with no more different values are levels, such as the answers of a questionnaire
 

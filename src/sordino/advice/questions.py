@@ -77,6 +77,8 @@ def check(
     if run is not None:
         if keys or model is not None or clients is not None:
             raise SpecError("sordino.check takes a run file, a run folder, or keys: one of them at a time.")
+        if not isinstance(run, str | Path):
+            raise SpecError(f"run must be the path of a run file or of a run folder, not {run!r}.")
         path = Path(run)
         return checks.check(case.of_run(path) if path.is_dir() else case.of_spec(spec.from_dict(spec.read(path))))
     if (model is None) != (clients is None):

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table as RichTable
 
 from sordino.cli.run import all_flags, with_flags
+from sordino.cli.run_help import KeyCommand, help_all
 from sordino.comparisons import compare as comparing
 from sordino.comparisons.bill import bill
 from sordino.comparisons.compare import Cell, News
@@ -37,7 +38,7 @@ WIDTH = 200  # width of tables that are not printed to a terminal
 FOLDED, LEAST = ("reason", "remark"), 20  # columns that may be folded, and their smallest width
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=KeyCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--methods", required=True, metavar="A,B,...", help="Methods to compare; none is the reference.")
 @click.option("--epsilon", "epsilons", default="2", metavar="E,...", show_default=True, help="Total budgets.")
 @click.option("--seeds", default="3", metavar="N", show_default=True, help="Number of seeds: 0 to N - 1.")
@@ -56,6 +57,7 @@ FOLDED, LEAST = ("reason", "remark"), 20  # columns that may be folded, and thei
 )
 @click.option("--name", default=None, metavar="NAME", help="Name of the folder (default: derived from the time).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@help_all
 @with_flags({k: v for k, v in FLAGS.items() if k not in OURS})
 def compare(
     methods: str,

@@ -25,7 +25,7 @@ from sordino.privacy import trust
 from sordino.privacy.filters import THEORIES
 
 SHOWN = tuple(c for c in COLUMNS if c != "nonce")
-_file = click.argument("file", metavar="[LEDGER]", required=False, default=None, type=PATH)
+_old = click.argument("old", metavar="", required=False, default=None, type=PATH)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -33,9 +33,10 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ledger() -> None:
     """Manage budgets over all runs on the same people's data, and show what was spent.
 
-    All runs are charged to one registry: SORDINO_HOME, else $XDG_DATA_HOME/sordino, else ~/.local/share/sordino. It
-    recognises data that were used before by keyed hashes of the people in them, whatever the file, the order or the
-    name of the data. This protects an honest owner from forgetting; it does not protect against an owner who lies.
+    All runs are charged to one registry: SORDINO_HOME, else $XDG_DATA_HOME/sordino, else ~/.local/share/sordino. Every
+    command, and a run, takes another ledger by --ledger FILE, relative to the current folder. The registry recognises
+    data that were used before by keyed hashes of the people in them, whatever the file, the order or the name of the
+    data. This protects an honest owner from forgetting; it does not protect against an owner who lies.
     """
 
 
@@ -99,11 +100,12 @@ def budget(
 
 
 @ledger.command(context_settings=HELP)
-@_file
+@_old
+@ledger_option
 @_json
-def show(file: Path | None, as_json: bool) -> None:
+def show(old: Path | None, file: Path | None, as_json: bool) -> None:
     """Show what each job spent on which data, the totals, and what is left."""
-    book = Ledger(chosen(file), "read")
+    book = Ledger(chosen(file, old), "read")
     try:
         summary = _summary(book)
     finally:
@@ -126,17 +128,18 @@ def show(file: Path | None, as_json: bool) -> None:
 
 
 @ledger.command(context_settings=HELP)
-@_file
+@_old
 @click.option("--against", multiple=True, type=PATH, help="A run folder, or its ledger.json.")
+@ledger_option
 @_json
-def verify(file: Path | None, against: tuple[Path, ...], as_json: bool) -> None:
+def verify(old: Path | None, against: tuple[Path, ...], file: Path | None, as_json: bool) -> None:
     """Verify the hash chain and, with --against, that it still has the entries a run saw. The exit code is 1 if not."""
     heads, homes = [], []
     for path in against:
         reference = _reference(path)
         heads.append((str(path), int(reference["entries"]), str(reference["head"])))
         homes.append(_home(path, reference))
-    file = file or (homes[0] if homes else home.registry())
+    file = homes[0] if homes and file is None and old is None else chosen(file, old)
     book = Ledger(file, "read")
     try:
         problems = book.chain.verify(heads)

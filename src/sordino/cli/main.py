@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from sordino.cli import errors
+
 COMMANDS = {  # name -> (module, one line for --help)
     "run": ("sordino.cli.run", "Train privately, on the embedded dataset or as described in a TOML file."),
     "resume": ("sordino.cli.run", "Continue an interrupted run."),
@@ -69,6 +71,7 @@ class Lazy(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        errors.accept_json(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -95,7 +98,8 @@ def _short(name: str) -> str:
 def main() -> None:
     """Run the command line.
 
-    Errors of Sordino are printed to stderr as one line, with exit code 2, so a typing mistake shows no traceback.
+    Errors of Sordino are one line on standard error (with --json: one object), with exit code 2, so a typing mistake
+    shows no traceback.
     """
     from sordino.core import plugin
     from sordino.core.errors import SordinoError
@@ -104,13 +108,14 @@ def main() -> None:
     try:
         cli.main(standalone_mode=False)
     except SordinoError as error:
-        click.echo(f"sordino: {type(error).__name__}: {error}", err=True)
+        errors.show(type(error).__name__, str(error))
         sys.exit(2)
     except click.ClickException as error:
-        error.show()
+        errors.show_usage(error)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("\nsordino: stopped. If a run had begun, continue it with `sordino resume RUN`.", err=True)
+        text = "stopped. If a run had begun, continue it with `sordino resume RUN`."
+        errors.show("Interrupted", text, line=f"\nsordino: {text}")
         sys.exit(130)
     except BrokenPipeError:  # `sordino ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -122,5 +127,5 @@ def main() -> None:
             text = f"{error.strerror}: {_short(str(error.filename))}"
         else:
             raise
-        click.echo(f"sordino: {text}", err=True)
+        errors.show(type(error).__name__, text, line=f"sordino: {text}")
         sys.exit(2)

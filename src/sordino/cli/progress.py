@@ -2,24 +2,71 @@
 
 Standard output, which may be redirected and passed on, shows what the public part of the run folder holds. The progress
 bar with the time left goes to standard error, and only if that is a terminal: how long a round takes tells who was
-drawn."""
+drawn. In rounds of more than two seconds the bar also shows the share of the round that is done. It is a share of what
+the plan expects, by the number of records computed so far; never which clients they belong to.
+
+The estimate of time and memory comes from made-up records (runs/estimate.py), so it may be in a log as well."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from sordino.cli import figures
 from sordino.contract import pricing
+from sordino.core import heartbeat
 from sordino.core.record import RoundRecord
 from sordino.core.rounding import up
 from sordino.runs.describe import describe
+from sordino.runs.estimate import estimate, records_of_a_round
 from sordino.runs.job import Job
+
+LONG = 2.0  # seconds of a round after which progress inside it is shown
+
+
+class InsideRound(ProgressColumn):
+    """The column that shows progress inside a long round, as a share of the records that the plan expects in it."""
+
+    def __init__(self, expected: float) -> None:
+        super().__init__()
+        self.expected, self.records, self.start = max(1.0, expected), 0, time.monotonic()
+
+    def next_round(self) -> None:
+        """Start to count anew."""
+        self.records, self.start = 0, time.monotonic()
+
+    def beat(self, records: int) -> None:
+        """Count records whose gradients were computed."""
+        self.records += records
+
+    def text(self) -> str:
+        """Return what the column shows now; "" in the first seconds of a round."""
+        seconds = time.monotonic() - self.start
+        if seconds < LONG:
+            return ""
+        if not self.records:  # other processes compute them
+            return f"this round: {seconds:.0f} s"
+        return f"this round: {min(99, int(100 * self.records / self.expected))} %"
+
+    def render(self, task: Task) -> Text:
+        """Return the column for the bar."""
+        return Text(self.text())
 
 
 class RunProgress:
@@ -31,6 +78,7 @@ class RunProgress:
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._plain_rounds = 0
+        self._inside = InsideRound(1.0)
 
     def say(self, text: str) -> None:
         """Print a line to standard output."""
@@ -73,6 +121,11 @@ class RunProgress:
             what += ["private statistics"] if spec.standardise else []
             self.say(f"Of this budget, {' and '.join(what)} alone would take epsilon = {up(alone)}")
 
+    def estimate(self, job: Job) -> None:
+        """Print what the run is expected to take, before anything is charged."""
+        if not self.console.quiet and (expected := estimate(job)) is not None:
+            self.say(expected.sentence())
+
     def began(self, folder: Path) -> None:
         """Print the run folder and how to resume the run."""
         self.say(f"Run folder: {folder} (after an interruption: sordino resume {folder})")
@@ -83,21 +136,28 @@ class RunProgress:
         if not self.owner.is_terminal:  # a log file gets ten lines, not a bar
             yield
             return
+        self._inside = InsideRound(records_of_a_round(job))
         columns = (
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[state]}"),
+            self._inside,
             TimeRemainingColumn(),
             TextColumn("left"),
         )
         with Progress(*columns, console=self.owner, refresh_per_second=5) as self._bar:
             self._task = self._bar.add_task("round", total=job.plan.rounds, state="")
-            yield
+            heartbeat.set_hook(self._inside.beat)
+            try:
+                yield
+            finally:
+                heartbeat.set_hook(None)
         self._bar = None
 
     def after_round(self, job: Job, record: RoundRecord) -> None:
         """Show the public record of a round: in the bar or, without one, as a line every tenth of the rounds."""
+        self._inside.next_round()
         spent = record.epsilon[job.viewer]
         parts = [shown] if (shown := figures.first(record, job)) else []
         if job.method.claim(job.plan) is not None:

@@ -15,13 +15,24 @@ from sordino.spec import spec
 HELP = {"help_option_names": ["-h", "--help"]}
 PATH = click.Path(path_type=Path)
 ledger_option = click.option(
-    "--ledger", "file", default=None, type=PATH, metavar="LEDGER", help="Default: the registry of this user."
+    "--ledger", "file", default=None, type=PATH, metavar="FILE", help="Default: the registry of this user."
 )
 
 
-def chosen(file: Path | None) -> Path:
-    """Return the ledger that a command uses: the given file, or the registry of this user."""
-    return home.registry() if file is None else file
+def chosen(file: Path | None, old: Path | None = None) -> Path:
+    """Return the ledger that a command uses: the file of --ledger, or the registry of this user.
+
+    Args:
+        file: the value of --ledger.
+        old: the ledger as an argument without a flag, as `show` and `verify` took it in earlier versions.
+    """
+    if old is not None:
+        click.echo(
+            f"sordino: write --ledger {old}: a ledger without a flag will not be accepted much longer.", err=True
+        )
+        if file is not None:
+            raise SpecError("the ledger is given twice: with and without --ledger.")
+    return home.registry() if file is None and old is None else file or old or Path()
 
 
 @click.command(context_settings=HELP)

@@ -12,13 +12,17 @@ from typing import Any
 
 import click
 
+from sordino.advice import startup
 from sordino.cli import figures
+from sordino.cli.completion import completes
 from sordino.cli.progress import RunProgress
+from sordino.cli.run_help import KeyCommand, help_all
 from sordino.core import plugin
 from sordino.core.parts import PUBLIC
 from sordino.core.record import plain as finite
 from sordino.core.rounding import up
 from sordino.run_folder import boundary
+from sordino.runs import early
 from sordino.runs.build import from_spec
 from sordino.runs.describe import describe
 from sordino.runs.job import Job
@@ -67,23 +71,33 @@ def with_flags(flags: dict[str, tuple[Any, str]]) -> Callable[[Callable[..., Any
             if hint is bool:
                 command = click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)(command)
             else:
-                command = click.option(flag, name, default=None, help=text, metavar="VALUE")(command)
+                command = click.option(
+                    flag, name, default=None, help=text, metavar="VALUE", shell_complete=completes(name)
+                )(command)
         return command
 
     return add
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=KeyCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a progress bar.")
+@help_all
 @with_flags(all_flags())
 def run(file: Path | None, as_json: bool, **flags: Any) -> None:
-    """Train privately, on the embedded dataset or as described in FILE (TOML). Flags override the file."""
+    """Train privately, on the embedded dataset or as described in FILE (TOML). Flags override the file.
+
+    \b
+    sordino run --dataset patients.csv --label-column ill --epsilon 2
+    sordino run my.toml --seed 3          (`sordino init my.toml` writes a file with every key)
+    sordino run --method dp-fedavg --help (that method's own keys; --help-all has every key)
+    """
     values: dict[str, Any] = spec.read(file) if file is not None else {}
     given = {name: value for name, value in flags.items() if value is not None}
     hints = _hints(values | given)
     values |= {k: v if isinstance(v, bool) else parse(k, v, hints[k]) for k, v in given.items()}
     wanted = spec.from_dict(values)
+    early.check_folders(wanted)
     _go(lambda: from_spec(wanted), None, as_json)
 
 
@@ -113,6 +127,10 @@ def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
 
 def _train(job: Job, at: Path | None, progress: RunProgress) -> Result:
     progress.start(job)
+    for line in startup.lines(job):
+        progress.say(line)
+    if at is None:
+        progress.estimate(job)
     with progress.rounds(job):
         return execute(job, own_model=False, at=at, watch=partial(progress.after_round, job), began=progress.began)
 
@@ -126,7 +144,8 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
     say = progress.say
     say("")
     for note in result.notes:
-        say(f"Note: {note}")
+        if note not in job.notes:  # those were said before the run
+            say(f"Note: {note}")
     if (claim := job.method.claim(job.plan)) is not None:
         say(claim.sentence())
     say(accounted(result.guarantee.sentence(), result.guarantee.reason, claim is not None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.core import check
 from sordino.core.errors import DataError
 from sordino.core.types import Batch, Clients
 from sordino.data import dense, torch_data
@@ -151,6 +153,15 @@ class LazyClients:
     def __init__(
         self, count: int, records: int, make: Callable[[int], tuple[Any, Any]], classes: int | None = None
     ) -> None:
+        check.count(count=count, records=records)
+        if not callable(make):
+            raise DataError(f"make must be a function of a client's number that returns (x, y), not {make!r}.")
+        try:
+            inspect.signature(make).bind(0)
+        except TypeError as error:
+            raise DataError(f"make must be a function of a client's number that returns (x, y): {error}.") from error
+        except ValueError:  # some builtins have no signature
+            pass
         self.count, self.records, self.make = count, records, make
         self.classes = classes
         self._numbers: Sequence[int] = range(count)  # the numbers that `make` takes
@@ -166,7 +177,10 @@ class LazyClients:
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
         """Make the records of these clients, check them and return them on the device."""
         numbers = [self._numbers[int(i)] for i in ids]
-        parts = [checked(f"client {i}", *self.make(i)) for i in numbers] or [_none_like(self.make(self._numbers[0]))]
+        parts = [self._made(i) for i in numbers]
+        if not parts:
+            x, y = self._made(self._numbers[0])
+            parts = [(x[:0], y[:0])]
         for i, (x, y) in zip(numbers, parts, strict=False):
             if self.classes is not None:
                 check_labels(y, self.classes, f"client {i}")
@@ -174,6 +188,10 @@ class LazyClients:
                 raise DataError(f"client {i} has {len(x)} records where {self.records} were declared.")
         x, y = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
         return Batch(x.to(device), y.to(device), (self.records,) * len(ids))
+
+    def _made(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return the records of one client, as its function makes them, after checking them."""
+        return checked(f"client {number}", *pair_of(f"client {number}", self.make(number)))
 
     def subset(self, places: Sequence[int]) -> LazyClients:
         """Return these clients alone, numbered anew."""
@@ -191,11 +209,6 @@ def units(clients: Clients, unit: str) -> int:
     return round(clients.count * clients.mean_size())
 
 
-def _none_like(pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
-    x, y = checked("client 0", *pair)
-    return x[:0], y[:0]
-
-
 def adopt(clients: Any) -> ArrayClients | LazyClients:
     """Convert what a user passes in to clients, after checking it.
 
@@ -205,6 +218,14 @@ def adopt(clients: Any) -> ArrayClients | LazyClients:
     """
     if isinstance(clients, ArrayClients | LazyClients):
         return clients
+    if isinstance(clients, str | bytes):
+        raise DataError(f"clients must be (x, y) pairs, not the text {clients!r}: `sordino run --dataset` reads files.")
+    if hasattr(clients, "columns") or (isinstance(clients, Mapping) and set(clients) == {"x", "y"}):
+        raise DataError(
+            "clients must be a list with one (x, y) pair per client: these are the records of one. Put them in a list."
+        )
+    if isinstance(clients, tuple) and len(clients) == 2 and all(hasattr(part, "shape") for part in clients):
+        raise DataError("clients must be a list with one (x, y) pair per client, not one pair: write [(x, y)] for one.")
     if not isinstance(clients, Iterable):
         raise DataError(f"clients must be a list of (x, y) pairs, one per client, not {type(clients).__name__}.")
     items = list(clients.values()) if isinstance(clients, Mapping) else list(clients)
@@ -219,12 +240,21 @@ def adopt(clients: Any) -> ArrayClients | LazyClients:
 
 
 def pair_of(who: str, item: Any) -> tuple[Any, Any]:
-    """Return x and y of an (x, y) pair, a map-style Dataset or a DataLoader; `who` names it in error messages."""
+    """Return x and y of an (x, y) pair, of {"x": x, "y": y}, of a map-style Dataset or of a DataLoader.
+
+    `who` names it in error messages.
+    """
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
+    if isinstance(item, Mapping):
+        if set(item) == {"x", "y"}:
+            return item["x"], item["y"]
+        names = ", ".join(map(repr, list(item)[:5]))
+        raise DataError(f"{who} must be an (x, y) pair; this dict has the keys {names} and not just 'x' and 'y'.")
     if torch_data.is_dataset(item):
         return torch_data.pair(who, item)
-    raise DataError(f"{who} must be an (x, y) pair or a map-style Dataset, not {type(item).__name__}.")
+    long = f" of {len(item)}" if isinstance(item, tuple | list) else ""
+    raise DataError(f"{who} must be an (x, y) pair or a map-style Dataset, not {type(item).__name__}{long}.")
 
 
 def checked(who: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -260,11 +290,14 @@ def _tensor(who: str, name: str, value: Any) -> Tensor:
     if dense.is_sparse(value):
         value = dense.dense(f"{who}: {name}", value)
     if isinstance(value, Tensor):
-        tensor = value.detach()
+        tensor = value.detach() if value.layout == torch.strided else value.detach().to_dense()
         if tensor.is_complex():
             raise DataError(f"{who}: {name} must be numeric, not {tensor.dtype}.")
     else:
-        array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+        try:
+            array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{who}: {name} must be one array of numbers; its rows differ in shape.") from error
         if array.dtype.kind not in "fiub":
             raise DataError(f"{who}: {name} must be numeric, not {array.dtype}.")
         tensor = torch.from_numpy(np.array(array, order="C"))

@@ -47,10 +47,15 @@ def load(
     data = _from_path(folder / name, columns or Columns(), None if says.test is None else folder / says.test)
     if data is not None:
         return declare(data, says)
+    raise no_dataset(name, folder)
+
+
+def no_dataset(name: str, folder: Path) -> DataError:
+    """Return the error for a name that is neither a benchmark nor a path in the folder."""
     known = plugin.available("data.sets")
     near = get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise DataError(
+    return DataError(
         f"there is no dataset {name!r}.{hint} Choose one of {', '.join(known)}, or give the path of a .csv, .tsv, "
         f".parquet or .npz file or of a folder of pictures (tried {folder / name})."
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sordino.core import heartbeat
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
 from sordino.gradients.alone import alone
@@ -123,6 +124,7 @@ class BookKeeping:
         split, stacked, draw = Split(batch.sizes), weights.dim() == 2, Generators(seeds)
         out = weights.new_zeros(split.clients, self._layout.dim)
         for clients, records, sizes in split.chunks(limit, width):
+            heartbeat.beat(sum(sizes))
             chunk_weights = weights[clients] if stacked else weights
             tape = Tape(
                 self._layout,

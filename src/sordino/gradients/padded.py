@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from sordino.core import heartbeat
 from sordino.core.types import Batch
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip
@@ -110,6 +111,7 @@ class Padded:
         starts, device = sizes.cumsum(0) - sizes, weights.device
         out = torch.empty_like(weights)
         for who in order.split(count):
+            heartbeat.beat(int(sizes[who].sum()))
             size = max(width, -(-int(sizes[who].max()) // multiple) * multiple)
             fill = (0, rounded(len(who)) - len(who))  # added clients without records
             first, each = (F.pad(t[who], fill).to(device) for t in (starts, sizes))

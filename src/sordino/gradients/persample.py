@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from sordino.core import heartbeat
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
 from sordino.gradients.clipping import Clip
@@ -119,6 +120,7 @@ class PerSample:
             parts = []
             for i in range(at, min(at + many, len(x)), step):
                 rows = slice(i, min(i + step, at + many))
+                heartbeat.beat(rows.stop - rows.start)
                 grads = self._grads(weights, x[rows], y[rows]).detach()
                 if share is not None:
                     grads *= share[rows].unsqueeze(1)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from sordino.core import heartbeat
 from sordino.core.types import Batch
 from sordino.core.vector import Layout
 from sordino.gradients.bookkeeping import Twin
@@ -111,6 +112,7 @@ class Plain:
             with seeded(seeds[k] if how.shared_generator and seeds is not None else None, x.device):
                 for _, records, _ in Split((rows.stop - rows.start,)).chunks(limit):
                     part = slice(rows.start + records.start, rows.start + records.stop)
+                    heartbeat.beat(part.stop - part.start)
                     if x.is_cuda and not how.random and share is None:
                         recorded.append((client_weights, x[part], batch.y[part], out[k]))
                     else:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from sordino.contract import pricing
 from sordino.contract.augment import augment
 from sordino.contract.method import Method, Plan, Public, started
-from sordino.core.errors import DataError, SpecError
+from sordino.core.errors import DataError, ModelError, SpecError
 from sordino.core.rng import Ints, Stream
 from sordino.core.state import Snapshot
 from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
-from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked
+from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked, pair_of
 from sordino.data.records import format_of, format_of_arrays
 from sordino.federations import blocks
 from sordino.federations.base import Federation, Work
@@ -35,12 +35,12 @@ from sordino.measures.row_moments import RowNoise
 from sordino.measures.settings import Evaluation
 from sordino.privacy import price
 from sordino.privacy.events import Event
-from sordino.runs import assumptions, defaults, exactness, left_out, noise, public_facts, returned, statistics
+from sordino.runs import assumptions, defaults, early, exactness, left_out, noise, public_facts, returned, statistics
 from sordino.runs.fingerprint import digests
 from sordino.runs.job import Job, Owner
 from sordino.runs.own_code import NOTHING, Own
 from sordino.runs.planning import plan_of
-from sordino.runs.prepare import Kept, Prepared, dataset_path, device_of, outputs_of, prepare
+from sordino.runs.prepare import Kept, Prepared, dataset_path, device_of, outputs_of, prepare, takes_long
 from sordino.spec import legal
 from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
@@ -51,8 +51,15 @@ from sordino.tasks.validate import fix, validate
 
 
 def from_spec(spec: Spec, keep: Kept | None = None) -> Job:
-    """Return a job on a named dataset and model; `keep` caches data and features for further runs of the process."""
-    return from_prepared(prepare(spec, keep=keep))
+    """Return a job on a named dataset and model; `keep` caches data and features for further runs of the process.
+
+    Keys and paths are checked before data are loaded. If features are to be computed, which may take long, the job is
+    first built from the features of a few records: whatever is wrong with shapes, labels or the budget shows there."""
+    early.check_spec(spec)
+    shared: Kept = {} if keep is None else keep
+    if takes_long(spec, shared):
+        from_prepared(prepare(spec, sketch=True, keep=shared), "cpu").federation.close()
+    return from_prepared(prepare(spec, keep=shared))
 
 
 def from_prepared(prepared: Prepared, device: str | None = None) -> Job:
@@ -111,6 +118,7 @@ def build(
     first = held.fetch([0], torch.device("cpu"))
     task, sample_loss = _aimed(spec, own, loss, first.y)
     pair, owners, words = _tested(test, test_clients, held.count)
+    _check_alike(first, pair)
     public = words if public is None else public  # None: called from Python
     module, held = _fit(spec, module, held, first.x, sample_loss, pair, task)
     model, record = _tried_model(spec, module.to(device), sample_loss, first, device)
@@ -154,7 +162,20 @@ def build(
 
 def _copied(spec: Spec, module: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module, list[str]]:
     """Return a copy of the caller's module, with unfit layers replaced where the spec asks for it, and what was."""
-    copied = copy.deepcopy(module if isinstance(module, nn.Module) else module()).cpu()
+    if not isinstance(module, nn.Module) and not callable(module):
+        name = f" {module!r}" if isinstance(module, str) else ""
+        raise ModelError(
+            f"model must be an nn.Module, or a function that makes one, not {type(module).__name__}{name}."
+        )
+    try:
+        made = module if isinstance(module, nn.Module) else module()
+    except TypeError as error:
+        raise ModelError(
+            f"model must be an nn.Module, or a function without arguments that makes one: {error}."
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise ModelError(f"the function that makes the model returns {type(made).__name__}, not an nn.Module.")
+    copied = copy.deepcopy(made).cpu()
     return fix(copied) if spec.fix_model else (copied, [])
 
 
@@ -180,9 +201,19 @@ def _tested(
     test: tuple[Any, Any] | None, test_clients: Any, clients: int
 ) -> tuple[tuple[Tensor, Tensor] | None, Ints | None, tuple[str, ...]]:
     """Return the public test records, the client of each, and the words that say that they are public."""
-    pair = None if test is None else checked("the test data", *test)
+    pair = None if test is None else checked("the test data", *pair_of("the test data", test))
     words = () if pair is None else (f"the {len(pair[1]):,} test records",)
     return pair, _test_owners(test_clients, pair, clients), words
+
+
+def _check_alike(first: Batch, pair: tuple[Tensor, Tensor] | None) -> None:
+    """Raise DataError unless test records have the shape of the clients' records."""
+    for name, ours, other in () if pair is None else (("x", first.x, pair[0]), ("y", first.y, pair[1])):
+        if ours.shape[1:] != other.shape[1:] or ours.is_floating_point() != other.is_floating_point():
+            raise DataError(
+                f"the test data: a record's {name} has shape {list(other.shape[1:])} ({other.dtype}), but the clients' "
+                f"have {list(ours.shape[1:])} ({ours.dtype})."
+            )
 
 
 def _fit(
@@ -201,6 +232,8 @@ def _fit(
         _check_labels(module, held, x, pair)
     if isinstance(loss, losses.WeightedCrossEntropy):
         loss.check_outputs(_outputs(module, x)[-1])
+    if loss in (losses.squared_error, losses.absolute_error, losses.huber):
+        _check_values(module, x, held.fetch([0], torch.device("cpu")).y)
     plain = loss is losses.cross_entropy or isinstance(loss, losses.WeightedCrossEntropy)
     return module, _check_classes(module, held, x, pair) if plain else held
 
@@ -409,6 +442,18 @@ def _sample(x: Tensor) -> Tensor:
     if len(x) > 1 or not x.is_floating_point():
         return x[:3] if len(x) > 1 else x.expand(2, *x.shape[1:])
     return torch.cat([x, x.flip(-1) * 0.5])
+
+
+def _check_values(module: nn.Module, x: Tensor, y: Tensor) -> None:
+    """Raise DataError unless the model gives as many numbers per record as there are to predict."""
+    with Snapshot(module), torch.no_grad():
+        given, wanted = module(x[:1]).numel(), y[:1].numel()
+    if given != wanted:
+        hint = " For classes, make y whole numbers." if y.ndim == 1 else ""
+        raise DataError(
+            f"the model gives {given} numbers per record, but there are {wanted} to predict: y has shape "
+            f"{list(y.shape)} and type {y.dtype}.{hint}"
+        )
 
 
 def _outputs(module: nn.Module, x: Tensor) -> tuple[int, ...]:

@@ -40,6 +40,7 @@ FEATURES = {
     "colour-scattering": colour_scattering,
 }
 
+MANY = 1000  # records whose features take longer to compute than a trial of the job with a few of them
 BY_LABEL = ("dirichlet", "shards")  # partitions that depend on labels
 
 
@@ -75,9 +76,7 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         sketch: compute the features of a few records only; the first stands for all. Labels and clients are real.
         keep: a cache of data and features that several runs of one process share.
     """
-    declared = _declared(spec)
-    source = (spec.dataset, spec.data_dir, columns_of(spec), declared)
-    data = _once(keep, source, lambda: load(spec.dataset, spec.data_dir, columns=columns_of(spec), declared=declared))
+    source, data = _loaded(spec, keep)
     spec = _decided(spec, data)
     if not sketch:
         _refuse_baseline(spec, data)
@@ -122,6 +121,20 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         x_test, y_test, owners = x_test[owners >= 0], y_test[owners >= 0], owners[owners >= 0]
     test = (x_test, y_test) if len(y_test) else None
     return Prepared(spec, data, clients, brought, module, sample, test, owners, owner_notes)
+
+
+def _loaded(spec: Spec, keep: Kept | None) -> tuple[tuple[Any, ...], Dataset]:
+    """Return the data that a spec names, and their key in the cache."""
+    columns, declared = columns_of(spec), _declared(spec)
+    source = (spec.dataset, spec.data_dir, columns, declared)
+    return source, _once(keep, source, lambda: load(spec.dataset, spec.data_dir, columns=columns, declared=declared))
+
+
+def takes_long(spec: Spec, keep: Kept) -> bool:
+    """Return whether features of many records must be computed; the data are loaded into the cache."""
+    source, data = _loaded(spec, keep)
+    features = _decided(spec, data).features
+    return features in FEATURES and len(data.x_train) > MANY and (*source, features) not in keep
 
 
 def _users(spec: Spec, data: Dataset) -> Ints | None:

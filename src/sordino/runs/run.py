@@ -37,9 +37,10 @@ from sordino.run_folder import boundary
 from sordino.run_folder.folder import CHECKPOINT, INPUTS, RunFolder, pack_model
 from sordino.run_folder.saved import Saved
 from sordino.run_folder.views import Observe
-from sordino.runs import build, callbacks, left_out, loop, own_code, returned, statistics
+from sordino.runs import build, callbacks, early, left_out, loop, own_code, returned, statistics
 from sordino.runs.callbacks import Watch
 from sordino.runs.describe import describe
+from sordino.runs.dry_evaluation import try_evaluation
 from sordino.runs.fingerprint import fingerprints, of_job
 from sordino.runs.html import of_run
 from sordino.runs.identity import Whose
@@ -152,17 +153,23 @@ def train(
     """
     heard: Watch | None = callbacks.combined(watch)
     callbacks.check(watch=heard, observe=observe, owner=owner)
+    callbacks.check_loss(loss)
     if finish:
         may_finish(resume)
     own, named_keys = own_code.of(task, metric, optimizer)
     keys |= named_keys if resume is None else {k: v for k, v in named_keys.items() if v != "own"}
     if resume is not None:
+        if not isinstance(resume, str | Path):
+            raise RunError(f"resume must be the path of a run folder, not {resume!r}.")
         if keys:
             raise RunError("a resumed run keeps its keys: pass resume alone, without " + ", ".join(keys) + ".")
         keys = _stored(Path(resume))
     if named := [k for k in keys if k in spec.NAMED]:
         raise SpecError(f"{named[0]} belongs to `sordino run`; sordino.train takes its model and clients as arguments.")
     wanted = spec.from_dict(spec.by_name(keys))
+    early.check_method(wanted)
+    if resume is None:
+        early.check_folders(wanted)
     data = bring(clients, columns_of(wanted), test)
     if users is not None and data.raw is not None:
         raise SpecError("users are for (x, y) pairs: for a table, name its user_column.")
@@ -264,6 +271,7 @@ def execute(
         if isinstance(job.federation, Workers):
             job.federation.check()
         rehearse(job)
+        try_evaluation(job)
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
     _refuse_flat(folder)
     folder.lock()

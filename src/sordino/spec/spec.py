@@ -21,7 +21,7 @@ from sordino.contract.presence import Stragglers
 from sordino.core import check, plugin
 from sordino.core.errors import SpecError
 from sordino.privacy import trust
-from sordino.spec import windows
+from sordino.spec import other_names, windows
 from sordino.spec.keys import (
     GROUPS,
     DataKeys,
@@ -249,8 +249,8 @@ def owners(key: str) -> list[str]:
 
 
 def by_name(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys with a method or algorithm that is an object replaced by its name and its options."""
-    out = dict(values)
+    """Return the keys as in a run file: an object for a method or algorithm by its name and options, paths as text."""
+    out = {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
     for kind, key in (("methods", "method"), ("algorithms", "algorithm")):
         value = values.get(key)
         if value is None or isinstance(value, str):
@@ -304,6 +304,8 @@ def completed(keys: dict[str, Any]) -> dict[str, Any]:
 def _unknown(key: str, chosen: list[str], known: set[str]) -> str:
     if others := owners(key):
         return f"unknown key {key!r}: it belongs to {others[0]}, not to {' or '.join(chosen)}."
+    if said := other_names.hint(key):
+        return f"unknown key {key!r}: {said}."
     near = get_close_matches(key, known, n=1)
     return f"unknown key {key!r}." + (f" Did you mean {near[0]!r}?" if near else " `sordino init` lists them all.")
 

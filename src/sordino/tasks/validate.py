@@ -1,8 +1,8 @@
 """Check whether a model is fit for private training, once, before the first broadcast.
 
-Every trainable parameter must be a float and get a gradient, no buffer may change in training (it would carry private
-data around the noise), and no sample's output may depend on another sample. Every error names the path of the module
-and what `--fix-model` would do about it.
+Every trainable parameter must be a float and have a part in the output, no buffer may change in training (it would
+carry private data around the noise), and no sample's output may depend on another sample. Every error names the path of
+the module and what `--fix-model` would do about it.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def validate(module: nn.Module, sample: Tensor) -> None:
     _check_layers(module)
     with Snapshot(module):  # restores state that the model's code keeps elsewhere
         _check_behaviour(copy.deepcopy(module), sample)
+        _check_gradients(copy.deepcopy(module), sample)
 
 
 def _check_parameters(module: nn.Module) -> None:
@@ -128,3 +129,19 @@ def _check_behaviour(module: nn.Module, sample: Tensor) -> None:
             raise ModelError(
                 "a record's output depends on the other records of its batch; no record can be clipped on its own."
             )
+
+
+def _check_gradients(module: nn.Module, sample: Tensor) -> None:
+    """Raise ModelError if a trainable parameter has no part in the output: noise alone would train it."""
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        out = module.train()(sample)
+        if not out.requires_grad:
+            raise ModelError("the model's output does not depend on any trainable parameter: is forward under no_grad?")
+        parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(out.sum(), [p for _, p in parameters], allow_unused=True)
+    if unused := [name for (name, _), gradient in zip(parameters, gradients, strict=True) if gradient is None]:
+        more = f" (and {len(unused) - 1} more)" if len(unused) > 1 else ""
+        raise ModelError(
+            f"parameter {unused[0]}{more} has no part in the model's output, so it would be trained by noise alone. "
+            "Freeze it with requires_grad_(False), or remove it."
+        )
