@@ -66,6 +66,7 @@ MAY = {
     ),
     "advice": ("core", "privacy", "data", "tasks", "contract", "methods", "ledger", *RUN, "advice"),
     "comparisons": ("core", "privacy", "data", "contract", "methods", "ledger", *RUN, "advice", "comparisons"),
+    "tuning": ("core", "privacy", "measures", "ledger", *RUN, "report", "tuning"),
     "report": ("core", "report"),
     "papers": ("core", "privacy", "contract", "methods", *RUN, "comparisons", "report", "papers"),
     "cli": None,  # anything

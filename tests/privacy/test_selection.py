@@ -67,7 +67,7 @@ def test_the_bound_is_never_below_the_exact_divergence(law, eta, mean):
 
 
 def test_a_selection_costs_up_to_three_times_a_run():
-    """The geometric law on a run with outcomes bad, middling and good: 3 epsilon is nearly reached, and not exceeded."""
+    """The geometric law on a run with outcomes bad, middling and good: 3 epsilon is nearly reached."""
     number = masses(200.0, "negative-binomial", 1.0)
     p, q = (np.array([1 - m - g, m, g]) for m, g in ((0.001 * math.e, 0.1), (0.001, 0.1 * math.e)))
     exact = divergence(best_of(p, number), best_of(q, number), 80.0)
@@ -75,8 +75,9 @@ def test_a_selection_costs_up_to_three_times_a_run():
     assert 2.7 < exact <= float(bound[rdp.ORDERS == 80.0][0]) < 3.2
 
 
-@pytest.mark.parametrize(("law", "eta", "shape"), [("poisson", 0.0, math.inf), *(("negative-binomial", e, e) for e in (0.0, 1.0, 3.0))])  # fmt: skip
-def test_as_another_library_has_it(law, eta, shape):
+@pytest.mark.parametrize(("law", "eta"), [("poisson", 0.0), *(("negative-binomial", e) for e in (0.0, 1.0, 3.0))])
+def test_as_another_library_has_it(law, eta):
+    shape = math.inf if law == "poisson" else eta
     z, mean, steps = 8.0, 20.0, 10
     orders = [float(a) for a in rdp.ORDERS]
     accountant = RdpAccountant(orders)
