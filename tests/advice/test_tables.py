@@ -48,7 +48,7 @@ def smooth(monkeypatch):
     """Made-up measurements, in which the gain falls smoothly with the noise."""
     ratios = [0.001 * 1.3**i for i in range(26)]
     runs = tuple(TableRun("made-up", 5, "direct", 1.0, r, 1 / (1 + (r / 0.2) ** 2), 0.0, 1.0) for r in ratios)
-    monkeypatch.setattr(tables, "measured", lambda: tables.Measured("nobody", runs))
+    monkeypatch.setattr(tables, "measured", lambda: tables.MeasuredTables("nobody", runs))
     tables.useful.cache_clear()
     yield
     tables.useful.cache_clear()

@@ -1,6 +1,7 @@
 """Random stopping: against the exact divergence of small mechanisms, and against another library."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import algebra, selection, tightest
 from sordino.privacy.accountants import rdp
+from sordino.privacy.calibrate import noise_multiplier
 from sordino.privacy.events import GaussianEvent, Parallel, Pure, RandomStopping, Repeated, Sampled
 from sordino.privacy.mechanisms.generalized_rr import GeneralizedRR
 
@@ -96,6 +98,16 @@ def test_the_number_is_drawn_from_the_stated_law(law, eta):
     assert ((counts - expected)[some] ** 2 / expected[some]).sum() < 2.5 * some.sum()
     wrong = 4000 * masses(1.1 * mean, law, eta)[:40]
     assert ((counts - wrong)[some] ** 2 / wrong[some]).sum() > 1.2 * some.sum()
+
+
+def test_the_table_of_the_documentation():
+    text = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| 20 |"))
+    laws = (("negative-binomial", 1.0), ("negative-binomial", 0.0), ("poisson", 0.0))
+    events = [lambda z, law=law, eta=eta: RandomStopping(GaussianEvent(z), 20.0, law, eta) for law, eta in laws]
+    for shown, make in zip(row.split("|")[2:6], [*events, lambda z: Repeated(GaussianEvent(z), 20)], strict=True):
+        z = noise_multiplier(make, 2.0, 1e-5)
+        assert float(shown) == pytest.approx(tightest.epsilon(GaussianEvent(z), 1e-5), abs=0.006)
 
 
 def test_the_algebra_of_a_selection():

@@ -52,7 +52,7 @@ class TableRun:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTables:
     """All measured runs, and how they were made."""
 
     made_by: str
@@ -60,12 +60,12 @@ class Measured:
 
 
 @lru_cache
-def measured() -> Measured:
+def measured() -> MeasuredTables:
     """Return the measured runs, read from advice/files/tables.json."""
     text = (resources.files("sordino.advice") / "files" / "tables.json").read_text(encoding="utf-8")
     table = json.loads(text)
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
-    return Measured(table["made_by"], tuple(TableRun(**row) for row in rows))
+    return MeasuredTables(table["made_by"], tuple(TableRun(**row) for row in rows))
 
 
 @dataclass(frozen=True)

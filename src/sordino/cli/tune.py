@@ -23,7 +23,7 @@ from sordino.spec import spec
 from sordino.spec.values import parse
 from sordino.tuning import space
 from sordino.tuning import tune as tuning
-from sordino.tuning.total import Plan, Search, priced
+from sordino.tuning.total import PricedSearch, Search, priced
 from sordino.tuning.trials import Scored
 
 LAWS = {
@@ -155,7 +155,7 @@ def _processes(text: str, asked: Search) -> int:
     return processes
 
 
-def _show(folder: RunFolder, plan: Plan, about: dict[str, Any], screen: Screen, as_json: bool) -> None:
+def _show(folder: RunFolder, plan: PricedSearch, about: dict[str, Any], screen: Screen, as_json: bool) -> None:
     result = folder.read_json("result.json", PUBLIC)
     if as_json:
         _print({"folder": str(folder.path), **result, "tune": about})
@@ -173,7 +173,7 @@ def _show(folder: RunFolder, plan: Plan, about: dict[str, Any], screen: Screen, 
         screen.say('No picture: matplotlib is not installed; try: pip install "sordino[plot]", then the same command.')
 
 
-def _scored(plan: Plan) -> str:
+def _scored(plan: PricedSearch) -> str:
     if plan.job.held_out is None:
         return "on the public test records; the best of several trials looks a little better than it is"
     return "noisy, on held-out records; the best of several trials looks a little better than it is"

@@ -16,13 +16,13 @@ from sordino.run_folder.folder import RunFolder
 from sordino.runs.describe import describe
 from sordino.runs.job import Job
 from sordino.spec import spec, toml
-from sordino.tuning.total import SERVER, Plan
+from sordino.tuning.total import SERVER, PricedSearch
 from sordino.tuning.trials import Scored, path_of
 
 NOTE = "chosen by a search (tune.json); the guarantee is that of the whole search"
 
 
-def winner(folder: RunFolder, plan: Plan, chosen: Scored) -> dict[str, Any]:
+def winner(folder: RunFolder, plan: PricedSearch, chosen: Scored) -> dict[str, Any]:
     """Publish the winner, or the final run of a disjoint search, and return what tune.json says of it."""
     search = plan.search
     settings = chosen.trial.settings
@@ -38,7 +38,7 @@ def winner(folder: RunFolder, plan: Plan, chosen: Scored) -> dict[str, Any]:
     return about
 
 
-def _guarantees(plan: Plan) -> dict[str, Guarantee]:
+def _guarantees(plan: PricedSearch) -> dict[str, Guarantee]:
     """Return the guarantees of random stopping: none against a server, which sees the trials."""
     total = plan.guarantee
     none = replace(total, epsilon=float("inf"), viewer="server", reason=SERVER, exact=False)
@@ -46,7 +46,12 @@ def _guarantees(plan: Plan) -> dict[str, Guarantee]:
 
 
 def _copy(
-    source: RunFolder, folder: RunFolder, plan: Plan, job: Job, settings: dict[str, Any], given: dict[str, Guarantee]
+    source: RunFolder,
+    folder: RunFolder,
+    plan: PricedSearch,
+    job: Job,
+    settings: dict[str, Any],
+    given: dict[str, Guarantee],
 ) -> None:
     """Write the files of a run to the public part; `given` replaces the guarantees of the run, if there are any."""
     full = plan.search.spec.to_dict() | settings
@@ -77,7 +82,7 @@ def _promised(record: RoundRecord, given: dict[str, Guarantee]) -> RoundRecord:
     return replace(record, epsilon={"public": given["public"].epsilon}) if given else record
 
 
-def _about(plan: Plan, chosen: Scored) -> dict[str, Any]:
+def _about(plan: PricedSearch, chosen: Scored) -> dict[str, Any]:
     search, random = plan.search, plan.search.disjoint is None
     return {
         "space": {key: domain.to_json() for key, domain in search.space.items()},

@@ -98,7 +98,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PricedSearch:
     """A search with its price, before anything is charged."""
 
     search: Search
@@ -139,7 +139,7 @@ class Plan:
         return [*out, f"Score of a trial: {text}."]
 
 
-def priced(search: Search) -> Plan:
+def priced(search: Search) -> PricedSearch:
     """Return the search with the largest budget of a trial whose total stays within the epsilon of the spec.
 
     Raises:
@@ -166,7 +166,7 @@ def priced(search: Search) -> Plan:
     if final is not None:
         event, total = Parallel((event, final.plan_cost().event), by_place=True), max(total, final.promise.epsilon)
     cost = replace(job.plan_cost(), event=event)
-    return Plan(search, budget, job, cost, total, epsilon(job.plan_cost().event, wanted.delta))
+    return PricedSearch(search, budget, job, cost, total, epsilon(job.plan_cost().event, wanted.delta))
 
 
 def _check(search: Search) -> None:

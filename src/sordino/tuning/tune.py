@@ -32,14 +32,14 @@ from sordino.runs.run import absolute, to_owner
 from sordino.spec import spec
 from sordino.tuning import publish, space
 from sordino.tuning.space import Interval
-from sordino.tuning.total import Plan
+from sordino.tuning.total import PricedSearch
 from sordino.tuning.trials import Scored, Trial, best, run_all, train
 
 TUNE, TRIALS = "tune.json", "trials.json"
 Tell = Callable[[Scored, int], None]  # called after every trial with it and with the number of all trials
 
 
-def open_folder(plan: Plan) -> RunFolder:
+def open_folder(plan: PricedSearch) -> RunFolder:
     """Open a new folder, or the one in which the same search was begun; it is locked until closed."""
     wanted = plan.search.spec
     path = Path(wanted.out) / wanted.name if wanted.name is not None else None
@@ -57,13 +57,13 @@ def open_folder(plan: Plan) -> RunFolder:
     return folder
 
 
-def _asked(plan: Plan) -> dict[str, Any]:
+def _asked(plan: PricedSearch) -> dict[str, Any]:
     """Return what identifies a search: what is asked for, and the digest of the data."""
     asked = plan.search.to_json() | {"data": fingerprints(plan.job.owner.brought)[1]}
     return dict(json.loads(json.dumps(asked)))
 
 
-def _difference(begun: Any, plan: Plan) -> str:
+def _difference(begun: Any, plan: PricedSearch) -> str:
     try:
         old, new = begun["asked"], _asked(plan)
         if old["spec"] != new["spec"]:
@@ -76,12 +76,12 @@ def _difference(begun: Any, plan: Plan) -> str:
         return f"its {TUNE} is damaged"
 
 
-def charge_of(plan: Plan) -> Charge:
+def charge_of(plan: PricedSearch) -> Charge:
     """Return the charge of the whole search."""
     return Charge(plan.cost, plan.epsilon, plan.search.spec.delta)
 
 
-def afford(plan: Plan) -> Whose:
+def afford(plan: PricedSearch) -> Whose:
     """Raise BudgetError if the budgets of the data cannot pay for the search; return whose data they are."""
     whose = paying.whose_data(plan.job, fingerprints(plan.job.owner.brought)[1], None)
     path = paying.ledger_path(plan.job)
@@ -91,7 +91,7 @@ def afford(plan: Plan) -> Whose:
     return whose
 
 
-def _charge(folder: RunFolder, plan: Plan, whose: Whose) -> None:
+def _charge(folder: RunFolder, plan: PricedSearch, whose: Whose) -> None:
     """Charge the whole search to the ledger as one job; the second time nothing is charged."""
     if not (folder.private / "ledger.json").is_file():
         named = plan.search.spec.ledger
@@ -117,7 +117,7 @@ def _charge(folder: RunFolder, plan: Plan, whose: Whose) -> None:
         to_owner(text)
 
 
-def _drawn(folder: RunFolder, plan: Plan) -> list[Trial]:
+def _drawn(folder: RunFolder, plan: PricedSearch) -> list[Trial]:
     """Return the trials, drawn once and for all: their number by the law of the search, their settings by its space."""
     known = folder.read_json(TUNE)
     if "drawn" not in known:
@@ -135,7 +135,7 @@ def _drawn(folder: RunFolder, plan: Plan) -> list[Trial]:
     return [Trial(**entry) for entry in known["drawn"]]
 
 
-def execute(folder: RunFolder, plan: Plan, whose: Whose, processes: int, tell: Tell) -> dict[str, Any]:
+def execute(folder: RunFolder, plan: PricedSearch, whose: Whose, processes: int, tell: Tell) -> dict[str, Any]:
     """Charge the search, run its trials and publish the winner; return what the public part says of it.
 
     Args:
@@ -165,7 +165,7 @@ def execute(folder: RunFolder, plan: Plan, whose: Whose, processes: int, tell: T
     return publish.winner(folder, plan, winner)
 
 
-def _draw_picture(folder: RunFolder, plan: Plan, scored: list[Scored]) -> None:
+def _draw_picture(folder: RunFolder, plan: PricedSearch, scored: list[Scored]) -> None:
     if scored and figures.ready():
         logarithmic = [k for k, d in plan.search.space.items() if isinstance(d, Interval) and d.log]
         settings, scores = [s.trial.settings for s in scored], [s.score for s in scored]
