@@ -62,7 +62,7 @@ def drawn(folder):
 
 def test_only_the_winner_leaves_and_one_charge_is_made(call, small_npz, monkeypatch):
     monkeypatch.setattr(tuning.selection, "draw", lambda *law: 3)
-    done = call("--name", "it", "--trials", 4)
+    done = call("--name", "it", "--trials", 4, "--data-name", "mine")
     assert done.returncode == 0, done.err
     folder = small_npz.parent / "runs" / "it"
     assert done.out.index("Total, charged once") < done.out.index("Folder:") < done.out.index("Winner:")
@@ -80,6 +80,8 @@ def test_only_the_winner_leaves_and_one_charge_is_made(call, small_npz, monkeypa
     losers = [repr(s["settings"]["learning_rate"]) for s in scored if s["settings"] != about["settings"]]
     everything = b"".join(public.values()).decode(errors="replace") + done.out
     assert losers and not any(text in everything for text in losers)
+    result = json.loads(public["result.json"])
+    assert result["together"].startswith("run 1 on these data (mine)")  # not the number of trials
     run = load(folder)
     assert run.guarantee.epsilon == charge.epsilon and math.isinf(run.guarantees["server"].epsilon)
     assert {record.epsilon["public"] for record in run.history} == {charge.epsilon}  # no round has a price of its own

@@ -27,7 +27,8 @@ def draw(path: Path, settings: Sequence[dict[str, Any]], scores: Sequence[float]
     keys = list(settings[0])
     best = max(range(len(scores)), key=lambda i: scores[i])
     with pyplot.rc_context(STYLE):
-        figure, axes = pyplot.subplots(1, len(keys), figsize=(4 * len(keys), 3.2), sharey=True, squeeze=False)
+        size = (4 * len(keys), 3.4)
+        figure, axes = pyplot.subplots(1, len(keys), figsize=size, sharey=True, squeeze=False, layout="constrained")
         for axis, key in zip(axes[0], keys, strict=True):
             values = [s[key] for s in settings]
             numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
@@ -37,6 +38,6 @@ def draw(path: Path, settings: Sequence[dict[str, Any]], scores: Sequence[float]
             axis.set_xlabel(key)
             if key in logarithmic:
                 axis.set_xscale("log")
-        axes[0][0].set_ylabel("score of a trial (noisy on private records)")
+        axes[0][0].set_ylabel("score of a trial")
         axes[0][-1].legend()
         save(pyplot, figure, path)

@@ -22,8 +22,16 @@ from sordino.tuning.trials import Scored, path_of
 NOTE = "chosen by a search (tune.json); the guarantee is that of the whole search"
 
 
-def winner(folder: RunFolder, plan: PricedSearch, chosen: Scored) -> dict[str, Any]:
-    """Publish the winner, or the final run of a disjoint search, and return what tune.json says of it."""
+def winner(folder: RunFolder, plan: PricedSearch, chosen: Scored, together: str | None) -> dict[str, Any]:
+    """Publish the winner, or the final run of a disjoint search, and return what tune.json says of it.
+
+    Args:
+        folder: the folder of the search.
+        plan: the priced search.
+        chosen: the best trial.
+        together: what all jobs under the name of the data promise, by the user's ledger. What a trial says of it counts
+            the trials, which are secret.
+    """
     search = plan.search
     settings = chosen.trial.settings
     if search.disjoint is None:
@@ -32,7 +40,7 @@ def winner(folder: RunFolder, plan: PricedSearch, chosen: Scored) -> dict[str, A
     else:
         source, job = RunFolder(folder.path / PRIVATE / "final"), search.final(settings)
         guarantees = {}
-    _copy(source, folder, plan, job, settings, guarantees)
+    _copy(source, folder, plan, job, settings, guarantees, together)
     about = _about(plan, chosen)
     folder.publish_json("tune.json", about)
     return about
@@ -52,6 +60,7 @@ def _copy(
     job: Job,
     settings: dict[str, Any],
     given: dict[str, Guarantee],
+    together: str | None,
 ) -> None:
     """Write the files of a run to the public part; `given` replaces the guarantees of the run, if there are any."""
     full = plan.search.spec.to_dict() | settings
@@ -64,7 +73,7 @@ def _copy(
     if given:
         result["guarantee"] = derived["promise"] = given["public"].to_json()
         result["guarantees"] = {viewer: g.to_json() for viewer, g in given.items()}
-    result["notes"] = [*result["notes"], NOTE]
+    result |= {"notes": [*result["notes"], NOTE], "together": together}
     folder.records(until=0), folder.owner_records(until=0)  # of an earlier attempt to publish
     owners = {record.round: record for record in source.owner_records()}
     for record in source.records():

@@ -32,7 +32,7 @@ PRICED = {  # keys that change what a trial costs, with what to do instead
 
 
 @dataclass(frozen=True)
-class Choice:
+class ValueList:
     """A list of values, all equally likely."""
 
     values: tuple[Any, ...]
@@ -51,7 +51,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Interval:
+class SearchRange:
     """All numbers between two bounds, uniform or uniform in the logarithm; whole numbers if both bounds are."""
 
     low: float
@@ -77,9 +77,9 @@ class Interval:
         return {"low": self.low, "high": self.high} | ({"log": True} if self.log else {})
 
 
-Domain = Choice | Interval
+Domain = ValueList | SearchRange
 Space = dict[str, Domain]
-DEFAULTS: Space = {"learning_rate": Interval(0.1, 64.0, True), "clip": Choice((0.25, 0.5, 1.0))}
+DEFAULTS: Space = {"learning_rate": SearchRange(0.1, 64.0, True), "clip": ValueList((0.25, 0.5, 1.0))}
 
 
 def from_table(table: Mapping[str, Any]) -> Space:
@@ -91,7 +91,7 @@ def _domain(key: str, value: Any) -> Domain:
     if isinstance(value, list) and value and not any(isinstance(v, list | dict) for v in value):
         if len(set(map(repr, value))) < len(value):
             raise SpecError(f"tune.{key} names a value twice: {value!r}.")
-        return Choice(tuple(value))
+        return ValueList(tuple(value))
     if isinstance(value, dict) and {"low", "high"} <= value.keys() <= {"low", "high", "log"}:
         return _interval(key, value["low"], value["high"], value.get("log", False))
     raise SpecError(
@@ -99,7 +99,7 @@ def _domain(key: str, value: Any) -> Domain:
     )
 
 
-def _interval(key: str, low: Any, high: Any, log: Any) -> Interval:
+def _interval(key: str, low: Any, high: Any, log: Any) -> SearchRange:
     if any(isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v) for v in (low, high)):
         raise SpecError(f"tune.{key}: low and high must be numbers, not {low!r} and {high!r}.")
     if not isinstance(log, bool):
@@ -108,7 +108,7 @@ def _interval(key: str, low: Any, high: Any, log: Any) -> Interval:
         raise SpecError(f"tune.{key}: low must be below high, not {low:g} and {high:g}.")
     if log and low <= 0:
         raise SpecError(f"tune.{key}: a logarithmic range must begin above 0, not at {low:g}.")
-    return Interval(low, high, log)
+    return SearchRange(low, high, log)
 
 
 def from_flags(texts: Sequence[str]) -> Space:

@@ -31,7 +31,7 @@ from sordino.runs.identity import Whose
 from sordino.runs.run import absolute, to_owner
 from sordino.spec import spec
 from sordino.tuning import publish, space
-from sordino.tuning.space import Interval
+from sordino.tuning.space import SearchRange
 from sordino.tuning.total import PricedSearch
 from sordino.tuning.trials import Scored, Trial, best, run_all, train
 
@@ -58,8 +58,8 @@ def open_folder(plan: PricedSearch) -> RunFolder:
 
 
 def _asked(plan: PricedSearch) -> dict[str, Any]:
-    """Return what identifies a search: what is asked for, and the digest of the data."""
-    asked = plan.search.to_json() | {"data": fingerprints(plan.job.owner.brought)[1]}
+    """Return what identifies a search: what is asked for, the epsilon of a trial, and the digest of the data."""
+    asked = plan.search.to_json() | {"budget": plan.budget, "data": fingerprints(plan.job.owner.brought)[1]}
     return dict(json.loads(json.dumps(asked)))
 
 
@@ -91,8 +91,12 @@ def afford(plan: PricedSearch) -> Whose:
     return whose
 
 
-def _charge(folder: RunFolder, plan: PricedSearch, whose: Whose) -> None:
-    """Charge the whole search to the ledger as one job; the second time nothing is charged."""
+def _charge(folder: RunFolder, plan: PricedSearch, whose: Whose) -> str | None:
+    """Charge the whole search to the ledger as one job; the second time nothing is charged.
+
+    Returns:
+        What all jobs under the name of the data promise together; None for data without a name.
+    """
     if not (folder.private / "ledger.json").is_file():
         named = plan.search.spec.ledger
         path = None if named is None else os.path.relpath(paying.ledger_path(plan.job), folder.path.absolute())
@@ -112,9 +116,11 @@ def _charge(folder: RunFolder, plan: PricedSearch, whose: Whose) -> None:
             mode=plan.job.mode,
         )
         folder.note_ledger(account.head())
+        together = book.together(account.job)
     for text in account.owner_notes:
         folder.tell_owner(text)
         to_owner(text)
+    return together
 
 
 def _drawn(folder: RunFolder, plan: PricedSearch) -> list[Trial]:
@@ -147,7 +153,7 @@ def execute(folder: RunFolder, plan: PricedSearch, whose: Whose, processes: int,
     """
     if not (folder.private / TUNE).is_file():
         folder.write_json(TUNE, {"asked": _asked(plan)})
-    _charge(folder, plan, whose)
+    together = _charge(folder, plan, whose)
     trials = _drawn(folder, plan)
     path, search = folder.path.absolute(), plan.search
     scored = run_all(path, search, plan.budget, trials, processes, lambda s: tell(s, len(trials)))
@@ -162,12 +168,12 @@ def execute(folder: RunFolder, plan: PricedSearch, whose: Whose, processes: int,
         )
     if search.disjoint is not None:
         train(path, search.final(winner.trial.settings), path / PRIVATE / "final")
-    return publish.winner(folder, plan, winner)
+    return publish.winner(folder, plan, winner, together)
 
 
 def _draw_picture(folder: RunFolder, plan: PricedSearch, scored: list[Scored]) -> None:
     if scored and figures.ready():
-        logarithmic = [k for k, d in plan.search.space.items() if isinstance(d, Interval) and d.log]
+        logarithmic = [k for k, d in plan.search.space.items() if isinstance(d, SearchRange) and d.log]
         settings, scores = [s.trial.settings for s in scored], [s.score for s in scored]
         picture.draw(folder.private / "trials.png", settings, scores, logarithmic)
 
