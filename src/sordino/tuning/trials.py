@@ -33,7 +33,7 @@ ROUNDS, RESULT = "rounds.sqlite", "result.json"
 
 
 @dataclass(frozen=True)
-class Trial:
+class TuningTrial:
     """One trial, as it was drawn."""
 
     number: int
@@ -45,17 +45,22 @@ class Trial:
 class Scored:
     """A finished trial with its score; higher is better."""
 
-    trial: Trial
+    trial: TuningTrial
     score: float
 
 
-def path_of(folder: Path, trial: Trial) -> Path:
+def path_of(folder: Path, trial: TuningTrial) -> Path:
     """Return the run folder of a trial."""
     return folder / PRIVATE / "trials" / f"{trial.number:04d}"
 
 
 def run_all(
-    folder: Path, search: Search, budget: float, trials: Sequence[Trial], processes: int, tell: Callable[[Scored], None]
+    folder: Path,
+    search: Search,
+    budget: float,
+    trials: Sequence[TuningTrial],
+    processes: int,
+    tell: Callable[[Scored], None],
 ) -> list[Scored]:
     """Run the trials that are not finished yet, and return all of them with their scores."""
     scored = []
@@ -65,7 +70,9 @@ def run_all(
     return sorted(scored, key=lambda s: s.trial.number)
 
 
-def _results(folder: Path, search: Search, budget: float, trials: Sequence[Trial], processes: int) -> Iterator[Scored]:
+def _results(
+    folder: Path, search: Search, budget: float, trials: Sequence[TuningTrial], processes: int
+) -> Iterator[Scored]:
     if processes == 1:
         for trial in trials:
             yield run_trial(folder, search, budget, trial)
@@ -90,7 +97,7 @@ def _begin(threads: int, place: str) -> None:
     torch.set_num_threads(threads)
 
 
-def run_trial(folder: Path, search: Search, budget: float, trial: Trial) -> Scored:
+def run_trial(folder: Path, search: Search, budget: float, trial: TuningTrial) -> Scored:
     """Run or resume one trial, and return its score."""
     at = path_of(folder, trial)
     if not locate(at, PUBLIC, RESULT).is_file():

@@ -33,7 +33,7 @@ from sordino.spec import spec
 from sordino.tuning import publish, space
 from sordino.tuning.space import SearchRange
 from sordino.tuning.total import PricedSearch
-from sordino.tuning.trials import Scored, Trial, best, run_all, train
+from sordino.tuning.trials import Scored, TuningTrial, best, run_all, train
 
 TUNE, TRIALS = "tune.json", "trials.json"
 Tell = Callable[[Scored, int], None]  # called after every trial with it and with the number of all trials
@@ -123,7 +123,7 @@ def _charge(folder: RunFolder, plan: PricedSearch, whose: Whose) -> str | None:
     return together
 
 
-def _drawn(folder: RunFolder, plan: PricedSearch) -> list[Trial]:
+def _drawn(folder: RunFolder, plan: PricedSearch) -> list[TuningTrial]:
     """Return the trials, drawn once and for all: their number by the law of the search, their settings by its space."""
     known = folder.read_json(TUNE)
     if "drawn" not in known:
@@ -138,7 +138,7 @@ def _drawn(folder: RunFolder, plan: PricedSearch) -> list[Trial]:
             for i, s in enumerate(streams)
         ]
         folder.write_json(TUNE, known)
-    return [Trial(**entry) for entry in known["drawn"]]
+    return [TuningTrial(**entry) for entry in known["drawn"]]
 
 
 def execute(folder: RunFolder, plan: PricedSearch, whose: Whose, processes: int, tell: Tell) -> dict[str, Any]:
