@@ -78,6 +78,7 @@ MAY = {
         "comparisons",
         "report",
     ),
+    "tuning": ("core", "privacy", "measures", "ledger", *RUN, "report", "tuning"),
     "report": ("core", "report"),
     "papers": ("core", "privacy", "contract", "methods", *RUN, "comparisons", "report", "papers"),
     "cli": None,  # anything
@@ -110,11 +111,12 @@ CORE = {
 PRIVACY = {
     "pairs": (),
     "loss_distributions": ("pairs",),
-    "events": ("pairs",),
+    "selection": (),
+    "events": ("pairs", "selection"),
     "algebra": ("events",),
     "guarantee": (),
     "clip": (),
-    "accountants": ("algebra", "events", "pairs", "loss_distributions"),
+    "accountants": ("algebra", "events", "pairs", "loss_distributions", "selection"),
     "quantise": ("clip",),
     "integer_noise": (),
     "geometry": (),

@@ -2,8 +2,12 @@
 
 import json
 import time
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+
+from sordino.cli.main import main
 
 FEW = ("--clients", "3", "--records", "500", "--parameters", "26010", "--epsilon", "2", "--delta", "1e-5")
 
@@ -97,3 +101,48 @@ def test_it_takes_seconds_even_where_clients_are_drawn(call):
                 "--delta", "1e-7", "--client-rate", "0.01", "--batch-rate", "0.5")  # fmt: skip
     assert done.returncode == 0 and "0.01 of them per round" in done.stdout
     assert time.perf_counter() - start < 15  # about two on an idle machine
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch, capsys):
+    """`sordino plan` in this process, on a table of one's own: exit code, stdout, stderr."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(600, 9)).astype(np.float32)
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=(x[:, 0] > 0).astype(np.int64), classes=np.array(2))
+    (tmp_path / "my.toml").write_text('dataset = "mine.npz"\nclients = 6\nepsilon = 0.1\n[tune]\nclip = [0.5]\n')
+    monkeypatch.chdir(tmp_path)
+
+    def make(*args):
+        monkeypatch.setattr("sys.argv", ["sordino", "plan", *args])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code
+        return SimpleNamespace(returncode=code, **capsys.readouterr()._asdict())
+
+    return make
+
+
+def test_a_file_is_planned_by_public_facts(planned, tmp_path):
+    done = planned("my.toml")
+    assert done.returncode == 0, done.err
+    assert "your own data: 6 clients with about 100 records each, 9 features, 2 classes" in done.out
+    for words in ("Hopeless. Noise ratio", "drowns the signal", "This would work: epsilon"):
+        assert words in done.out
+    assert "MNIST" not in done.out and not (tmp_path / "runs").exists()
+    found = json.loads(planned("my.toml", "--epsilon", "8", "--json").out)
+    assert found["table"]["verdict"] == "works" and found["question"]["epsilon"] == 8
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("my.toml", "--records", "5"), "follows from the data"),
+        (("none.toml",), "cannot read"),
+        (("--clients", "3"), "Missing option '--records'"),
+    ],
+)
+def test_a_file_or_all_numbers(planned, args, words):
+    done = planned(*args)
+    assert done.returncode == 2 and words in done.err

@@ -20,6 +20,7 @@ from sordino.privacy.events import (
     NonPrivate,
     Parallel,
     Pure,
+    RandomStopping,
     Repeated,
     Sampled,
     SampledGroup,
@@ -143,6 +144,11 @@ COMBINED = [
         lambda count: Visible(of_steps(1.0, 0.2, count), 0.1),
     ),
     Example("Parallel", lambda noise: Parallel((GaussianEvent(2 * noise), Sampled(GaussianEvent(noise), 0.5)))),
+    Example("RandomStopping", lambda noise: RandomStopping(Repeated(GaussianEvent(4 * noise), 3), 10.0)),
+    Example(
+        "RandomStopping-logarithmic",
+        lambda noise: RandomStopping(KINDS["LaplaceEvent"](2 * noise), 10.0, "negative-binomial"),
+    ),
     Example(
         "Repeated",
         lambda noise: Repeated(KINDS["LaplaceEvent"](2 * noise), 4),

@@ -104,6 +104,7 @@ class Case:
         steps = plan.rounds * (plan.local.count(plan.smallest_client) if where == "records" else 1)
         batch = plan.local.expected_batch(max(1.0, plan.mean_client))
         noise, dim = pricing.step_noise(self.method, plan), self.job.model.layout.dim
+        noise /= math.sqrt(plan.split) if where == "records" else 1.0  # clients share the noise of a secure sum
         step = planner.step_nsr(where, noise, dim, max(1.0, plan.expected_cohort), batch)
         return step / math.sqrt(steps)
 

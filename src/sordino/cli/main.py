@@ -25,6 +25,10 @@ COMMANDS = {  # name -> (module, one line for --help)
         "sordino.cli.compare",
         "Compare methods at the same total budget: one run per method, epsilon and seed.",
     ),
+    "tune": (
+        "sordino.cli.tune",
+        "Search for good settings by random trials, at one honest total that is shown before.",
+    ),
     "reproduce": (
         "sordino.cli.reproduce",
         "Reproduce a figure or table of a paper: as printed, sound, with an honest epsilon.",

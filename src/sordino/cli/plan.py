@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,28 +22,43 @@ WORDS = {
 }
 
 
+NEEDED = ("clients", "records", "parameters", "epsilon", "delta")  # without a file
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--clients", type=int, required=True, help="Number of clients.")
-@click.option("--records", type=int, required=True, help="Number of records of each client.")
-@click.option("--parameters", type=int, required=True, help="Trainable parameters of the model.")
-@click.option("--epsilon", type=float, required=True, help="Total privacy budget of the whole run.")
-@click.option("--delta", type=float, required=True, help="Total delta of the whole run.")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--clients", type=int, default=None, help="Number of clients.")
+@click.option("--records", type=int, default=None, help="Number of records of each client.")
+@click.option("--parameters", type=int, default=None, help="Trainable parameters of the model.")
+@click.option("--epsilon", type=float, default=None, help="Total privacy budget of the whole run.")
+@click.option("--delta", type=float, default=None, help="Total delta of the whole run.")
 @click.option("--rounds", type=int, default=None, help="Federated rounds (default: the best of a few).")
-@click.option("--client-rate", type=float, default=1.0, show_default=True, help="Share of the clients in a round.")
-@click.option("--batch-rate", type=float, default=1.0, show_default=True, help="Share of a client's records in a step.")
+@click.option("--client-rate", type=float, default=None, help="Share of the clients in a round (default 1).")
+@click.option("--batch-rate", type=float, default=None, help="Share of a client's records in a step (default 1).")
 @click.option("--method", default=None, help="Show only what this method offers.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(method: str | None, as_json: bool, **asked: Any) -> None:
-    """Estimate before training what would work: unit, trust model, noise, rounds, accuracy."""
-    question = PlanQuestion(**asked)
+def plan(file: Path | None, method: str | None, as_json: bool, **asked: Any) -> None:
+    """Estimate before training what would work: unit, trust model, noise, rounds, accuracy.
+
+    With FILE (TOML), for the run that it describes; flags override its keys. Nothing is trained or charged."""
+    given = {name: value for name, value in asked.items() if value is not None}
+    if file is not None:
+        from sordino.cli import plan_file  # imports torch
+
+        plan_file.tell(file, given | ({} if method is None else {"method": method}), as_json)
+        return
+    if missing := [name for name in NEEDED if name not in given]:
+        raise click.UsageError(f"Missing option '--{missing[0]}'. Or name a run file: sordino plan my.toml")
+    question = PlanQuestion(**given)
     recommendations = planner.answers(question, method)
     if as_json:
-        click.echo(jsonlib.dumps(_as_json(question, recommendations), indent=2, allow_nan=False))
+        click.echo(jsonlib.dumps(as_object(question, recommendations), indent=2, allow_nan=False))
     else:
-        _tell(question, recommendations)
+        show(question, recommendations)
 
 
-def _as_json(question: PlanQuestion, recommendations: list[Recommendation]) -> dict[str, Any]:
+def as_object(question: PlanQuestion, recommendations: list[Recommendation]) -> dict[str, Any]:
+    """Return all recommendations as one JSON object."""
     return {
         "question": asdict(question),
         "settings": [_row(a) for a in recommendations],
@@ -85,7 +101,8 @@ def _measured() -> dict[str, Any]:
     }
 
 
-def _tell(question: PlanQuestion, recommendations: list[Recommendation]) -> None:
+def show(question: PlanQuestion, recommendations: list[Recommendation]) -> None:
+    """Print the table of recommendations, and what they mean in words."""
     rate = "" if question.client_rate == 1 else f", {question.client_rate:g} of them per round"
     click.echo(
         f"{question.clients:,} clients with {question.records:,} records each{rate}; {question.parameters:,} "

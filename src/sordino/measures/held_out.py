@@ -117,6 +117,16 @@ def split(spec: Spec, method: Method, clients: Any, wanted: Evaluation) -> tuple
     return clients, held_out, everyone
 
 
+def tuning_part(spec: Spec, clients: ArrayClients) -> ArrayClients:
+    """Return clients with exactly the records that `split` holds out for `tuning`; those without any are left out."""
+    parts = [np.arange(a, b) for a, b in pairwise(clients.starts)]
+    rng = Stream.research(spec.seed or 0).at("held out")
+    out = [part for part in splits.validation(parts, spec.tuning, rng.at("tuning"))[1] if len(part)]
+    if not out:
+        raise SpecError(f"{spec.tuning} of the records is not a single one. Use a larger share.")
+    return ArrayClients.split(clients.x, clients.y, out, users=clients.users, tags=clients.tags)
+
+
 def _held(kind: str, clients: ArrayClients, out: list[Ints], unit: str, method: Method) -> HeldOut:
     index = np.concatenate(out)
     owner = np.repeat(np.arange(len(out)), [len(o) for o in out])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, combinations_with_replacement, product
 
@@ -17,6 +18,7 @@ from sordino.privacy.events import (
     GaussianEvent,
     NonPrivate,
     Parallel,
+    RandomStopping,
     Repeated,
     Sampled,
     SampledGroup,
@@ -77,6 +79,8 @@ def grouped(event: Event, k: int) -> Event:
             return FixedSize(grouped(inner, k), min(k * size, population), population)
         case Visible(inner, rate):
             return Visible(grouped(inner, k), min(1.0, k * rate))
+        case RandomStopping(inner):
+            return replace(event, event=grouped(inner, k))
         case NonPrivate():
             return event
         case _:
@@ -97,6 +101,8 @@ def replaced(event: Event) -> Event:
             return Sampled(inner, rate, "replace")
         case Visible(inner, rate):
             return Visible(replaced(inner), rate)
+        case RandomStopping(inner):
+            return replace(event, event=replaced(inner))
         case Parallel(events, True):
             return Parallel(tuple(replaced(e) for e in events), by_place=True)
         case NonPrivate() | FixedSize() | Sampled():
@@ -120,6 +126,8 @@ def scaled(event: Event, factor: float) -> Event:
             return FixedSize(scaled(inner, factor), size, population)
         case Visible(inner, rate):
             return Visible(scaled(inner, factor), rate)
+        case RandomStopping(inner):
+            return replace(event, event=scaled(inner, factor))
         case NonPrivate():
             return event
         case _:
@@ -177,7 +185,7 @@ def relations(event: Event) -> frozenset[str]:
                     "say by_place where the parts go by places and a public seed."
                 )
             return shared if by_place else shared - {"replace"}
-        case Visible(inner):
+        case Visible(inner) | RandomStopping(inner):
             return relations(inner)
         case Sampled(inner, 1.0, "add/remove"):
             return relations(inner)
@@ -306,7 +314,8 @@ def distance(event: Event) -> float:
     for part, count in parts(event).items():
         inner = part.events if isinstance(part, Parallel) else (getattr(part, "event", None),)
         total += count * float(getattr(part, "distance", 0.0))
-        total += count * math.fsum(distance(child) for child in inner if isinstance(child, Event))
+        runs = part.mean if isinstance(part, RandomStopping) else 1.0
+        total += count * runs * math.fsum(distance(child) for child in inner if isinstance(child, Event))
     return total
 
 

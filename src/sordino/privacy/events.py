@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sordino.core import check
 from sordino.core.errors import SpecError, UnsupportedEvent
-from sordino.privacy import pairs
+from sordino.privacy import pairs, selection
 from sordino.privacy.pairs import Pair
 
 Floats = NDArray[np.float64]
@@ -279,6 +279,24 @@ class Composed(Event):
     """All of `events`."""
 
     events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
+class RandomStopping(Event):
+    """The best of a random number of runs of `event`; the number and the other runs stay secret.
+
+    Papernot and Steinke (2022), arXiv:2110.03620; the laws and their theorems are in privacy/selection.py. Every run
+    must satisfy the same bound, whatever settings it was given.
+    """
+
+    event: Event
+    mean: float  # expected number of runs
+    law: str = "poisson"  # poisson or negative-binomial
+    eta: float = 0.0  # shape of the negative binomial law; 0: logarithmic, 1: geometric
+    mirrored: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        selection.check_law(self.mean, self.law, self.eta)
 
 
 @dataclass(frozen=True)

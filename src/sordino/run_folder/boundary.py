@@ -81,6 +81,10 @@ TABLE: dict[str, dict[str, str]] = {
     "result.json": _of(PLANNED, f"{_below('guarantee', GUARANTEE)} {_below('guarantees.*', GUARANTEE)} claim.*")
     | _of(DERIVED, "rounds notes together")
     | _of(FIGURES, "accuracy metrics.* confusion evaluated_on"),
+    "tune.json": _of(INPUT, "space.* disjoint expected_trials law eta")
+    | _of(PLANNED, "total.epsilon total.delta trial_epsilon sentence")
+    | _of(RELEASED, "settings.*")
+    | _of(FIGURES, "score"),
     "stdout": _of(INPUT, "folder"),
 }
 FILES: dict[str, str] = {  # files without fields, or made only of fields of the files above
@@ -114,6 +118,7 @@ def check_fields(name: str, data: Mapping[str, Any], also: Iterable[str] = ()) -
 def check_output(data: Mapping[str, Any]) -> None:
     """Raise BoundaryError if a JSON object that is about to be printed has a field that is not listed as public."""
     known = {*TABLE["stdout"], *TABLE["result.json"], "accuracy_without_privacy"}
+    known |= {f"tune.{field}" for field in TABLE["tune.json"]}
     _check("standard output", data, known | {f"plan.{field}" for field in TABLE["plan.json"]})
 
 

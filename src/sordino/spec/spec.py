@@ -311,6 +311,19 @@ def _unknown(key: str, chosen: list[str], known: set[str]) -> str:
 
 
 def read(path: Path) -> dict[str, Any]:
+    """Return the keys of a run file, without the table [tune], which is for `sordino tune` alone."""
+    return {key: value for key, value in _toml(path).items() if key != "tune"}
+
+
+def read_tune(path: Path) -> dict[str, Any]:
+    """Return the table [tune] of a run file; empty if it has none."""
+    table = _toml(path).get("tune", {})
+    if not isinstance(table, dict):
+        raise SpecError(f"{path}: tune must be a table, [tune], not {table!r}.")
+    return table
+
+
+def _toml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -13,8 +13,19 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from sordino.core.errors import UnsupportedEvent
+from sordino.privacy import selection
 from sordino.privacy.algebra import parts, relations, worst
-from sordino.privacy.events import Composed, Event, FixedSize, GaussianEvent, Parallel, Repeated, Sampled, Visible
+from sordino.privacy.events import (
+    Composed,
+    Event,
+    FixedSize,
+    GaussianEvent,
+    Parallel,
+    RandomStopping,
+    Repeated,
+    Sampled,
+    Visible,
+)
 from sordino.privacy.pairs import logsumexp
 
 Curve = NDArray[np.float64]  # one Renyi divergence per order
@@ -58,6 +69,8 @@ def at(event: Event, orders: Curve) -> Curve:
             power = (orders - 1) * at(inner, orders)
             absent = np.log1p(-rate) if rate < 1 else -np.inf
             return np.asarray(np.logaddexp(absent, np.log(rate) + power) / (orders - 1))
+        case RandomStopping(inner, mean, law, eta):
+            return selection.curve(orders, at(inner, orders), ORDERS, at(inner, ORDERS), mean, law, eta)
         case Sampled(inner, 1.0, "add/remove"):
             return at(inner, orders)
         case Sampled(GaussianEvent(z), rate, "add/remove"):
