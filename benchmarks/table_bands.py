@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +44,10 @@ def beside(dataset: str) -> tuple[float, float]:
     return majority, float(model.score(x_test, y_test))
 
 
-def line(dataset: str, clients: int, channel: str, epsilon: float, kept: Kept) -> tuple[float, float]:
+def line(dataset: str, clients: int, channel: str, epsilon: float) -> tuple[float, float]:
     """Return the noise ratio of a run, and its mean accuracy over the seeds."""
+    torch.set_num_threads(1)
+    kept: Kept = {}
     keys = {"dataset": dataset, "clients": clients, "channel": channel, "epsilon": epsilon, "device": "cpu"}
     ratio = tables.ratio_of(case.of_spec(spec.from_dict(keys)))
     scores = []
@@ -56,17 +59,19 @@ def line(dataset: str, clients: int, channel: str, epsilon: float, kept: Kept) -
 
 
 def measure(names: list[str]) -> None:
-    torch.set_num_threads(1)
-    for dataset in names:
-        majority, without = beside(dataset)
-        rows, kept = [], {}
-        for clients, channel in FEDERATIONS:
-            for epsilon in EPSILONS:
-                ratio, accuracy = line(dataset, clients, channel, epsilon, kept)
+    """Measure the lines of some tables, as many at a time as the machine has cores."""
+    with ProcessPoolExecutor() as pool:
+        for dataset in names:
+            majority, without = pool.submit(beside, dataset).result()
+            settings = [(*federation, epsilon) for federation in FEDERATIONS for epsilon in EPSILONS]
+            rows = []
+            jobs = [pool.submit(line, dataset, *setting) for setting in settings]
+            for setting, job in zip(settings, jobs, strict=True):
+                ratio, accuracy = job.result()
                 figures = [round(v, 4) for v in (accuracy, majority, without)]
-                rows.append([dataset, clients, channel, epsilon, float(f"{ratio:.4g}"), *figures])
+                rows.append([dataset, *setting, float(f"{ratio:.4g}"), *figures])
                 print(rows[-1], flush=True)
-        write(dataset, rows)
+            write(dataset, rows)
 
 
 def write(name: str, rows: list[list]) -> None:

@@ -9,7 +9,7 @@ from sordino.data.load import Columns, Declared, load
 from sordino.runs import assumptions
 from sordino.spec import spec
 
-READ = ("whether the label is a class or a number", "the set of labels")
+READ = ("whether the label is a class or a number", "the set of labels", "the names of the columns")
 
 
 def labelled(folder, labels, classes=None, schema=None, name="it.csv", **declared):
@@ -61,9 +61,9 @@ def test_numbers_that_do_not_begin_at_zero_are_numbered_in_order(tmp_path):
     data = labelled(tmp_path, [10, 2, 10])
     assert data.y_train.tolist() == [1, 0, 1] and data.names == ("2", "10") and data.assumed == READ
     assert labelled(tmp_path, [-1, 1, 1]).y_train.tolist() == [0, 1, 1]
-    assert labelled(tmp_path, [1, 2, 1], ("1", "2")).assumed == ()
+    assert labelled(tmp_path, [1, 2, 1], ("1", "2")).assumed == ("the names of the columns",)
     usual = labelled(tmp_path, [0, 3, 1])
-    assert usual.classes == 4 and usual.assumed == (READ[0], "the number of classes") and not usual.names
+    assert usual.classes == 4 and usual.assumed == (READ[0], "the number of classes", READ[-1]) and not usual.names
     pd.DataFrame({"a": [1, 2, 3], "y": [2, 1, 2]}).to_parquet(tmp_path / "it.parquet")
     assert load("it.parquet", str(tmp_path), columns=Columns(label="y")).y_train.tolist() == [1, 0, 1]
 

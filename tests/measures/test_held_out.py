@@ -281,6 +281,7 @@ def test_regression_is_the_absolute_error_with_noise():
 )
 def test_as_many_evaluations_as_are_charged(rounds, every, times, tmp_path, monkeypatch):
     seen, real = [], beside.released
+    monkeypatch.setattr(run, "try_evaluation", lambda job: None)  # on made-up records
     monkeypatch.setattr(beside, "released", lambda *a: seen.append(a) or real(*a))
     keys = KEYS | {"rounds": rounds, "evaluate_every": every, "epsilon": 8.0, "device": "cpu", "out": str(tmp_path)}
     keys |= {"seed": 0}
@@ -329,6 +330,7 @@ def test_in_secure_mode_no_kill_lets_held_out_records_be_seen_twice(point, numbe
 
     A run that pays for a lost round ends a round early, and is evaluated there: as often as is charged, at most."""
     seen, real = [], loop.evaluate
+    monkeypatch.setattr(run, "try_evaluation", lambda job: None)  # on made-up records
     monkeypatch.setattr(loop, "evaluate", lambda job, params, done: seen.append(done) or real(job, params, done))
     keys = KEYS | {"rounds": 6, "evaluate_every": every, "epsilon": 8.0, "device": "cpu", "mode": "secure"}
     keys |= {"out": str(tmp_path), "name": "it", "checkpoint_seconds": 0.0, "seed": None}

@@ -20,7 +20,7 @@ def test_a_run_from_the_shell_and_its_explanation(sordino_command, small_npz, tm
     done = sordino_command(
         "run", "--method", "fedsdp", "--dataset", str(small_npz), "--private-data", "label:0;2", "--groups", "2",
         "--clients", "4", "--rounds", "4", "--refresh", "2", "--epsilon", "20", "--seed", "1", "--json",
-        "--name", "a", cwd=tmp_path,
+        "--name", "a", "--normalise", "none", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

@@ -37,7 +37,8 @@ def test_a_real_full_disk(small_npz, sordino_command):
     own = ("--ledger", "it.sqlite")  # the registry is large already
     failed = sordino_command("run", "it.toml", "--name", "it", "--json", *own, cwd=here, fsize=120_000)
     assert failed.returncode == 2 and "Traceback" not in failed.stderr
-    assert failed.stderr.startswith("sordino: RunError: cannot write") and failed.stderr.count("\n") == 1
+    assert json.loads(failed.stderr)["error"] == "RunError" and failed.stderr.count("\n") == 1
+    assert json.loads(failed.stderr)["message"].startswith("cannot write")
     state = RunFolder(here / "runs" / "it").load_state()
     assert state is not None and state[1] > 5 and state[2] is None  # sound, and some way into the run
     resumed = sordino_command("resume", "runs/it", "--json", cwd=here)

@@ -118,13 +118,13 @@ class RunProgress:
         if job.once and (released := describe(job)["evaluation"]) is not None:
             alone = released["epsilon"]
             what = [f"evaluation on {job.held_out.kind} records"] if job.held_out is not None else []
-            what += ["private statistics"] if spec.standardise else []
+            what += ["private statistics"] if job.statistics else []
             self.say(f"Of this budget, {' and '.join(what)} alone would take epsilon = {up(alone)}")
 
     def estimate(self, job: Job) -> None:
-        """Print what the run is expected to take, before anything is charged."""
+        """Tell the owner what the run is expected to take, before anything is charged; other logs have no times."""
         if not self.console.quiet and (expected := estimate(job)) is not None:
-            self.say(expected.sentence())
+            self.owner.print(expected.sentence(), highlight=False)
 
     def began(self, folder: Path) -> None:
         """Print the run folder and how to resume the run."""

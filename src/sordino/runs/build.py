@@ -117,20 +117,17 @@ def build(
     _check_tags(spec, method, held)
     first = held.fetch([0], torch.device("cpu"))
     task, sample_loss = _aimed(spec, own, loss, first.y)
-    pair, owners, words = _tested(test, test_clients, held.count)
-    _check_alike(first, pair)
-    public = words if public is None else public  # None: called from Python
+    pair, owners, words = _tested(test, test_clients, held.count, first)
     module, held = _fit(spec, module, held, first.x, sample_loss, pair, task)
     model, record = _tried_model(spec, module.to(device), sample_loss, first, device)
     wanted = evaluation.asked(spec, method, held, pair is not None, own_file)
     wanted = own.measured(wanted, spec, task, model, record, pair)
     division = _divided(spec, method, held, wanted, model.layout, first.x[0].numel())
     owners = _renumbered(owners, held.count, division.left)
-    kept_out, viewer, once, apart = division.kept_out, division.viewer, division.once, division.apart
     plan = _with_server_data(own.stepping(spec, method, division.plan), model, shown, device)
     plan = _calibrated(spec, method, plan, division, model, torch.zeros_like(record.x))
     method, plan, chosen = defaults.tuned(spec, method, plan, model, first.x[0].numel(), task == "regression")
-    plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, viewer, bool(once or apart))
+    plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, division.viewer, division.charged)
     started(returned.wrapped(method, spec.method), State(model.layout.read(model.module)), model.layout, plan)
     held, rng, federation = _opened(spec, device, division, Work(method, model, plan))
     return Job(
@@ -143,19 +140,19 @@ def build(
         task=task,
         own_metric=own.metric,
         test_clients=owners,
-        held_out=None if kept_out is None else kept_out.facts,
+        held_out=None if division.kept_out is None else division.kept_out.facts,
         federation=federation,
         device=device,
         rng=rng,
-        viewer=viewer,
+        viewer=division.viewer,
         notes=(*notes, *_server_notes(shown), *fixed, *chosen, *more, *_notes(spec, method, plan, division, everyone)),
-        once=once,
-        apart=apart,
+        once=division.once,
+        apart=division.apart,
         budgets=budgets,
         caps=caps,
         evaluation=division.evaluation,
         rows=division.rows,
-        public=(*assumptions.of_run(spec, method, shown, division.evaluation), *public),
+        public=(*assumptions.of_run(spec, method, shown, division.evaluation), *(words if public is None else public)),
         form=format_of_arrays(first.x, task),
     )
 
@@ -198,10 +195,11 @@ def _check_tags(spec: Spec, method: Method, held: Clients) -> None:
 
 
 def _tested(
-    test: tuple[Any, Any] | None, test_clients: Any, clients: int
+    test: tuple[Any, Any] | None, test_clients: Any, clients: int, first: Batch
 ) -> tuple[tuple[Tensor, Tensor] | None, Ints | None, tuple[str, ...]]:
     """Return the public test records, the client of each, and the words that say that they are public."""
     pair = None if test is None else checked("the test data", *pair_of("the test data", test))
+    _check_alike(first, pair)
     words = () if pair is None else (f"the {len(pair[1]):,} test records",)
     return pair, _test_owners(test_clients, pair, clients), words
 
@@ -311,6 +309,11 @@ class _Division:
     rows: RowNoise | None
     once: tuple[Event, ...]
     apart: tuple[Event, ...]
+
+    @property
+    def charged(self) -> bool:
+        """Whether anything is released outside the rounds."""
+        return bool(self.once or self.apart)
 
 
 def _divided(

@@ -20,6 +20,7 @@ from sordino.runs import loop
 from sordino.runs.job import Job
 from sordino.runs.made_up import MadeUp
 from sordino.runs.rehearse import on_cpu
+from sordino.tasks.task import MULTI_LABEL
 
 RECORDS = 4  # made-up records
 
@@ -32,6 +33,8 @@ def try_evaluation(job: Job) -> None:
     model = job.model if job.device.type == "cpu" else on_cpu(job.model)
     made_up = MadeUp.like(job.federation.facts, model, None)
     records = made_up.draw((RECORDS,), None, 1)
+    if job.task == MULTI_LABEL:
+        records = replace(records, y=records.y.round().clamp(0, 1))
     trial = replace(job, model=model, device=cpu, rng=rng)
     if job.held_out is not None:
         party = ArrayClients(records.x, records.y, [RECORDS], users=np.arange(RECORDS))
