@@ -85,9 +85,9 @@ class RunProgress:
         self.console.print(text, markup=False)
 
     @contextmanager
-    def preparing(self) -> Iterator[None]:
+    def preparing(self, text: str = "Preparing data, model and noise ...") -> Iterator[None]:
         """Show a status line while the job is prepared."""
-        with self.owner.status("Preparing data, model and noise ..."):
+        with self.owner.status(text):
             yield
 
     def start(self, job: Job) -> None:

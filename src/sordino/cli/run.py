@@ -23,10 +23,11 @@ from sordino.core.record import plain as finite
 from sordino.core.rounding import up
 from sordino.run_folder import boundary
 from sordino.runs import early
+from sordino.runs.baseline import without_privacy
 from sordino.runs.build import from_spec
 from sordino.runs.describe import describe
 from sordino.runs.job import Job
-from sordino.runs.run import Result, execute, resume_spec, summary, without_privacy
+from sordino.runs.run import Result, execute, resume_spec, summary
 from sordino.spec import spec
 from sordino.spec.values import parse
 
@@ -116,7 +117,9 @@ def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
     result, plain = _train(job, at, progress), None
     if job.spec.baseline and job.method.private:
         progress.say("The same model and features without privacy:")
-        plain = _train(without_privacy(job), None, progress)
+        with progress.preparing("Choosing a learning rate for the run without privacy ..."):
+            twin = without_privacy(job)
+        plain = _train(twin, None, progress)
     if as_json:
         output = finite(_as_json(job, result, plain))
         boundary.check_output(output)

@@ -65,6 +65,7 @@ class Dataset:
     user_train: Ids | None = None  # user of every record
     user_test: Ids | None = None
     task: str = "classification"  # one of TASKS
+    bounded: bool = True  # whether the columns of a table have declared bounds, or scales of a benchmark
     unit_target: bool = False  # whether a regression target has a declared range, scaled to [0, 1]
     classes: int | None = None  # declared number of classes (or of labels, or of tokens); None for regression
     names: tuple[str, ...] = ()  # names of the classes

@@ -88,6 +88,7 @@ def read(path: Path, test: Path | None = None) -> Dataset:
     names = tuple(str(n) for n in members.get("class_names", ()))
     return Dataset(
         name, x_train, y_train, x_test, y_test, task=task, classes=classes, names=names, prepare=_prepare(x_train),
+        bounded=False,
         client_train=ids["client_train"], client_test=ids["client_test"], user_train=ids["user_train"],
         user_test=ids["user_test"], notes=tuple(notes), test_from=words, assumed=assumed,
     )  # fmt: skip

@@ -135,7 +135,7 @@ def of_cells(
         client_test=None if rows.clients is None or parts[-1].clients is None else rows.clients[rows.test],
         user_train=None if rows.users is None else rows.users[~rows.test],
         user_test=None if rows.users is None or parts[-1].users is None else rows.users[rows.test],
-        task=first.target.task, unit_target=isinstance(label, Number),
+        task=first.target.task, unit_target=isinstance(label, Number), bounded=bool(declared),
         classes=None if first.target.classes is None else max(p.target.classes or 0 for p in parts),
         names=first.target.names, notes=notes, test_from=words,
         assumed=(*_assumed(declared), *first.target.assumed, *(() if declared else ("the names of the columns",))),

@@ -1,7 +1,7 @@
 """Noisy means of the clients' unit rows and of their squares, released once, to centre and scale the rows of a table.
 
 Two releases, the second of which uses the first: m, the mean of the rows u = x / |[x, 1]|, and v, the mean square of
-the columns of z = unit([u - m, b]) with b = sqrt(max(1/20, 1 - |m|^2)). A row has at most unit length, and so have its
+the columns of z = unit([u - m, b]) with b = sqrt(max(1/100, 1 - |m|^2)). A row has at most unit length, and so have its
 squares: one unit changes each sum by at most 1 whatever the columns hold. Together the releases take MEAN^2 + SPREAD^2
 = 18.5 % of mu^2, where mu is the Gaussian differential privacy level of the run's (epsilon, delta).
 """
@@ -18,7 +18,7 @@ from sordino.contract import pricing
 from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core.message import Message
 from sordino.core.types import State
-from sordino.models._rows import unit
+from sordino.models._rows import logarithmic, unit
 from sordino.privacy import derive, price
 from sordino.privacy.accountants import gdp
 from sordino.privacy.algebra import gdp_mu_squared
@@ -29,7 +29,7 @@ from sordino.spec.spec import Spec
 
 MEAN, SPREAD = 0.35, 0.25  # parts of mu that the two releases take
 DROWNED = 0.3  # noise-to-signal ratio above which statistics of rows would cost more than they are worth
-LEAST = 0.05  # smallest square of the last column of a centred row
+LEAST = 0.01  # smallest square of the last column of a centred row
 ROUNDING = 1e-3  # of the mean square of a column: floor of a mean square without any noise
 SHRINK = 3.0  # deviations of the noise that are added to every mean square
 
@@ -43,6 +43,7 @@ class RowMoments(Method):
     multiplier: float | None = None  # noise multiplier; None: exact
     central: bool = False  # whether a trusted server adds the noise
     shift: tuple[float, ...] = ()  # m, once it is released; empty: release it
+    log: bool = False  # whether columns are put on a logarithmic scale first
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         """Declare one Gaussian release of the sum; without a multiplier, an exact release that has no proof."""
@@ -67,7 +68,7 @@ class RowMoments(Method):
 
     def _sum(self, x: Tensor, sizes: tuple[int, ...]) -> Tensor:
         """Return one client's sum; a user or a client contributes the mean of its rows, whose length is at most 1."""
-        rows = unit(x.double())[0]
+        rows = unit(logarithmic(x.double()) if self.log else x.double())[0]
         if self.shift:
             rows = centred(rows, torch.tensor(self.shift)).square()
         if self.unit == "record":
@@ -84,6 +85,7 @@ class RowNoise:
     deviation: float  # of the noise in a mean of unit rows that would take the whole budget
     unit: str
     central: bool
+    log: bool = False  # whether columns are put on a logarithmic scale first
 
     def exact(self) -> RowNoise:
         """Return the same statistics without noise, for training without privacy."""
@@ -92,7 +94,7 @@ class RowNoise:
     def releases(self, features: int, shift: tuple[float, ...] = ()) -> RowMoments:
         """Return the method of the next release."""
         multiplier = self.spread if shift else self.mean
-        return RowMoments(self.unit, features, multiplier, self.central, shift)
+        return RowMoments(self.unit, features, multiplier, self.central, shift, self.log)
 
     def constants(self, shift: Tensor, squares: Tensor) -> tuple[float, Tensor]:
         """Return the last column b and the scale [d + 1] of centred rows, from the noisy mean squares."""
@@ -115,16 +117,17 @@ def centred(rows: Tensor, shift: Tensor) -> Tensor:
 
 def planned(spec: Spec, method: Method, plan: Plan, features: int) -> RowNoise | None:
     """Return the noise of the statistics of rows, or None if they are not worth their price or cannot be had."""
-    if spec.normalise != "rows" or not _possible(spec):
+    if spec.normalise not in ("rows", "log-rows") or not _possible(spec):
         return None
+    log = spec.normalise == "log-rows"
     unit, central = spec.unit or method.units[0], method.viewer == "public"
     if not method.private:
-        return RowNoise(None, None, 0.0, unit, central)
+        return RowNoise(None, None, 0.0, unit, central, log)
     z = whole_budget(spec, method, plan)
     noise = z * math.sqrt(parties(plan, central)) / units(plan, unit, central)
     if noise * math.sqrt(features + 1) > DROWNED:
         return None
-    return RowNoise(z / MEAN, z / SPREAD, noise, unit, central)
+    return RowNoise(z / MEAN, z / SPREAD, noise, unit, central, log)
 
 
 def _possible(spec: Spec) -> bool:

@@ -5,7 +5,9 @@ private statistics are released, rows are centred and their columns scaled as we
 
     u = x / |[x, 1]|,    row = unit( scale * [u - shift, b] )
 
-Scaling makes columns of any unit comparable, so that one learning rate suits all of them.
+Scaling makes columns comparable, so that one learning rate suits all of them. Columns whose bounds nobody declared may
+be in units that differ by orders of magnitude, below which the noise would hide the small ones: they are put on a
+logarithmic scale first.
 """
 
 from __future__ import annotations
@@ -27,15 +29,16 @@ class UnitRows(nn.Module):
     scale: Tensor  # [d + 1]
     last: Tensor  # [2]: weights of 1 / |[x, 1]| and of 1 in the last column
 
-    def __init__(self, features: int) -> None:
+    def __init__(self, features: int, log: bool = False) -> None:
         super().__init__()
+        self.log = log  # whether columns are put on the scale sign(v) log(1 + |v|) first
         self.register_buffer("shift", torch.zeros(features))
         self.register_buffer("scale", torch.ones(features + 1))
         self.register_buffer("last", torch.tensor([1.0, 0.0]))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return rows [n, d + 1] of unit length."""
-        direction, inverse = unit(x)
+        direction, inverse = unit(logarithmic(x) if self.log else x)
         last = self.last[0] * inverse + self.last[1]
         row = torch.cat([direction - self.shift, last], dim=-1) * self.scale
         length: Tensor = torch.linalg.vector_norm(row, dim=-1, keepdim=True)
@@ -66,6 +69,11 @@ class Midpoint(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the predictions with the constant added."""
         return x + self.middle
+
+
+def logarithmic(x: Tensor) -> Tensor:
+    """Return sign(x) log(1 + |x|), which makes columns of very different units comparable without looking at them."""
+    return x.sign() * x.abs().log1p()
 
 
 def unit(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -37,6 +38,7 @@ KAPPA, LARGEST = 2.0, 128.0  # classification
 SPREAD, REGRESSION_LARGEST = 0.15, 2.0  # regression, in units of the declared range of the target
 PLAIN, REGRESSION_PLAIN = 8.0, 1.0  # rates without privacy: stable for rows of unit length
 NETWORK = 3.0  # a network gets the rate of a linear model divided by this
+NOISY = 0.1  # noise-to-signal ratio from which columns without bounds stay on their own scale
 LOUD, DROWNS = 0.2, 0.6  # noise-to-signal ratios from which a run warns
 AVERAGING = "tail:0.25"
 
@@ -47,7 +49,7 @@ def table(spec: Spec, data: Dataset) -> Spec:
     if spec.normalise is None:
         printed = type(spec.method_object()).claim is not Method.claim  # a method as printed keeps its paper's settings
         usual = rows and spec.model in MODELS and spec.features == "none" and not spec.standardise and not printed
-        spec = replace(spec, normalise="rows" if usual else "none")
+        spec = replace(spec, normalise=_scale(spec, data) if usual else "none")
     if spec.normalise == "none":
         return spec
     if not rows or spec.model not in MODELS:
@@ -68,6 +70,20 @@ def table(spec: Spec, data: Dataset) -> Spec:
     return spec
 
 
+def _scale(spec: Spec, data: Dataset) -> str:
+    """Return the scale of the columns: a logarithmic one if no bounds are declared, unless there is much noise.
+
+    Small differences of logarithms are lost in noise sooner than differences of the numbers themselves.
+    """
+    if data.bounded:
+        return "rows"
+    if not spec.method_object().private:
+        return "log-rows"
+    clients = spec.clients if data.client_train is None else len(np.unique(data.client_train))
+    noise = math.sqrt(clients) / (gdp.mu_for(spec.epsilon, spec.delta) * len(data.y_train))
+    return "log-rows" if noise * math.sqrt(data.x_train.shape[1] + 1) < NOISY else "rows"
+
+
 def module(spec: Spec, shape: tuple[int, ...], outputs: int, unit_target: bool = False) -> nn.Module:
     """Return the model for records of a shape; a model for tables starts with rows of unit length.
 
@@ -81,7 +97,8 @@ def module(spec: Spec, shape: tuple[int, ...], outputs: int, unit_target: bool =
     if spec.normalise in (None, "none"):
         return make(shape, outputs)  # type: ignore[no-any-return]
     width = (shape[0] + 1,)
-    layers = [UnitRows(shape[0]), make(width, outputs, bias=False) if spec.model == "linear" else make(width, outputs)]
+    rows = UnitRows(shape[0], log=spec.normalise == "log-rows")
+    layers = [rows, make(width, outputs, bias=False) if spec.model == "linear" else make(width, outputs)]
     return nn.Sequential(*layers, *[Midpoint()] * unit_target)
 
 

@@ -37,7 +37,7 @@ from sordino.run_folder import boundary
 from sordino.run_folder.folder import CHECKPOINT, INPUTS, RunFolder, pack_model
 from sordino.run_folder.saved import Saved
 from sordino.run_folder.views import Observe
-from sordino.runs import build, callbacks, early, left_out, loop, own_code, returned, statistics
+from sordino.runs import build, callbacks, early, left_out, loop, own_code, returned, statistics, verdict
 from sordino.runs.callbacks import Watch
 from sordino.runs.describe import describe
 from sordino.runs.dry_evaluation import try_evaluation
@@ -412,6 +412,7 @@ def _finish(
     state = loop.begin(job) if checkpoint is None else checkpoint[0].restored(loop.begin(job), job.device)
     if not bool(torch.isfinite(state.model).all()):
         notes += ("the model's weights are not finite: training has diverged. Lower learning_rate",)
+    notes += tuple(verdict.remarks(job, history))
     module = unwrapped(loop.trained(job, state.model.to(job.device)))
     rounds, most = (job.plan.rounds, job.plan.participations) if stopped else (ledger.charged, ledger.most)
     if stopped:

@@ -106,7 +106,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         check.one_of((*FEATURES, "none", None), features=self.features)
         check.one_of(("test", "validation", "tuning", None), evaluate_on=self.evaluate_on)
         check.one_of(("float32", "bfloat16"), precision=self.precision)
-        check.one_of(("rows", "unit", "none", None), normalise=self.normalise)
+        check.one_of(("rows", "log-rows", "unit", "none", None), normalise=self.normalise)
         if self.viewer is not None:
             trust.viewer(self.viewer)
         if self.classes is not None and (len(self.classes) < 2 or len({*self.classes, ""}) <= len(self.classes)):
@@ -139,7 +139,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
             raise SpecError(
                 "with joining, some clients come later: evaluate_on = validation and standardise need them all."
             )
-        if self.standardise and self.normalise in ("rows", "unit"):
+        if self.standardise and self.normalise in ("rows", "log-rows", "unit"):
             raise SpecError(f"normalise = {self.normalise} scales columns already: drop standardise.")
         if self.views > 1 and self.augment == "none":
             raise SpecError("views above 1 need augment: flip or flip-crop.")
