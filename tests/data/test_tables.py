@@ -59,7 +59,7 @@ def test_declared_columns_are_clamped_scaled_and_one_hot(tmp_path):
     assert data.classes == 2 and data.names == ("<=50K", ">50K") and not data.public and data.task == "classification"
     assert data.client_train.tolist() == [0, 1, 2] and data.client_test.tolist() == [0]
     assert len(set(data.user_train.tolist())) == 3
-    assert data.notes == ("how many values the schema changes is in private/notes.txt",)
+    assert data.notes == ("if the schema changes values, private/notes.txt says how many",)
     assert data.owner_notes == (
         "it.csv, 4 rows: values outside the bounds of the schema are clamped (age: 1).",
         "it.csv, 4 rows: values that the schema does not declare share the slot for other values (sex: 1).",

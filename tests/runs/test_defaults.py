@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import sordino
 from sordino.core import faults
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
@@ -216,3 +217,27 @@ def test_rows_are_for_tables_and_for_models_of_ours(tmp_path, table):
     np.savez(tmp_path / "p.npz", x_train=pictures, y_train=np.arange(12) % 2, x_test=pictures, y_test=np.arange(12) % 2)
     with pytest.raises(SpecError, match="normalise = rows is for tables"):
         made(table, dataset="p.npz", normalise="rows", public_data=True)
+
+
+def test_a_model_of_ones_own_is_refused_before_anything_is_charged(table):
+    pairs = [(torch.randn(20, 6), torch.arange(20) % 2) for _ in range(3)]
+    for model in (torch.nn.Linear(6, 2), torch.nn.Sequential(torch.nn.Linear(6, 2))):
+        for scale in ("rows", "log-rows", "unit"):
+            with pytest.raises(SpecError, match="with its own models"):
+                sordino.train(model, pairs, epsilon=4.0, rounds=2, normalise=scale, out=str(table / "own"))
+    assert not (table / "own").exists()
+
+
+def test_the_scale_is_chosen_by_public_numbers_alone(tmp_path):
+    """With users protected, the number of records is private: one user with many rows must not change the scale."""
+    draw = np.random.default_rng(0)
+
+    def scale(more):
+        who = [*range(40), *[40] * more]
+        rows = [f"{draw.normal()},{i % 2},u{u}" for i, u in enumerate(who)]
+        (tmp_path / "t.csv").write_text("a,y,who\n" + "\n".join(rows) + "\n")
+        keys = {"dataset": "t.csv", "data_dir": str(tmp_path), "label_column": "y", "user_column": "who"}
+        keys |= {"unit": "user", "records_per_user": 1, "clients": 3, "epsilon": 1.0, "seed": 0, "partition": "iid"}
+        return build.from_spec(spec.from_dict(keys)).spec.normalise
+
+    assert scale(1) == scale(2000)

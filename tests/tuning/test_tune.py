@@ -76,7 +76,15 @@ def test_only_the_winner_leaves_and_one_charge_is_made(call, small_npz, monkeypa
     about = json.loads((folder / "public" / "tune.json").read_text())
     assert about["settings"] == max(scored, key=lambda s: s["score"])["settings"]
     public = {p.name: p.read_bytes() for p in (folder / "public").iterdir()}
-    assert set(public) == {"model.safetensors", "plan.json", "records.jsonl", "result.json", "spec.toml", "tune.json"}
+    assert set(public) == {
+        "inputs.json",
+        "model.safetensors",
+        "plan.json",
+        "records.jsonl",
+        "result.json",
+        "spec.toml",
+        "tune.json",
+    }
     losers = [repr(s["settings"]["learning_rate"]) for s in scored if s["settings"] != about["settings"]]
     everything = b"".join(public.values()).decode(errors="replace") + done.out
     assert losers and not any(text in everything for text in losers)

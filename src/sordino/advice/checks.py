@@ -180,7 +180,10 @@ def kept_tensors(case: Case) -> Iterator[Finding]:
     if case.module is None:
         return
     frozen = [n for n, p in case.module.named_parameters() if not p.requires_grad]
-    if still := frozen + [n for n, b in case.module.named_buffers() if b is not None]:
+    # layers of ours hold statistics that are noisy and charged
+    foreign = [(n, m) for n, m in case.module.named_modules() if not type(m).__module__.startswith("sordino.")]
+    buffers = [f"{n}.{name}".lstrip(".") for n, m in foreign for name, _ in m.named_buffers(recurse=False)]
+    if still := frozen + buffers:
         yield Finding(
             "note",
             f"published as they are, never clipped or noised: {_names(still)}",

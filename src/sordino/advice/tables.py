@@ -26,8 +26,12 @@ from importlib import resources
 from sordino.advice.case import Case
 from sordino.advice.planner import HOPELESS, WORKS
 from sordino.privacy.accountants import gdp
+from sordino.runs import defaults
 
-DOUBTFUL, DROWNS = 0.2, 0.3  # noise ratios above which a run is doubtful, and above which nothing helps
+DOUBTFUL, DROWNS = (
+    defaults.LOUD,
+    defaults.DROWNS,
+)  # noise ratios above which a run is doubtful, and above which nothing helps
 NEAR = 2.0  # factor between the noise ratios of a run and of the measured runs that it is compared with
 LEAST_RUNS = 3  # number of the nearest runs that make a band where fewer are within that factor
 

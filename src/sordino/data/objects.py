@@ -42,6 +42,7 @@ class Brought:
     raw: canonical.Raw | None = None  # rows of a table, by which a ledger knows them
     notes: tuple[str, ...] = ()
     public: tuple[str, ...] | None = None  # what is taken as public, in words; None: the test records alone
+    table: Dataset | None = None  # the encoded table, if the caller brought tables
 
 
 def bring(clients: Any, columns: Columns | None = None, test: Any = None) -> Brought:
@@ -124,4 +125,4 @@ def _of_dataset(data: Dataset, test: tuple[Any, Any] | None, names: list[Any] | 
     users = None if data.user_train is None else [data.user_train[part] for part in parts]
     notes = data.notes if data.client_train is not None else (*data.notes, ONE_CLIENT)
     public = (*data.assumed, *((data.test_from,) if data.test_from else ()))
-    return Brought(held, test, users, names or (), data.private_rows(), notes, public)
+    return Brought(held, test, users, names or (), data.private_rows(), notes, public, data)

@@ -346,7 +346,7 @@ def _inputs(
         raise DataError(f"{what}: the schema declares no column for the model.")
     left = [c for c in rest if c not in used]
     notes = [f"columns not in the schema are left out: {_some(left)}"] if left else []
-    return schemas.encode(cells, used), (*notes, "how many values the schema changes is in private/notes.txt")
+    return schemas.encode(cells, used), (*notes, "if the schema changes values, private/notes.txt says how many")
 
 
 def _code(cells: Any, columns: Columns, written: dict[str, Any]) -> TableCode | None:

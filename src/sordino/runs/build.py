@@ -238,6 +238,7 @@ def _fit(
 
 def _standardised(spec: Spec, module: nn.Module, held: Clients, x: Tensor) -> nn.Module:
     """Return the module with features standardised in front of it, where the spec asks for it."""
+    statistics.require_rows(spec, module)
     if not spec.standardise:
         return module
     if not isinstance(held, ArrayClients):

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -39,7 +38,7 @@ SPREAD, REGRESSION_LARGEST = 0.15, 2.0  # regression, in units of the declared r
 PLAIN, REGRESSION_PLAIN = 8.0, 1.0  # rates without privacy: stable for rows of unit length
 NETWORK = 3.0  # a network gets the rate of a linear model divided by this
 NOISY = 0.1  # noise-to-signal ratio from which columns without bounds stay on their own scale
-LOUD, DROWNS = 0.2, 0.6  # noise-to-signal ratios from which a run warns
+LOUD, DROWNS = 0.2, 0.3  # noise-to-signal ratios from which a run warns
 AVERAGING = "tail:0.25"
 
 
@@ -49,7 +48,7 @@ def table(spec: Spec, data: Dataset) -> Spec:
     if spec.normalise is None:
         printed = type(spec.method_object()).claim is not Method.claim  # a method as printed keeps its paper's settings
         usual = rows and spec.model in MODELS and spec.features == "none" and not spec.standardise and not printed
-        spec = replace(spec, normalise=_scale(spec, data) if usual else "none")
+        spec = replace(spec, normalise="rows" if usual else "none")
     if spec.normalise == "none":
         return spec
     if not rows or spec.model not in MODELS:
@@ -70,18 +69,24 @@ def table(spec: Spec, data: Dataset) -> Spec:
     return spec
 
 
-def _scale(spec: Spec, data: Dataset) -> str:
-    """Return the scale of the columns: a logarithmic one if no bounds are declared, unless there is much noise.
+def on_scale(spec: Spec, data: Dataset, units: int) -> Spec:
+    """Return the spec with a logarithmic scale of the columns if no bounds are declared, unless there is much noise.
 
     Small differences of logarithms are lost in noise sooner than differences of the numbers themselves.
+
+    Args:
+        spec: the spec, with the settings of `table` and the number of clients.
+        data: the data.
+        units: the public number of protected units (records, users or clients), after contributions are bounded.
     """
-    if data.bounded:
-        return "rows"
-    if not spec.method_object().private:
-        return "log-rows"
-    clients = spec.clients if data.client_train is None else len(np.unique(data.client_train))
-    noise = math.sqrt(clients) / (gdp.mu_for(spec.epsilon, spec.delta) * len(data.y_train))
-    return "log-rows" if noise * math.sqrt(data.x_train.shape[1] + 1) < NOISY else "rows"
+    if data.bounded or spec.normalise != "rows":
+        return spec
+    noise = 0.0
+    if (method := spec.method_object()).private:
+        holders = 1 if method.viewer == "public" else spec.clients
+        noise = math.sqrt(holders) / (gdp.mu_for(spec.epsilon, spec.delta) * units)
+    quiet = noise * math.sqrt(data.x_train.shape[1] + 1) < NOISY
+    return replace(spec, normalise="log-rows") if quiet else spec
 
 
 def module(spec: Spec, shape: tuple[int, ...], outputs: int, unit_target: bool = False) -> nn.Module:

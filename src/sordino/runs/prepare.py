@@ -76,6 +76,7 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         sketch: compute the features of a few records only; the first stands for all. Labels and clients are real.
         keep: a cache of data and features that several runs of one process share.
     """
+    scale_is_open = spec.normalise is None
     source, data = _loaded(spec, keep)
     spec = _decided(spec, data)
     if not sketch:
@@ -94,6 +95,8 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         sizes, parts = [len(p) for p in parts], list(_bounded(spec, parts, who).values())
         owner_notes += left_out.by_users(spec, sizes, [len(p) for p in parts])
         spec = replace(spec, clients=len(parts))
+    if scale_is_open:
+        spec = defaults.on_scale(spec, data, _units(spec, parts, who))
     few = data.x_train[:3] if len(data.x_train) > 1 else data.x_train.expand(2, *data.x_train.shape[1:])
     sample = _features(spec, data, few)
     if sketch:
@@ -135,6 +138,15 @@ def takes_long(spec: Spec, keep: Kept) -> bool:
     source, data = _loaded(spec, keep)
     features = _decided(spec, data).features
     return features in FEATURES and len(data.x_train) > MANY and (*source, features) not in keep
+
+
+def _units(spec: Spec, parts: Sequence[Ints], who: Ints | None) -> int:
+    """Return the number of protected units, which the sentence of the guarantee takes as public."""
+    if (spec.unit or spec.method_object().units[0]) == "client":
+        return len(parts)
+    if who is not None:
+        return sum(len(np.unique(who[part])) for part in parts)
+    return sum(map(len, parts))
 
 
 def _users(spec: Spec, data: Dataset) -> Ints | None:

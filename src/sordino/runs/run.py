@@ -27,6 +27,7 @@ from sordino.core.types import SampleLoss, State
 from sordino.data import canonical
 from sordino.data.clients import ArrayClients
 from sordino.data.objects import bring
+from sordino.data.records import format_of
 from sordino.federations.base import Work
 from sordino.federations.workers import Workers
 from sordino.ledger.account import Account
@@ -193,6 +194,8 @@ def train(
         who = None if users is None else np.concatenate([np.asarray(u) for u in users])
         raw = data.raw or canonical.of_arrays(brought.x, users=who, clients=names)
         job = replace(job, owner=replace(job.owner, raw=raw))
+    if data.table is not None and job.form is not None:
+        job = replace(job, form=replace(format_of(data.table, data.table.x_train[:1], 0), outputs=None, task=job.task))
     at = None if resume is None else Path(resume)
     with progress_bar(progress) as bar:
         heard = watching(job, bar, heard)

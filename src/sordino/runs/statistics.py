@@ -22,6 +22,7 @@ from sordino.measures.row_moments import RowMoments, RowNoise, units
 from sordino.models._rows import UnitRows
 from sordino.run_folder.saved import Saved
 from sordino.runs.job import Job
+from sordino.spec.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,17 @@ def standardised(module: nn.Module, x: Tensor) -> nn.Module:
     if x.ndim != 2 or not x.is_floating_point():
         raise SpecError(f"standardise is for rows of numbers [records, features], not {list(x.shape)} of {x.dtype}.")
     return nn.Sequential(Standardise(x.shape[1]), module)
+
+
+def require_rows(spec: Spec, module: nn.Module) -> None:
+    """Raise SpecError if rows are to be normalised, but the model is the caller's own and has no layer for it."""
+    if spec.normalise in (None, "none"):
+        return
+    if not isinstance(module, nn.Sequential) or not isinstance(module[0], UnitRows):
+        raise SpecError(
+            f"normalise = {spec.normalise} is for tables that `sordino run` reads, with its own models. With a model "
+            "of yours, drop normalise, and scale the columns by public bounds or use standardise = true."
+        )
 
 
 def first_layer(module: nn.Module) -> Standardise | UnitRows:

@@ -5,6 +5,7 @@ Nothing here tells of the other trials: not their settings, not their scores, no
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from sordino.core.parts import PRIVATE
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.privacy.guarantee import Guarantee
 from sordino.run_folder import boundary
-from sordino.run_folder.folder import RunFolder
+from sordino.run_folder.folder import INPUTS, RunFolder
 from sordino.runs.describe import describe
 from sordino.runs.job import Job
 from sordino.spec import spec, toml
@@ -74,6 +75,8 @@ def _copy(
         result["guarantee"] = derived["promise"] = given["public"].to_json()
         result["guarantees"] = {viewer: g.to_json() for viewer, g in given.items()}
     result |= {"notes": [*result["notes"], NOTE], "together": together}
+    if (form := source.public / INPUTS).is_file():
+        folder.publish_json(INPUTS, json.loads(form.read_text(encoding="utf-8")))
     folder.records(until=0), folder.owner_records(until=0)  # of an earlier attempt to publish
     owners = {record.round: record for record in source.owner_records()}
     for record in source.records():
