@@ -67,7 +67,14 @@ def test_a_table_with_users_across_clients(method, tmp_path):
     table.to_csv(tmp_path / "visits.csv", index=False)
     names = {"label": "ill", "client": "hospital", "user": "patient", "split": "part"}
     keys = {f"{k}_column": v for k, v in names.items()} | {"dataset": "visits.csv", "data_dir": str(tmp_path)}
-    keys |= {"unit": "user", "clients_per_user": 2, "records_per_user": 6, "epsilon": 50.0, "rounds": 20}
+    keys |= {
+        "unit": "user",
+        "clients_per_user": 2,
+        "records_per_user": 6,
+        "epsilon": 50.0,
+        "rounds": 20,
+        "normalise": "none",
+    }
     result = trained(
         tmp_path, method=method, **keys, **({"clip": 1.0} if method == "dp-fedavg" else {}), learning_rate=1.0
     )

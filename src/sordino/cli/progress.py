@@ -122,9 +122,9 @@ class RunProgress:
             self.say(f"Of this budget, {' and '.join(what)} alone would take epsilon = {up(alone)}")
 
     def estimate(self, job: Job) -> None:
-        """Tell the owner what the run is expected to take, before anything is charged; other logs have no times."""
+        """Print what the run is expected to take, by made-up records, before anything is charged."""
         if not self.console.quiet and (expected := estimate(job)) is not None:
-            self.owner.print(expected.sentence(), highlight=False)
+            self.say(expected.sentence())
 
     def began(self, folder: Path) -> None:
         """Print the run folder and how to resume the run."""
