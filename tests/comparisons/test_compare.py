@@ -20,7 +20,7 @@ from sordino.report.cells import read
 from sordino.report.summary import blocks, lines
 from sordino.report.tables import cell_row, to_csv
 from sordino.runs import build
-from sordino.runs.run import absolute
+from sordino.runs.head import absolute
 from sordino.spec import spec
 from support.killed import Killed
 from support.problems import charges, registry

@@ -229,7 +229,7 @@ def test_a_model_of_ones_own_is_refused_before_anything_is_charged(table):
 
 
 def test_the_scale_is_chosen_by_public_numbers_alone(tmp_path):
-    """With users protected, the number of records is private: one user with many rows must not change the scale."""
+    """One user with many rows must not change the scale: with users protected, the number of records is private."""
     draw = np.random.default_rng(0)
 
     def scale(more):

@@ -34,7 +34,7 @@ from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.record import RoundRecord
 from sordino.ledger import home
 from sordino.run_folder.folder import RunFolder
-from sordino.runs import build, prepare, run
+from sordino.runs import build, head, prepare, run
 from sordino.runs.prepare import Kept
 from sordino.runs.rehearse import rehearse
 from sordino.spec import spec
@@ -151,7 +151,7 @@ def _cell(method: str, epsilon: float | None, seed: int, keys: Mapping[str, Any]
     asked = {} if epsilon is None else {"epsilon": epsilon}
     wanted = spec.from_dict({**keys, **asked, "method": method, "mode": "research", "seed": seed})
     budget = "" if epsilon is None else f"-eps{shown(epsilon)}"
-    return Cell(f"{method}{budget}-seed{seed}", method, epsilon, seed, run.absolute(wanted))
+    return Cell(f"{method}{budget}-seed{seed}", method, epsilon, seed, head.absolute(wanted))
 
 
 def shown(epsilon: float) -> str:

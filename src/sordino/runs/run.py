@@ -20,7 +20,6 @@ from sordino.contract.claim import Claim
 from sordino.core import faults
 from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.core.html import PublicNames
-from sordino.core.parts import PUBLIC, locate
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Stream
 from sordino.core.types import SampleLoss, State
@@ -34,24 +33,21 @@ from sordino.ledger.account import Account
 from sordino.ledger.ledger import Ledger
 from sordino.ledger.transfer import old_ledger
 from sordino.privacy.guarantee import Guarantee
-from sordino.run_folder import boundary
-from sordino.run_folder.folder import CHECKPOINT, INPUTS, RunFolder, pack_model
+from sordino.run_folder.folder import CHECKPOINT, RunFolder, pack_model
 from sordino.run_folder.saved import Saved
 from sordino.run_folder.views import Observe
-from sordino.runs import build, callbacks, early, left_out, loop, own_code, returned, statistics, verdict
+from sordino.runs import build, callbacks, early, head, left_out, loop, own_code, returned, statistics, verdict
 from sordino.runs.callbacks import Watch
-from sordino.runs.describe import describe
 from sordino.runs.dry_evaluation import try_evaluation
-from sordino.runs.fingerprint import fingerprints, of_job
+from sordino.runs.fingerprint import fingerprints
 from sordino.runs.html import of_run
-from sordino.runs.identity import Whose
 from sordino.runs.job import Job
 from sordino.runs.live import progress_bar, watching
-from sordino.runs.paying import account, afford, ledger_path, opened, whose_data
+from sordino.runs.paying import account, afford, opened, whose_data
 from sordino.runs.predicts import Predicts
-from sordino.runs.prepare import columns_of, dataset_path, with_tags, with_users
+from sordino.runs.prepare import columns_of, with_tags, with_users
 from sordino.runs.rehearse import rehearse
-from sordino.spec import spec, toml
+from sordino.spec import spec
 from sordino.tasks.outputs import unwrapped
 
 Tell = Callable[[str], None]  # called with what the owner of the data must know, and nobody else
@@ -164,7 +160,7 @@ def train(
             raise RunError(f"resume must be the path of a run folder, not {resume!r}.")
         if keys:
             raise RunError("a resumed run keeps its keys: pass resume alone, without " + ", ".join(keys) + ".")
-        keys = _stored(Path(resume))
+        keys = head.stored_keys(Path(resume))
     if named := [k for k in keys if k in spec.NAMED]:
         raise SpecError(f"{named[0]} belongs to `sordino run`; sordino.train takes its model and clients as arguments.")
     wanted = spec.from_dict(spec.by_name(keys))
@@ -204,7 +200,7 @@ def train(
 
 def resume_spec(path: Path) -> Job:
     """Return the job of a stored run; `execute(job, ..., at=path)` continues it where it stopped."""
-    if _job_file(path).get("own"):
+    if head.job_file(path).get("own"):
         raise RunError(f"{path} was started from Python with its own model; use sordino.train(..., resume='{path}').")
     return build.from_spec(stored_spec(path))
 
@@ -213,14 +209,14 @@ def may_finish(run: str | Path | None) -> None:
     """Raise RunError unless this is the folder of a run that was begun and has not ended."""
     if run is None:
         raise RunError("finish = True stops an interrupted run: name its folder, by resume.")
-    _job_file(Path(run))
+    head.job_file(Path(run))
     if (RunFolder(Path(run)).public / "result.json").is_file():
         raise RunError(f"{run} is finished already; there is nothing to stop.")
 
 
 def stored_spec(path: Path) -> spec.Spec:
     """Return the spec that is stored in a run folder."""
-    return spec.from_dict(_stored(path))
+    return spec.from_dict(head.stored_keys(path))
 
 
 def without_privacy(job: Job) -> Job:
@@ -276,15 +272,15 @@ def execute(
         rehearse(job)
         try_evaluation(job)
     folder = RunFolder(at) if at is not None else RunFolder.create(job.spec.out, job.spec.name)
-    _refuse_flat(folder)
+    head.refuse_flat(folder)
     folder.lock()
     book, ledger = None, None
     try:
         if at is None:
-            _write_head(folder, job, own_model, ordered, whose)
+            head.write_head(folder, job, own_model, ordered, whose)
             _tell_owner(folder, owner, job.owner.notes)
         else:
-            _check_same(folder, job, ordered)
+            head.check_same(folder, job, ordered)
         faults.point("planning")
         book = opened(folder)
         ledger = account(book, folder, job, whose)
@@ -448,81 +444,3 @@ def summary(job: Job, result: Result) -> dict[str, Any]:
         "notes": list(result.notes),
         "together": result.together,
     }
-
-
-# --- the head of a run folder
-
-
-def _write_head(folder: RunFolder, job: Job, own_model: bool, ordered: str, whose: Whose) -> None:
-    named = job.spec.ledger
-    path = None if named is None else os.path.relpath(ledger_path(job), folder.path.absolute())
-    fresh = {"path": path, "job": os.urandom(8).hex(), "data": whose.public_name, "entries": 0, "head": ""}
-    folder.write_json("ledger.json", fresh)
-    full_spec = {k: v for k, v in absolute(job.spec).to_dict().items() if not (own_model and k in spec.NAMED)}
-    shown = boundary.public_spec(job.spec, job.public_data, own_model)
-    boundary.check_fields("spec.toml", shown, boundary.options_of(job.spec))
-    folder.publish("spec.toml", _toml(shown))
-    folder.publish_json("plan.json", describe(job))
-    if job.form is not None:
-        folder.publish_json(INPUTS, job.form.to_json())
-    folder.write("spec.toml", _toml(full_spec))
-    folder.write_json("job.json", {"own": own_model, "fingerprint": of_job(job, ordered)})
-
-
-def _toml(keys: dict[str, Any]) -> bytes:
-    return ("\n".join(f"{k} = {toml.to_toml(v)}" for k, v in keys.items()) + "\n").encode()
-
-
-def absolute(wanted: spec.Spec) -> spec.Spec:
-    """Return the spec with absolute paths, so that the run can be resumed from any working directory."""
-    return replace(
-        wanted,
-        dataset=dataset_path(wanted),
-        data_dir=None if wanted.data_dir is None else str(Path(wanted.data_dir).absolute()),
-        test=None if wanted.test is None else str((Path(wanted.data_dir or ".") / wanted.test).absolute()),
-        schema=_absolute_path(wanted.schema),
-        budgets=_absolute_path(wanted.budgets),
-        private_data=_absolute_path(wanted.private_data, "file:"),
-    )
-
-
-def _absolute_path(text: str | None, prefix: str = "") -> str | None:
-    """Return the absolute path of a file, after its prefix; text that names no file here is returned unchanged."""
-    name = None if text is None else text.removeprefix(prefix)
-    if text is None or name is None or not text.startswith(prefix) or not os.path.isfile(name):  # noqa: PTH113
-        return text
-    return prefix + str(Path(name).absolute())
-
-
-def _job_file(path: Path) -> dict[str, Any]:
-    if not path.is_dir():
-        raise RunError(f"there is no run folder {path}.")
-    folder = RunFolder(path)
-    _refuse_flat(folder)
-    data = folder.read_json("job.json")
-    if not isinstance(data, dict):
-        raise RunError(f"{folder.private / 'job.json'} is damaged.")
-    return data
-
-
-def _refuse_flat(folder: RunFolder) -> None:
-    if folder.flat:
-        raise RunError(
-            f"{folder.path} was made by an earlier version of Sordino, or is a public part alone: it can be read "
-            "(`sordino explain`), but not continued. Start a new run."
-        )
-
-
-def _stored(path: Path) -> dict[str, Any]:
-    if not path.is_dir():
-        raise RunError(f"there is no run folder {path}.")
-    private = RunFolder(path).private / "spec.toml"
-    return spec.read(private if private.is_file() else locate(path, PUBLIC, "spec.toml"))
-
-
-def _check_same(folder: RunFolder, job: Job, ordered: str) -> None:
-    if _job_file(folder.path).get("fingerprint") != of_job(job, ordered):
-        raise RunError(
-            f"{folder.path} was started with another model, other data, another spec or an earlier version of Sordino; "
-            "a resumed run must be the same."
-        )

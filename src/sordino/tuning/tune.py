@@ -27,8 +27,9 @@ from sordino.report import trials as picture
 from sordino.run_folder.folder import RunFolder
 from sordino.runs import paying
 from sordino.runs.fingerprint import fingerprints
+from sordino.runs.head import absolute
 from sordino.runs.identity import Whose
-from sordino.runs.run import absolute, to_owner
+from sordino.runs.run import to_owner
 from sordino.spec import spec
 from sordino.tuning import publish, space
 from sordino.tuning.space import SearchRange
