@@ -107,6 +107,7 @@ CORE = {
     "message": ("errors", "rng"),
     "view": ("message", "types"),
     "variables": ("errors",),
+    "saved": ("errors", "types", "variables"),
 }
 PRIVACY = {
     "pairs": (),

@@ -102,7 +102,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         check.one_of(("poisson", "fixed"), client_sampling=self.client_sampling)
         check.one_of(("sgd", "momentum", "adam", "rmsprop", "own"), optimizer=self.optimizer)
         check.one_of(("auto", "cpu", "cuda"), device=self.device)
-        check.one_of(("simulator", "workers"), federation=self.federation)
+        check.one_of(("simulator", "workers", "flower"), federation=self.federation)
         check.one_of((*FEATURES, "none", None), features=self.features)
         check.one_of(("test", "validation", "tuning", None), evaluate_on=self.evaluate_on)
         check.one_of(("float32", "bfloat16"), precision=self.precision)
