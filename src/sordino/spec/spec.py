@@ -80,6 +80,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
             warmup=self.warmup,
             without_private=self.without_private,
             workers=self.workers,
+            allowed_dropouts=self.allowed_dropouts,
         )
         check.below_one(delta=self.delta)
         if self.delta < LEAST_DELTA:
@@ -91,7 +92,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         check.fraction(server_data=self.server_data)
         check.count(clients=self.clients, rounds=self.rounds, views=self.views)
         counts = "max_participations", "local_steps", "batch_size", "records_per_user", "clients_per_user"
-        for name in (*counts, "evaluate_every", "blocks"):
+        for name in (*counts, "evaluate_every", "blocks", "min_cohort"):
             if getattr(self, name) is not None:
                 check.count(**{name: getattr(self, name)})
         if self.public_share is not None:
