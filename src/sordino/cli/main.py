@@ -38,6 +38,10 @@ COMMANDS = {  # name -> (module, one line for --help)
         "sordino.cli.export",
         "Copy the public part of a run, and nothing else; or its model with a privacy card.",
     ),
+    "deploy": (
+        "sordino.cli.deploy",
+        "Run a job on real sites around Flower: make their folders, start, follow and stop a trial.",
+    ),
     "plan": (
         "sordino.cli.plan",
         "Estimate before training what would work: unit, trust model, noise, rounds, accuracy.",
