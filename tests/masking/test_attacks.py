@@ -12,6 +12,17 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+
+from sordino.masking import wire
+from sordino.masking.client import REVEALED, MaskingClient
+from sordino.masking.cohort import RECORD, Cohort
+from sordino.masking.dealing import read_dealt
+from sordino.masking.errors import MaskingError
+from sordino.masking.identity import Identity, KeyRoster
+from sordino.masking.once import Once
+from sordino.masking.server import MaskingServer
+from sordino.masking.session import Session
+from sordino.masking.threshold import SumPolicy, least_honest_in_sum
 from support.masked_sums import (
     BITS,
     LAYOUT,
@@ -28,17 +39,6 @@ from support.masked_sums import (
     survivors,
     until_uploads,
 )
-
-from sordino.masking import wire
-from sordino.masking.client import REVEALED, MaskingClient
-from sordino.masking.cohort import RECORD, Cohort
-from sordino.masking.dealing import read_dealt
-from sordino.masking.errors import MaskingError
-from sordino.masking.identity import Identity, KeyRoster
-from sordino.masking.once import Once
-from sordino.masking.server import MaskingServer
-from sordino.masking.session import Session
-from sordino.masking.threshold import SumPolicy, least_honest_in_sum
 
 
 class Forgetful(MaskingClient):
@@ -226,7 +226,7 @@ def test_playing_all_peers_works_only_with_a_roster_from_the_server(own):
 
 
 def test_cohorts_that_a_client_refuses():
-    """Too few, strangers, itself missing or with other keys, keys of another round or phase, swapped and forged keys."""
+    """Too few, strangers, itself missing or with other keys, keys of another round, swapped and forged keys."""
     policy = SumPolicy(3, 1)
     people = clients(5, policy)
     old = clients(5, policy, session=Session("hospitals", "job-7", 2, "train"))
@@ -279,7 +279,7 @@ def test_relayed_shares_that_a_client_refuses():
 
 
 def test_survivors_that_a_client_refuses(four):
-    people, at, uploads = four
+    people, _, uploads = four
     ask = lambda told, proofs=uploads: lambda: again(people[0]).unmask(survivors(proofs, told))  # noqa: E731
     assert refused(ask((0, 1)), "least")
     assert refused(ask(()), "lack")
@@ -302,7 +302,7 @@ def test_every_member_gets_one_kind_of_share(four):
     assert kinds == {0: 0, 1: 0, 2: 1, 3: 0}
 
 
-def test_two_rows_under_one_mask_would_give_their_difference(four):
+def test_two_rows_under_one_mask_would_give_their_difference():
     """Why the step 'masked' is answered once: the masks of a round do not depend on the row."""
     policy = SumPolicy(3)
     people, at = clients(3, policy), server(3, policy)

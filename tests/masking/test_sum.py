@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.masked_sums import BITS, SESSION, clients, identity, refused, roster, row, server
 
 from sordino.masking import wire
 from sordino.masking.client import MaskingClient
@@ -15,6 +14,7 @@ from sordino.masking.identity import Identity, KeyRoster
 from sordino.masking.once import Once
 from sordino.masking.session import Session
 from sordino.masking.threshold import SumPolicy
+from support.masked_sums import BITS, SESSION, clients, identity, refused, roster, row, server
 
 WIDTHS = {"a": 3, "b": 8, "c": 13, "d": 16, "e": 32, "f": 47, "g": 62}
 

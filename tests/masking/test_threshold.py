@@ -68,7 +68,12 @@ def test_known_values():
 def test_a_policy_gives_the_threshold_or_refuses():
     assert SumPolicy(5, 2).threshold(10) == 8
     assert SumPolicy(2).threshold(2) == 2
-    for policy, members in ((SumPolicy(5, 2), 4), (SumPolicy(2, 1), 2), (SumPolicy(2, 2, 2), 6), (SumPolicy(2), 10_001)):
+    for policy, members in (
+        (SumPolicy(5, 2), 4),
+        (SumPolicy(2, 1), 2),
+        (SumPolicy(2, 2, 2), 6),
+        (SumPolicy(2), 10_001),
+    ):
         with pytest.raises(MaskingError, match="refused"):
             policy.threshold(members)
     for bad in ((1,), (True,), (2, -1), (2, 0, 1.5), (2, 0, -1)):
