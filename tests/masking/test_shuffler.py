@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from json import dumps
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from scipy.stats import chisquare
 
 from sordino.core.errors import SpecError
@@ -152,6 +159,31 @@ def test_a_shuffler_behind_a_port():
         assert refused(lambda: ask_shuffler(address, (other, batch(4, other, 2000))), "5000 are the most")
         assert refused(lambda: ask_shuffler(address, (other, batch(4, other)), most_bytes=10), "are the most")
     assert refused(lambda: ask_shuffler(address, (SESSION, batch()), seconds=2), "does not answer")
+
+
+def certificate(folder) -> Path:
+    """Write a certificate for 127.0.0.1 that signs itself, with its key, and return the file."""
+    key, name = Ed25519PrivateKey.generate(), x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shuffler")])
+    now = datetime.now(UTC)
+    built = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    built = built.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    host = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+    made = built.add_extension(host, critical=False).sign(key, None)
+    path = folder / "shuffler.pem"
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(made.public_bytes(Encoding.PEM) + private)
+    return path
+
+
+def test_a_shuffler_behind_tls_and_a_server_that_checks_its_certificate(tmp_path):
+    file = certificate(tmp_path)
+    inside = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    inside.load_cert_chain(file)
+    with listening(shuffler(), tls=inside, seconds=5) as address:
+        trusting, strange = ssl.create_default_context(cafile=file), ssl.create_default_context()
+        assert refused(lambda: ask_shuffler(address, (SESSION, batch()), strange), "does not answer")
+        assert refused(lambda: ask_shuffler(address, (SESSION, batch()), None, seconds=5))  # no TLS at all
+        assert len(ask_shuffler(address, (SESSION, batch()), trusting)) == 4
 
 
 def test_a_slow_or_broken_peer_does_not_hold_the_shuffler():
