@@ -24,6 +24,7 @@ MAY = {
     "algorithms": ("core", "algorithms"),
     "features": ("core", "features"),
     "tasks": ("core", "tasks"),
+    "masking": ("core", "masking"),
     "channels": ("core", "privacy", "channels"),
     "contract": ("core", "privacy", "algorithms", "channels", "contract"),
     "methods": ("core", "privacy", "algorithms", "contract", "methods"),
@@ -283,6 +284,9 @@ def test_imports_go_one_way():
         ("privacy/written.py", 'plugin.import_all("privacy.mechanisms", "privacy.shuffle")', True),
         ("runs/prepare.py", 'plugin.load("models", name)', True),
         ("runs/loop.py", "from . import spec", False),
+        ("masking/client.py", "from sordino.core.errors import RunError", True),
+        ("masking/client.py", "from sordino.privacy.crowd import Crowd", False),
+        ("masking/client.py", "from sordino.channels.secure_sum import SecureSum", False),
         ("cli/run.py", "from sordino.runs import spec", True),
     ],
 )
