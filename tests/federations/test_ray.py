@@ -164,6 +164,22 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("127.0.0.1:1", "Connection refused"),
+        ("ray://127.0.0.1:10001", "start the run on a machine of the cluster"),
+        ("head:port", "invalid literal"),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_one_line_before_any_cost(tmp_path, monkeypatch, address, found):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # as if none of the tests had a Ray
+    with pytest.raises(RunError, match=f"cannot reach the Ray of RAY_ADDRESS = {address} .*{found}"):
+        train(tmp_path, "far", workers=1, **ACTORS)
+    assert not any(tmp_path.iterdir())
+
+
 def test_keys_that_go_together():
     assert spec.from_dict({"federation": "ray", "workers": 2, "device": "cuda"}).in_workers
     with pytest.raises(SpecError, match=r"must be one of .*ray"):

@@ -16,7 +16,7 @@ import pickle
 import re
 import socket
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -138,20 +138,21 @@ class RayActors:
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         where = {"address": address} if address else LOCAL | {"num_cpus": count}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray's own: files that it leaves open, and a tip on GPUs
-            try:
+        try:
+            _knock(address or "")
+            with _quiet():
                 ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
-            except (OSError, RuntimeError, ValueError, AssertionError) as error:
-                found = " ".join(str(error).split())
-                what = f"reach the Ray of {ADDRESS} = {address}" if address else "start a local Ray"
-                raise RunError(f"federation = ray: cannot {what} ({found}).") from error
+        except (OSError, RuntimeError, ValueError, AssertionError) as error:
+            found = " ".join(str(error).split())
+            what = f"reach the Ray of {ADDRESS} = {address}" if address else "start a local Ray"
+            raise RunError(f"federation = ray: cannot {what} ({found}).") from error
         self._connected = True
 
     def _disconnect(self) -> None:
         if self._connected:
             self._connected = False
-            self._ray.shutdown()
+            with _quiet():
+                self._ray.shutdown()
 
     def _gpus(self, count: int) -> float:
         """Return the part of a GPU for each actor; raise an error if Ray has too little."""
@@ -185,6 +186,24 @@ class RayActors:
                 f"worker {k + 1} of {len(self._actors)}{machine}, which holds clients of this run, is gone (Ray: "
                 f"{found}) If memory was short, lower memory_gb or workers. What was saved is intact: resume the run."
             ) from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Ignore Ray's own warnings: files and processes that it leaves to the garbage collector, and a tip on GPUs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+def _knock(address: str) -> None:
+    """Raise an error if nobody answers at HOST:PORT, for which Ray itself would wait minutes."""
+    if "://" in address:
+        raise ValueError("start the run on a machine of the cluster and name its head as HOST:PORT")
+    host, colon, port = address.rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), timeout=10.0).close()
 
 
 def packed(value: Any, what: str = "a message") -> bytes:
