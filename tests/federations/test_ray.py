@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from sordino.core.errors import DataError, RunError, SpecError
+from sordino.core.rng import Stream
 from sordino.federations import ray_workers, wire
 from sordino.federations.base import Work
 from sordino.federations.host import Host, Share
@@ -71,6 +72,7 @@ def one_and_two(cluster):
     assert len(pids) == 3 and died(pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dp-sgd", "scaffold", "adaptive, late", "secure sum"])
 def test_one_actor_and_two_give_the_bits_of_the_simulator(one_and_two, tmp_path, name):
     made = job(**METHODS[name])
@@ -82,6 +84,7 @@ def test_one_actor_and_two_give_the_bits_of_the_simulator(one_and_two, tmp_path,
         assert same(played(made, federation, tmp_path / str(count) / "clients.sqlite"), wanted), count
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_machine_does_not_have_is_one_line(one_and_two, tmp_path):
     with pytest.raises(RunError, match=r"is not a folder on .*: set `out` to a folder that all machines"):
         one_and_two[1].resume(tmp_path / "elsewhere" / "clients.sqlite", 0)
@@ -99,6 +102,7 @@ def running(monkeypatch):
     return pids
 
 
+@pytest.mark.slow
 def test_a_dead_actor_is_one_error_and_the_run_resumes_with_another_number(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the folder is named relative to it, which an actor must not need to know
     whole = train("runs", "whole", blocks=BLOCKS)
@@ -121,6 +125,7 @@ def test_a_dead_actor_is_one_error_and_the_run_resumes_with_another_number(clust
     assert result.guarantee == whole.guarantee and result.guarantees == whole.guarantees
 
 
+@pytest.mark.slow
 def test_an_error_in_an_actor_is_the_error_of_the_simulator(one_and_two):
     made, texts = job(method="nbafl"), []
     for federation in (Simulator(CPU, made.federation.data, RNG, blocks=BLOCKS), one_and_two[1]):
@@ -132,23 +137,19 @@ def test_an_error_in_an_actor_is_the_error_of_the_simulator(one_and_two):
     assert "in train" in str(error.value.__cause__)  # where it happened
 
 
-def test_in_secure_mode_the_server_holds_no_key_of_the_clients(cluster):
-    made = job(method="nbafl", mode="secure", federation="ray", workers=1, blocks=2)
-    assert made.federation._rng is None
-    state = loop.begin(made)
-    try:
-        one, two = (made.federation.ask("train", state, range(len(SIZES))) for _ in range(2))
-        assert torch.equal(one["update"], two["update"])  # a key is drawn once a run
-        simulator = Simulator(CPU, made.federation._data, made.rng, blocks=2)
-        simulator.open(made.federation.work)
-        known = simulator.ask("train", state, range(len(SIZES)))  # with the noise that the server's stream would give
-        assert not any(torch.equal(a, b) for a, b in zip(one["update"], known["update"], strict=True))
-    finally:
-        made.federation.close()
+def test_in_secure_mode_no_key_is_sent_or_held_by_the_server():
+    made = job(method="nbafl", mode="secure", federation="ray", workers=2, blocks=2)
+    federation = made.federation
+    shares = [wire.unpacked(wire.unpacked(data)[1]) for data in federation._shares()]
+    assert [share.rng for share in shares] == [None, None]  # each actor draws its own
+    assert made.rng.secure and not [v for v in vars(federation).values() if isinstance(v, Stream) and v.secure]
+    keys = [Host(share)._rng.key for share in (*shares, shares[0])]
+    assert len({made.rng.key, *keys}) == 4
     with pytest.raises(SpecError, match="federation = ray nobody but the clients may hold it"):
         job(method="dp-sgd", mode="secure", standardise=True, **ACTORS)
 
 
+@pytest.mark.slow
 def test_more_than_ray_has_is_refused_before_any_cost(cluster, tmp_path):
     with pytest.raises(RunError, match="workers = 6 need a CPU each, and Ray has 5"):
         train(tmp_path, "many", workers=6, federation="ray", blocks=7)
