@@ -120,6 +120,7 @@ CORE = {
     "message": ("errors", "rng"),
     "view": ("message", "types"),
     "variables": ("errors",),
+    "saved": ("errors", "types", "variables"),
 }
 PRIVACY = {
     "pairs": (),

@@ -6,9 +6,12 @@ leave a client modulo 2^32, or 2^62 if they have 64 bits, as in the protocol, an
 they have no weights. A sum that exceeds the modulus wraps around: that costs accuracy, never privacy. Noise has no
 largest value, so the channel refuses none; whoever produces the numbers must make sure that wrapping is rare.
 
-If every client is in every sum and the messages are the unchanged output of the outlets (`linear`), the honest clients
-add the noise together (`split`), so that the sum contains all of it even if the viewer knows the shares of its
-colluders. Another client knows its own share. If any client may be missing, each client adds all of the noise.
+If the messages are the unchanged output of the outlets (`linear`), clients add the noise together (`split`): as many of
+them as are honest and certain to be in any sum that the server can obtain, so that the sum contains all of the noise
+even if the viewer knows the shares of its colluders. How many that are follows from the smallest cohort and from the
+drop-outs that clients tolerate before they refuse to unmask a sum (`Crowd.sharing`). Another client knows its own
+share. If no cohort size is certain, each client adds all of the noise. A missing client misses with its share, so what
+is protected is what a client sends: its data are replaced, or its row becomes zero and its share of the noise remains.
 """
 
 from __future__ import annotations
@@ -74,8 +77,8 @@ class SecureSum:
         return self.bits or (WIDE if value.dtype == torch.int64 else NARROW)
 
     def split(self, crowd: Crowd) -> int:
-        """Return the number of honest clients if every client answers in every round, otherwise 1."""
-        return crowd.honest if crowd.everyone else 1
+        """Return the number of honest clients whose noise is certain to be in the sum."""
+        return crowd.sharing
 
     def cost(self, event: Event, viewer: Viewer, crowd: Crowd, linear: bool = False, more: float = 0.0) -> Event:
         """Return the cost with only the noise that the viewer does not know.
@@ -96,8 +99,14 @@ class SecureSum:
         of clients. A client knows its own share; it is not known how much of the weight belongs to colluders. The noise
         that the protected client adds remains in any case. If a unit is only a part of what a client holds, rows are
         weighted so that every unit counts equally.
+
+        Where clients may be missing, those in the sum may be the lightest.
         """
         weight = crowd.heaviest if crowd.single else 1.0
+        if not crowd.everyone:
+            least = crowd.lightest if crowd.single else 1.0
+            unknown = crowd.sharing if viewer.kind == "server" else crowd.sure - (viewer.kind == "client")
+            return (1 + max(0, unknown - 1) * (least / weight) ** 2) / crowd.sharing
         squares = crowd.population - weight**2 * (viewer.kind == "client")
         if viewer.colluders:
             squares = crowd.honest if weight <= 1 else 0.0

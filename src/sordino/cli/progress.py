@@ -160,6 +160,8 @@ class RunProgress:
         self._inside.next_round()
         spent = record.epsilon[job.viewer]
         parts = [shown] if (shown := figures.first(record, job)) else []
+        if record.lost is not None:
+            parts.insert(0, f"lost: {record.lost}")
         if job.method.claim(job.plan) is not None:
             parts.append(f"epsilon {job.spec.epsilon:g} claimed, {up(spent)} accounted")
         elif math.isinf(spent):

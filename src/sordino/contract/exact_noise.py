@@ -26,7 +26,8 @@ def swapped(release: Release, plan: Plan, split: int) -> Release:
     If clients share the noise (`split` > 1), the release must be `additive`: rows are then sent as integers, whose sum
     is exact.
     """
-    as_integers = release.additive and release.where == "client" and plan.everyone and not plan.multipliers
+    summed = plan.everyone or split > 1  # the noise of several clients counts
+    as_integers = release.additive and release.where == "client" and summed and not plan.multipliers
     if plan.exact is None or type(release.mechanism) is not Gaussian or (split > 1 and not as_integers):
         return release
     error = plan.exact.gradients if release.terms == GRADIENTS else 0.0

@@ -64,6 +64,8 @@ class Plan:
     delta: float = 1e-5  # total
     channel: Channel = field(default_factory=Direct)  # how messages travel
     colluders: int = 0  # number of clients assumed to collude with the viewer
+    min_cohort: int | None = None  # rounds in which fewer clients are drawn are lost; None: what the sampler guarantees
+    allowed_dropouts: int = 0  # rounds in which more drawn clients do not answer are lost
     dim: int = 1  # number of model parameters
     layers: int = 1  # number of model layers
     public: Public | None = None  # data held by the server; removed from the clients' plan
@@ -87,7 +89,29 @@ class Plan:
     @property
     def everyone(self) -> bool:
         """Return whether every client answers in every round, so that the noise of all clients is always present."""
-        return self.share >= 1 and self._nobody_missing
+        complete = not self.allowed_dropouts and (self.min_cohort is None or self.min_cohort >= self.population)
+        return self.share >= 1 and self._nobody_missing and complete
+
+    @property
+    def thresholds(self) -> bool:
+        """Return whether rounds with too few drawn clients, or with too many missing ones, are not released."""
+        return self.min_cohort is not None or self.allowed_dropouts > 0
+
+    @property
+    def smallest_cohort(self) -> int:
+        """Return the fewest clients in the cohort of a round that is released; 1 if no number is certain."""
+        if self.min_cohort is not None:
+            return self.min_cohort
+        if not self.thresholds and not self._nobody_missing:
+            return 1
+        if self.share >= 1:
+            return self.population
+        return min(self.sampler.size, self.population) if isinstance(self.sampler, FixedSizeSampler) else 1
+
+    @property
+    def shares_noise(self) -> bool:
+        """Return whether the noise in a sum of messages may be that of several clients, each with a share of it."""
+        return self.everyone or self.split > 1
 
     @property
     def _nobody_missing(self) -> bool:
@@ -97,15 +121,11 @@ class Plan:
 
     @property
     def _sure(self) -> int:
-        """Return how many clients are certain to answer in a round in which a given client does.
+        """Return how many clients are certain to answer in a round that is released and in which a given client does.
 
         Poisson sampling guarantees only that client itself.
         """
-        if self.everyone:
-            return self.population
-        if isinstance(self.sampler, FixedSizeSampler) and self._nobody_missing:
-            return min(self.sampler.size, self.population)
-        return 1
+        return max(1, self.smallest_cohort - self.allowed_dropouts)
 
     def spendable(self, delta: float) -> float:
         """Return the part of delta that releases may use; exact noise reserves a little for oversized batches."""
@@ -121,8 +141,18 @@ class Plan:
     def crowd(self) -> Crowd:
         """Return the crowd among which the channel hides a client's message."""
         single = self.sizes == (1,) and self.clients_per_user == 1
-        heaviest = self.sizes[-1] / self.mean_client
-        return Crowd(self.population, self.everyone, self.colluders, heaviest, self._sure, single)
+        lightest, heaviest = self.sizes[0] / self.mean_client, self.sizes[-1] / self.mean_client
+        return Crowd(
+            self.population,
+            self.everyone,
+            self.colluders,
+            heaviest,
+            self._sure,
+            single,
+            self.smallest_cohort,
+            self.allowed_dropouts,
+            lightest,
+        )
 
     @property
     def smallest_client(self) -> int:

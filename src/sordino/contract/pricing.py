@@ -11,7 +11,7 @@ from sordino.contract.exact_noise import swapped
 from sordino.contract.method import Method
 from sordino.contract.plan import Plan
 from sordino.contract.site import units
-from sordino.core.errors import RunError
+from sordino.core.errors import RunError, SpecError
 from sordino.core.message import Message
 from sordino.core.types import Batch, State
 from sordino.privacy import derive
@@ -22,14 +22,19 @@ from sordino.privacy.release import Release
 
 def declared(method: Method, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
     """Return the releases of a round as they are applied: with phases, and with exact noise if the plan asks for it."""
-    first, split = method.phases[0], setting(method, plan).split
-    phased = (r if r.phase else replace(r, phase=first) for r in method.releases(plan, round, state))
+    first, split, releases = method.phases[0], setting(method, plan).split, method.releases(plan, round, state)
+    if plan.thresholds and any(r.where == "server" and not r.onto for r in releases):
+        raise SpecError(
+            "the noise of a trusted server is priced for a secret draw, and a lost round tells how many were drawn: "
+            "drop min_cohort and allowed_dropouts."
+        )
+    phased = (r if r.phase else replace(r, phase=first) for r in releases)
     return tuple(swapped(r, plan, split if r.where == "client" else 1) for r in phased)
 
 
 def setting(method: Method, plan: Plan) -> derive.Setting:
     """Return the public circumstances under which a method's releases are accounted."""
-    crowd = plan.crowd if method.by_records else replace(plan.crowd, heaviest=1.0)
+    crowd = plan.crowd if method.by_records else replace(plan.crowd, heaviest=1.0, lightest=1.0)
     # a user with records in several clients moves several rows of a sum; a server that sees rows sees no sum
     one_row = (plan.unit or method.units[0]) != "user" or plan.clients_per_user == 1
     linear = one_row and method.linear(plan) and (method.reads == "sums" or not plan.channel.shows_rows)

@@ -7,6 +7,7 @@
       BudgetError       a release that the privacy budget cannot pay for
       UnsupportedEvent  an event for which an accountant has no theory
       RunError          a run folder that cannot be written, read or resumed
+        LostRound       a round of which nothing is released; the run goes on
       BoundaryError     something not listed as public was about to leave a run
 
 Every message is one line that says what was requested, what was found and what to try.
@@ -41,6 +42,13 @@ class UnsupportedEvent(SordinoError):  # noqa: N818 (the name reads better witho
 
 class RunError(SordinoError):
     """A run folder cannot be written, read or resumed."""
+
+
+class LostRound(RunError):  # noqa: N818 (the name reads better without a suffix)
+    """Nothing of a round is released, because too few clients were drawn or answered.
+
+    The round stays charged. The message is public: it says nothing about single clients, and no exact numbers.
+    """
 
 
 class BoundaryError(SordinoError):

@@ -25,10 +25,14 @@ class RoundRecord:
     evaluated_on: str | None = None  # the data that loss and accuracy refer to; public data cost nothing
     noise: float | None = None  # planned standard deviation of the noise per coordinate of one client's message
     confusion: list[list[float]] | None = None  # number of evaluated records by class and predicted class
+    lost: str | None = None  # why nothing of the round was released, if nothing was: the model did not change
 
     def to_line(self) -> str:
-        """Return the record as one line of JSON."""
-        return json.dumps(plain(asdict(self)), allow_nan=False)
+        """Return the record as one line of JSON; `lost` is left out of the usual round."""
+        data = asdict(self)
+        if self.lost is None:
+            del data["lost"]
+        return json.dumps(plain(data), allow_nan=False)
 
     @staticmethod
     def from_line(line: str) -> RoundRecord:

@@ -55,7 +55,8 @@ class ArrayClients:
         indices = np.concatenate(parts)
         order = torch.from_numpy(indices)
         who = None if users is None else users[indices]
-        return ArrayClients(x[order], y[order], [len(p) for p in parts], who, None if tags is None else tags[order])
+        rows, targets = _picked(x, order), _picked(y, order)
+        return ArrayClients(rows, targets, [len(p) for p in parts], who, None if tags is None else tags[order])
 
     @property
     def count(self) -> int:
@@ -118,7 +119,20 @@ class ArrayClients:
     def to(self, device: torch.device) -> ArrayClients:
         """Return the same clients with their data on the device."""
         tags = None if self.tags is None else self.tags.to(device)
-        return ArrayClients(self.x.to(device), self.y.to(device), self.all_sizes().tolist(), self.users, tags)
+        x, y = (value if stands_for_all(value) else value.to(device) for value in (self.x, self.y))
+        return ArrayClients(x, y, self.all_sizes().tolist(), self.users, tags)
+
+
+def stands_for_all(value: Tensor) -> bool:
+    """Return whether one row stands for all, without any copy: so do made-up records for those held elsewhere."""
+    return len(value) > 1 and value.stride(0) == 0
+
+
+def _picked(value: Tensor, order: Tensor) -> Tensor:
+    """Return the rows at these indices; a row that stands for all of them is not copied."""
+    if stands_for_all(value):
+        return value[:1].expand(len(order), *value.shape[1:])
+    return value[order]
 
 
 def _runs(users: NDArray[np.int64], starts: NDArray[np.int64]) -> list[tuple[int, ...]]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from sordino.contract.method import Method
 from sordino.contract.plan import Plan
+from sordino.core.errors import LostRound
 from sordino.core.message import Message
 from sordino.core.rng import Stream
 from sordino.core.types import Model, State
@@ -26,6 +27,18 @@ class Work:
     method: Method
     model: Model
     plan: Plan
+
+
+def require_cohort(plan: Plan, drawn: int) -> None:
+    """Raise LostRound if the plan releases no round in which this many clients are drawn."""
+    if plan.thresholds and drawn < plan.smallest_cohort:
+        raise LostRound("too few clients were drawn")
+
+
+def require_answers(plan: Plan, drawn: int, answered: int) -> None:
+    """Raise LostRound if the plan releases no round in which this many of the drawn clients answer."""
+    if plan.thresholds and drawn - answered > plan.allowed_dropouts:
+        raise LostRound("too many of the drawn clients did not answer")
 
 
 class Federation(Protocol):
@@ -49,7 +62,11 @@ class Federation(Protocol):
         """
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
-        """Return what leaves the clients of a cohort in one phase of the round that begins with this state."""
+        """Return what leaves the clients of a cohort in one phase of the round that begins with this state.
+
+        Raises:
+            LostRound: if the cohort is smaller than the plan allows, or too many of it are missing.
+        """
 
     def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
         """Return what all clients release once, outside the rounds.

@@ -25,7 +25,7 @@ from sordino.core.errors import DataError, RunError
 from sordino.core.message import Message, together
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Clients, Model, State
-from sordino.federations.base import Work
+from sordino.federations.base import Work, require_answers, require_cohort
 from sordino.federations.blocks import block_of, by_block
 from sordino.federations.facts import Facts
 from sordino.federations.heap import keep_freed_memory
@@ -138,8 +138,12 @@ class Simulator:
         self.store.close()
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
-        """Return the sealed message of a phase, including late answers of the previous round."""
-        return self.work.plan.channel.seal(together(self.answers(phase, state, cohort)), cohort)
+        """Return the sealed message of a phase, including late answers of the previous round; see `Federation.ask`."""
+        plan = self.work.plan
+        require_cohort(plan, len(cohort))
+        message = together(self.answers(phase, state, cohort))
+        require_answers(plan, len(cohort), len(message))
+        return plan.channel.seal(message, cohort)
 
     def answers(self, phase: str, state: State, cohort: Sequence[int]) -> list[Message]:
         """Return the answers of a cohort, not sealed.
@@ -155,6 +159,8 @@ class Simulator:
         in_time, late = law.fates(ids, failing, rng.at("stragglers"))
         come = in_time | late  # clients that drop out do so before their state changes
         message = self._answers(phase, state, ids[come], rng)
+        if plan.thresholds:  # nobody is late and all weigh the same, as planning has checked
+            return [message]
         counts = torch.from_numpy(law.weights(failing[come])).to(state.params)
         waiting = torch.from_numpy(late[come]).to(state.params.device)
         return self._with_late(phase, message.weighted(counts), waiting)

@@ -34,9 +34,14 @@ def released(
         rng: the stream that the clients' noise and the server's noise are drawn from.
         part: the part of the clients' data to use ("" for the training data).
     """
-    plain = replace(plan, algorithm=FedAvg(), multipliers=(), colluders=plan.colluders + 1)
-    if not method.linear(plain):
-        plain = replace(plain, channel=Direct())
-    sent = federation.once(Work(method, model, plain), state, part, rng)
+    asked = work(method, model, plan)
+    plain = asked.plan
+    sent = federation.once(asked, state, part, rng)
     sent = plain.channel.carry(plain.channel.seal(sent, range(plan.population)), rng.at("channel"))
     return received(sent, declared(method, plain, state.round, state), state.round, rng, rng).total()
+
+
+def work(method: Method, model: Model, plan: Plan) -> Work:
+    """Return what the clients are asked to do for a release outside the rounds: see `released`."""
+    plain = replace(plan, algorithm=FedAvg(), multipliers=(), colluders=plan.colluders + 1)
+    return Work(method, model, plain if method.linear(plain) else replace(plain, channel=Direct()))

@@ -152,10 +152,11 @@ class DpSgd(Method):
                 "a secure sum hides the clients' noise in one another's only if each takes one step of plain SGD a "
                 "round: use local_steps = 1, optimizer = sgd and fedavg, fedavgm or fedopt."
             )
-        if not plan.everyone or plan.local.batch_rate is None or plan.clients_per_user > 1:
+        if not plan.shares_noise or plan.local.batch_rate is None or plan.clients_per_user > 1:
             return (
                 "a secure sum needs every client in every round, and one batch_rate for all: use client_rate = 1, no "
-                "dropout, late answers or joining, no max_participations or budgets, and batch_rate, not batch_size."
+                "dropout, late answers or joining, no max_participations or budgets, and batch_rate, not batch_size. "
+                "If clients may be missing, say how many of how many: min_cohort and allowed_dropouts."
             )
         if plan.local.batch_rate * plan.smallest_client < 1:  # the divisor, at least 1, would exceed its part
             return (
@@ -189,9 +190,10 @@ class DpSgd(Method):
         """Pass the mean update to the algorithm; if gradient sums arrived, compute the update from them first."""
         if "gradient" not in seen.fields:
             return super().merge(state, seen, plan)
-        records = plan.local.expected_batch(plan.mean_client) * plan.population
+        answers = plan.expected_answers(state.round)
+        records = plan.local.expected_batch(plan.mean_client) * answers
         update = training.one_step(state, seen.total("gradient")["gradient"] / records, plan)
-        return plan.algorithm.update(state, update[0], plan.server(1.0))
+        return plan.algorithm.update(state, update[0], plan.server(answers / plan.population))
 
     def noise(self, state: State, plan: Plan) -> float | None:
         """Return the noise deviation of one message, for plain SGD steps of the mean client."""

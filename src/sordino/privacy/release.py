@@ -113,7 +113,7 @@ class Release:
     terms: int | None = None  # number of vectors within the bound that were summed in floating point; GRADIENTS: a sum
     # of clipped gradients; None: unknown, so there is no proof for exact noise
     additive: bool = False  # whether the field is the unweighted output of the outlet and `merge` reads only its sum;
-    # in secure mode it is then sent as integers, if all clients answer
+    # in secure mode it is then sent as integers, if all clients answer or share the noise
     rows: bool = True  # at the server: whether each row is within the bound; else one unit changes it by at most that
     part: str = ""  # releases with different parts use disjoint records and compose in parallel
     phase: str = ""  # phase of the round; the first by default

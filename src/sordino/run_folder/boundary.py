@@ -54,9 +54,10 @@ TABLE: dict[str, dict[str, str]] = {
         "method algorithm epsilon delta unit viewer max_participations records_per_user clients_per_user budgets mode "
         "dataset data_name label_column client_column user_column split_column public_share public_data partition "
         "clients features standardise normalise feature_bound private_data without_private validation tuning "
-        "server_data evaluate_on release_noise model fix_model rounds client_sampling client_rate channel dropout "
-        "late slow joining local_steps local_epochs batch_size batch_rate optimizer learning_rate momentum "
-        "weight_decay schedule warmup augment views precision compile server_lr averaging baseline device "
+        "server_data evaluate_on release_noise model fix_model rounds client_sampling client_rate channel "
+        "min_cohort allowed_dropouts dropout late slow joining local_steps local_epochs batch_size batch_rate "
+        "optimizer learning_rate momentum weight_decay schedule warmup augment views precision compile server_lr "
+        "averaging baseline device "
         "memory_gb federation workers blocks evaluate_every checkpoint_seconds metric class_weights classes "
         "decimal time_column window horizon stride time_step",
     )
@@ -74,7 +75,7 @@ TABLE: dict[str, dict[str, str]] = {
     | _of(DECLARED, "class_names scale.* table.schema.*")
     | _of(HEADER, "table.columns")
     | _of(INPUT, "table.label table.decimal"),
-    "records.jsonl": _of(DERIVED, "round")
+    "records.jsonl": _of(DERIVED, "round lost")
     | _of(PLANNED, "epsilon.* noise")
     | _of(FIGURES, "loss accuracy metrics.* confusion evaluated_on")
     | _of(RELEASED, "clip"),

@@ -45,9 +45,9 @@ from sordino.core import faults
 from sordino.core.errors import RunError
 from sordino.core.parts import PRIVATE, PUBLIC, locate
 from sordino.core.record import OwnerRecord, RoundRecord
+from sordino.core.saved import Saved, written
 from sordino.core.types import State
 from sordino.run_folder import boundary
-from sordino.run_folder.saved import Saved, written
 
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 RECORDS, INPUTS = "records.jsonl", "inputs.json"

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from sordino.core.errors import RunError
 from sordino.core.message import Message
+from sordino.core.saved import PARTS, written
 from sordino.core.types import State
 from sordino.core.variables import NONE
 from sordino.core.view import View
 from sordino.privacy import trust
 from sordino.run_folder.folder import RunFolder, pack, unpack
-from sordino.run_folder.saved import PARTS, written
 
 VIEWS = "views"
 Observe = Callable[[View], None]  # called with every view of a run, which only the owner may see

@@ -388,7 +388,7 @@ def _federation(
     spec: Spec, device: torch.device, held: Clients, rng: Stream, known: Facts, parts: dict[str, ClientPart]
 ) -> Federation:
     public, cohort = Stream.research(spec.seed or 0), spec.client_rate * held.count
-    if spec.federation == "simulator":
+    if spec.federation in ("simulator", "flower"):  # real clients take the place of those that stand in for them
         number = blocks.number(held.count, spec.blocks or 1)
         return Simulator(device, held, rng, spec.memory_gb, public, known, parts, number)
     if spec.standardise and rng.secure:

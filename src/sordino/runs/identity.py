@@ -40,6 +40,8 @@ def of_job(job: Job, units: Path, fingerprint: str) -> Whose:
     """
     if job.owner.benchmark is not None:
         return Whose(BENCHMARK + job.owner.benchmark, None)
+    if job.owner.remote is not None:  # every site has its own ledger, which knows who is in its data
+        return Whose(job.owner.remote, None)
     name, unit = job.spec.data_name or "", job.plan_cost().unit
     key = keys.require_key(units)
     if isinstance(job.owner.brought, ArrayClients):

@@ -41,6 +41,7 @@ class Owner:
     raw: Raw | None = None  # the rows as provided, before any encoding; None: those of `brought`
     benchmark: str | None = None  # for public data: the shipped name or the path, its only identity in a ledger
     notes: tuple[str, ...] = ()  # how many records were left out or changed; the owner is told before the run starts
+    remote: str | None = None  # of clients that hold their data themselves: the name of the data in the server's ledger
     digests: tuple[str, ...] = ()  # of users and private attributes; a resumed run must share them
 
 

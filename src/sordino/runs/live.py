@@ -95,7 +95,7 @@ def watching(job: Job, shown: Bar | None, watch: Watch | None) -> Watch | None:
 
 def state(job: Job, record: RoundRecord) -> str:
     """Return the public record of a round in a few words."""
-    parts = [f"round {record.round} of {job.plan.rounds}"]
+    parts = [f"round {record.round} of {job.plan.rounds}", *(["lost"] if record.lost is not None else [])]
     if record.accuracy is not None:
         parts.append(f"accuracy {100 * record.accuracy:.2f} %")
     elif "rmse" in (record.metrics or {}):

@@ -18,7 +18,7 @@ from sordino.contract import pricing
 from sordino.contract.method import Method, started
 from sordino.contract.outlets import received
 from sordino.core import faults
-from sordino.core.errors import RunError
+from sordino.core.errors import LostRound, RunError
 from sordino.core.message import Message
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Ints, Stream
@@ -39,6 +39,7 @@ from sordino.tasks.metrics import Meter
 PUBLIC = "public test data"
 FAILED = "error.json"  # in the private part of a run folder: why the run stopped
 RECORDS = 2000  # evaluated at once
+MOST_LOST = 10  # lost rounds in a row, after which the run stops
 
 
 def begin(job: Job) -> State:
@@ -96,7 +97,7 @@ def _rounds(
     observe: Sequence[Observe],
     end: End,
 ) -> Iterator[RoundRecord]:
-    saved_at, saved_round = time.monotonic(), done
+    saved_at, saved_round, lost_in_a_row = time.monotonic(), done, 0
     method = returned.checked(job)
     uneven = job.whole_costs is not None or not job.alike
     while _goes_on(job, ledger, done) and not end.asked:
@@ -107,15 +108,15 @@ def _rounds(
             done += 1
             state = replace(state, round=done)
             continue
-        start = time.monotonic()
-        rng = job.rng.at("round", done)
+        start, rng = time.monotonic(), job.rng.at("round", done)
         cohort = _draw(job, ledger, done)
         faults.point("drawn")
         _pay(job, method, ledger, state, cohort)
         faults.point("paid")
         epsilon = beside.submit(spent, job, ledger.charged, not _goes_on(job, ledger, done + 1))
-        before, seen, sent = _round(job, method, state, cohort.tolist(), rng, observe)
-        state = _average(job, method.merge(before, seen, job.plan.merging(rng)))
+        before, after, sent, lost = _tried(job, method, state, cohort.tolist(), rng, observe)
+        lost_in_a_row = 0 if lost is None else lost_in_a_row + 1
+        state = _average(job, after)
         faults.point("merged")
         done += 1
         state = replace(state, round=done)
@@ -125,16 +126,16 @@ def _rounds(
         if due and job.held_out is not None:  # after a crash, no held-out record may be evaluated a second time
             _save(job, folder, ledger, state, done)
             saved_at, saved_round = time.monotonic(), done
-        foreseen, decided = method.noise(before, job.plan), method.decided(state, job.plan)
+        foreseen, decided = method.noise(before, job.plan), method.decided(state, job.plan) if lost is None else None
         record = RoundRecord(
             round=done,
             epsilon=epsilon.result(),
             clip=_clip(before),
             noise=foreseen,
+            lost=lost,
             **(evaluate(job, state.model, done) if due else {}),
         )
-        shown_to_owner = _owners(job, state, len(cohort), sent, foreseen, decided, start)
-        folder.append(record, shown_to_owner)
+        folder.append(record, _owners(job, state, len(cohort), sent, foreseen, decided, start))
         faults.point("recorded")
         if saved_round < done and (
             done == job.plan.rounds or time.monotonic() - saved_at >= job.spec.checkpoint_seconds
@@ -142,8 +143,34 @@ def _rounds(
             _save(job, folder, ledger, state, done)
             saved_at, saved_round = time.monotonic(), done
         yield record
+        if lost is not None and lost_in_a_row == MOST_LOST and done < job.plan.rounds:
+            raise _stopped(job, folder, ledger, state, done, lost)
     if done != saved_round:  # the budget ended the run before its rounds did
         _save(job, folder, ledger, state, done)
+
+
+def _tried(
+    job: Job, method: Method, state: State, cohort: list[int], rng: Stream, observe: Sequence[Observe]
+) -> tuple[State, State, list[Message], str | None]:
+    """Run a round; if it is lost, the state stays as it was, and the round stays paid.
+
+    Returns:
+        The states before the last phase and after the round, the messages sent, and why the round was lost, if it was.
+    """
+    try:
+        before, seen, sent = _round(job, method, state, cohort, rng, observe)
+    except LostRound as error:
+        return state, state, [], str(error).rstrip(".")
+    return before, method.merge(before, seen, job.plan.merging(rng)), sent, None
+
+
+def _stopped(job: Job, folder: RunFolder, ledger: Account, state: State, done: int, why: str) -> RunError:
+    """Save the run and return the error that ends it after too many lost rounds."""
+    _save(job, folder, ledger, state, done)
+    return RunError(
+        f"{MOST_LOST} rounds in a row were lost ({why}); they are charged. Resume the run when more clients answer, or "
+        "start another one with a smaller min_cohort or more allowed_dropouts."
+    )
 
 
 def _pay(job: Job, method: Method, ledger: Account, state: State, cohort: Ints) -> None:
@@ -171,7 +198,7 @@ def _owners(
         bytes_up=-(-sum(message.bits for message in sent) // 8),
         bytes_down=clients * job.plan.algorithm.numbers_down(state) * state.params.element_size(),
         seconds=time.monotonic() - start,
-        answers=None if job.plan.stragglers.none else len(sent[-1]),
+        answers=None if job.plan.stragglers.none or not sent else len(sent[-1]),
         noise=_injected(decided) if foreseen is None else foreseen,
         decided=decided,
     )

@@ -15,6 +15,7 @@ from sordino.core.message import Message
 from sordino.core.vector import Layout
 from sordino.federations.facts import Facts
 from sordino.privacy import trust
+from sordino.privacy.crowd import honest_in_any_sum
 from sordino.privacy.samplers import FixedSizeSampler, Poisson, Sampler
 from sordino.runs import own_channel, returned
 from sordino.spec.spec import Spec
@@ -60,11 +61,15 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
         delta=spec.delta,
         channel=own_channel.checked(spec.channel_object()),
         colluders=trust.viewer(spec.viewer or method.viewer).colluders,
+        min_cohort=spec.min_cohort,
+        allowed_dropouts=spec.allowed_dropouts,
         capped=spec.budgets is not None and not method.own_noise,
         dim=layout.dim,
         layers=len(layout.layers()),
     )
     _check_channel(spec, method, plan)
+    if plan.thresholds:
+        _check_thresholds(spec, plan)
     returned.Checked(method, spec.method, error=SpecError).require(plan)
     returned.check_releases(spec, method, plan)
     return plan, spec.viewer or method.viewer
@@ -125,6 +130,39 @@ def _check_channel(spec: Spec, method: Method, plan: Plan) -> None:
         )
     if spec.channel != "direct" and plan.colluders >= plan.population:
         raise SpecError(f"viewer {spec.viewer}: of {plan.population} clients at least one must be honest.")
+
+
+def _check_thresholds(spec: Spec, plan: Plan) -> None:
+    """Refuse thresholds that hide nobody, that no round can keep, or that do not go with the stragglers."""
+    law, least, missing = plan.stragglers, plan.smallest_cohort, plan.allowed_dropouts
+    if "direct" in (spec.channel, getattr(plan.channel, "like", "")):
+        raise SpecError(
+            "min_cohort and allowed_dropouts say how many messages hide one another, but channel = "
+            f"{spec.channel} shows each of them: use channel = secure-sum or shuffler, or drop both keys."
+        )
+    if law.late:
+        raise SpecError("late answers are in no cohort that min_cohort and allowed_dropouts could count: use late = 0.")
+    if law.dropout[0] != law.dropout[1]:
+        raise SpecError(
+            f"dropout = {spec.dropout} weighs answers, and so the shares of noise in them, by how often their clients "
+            "fail: with min_cohort or allowed_dropouts use one dropout for all."
+        )
+    most = plan.sampler.size if isinstance(plan.sampler, FixedSizeSampler) else plan.population
+    if least > most:
+        raise SpecError(f"min_cohort = {least}, but at most {most} clients are drawn: no round would be released.")
+    if missing and spec.min_cohort is None and least == 1:
+        raise SpecError(
+            f"allowed_dropouts = {missing} needs min_cohort: with client_rate = {spec.client_rate:g} a single client "
+            "may be drawn alone, and cohorts that small are then not released."
+        )
+    if not plan.channel.shows_rows and honest_in_any_sum(least, missing, plan.colluders) < 1:
+        where = f"cohorts of {least} clients of which {missing} may be missing and {plan.colluders} may collude"
+        raise SpecError(
+            f"a secure sum over {where} may show single messages to a server that tells its clients different lists "
+            f"of survivors. Use min_cohort of at least {2 * missing + plan.colluders + 1}, or fewer allowed_dropouts."
+        )
+    if least <= missing:
+        raise SpecError(f"allowed_dropouts = {missing} of cohorts of {least} leaves nobody: use a larger min_cohort.")
 
 
 def _local(spec: Spec) -> Local:

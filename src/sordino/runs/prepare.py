@@ -68,19 +68,22 @@ def dataset_path(spec: Spec) -> str:
     return str((Path(spec.data_dir or ".") / spec.dataset).absolute())
 
 
-def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepared:
+def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None, stand_in: Dataset | None = None) -> Prepared:
     """Return the clients, the model and the test records of a spec.
 
     Args:
         spec: the spec; it must name a dataset.
         sketch: compute the features of a few records only; the first stands for all. Labels and clients are real.
         keep: a cache of data and features that several runs of one process share.
+        stand_in: data in place of those that the spec names. Their first training record stands for all, as in a
+            sketch, but test records are real: this is what a server knows whose clients hold their data themselves.
     """
     scale_is_open = spec.normalise is None
-    source, data = _loaded(spec, keep)
+    source, data = _loaded(spec, keep) if stand_in is None else ((), stand_in)
     spec = _decided(spec, data)
     if not sketch:
         _refuse_baseline(spec, data)
+    if not sketch and stand_in is None:
         _refuse_training_records(data)
     setup = Stream.research(spec.seed or 0)
     parts = _parts(spec, data, setup)
@@ -99,8 +102,8 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         spec = defaults.on_scale(spec, data, _units(spec, parts, who))
     few = data.x_train[:3] if len(data.x_train) > 1 else data.x_train.expand(2, *data.x_train.shape[1:])
     sample = _features(spec, data, few)
-    if sketch:
-        x_train, x_test = (sample[:1].expand(len(x), *sample.shape[1:]) for x in (data.x_train, data.x_test))
+    if sketch or stand_in is not None:
+        x_train, x_test = _standing_in(spec, data, sample, real_test=not sketch)
     else:
         both = _once(
             keep,
@@ -124,6 +127,12 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None) -> Prepa
         x_test, y_test, owners = x_test[owners >= 0], y_test[owners >= 0], owners[owners >= 0]
     test = (x_test, y_test) if len(y_test) else None
     return Prepared(spec, data, clients, brought, module, sample, test, owners, owner_notes)
+
+
+def _standing_in(spec: Spec, data: Dataset, sample: Tensor, real_test: bool) -> tuple[Tensor, Tensor]:
+    """Return features of training and test records, of which the first of the sample stands for all."""
+    x_train, x_test = (sample[:1].expand(len(x), *sample.shape[1:]) for x in (data.x_train, data.x_test))
+    return x_train, _features(spec, data, data.x_test) if real_test and len(data.x_test) else x_test
 
 
 def _loaded(spec: Spec, keep: Kept | None) -> tuple[tuple[Any, ...], Dataset]:

@@ -22,6 +22,7 @@ from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.core.html import PublicNames
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Stream
+from sordino.core.saved import Saved
 from sordino.core.types import SampleLoss, State
 from sordino.data import canonical
 from sordino.data.clients import ArrayClients
@@ -34,7 +35,6 @@ from sordino.ledger.ledger import Ledger
 from sordino.ledger.transfer import old_ledger
 from sordino.privacy.guarantee import Guarantee
 from sordino.run_folder.folder import CHECKPOINT, RunFolder, pack_model
-from sordino.run_folder.saved import Saved
 from sordino.run_folder.views import Observe
 from sordino.runs import build, callbacks, early, head, left_out, loop, own_code, returned, statistics, verdict
 from sordino.runs.callbacks import Watch

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from sordino.core.errors import SpecError
+from sordino.core.saved import Saved
 from sordino.core.types import State
 from sordino.data import moments
 from sordino.measures import beside
 from sordino.measures.feature_moments import planned
 from sordino.measures.row_moments import RowMoments, RowNoise, units
 from sordino.models._rows import UnitRows
-from sordino.run_folder.saved import Saved
 from sordino.runs.job import Job
 from sordino.spec.spec import Spec
 

@@ -102,6 +102,10 @@ class RoundKeys:
     client_rate: float = 1.0  # share of the clients expected in a round; 1 means all of them
     channel: str = "direct"  # direct (the server sees every message), shuffler (but not who sent it) or secure-sum
     # (only the sum)
+    min_cohort: int | None = None  # behind a secure sum or a shuffler: a round in which fewer clients are drawn is not
+    # released (default: what the sampling guarantees: all clients, the size of fixed cohorts, or 1)
+    allowed_dropouts: int = 0  # behind a secure sum or a shuffler: drawn clients that may fail to answer before a round
+    # is not released
     dropout: str = "0"  # probability that a drawn client never answers, or LOW-HIGH: each client has its own
     late: float = 0.0  # probability that an answer arrives a round later
     slow: float = 0.0  # probability that a client does only part of its local steps

@@ -80,6 +80,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
             warmup=self.warmup,
             without_private=self.without_private,
             workers=self.workers,
+            allowed_dropouts=self.allowed_dropouts,
         )
         check.below_one(delta=self.delta)
         if self.delta < LEAST_DELTA:
@@ -91,7 +92,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         check.fraction(server_data=self.server_data)
         check.count(clients=self.clients, rounds=self.rounds, views=self.views)
         counts = "max_participations", "local_steps", "batch_size", "records_per_user", "clients_per_user"
-        for name in (*counts, "evaluate_every", "blocks"):
+        for name in (*counts, "evaluate_every", "blocks", "min_cohort"):
             if getattr(self, name) is not None:
                 check.count(**{name: getattr(self, name)})
         if self.public_share is not None:
@@ -102,7 +103,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         check.one_of(("poisson", "fixed"), client_sampling=self.client_sampling)
         check.one_of(("sgd", "momentum", "adam", "rmsprop", "own"), optimizer=self.optimizer)
         check.one_of(("auto", "cpu", "cuda"), device=self.device)
-        check.one_of(("simulator", "workers"), federation=self.federation)
+        check.one_of(("simulator", "workers", "flower"), federation=self.federation)
         check.one_of((*FEATURES, "none", None), features=self.features)
         check.one_of(("test", "validation", "tuning", None), evaluate_on=self.evaluate_on)
         check.one_of(("float32", "bfloat16"), precision=self.precision)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from sordino.core.errors import RunError
+from sordino.core.saved import Saved, written
 from sordino.core.types import State
 from sordino.core.variables import flat, restored
-from sordino.run_folder.saved import Saved, written
 
 CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")
 

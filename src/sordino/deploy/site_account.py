@@ -1,0 +1,113 @@
+"""The account of a job in a site's own ledger: the whole job is charged before the first round, each round before work.
+
+The ledger is the site's, and so is the price. Rounds come in order and each is answered once; a round that was paid for
+and not answered, because the site failed in between, is not paid for again, since nothing left.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from sordino.core.errors import BudgetError, RunError
+from sordino.deploy.agreement import Agreement
+from sordino.deploy.answers import Answers
+from sordino.deploy.policy import Policy
+from sordino.deploy.refusal import Refusal
+from sordino.deploy.site_data import SiteData
+from sordino.deploy.site_price import charge, participations
+from sordino.ledger import home, keys
+from sordino.ledger.account import Account
+from sordino.ledger.ledger import Budget, Ledger
+from sordino.ledger.labels import BENCHMARK
+from sordino.privacy.events import Cost
+from sordino.runs import identity
+from sordino.runs.identity import Whose
+from sordino.runs.job import Job
+
+LEDGER = "ledger.sqlite"
+NAME = "site"  # name of a site's own data in its ledger
+TOTAL = "the total budget of this site does not cover the job"
+
+
+class SiteAccount:
+    """The charges and the answers of one job at one site."""
+
+    def __init__(
+        self, id: str, job: Job, policy: Policy, data: SiteData, site: Path, folder: Path, agreement: Agreement
+    ) -> None:
+        self._ledger = Ledger(site / LEDGER)
+        try:
+            self._account = self._charged(id, job, policy, self._whose(job, data, site, agreement))
+            self.answers = Answers(folder / "answers.sqlite")
+        except BaseException:
+            self._ledger.close()
+            raise
+
+    def _whose(self, job: Job, data: SiteData, site: Path, agreement: Agreement) -> Whose:
+        """Return who is in the data of this site, by which its ledger adds up jobs."""
+        if data.benchmark:
+            return Whose(BENCHMARK + data.source, None)
+        units = home.units_beside(site / LEDGER)
+        _, read = data.records(agreement.asked, agreement.schema)
+        unit = job.plan_cost().unit
+        return Whose(NAME, identity.of_raw(read.data.private_rows(), unit, NAME, keys.require_key(units)))
+
+    def _charged(self, id: str, job: Job, policy: Policy, whose: Whose) -> Account:
+        wanted = Budget(policy.epsilon_total, policy.delta_total, "plans", None)
+        rounds = participations(job, policy)
+        try:
+            if self._ledger.budget(whose.name) != wanted:
+                self._ledger.set_budget(wanted, whose.name)
+            return self._ledger.open_job(
+                id[:32],
+                whose.name,
+                charge(job, rounds),
+                rounds,
+                rounds,
+                repeatable=False,
+                units=whose.units,
+                purpose=job.spec.method,
+                mode=job.mode,
+            )
+        except BudgetError as error:
+            error.public = f"{TOTAL}."
+            raise
+
+    def in_order(self, round: int, phase: str, phases: tuple[str, ...]) -> None:
+        """Raise Refusal unless a phase comes after all that was answered, and after the phases before it."""
+        last = self.answers.last
+        if round < last:
+            raise Refusal(f"round {round + 1} was asked for after round {last + 1} was answered.")
+        for earlier in phases[: phases.index(phase)]:
+            if not self.answers.has(f"round {round + 1}, {earlier}"):
+                raise Refusal(f"the phase {phase} was asked for before the phase {earlier} of the same round.")
+
+    def pay(self, round: int, clients: list[int], cost: Cost) -> None:
+        """Charge a round, durably, unless it was paid for and not answered."""
+        if not self._account.has_paid(round):
+            self._account.spend(round, np.asarray(clients, dtype=np.int64), cost)
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds that were charged."""
+        return self._account.charged
+
+    @property
+    def most(self) -> int:
+        """The number of rounds in which the policy lets the site take part."""
+        return self._account.rounds
+
+    def close(self) -> None:
+        """Close the files."""
+        if hasattr(self, "answers"):
+            self.answers.close()
+        self._ledger.close()
+
+
+def read_ledger(site: Path) -> Ledger:
+    """Return the ledger of a site, to read; raise RunError if it has none."""
+    if not (site / LEDGER).is_file():
+        raise RunError(f"{site} has no ledger: no job was opened there.")
+    return Ledger(site / LEDGER, "read")

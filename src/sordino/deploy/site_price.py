@@ -1,0 +1,67 @@
+"""What a job costs a site, by the site's own count.
+
+A site knows in which rounds it took part, and so does the server, so nothing is amplified by the draw of clients: each
+participation counts in full. Where a site's epsilon differs from the one that the server promises to others, this is
+why.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sordino.deploy.policy import Policy
+from sordino.deploy.refusal import Refusal
+from sordino.ledger.charges import Charge
+from sordino.privacy import price, tightest
+from sordino.privacy.events import Composed, Cost, Event
+from sordino.runs.job import Job
+
+SPARE = 3.0  # standard deviations of the number of participations that a policy must cover beyond its mean
+
+
+def charge(job: Job, participations: int) -> Charge:
+    """Return what a job costs a site that takes part in so many rounds."""
+    cost, event = _total(job, participations)
+    delta = job.spec.delta
+    whole = Cost(cost.unit, cost.relation, job.viewer, event)
+    return Charge(whole, tightest.epsilon(event, job.plan.spendable(delta)), delta)
+
+
+def _total(job: Job, participations: int) -> tuple[Cost, Event]:
+    if job.whole_costs is not None:
+        cost = price.cost_to(job.viewer, job.whole_costs)
+        rounds = cost.event if participations else Composed(())
+        return cost, price.beside(rounds, job.once, job.apart, (cost,))
+    costs = price.by_run(lambda c: price.cost_to(job.viewer, c), job.by_round)
+    # as against a viewer who sees the draw, whoever the job protects from
+    (event,) = price.total(
+        costs, "server", job.plan.sampler, job.plan.population, job.plan.rounds, participations, job.once, job.apart
+    )
+    return costs[0], event
+
+
+def participations(job: Job, policy: Policy) -> int:
+    """Return in how many rounds of a job the policy lets a site take part.
+
+    Raises:
+        Refusal: if that is fewer than the job is likely to ask for.
+    """
+    plan = job.plan
+    asked = charge(job, plan.participations)
+    if asked.epsilon <= policy.epsilon_per_job:
+        return plan.participations
+    mean = plan.share * plan.rounds
+    wanted = min(plan.participations, math.ceil(mean + SPARE * math.sqrt(mean * (1 - plan.share))))
+    low, high = 0, plan.participations  # low is covered, high is not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if charge(job, middle).epsilon <= policy.epsilon_per_job else (low, middle)
+    if low >= wanted:
+        return low
+    need = charge(job, wanted)
+    if math.isinf(need.epsilon):
+        raise Refusal(f"{job.spec.method} gives no guarantee against the {job.viewer}, whom the job protects from.")
+    raise Refusal(
+        f"the job asks for {wanted} rounds of this site, which cost epsilon {need.epsilon:.4g} by its own count; the "
+        f"policy allows {policy.epsilon_per_job:g} per job."
+    )
