@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json as jsonlib
+import time
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
-from sordino.deploy import start
-from sordino.deploy.folder import opened
+from sordino.core.errors import RunError
+from sordino.deploy import follow, start, status
+from sordino.deploy.folder import CONNECTION, Folder, opened
 
 HELP = {"help_option_names": ["-h", "--help"]}
 _folder = click.option(
@@ -72,10 +78,75 @@ def up(folder: Path, nodes: int | None, data: str | None, flower_user: str | Non
 
 @deploy.command(context_settings=HELP)
 @_folder
+@click.option("--follow/--no-follow", "wait", default=True, help="Wait until the job has ended, and show its progress.")
+@click.option("--stream", is_flag=True, help="Show Flower's log of the job too, on standard error.")
+@click.option("--resume", default=None, metavar="RUN", help="Continue this run folder.")
+@click.option("--name", default=None, help="Name of the run folder (default: derived from the time).")
+@click.option("--timeout", type=float, default=None, help="Seconds to wait for the answers of one exchange.")
+def run(folder: Path, wait: bool, stream: bool, resume: str | None, name: str | None, timeout: float | None) -> None:
+    """Start the job on the sites that are up, and follow it."""
+    place = opened(folder)
+    job, run_folder = follow.begin(place, resume, name, timeout)
+    click.echo(f"Flower runs the job as {job}.")
+    if not wait:
+        click.echo("Next: sordino deploy status --watch")
+        return
+    try:
+        end = follow.follow(place, job, run_folder, _say, stream)
+    except KeyboardInterrupt:
+        click.echo(
+            f"No longer following; the job goes on. To stop it: FLWR_HOME={place.home} flwr stop {job} {CONNECTION}"
+        )
+        return
+    if end != "finished:completed":
+        click.echo(follow.last_words(place, job), err=True)
+        raise RunError(f"the job {end.replace(':', ': ')}; its log is above. Continue it: --resume {run_folder.name}")
+    for line in status.result_lines(run_folder):
+        click.echo(line)
+
+
+@deploy.command("status", context_settings=HELP)
+@_folder
+@click.option("--watch", is_flag=True, help="Look again every two seconds, until interrupted.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show_status(folder: Path, watch: bool, as_json: bool) -> None:
+    """Show who is online, the round of the newest job, and what each site answered and spent."""
+    place = opened(folder)
+    if as_json:
+        click.echo(jsonlib.dumps(status.look(place).to_json(), indent=2))
+        return
+    console = Console()
+    if not watch:
+        console.print(_table(place))
+        return
+    with Live(_table(place), console=console, auto_refresh=False) as live:
+        try:
+            while True:
+                time.sleep(2.0)
+                live.update(_table(place), refresh=True)
+        except KeyboardInterrupt:
+            return
+
+
+@deploy.command(context_settings=HELP)
+@_folder
 def down(folder: Path) -> None:
     """End the processes that `up` started, with their children, and nothing else."""
     if not start.down(opened(folder), say=_say):
         click.echo("Nothing was running.")
+
+
+def _table(folder: Folder) -> Table:
+    state = status.look(folder)
+    parts = ", ".join(f"{name} {what}" for name, what in state.server.items())
+    online = "the SuperLink does not answer" if state.online is None else f"{state.online} nodes online"
+    job = "no job yet" if state.job is None else f"{state.job.folder.name}: {state.job.sentence()}"
+    table = Table(title=f"{state.name}: {parts}; {online}\n{job}", title_justify="left")
+    for head in status.HEADS:
+        table.add_column(head, justify="right" if head in ("answered", "silent", "failed", "epsilon") else "left")
+    for row in state.rows:
+        table.add_row(*row)
+    return table
 
 
 def _say(line: str) -> None:

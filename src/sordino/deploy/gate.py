@@ -41,6 +41,7 @@ class Limits:
     idle: float = 75.0  # seconds between two requests of one connection
     stall: float = 30.0  # seconds in which no byte of a body moves
     rate: float = 2048.0  # bytes per second on average, after the time of one stall
+    goodbye: float = 2.0  # seconds to take the last bytes and close
     upstream: float = 600.0  # seconds for the SuperLink to answer
 
 
@@ -75,11 +76,13 @@ class Gate:
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             pass  # the client went away, or spoke no TLS
         finally:
+            with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+                writer.close()  # says goodbye in TLS, for which a client gets little time
+                await asyncio.wait_for(writer.wait_closed(), self.limits.goodbye)
+            writer.transport.abort()
             self.open[address] -= 1
             if not self.open[address]:
                 del self.open[address]
-            with contextlib.suppress(OSError, RuntimeError):
-                writer.close()
 
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> bool:
         """Pass one request; return whether the connection may carry another one."""
