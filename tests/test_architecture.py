@@ -29,7 +29,6 @@ MAY = {
     "contract": ("core", "privacy", "algorithms", "channels", "contract"),
     "methods": ("core", "privacy", "algorithms", "contract", "methods"),
     "attacks": ("core", "privacy", "attacks"),
-    "masking": ("core", "masking"),
     "federations": ("core", "privacy", "channels", "contract", "masking", "federations"),
     "ledger": ("core", "privacy", "data", "ledger"),
     "spec": ("core", "privacy", "algorithms", "channels", "contract", "methods", "spec"),

@@ -169,17 +169,17 @@ class Desk:
 
 
 @dataclass(frozen=True)
-class Setting:
+class HostSetting:
     """Where the process that starts a run finds code that is not part of an installed package."""
 
     plugins: str  # folders of plug-ins, separated as in PATH
     modules: tuple[str, ...]  # sys.path
 
     @staticmethod
-    def here() -> Setting:
+    def here() -> HostSetting:
         """Return the setting of this process, with absolute paths."""
         folders = [str(Path(p).absolute()) for p in os.environ.get(plugin.VARIABLE, "").split(os.pathsep) if p]
-        return Setting(os.pathsep.join(folders), tuple(str(Path(p).absolute()) for p in sys.path))
+        return HostSetting(os.pathsep.join(folders), tuple(str(Path(p).absolute()) for p in sys.path))
 
     def apply(self) -> None:
         """Look for plug-ins and, after its own places, for modules where that process does."""

@@ -30,7 +30,7 @@ from sordino.federations import wire
 from sordino.federations.base import Work, require_answers, require_cohort
 from sordino.federations.blocks import LEAST, members, number, owned
 from sordino.federations.facts import Facts
-from sordino.federations.host import Rebuild, Setting, Share, joined
+from sordino.federations.host import HostSetting, Rebuild, Share, joined
 from sordino.federations.processes import Processes
 from sordino.federations.simulator import ClientPart, by_part
 
@@ -194,7 +194,7 @@ class Workers:
 
     def _shares(self) -> Iterator[bytes]:
         """Return what each worker gets first; only one share is in memory at a time."""
-        setting = Setting.here()
+        setting = HostSetting.here()
         for k in range(self.count):
             yield wire.packed((setting, self._share(k)))
 
