@@ -30,7 +30,7 @@ from sordino.federations import wire
 from sordino.federations.base import Work
 from sordino.federations.blocks import LEAST, members, number, owned
 from sordino.federations.facts import Facts
-from sordino.federations.host import Rebuild, Setting, Share, joined
+from sordino.federations.host import CodePaths, Rebuild, Share, joined
 from sordino.federations.processes import Processes
 from sordino.federations.simulator import ClientPart, by_part
 
@@ -190,9 +190,9 @@ class Workers:
 
     def _shares(self) -> Iterator[bytes]:
         """Return what each worker gets first; only one share is in memory at a time."""
-        setting = Setting.here()
+        paths = CodePaths.here()
         for k in range(self.count):
-            yield wire.packed((setting, self._share(k)))
+            yield wire.packed((paths, self._share(k)))
 
     def _share(self, worker: int) -> bytes:
         population, blocks = self._data.count, owned(worker, self.count, self.blocks)
