@@ -148,8 +148,8 @@ class Desk:
         """Return the packed answer, or the packed error and its traceback."""
         try:
             if self._host is None:
-                setting, share = wire.unpacked(data)
-                setting.apply()
+                paths, share = wire.unpacked(data)
+                paths.apply()
                 self._host, answer = Host(_understood(share)), None
             else:
                 verb, args = _understood(data)
@@ -169,17 +169,17 @@ class Desk:
 
 
 @dataclass(frozen=True)
-class HostSetting:
+class CodePaths:
     """Where the process that starts a run finds code that is not part of an installed package."""
 
     plugins: str  # folders of plug-ins, separated as in PATH
     modules: tuple[str, ...]  # sys.path
 
     @staticmethod
-    def here() -> HostSetting:
-        """Return the setting of this process, with absolute paths."""
+    def here() -> CodePaths:
+        """Return the places of this process, as absolute paths."""
         folders = [str(Path(p).absolute()) for p in os.environ.get(plugin.VARIABLE, "").split(os.pathsep) if p]
-        return HostSetting(os.pathsep.join(folders), tuple(str(Path(p).absolute()) for p in sys.path))
+        return CodePaths(os.pathsep.join(folders), tuple(str(Path(p).absolute()) for p in sys.path))
 
     def apply(self) -> None:
         """Look for plug-ins and, after its own places, for modules where that process does."""
