@@ -69,31 +69,23 @@ def test_sites_give_the_model_of_the_simulator(tmp_path: Path, more: dict[str, A
 
 def test_a_site_that_is_down_is_missing_and_the_others_go_on(tmp_path: Path) -> None:
     post = local_sites(tmp_path / "sites", "breast-cancer")
-    agreement = agree(post, KEYS, test := gathering.public_test(checked(KEYS), None, None, None))
-    job = job_of(post, agreement, test, out=str(tmp_path / "runs"))
+    test = gathering.public_test(checked(KEYS), None, None, None)
+    job = job_of(post, agree(post, KEYS | {"normalise": "none"}, test), test, out=str(tmp_path / "runs"))
     post.down = {"site-2"}
-    post.sites["site-3"].policy = replace(OPEN, largest_letter=10)  # refuses everything from here on
-    (tmp_path / "home").mkdir(exist_ok=True)
-    with pytest.raises(RunError, match="needs every site"):  # the statistics before the rounds
-        run.execute(job, own_model=False)
-    job = job_of(post, agree_without_statistics(post), test, out=str(tmp_path / "more"))
-    post.down = {"site-2"}
+    post.sites["site-3"].policy = replace(OPEN, largest_letter=10)  # fails on everything from here on
     result = run.execute(job, own_model=False)
     status = job.federation.status  # type: ignore[attr-defined]
-    assert (status["site-1"].participations, status["site-2"].silent) == (2, 2)
-    assert status["site-3"].failed == 2
+    assert (status["site-1"].participations, status["site-2"].silent, status["site-3"].failed) == (2, 2, 2)
     assert result.guarantees["public"].epsilon == result.guarantees["server"].epsilon  # no credit for others' noise
 
 
-def agree_without_statistics(post: LocalPost) -> Agreement:
-    post.down = set()
-    post.sites["site-3"].policy = OPEN
+def test_a_release_outside_the_rounds_needs_every_site(tmp_path: Path) -> None:
+    post = local_sites(tmp_path / "sites", "breast-cancer")
     test = gathering.public_test(checked(KEYS), None, None, None)
-    agreement = agree(post, KEYS | {"normalise": "none"}, test)
-    gathering.open_everywhere(post, agreement)
-    post.sites["site-3"].policy = replace(OPEN, largest_letter=10)
-    post.spoil_request = lambda name, request: request
-    return agreement
+    job = job_of(post, agree(post, KEYS, test), test, out=str(tmp_path / "runs"))
+    post.down = {"site-2"}
+    with pytest.raises(RunError, match="needs every site"):
+        run.execute(job, own_model=False)
 
 
 # --- the site's own rules
