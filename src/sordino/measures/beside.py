@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from sordino.algorithms.fedavg import FedAvg
 from sordino.channels.direct import Direct
+from sordino.channels.secure_sum import SecureSum
 from sordino.contract.method import Method
 from sordino.contract.outlets import received
 from sordino.contract.plan import Plan
@@ -37,6 +38,8 @@ def released(
     plain = replace(plan, algorithm=FedAvg(), multipliers=(), colluders=plan.colluders + 1)
     if not method.linear(plain):
         plain = replace(plain, channel=Direct())
+    elif isinstance(plan.channel, SecureSum):  # whose modulus may be that of the rounds
+        plain = replace(plain, channel=SecureSum())
     sent = federation.once(Work(method, model, plain), state, part, rng)
     sent = plain.channel.carry(plain.channel.seal(sent, range(plan.population)), rng.at("channel"))
     return received(sent, declared(method, plain, state.round, state), state.round, rng, rng).total()
