@@ -51,7 +51,7 @@ class Distributed(Method):
     mechanism: str = "skellam"  # skellam, discrete-gaussian or poisson-binomial
     bits: int = 20  # integers are added modulo 2^bits; fewer bits mean a coarser lattice and so more noise
     levels: int = 16  # poisson-binomial: coins per coordinate, m
-    peak: float = 2.0  # poisson-binomial: bound on a rotated coordinate, over C / sqrt(d)
+    peak: float = 1.0  # poisson-binomial: bound on a rotated coordinate, over C / sqrt(d)
 
     units: ClassVar[tuple[str, ...]] = ("client",)
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedsgd", "fedavgm", "fedopt", "fedprox")

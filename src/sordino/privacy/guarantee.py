@@ -67,7 +67,7 @@ class Guarantee(html.PublicNames):
             f"In total over {self.rounds} rounds, {(whose := UNITS.get(self.unit, self.unit))} "
             f"{'are' if whose.startswith('all ') else 'is'} protected with "
             f"epsilon = {up(self.epsilon)}, delta = {self.delta:g} (the {self.unit} being "
-            f"{self.change}) {against}."
+            f"{change(self)}) {against}."
         )
         if self.mode == "research":
             text += " The noise came from a seed: an experiment, void against anyone who knows the seed."
@@ -79,13 +79,6 @@ class Guarantee(html.PublicNames):
         elif self.mode == "secure":
             text += " The noise is drawn from the operating system, in floating point, whose rounding no proof covers."
         return text + (f" Taken as public: {'; '.join(self.public)}." if self.public else "")
-
-    @property
-    def change(self) -> str:
-        """Describe how the data of a unit change; a client whose share of the noise is missing would be seen."""
-        if self.relation == "add/remove" and self.unit == "client" and self.channel == "secure-sum":
-            return SILENT
-        return RELATIONS.get(self.relation, self.relation)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Guarantee:
@@ -109,6 +102,13 @@ class Guarantee(html.PublicNames):
         return html.card(heading(self), html.paragraph(self.sentence()), *parts)
 
 
+def change(guarantee: Guarantee) -> str:
+    """Describe how the data of a unit change; a client whose share of the noise is missing would be seen."""
+    if guarantee.relation == "add/remove" and guarantee.unit == "client" and guarantee.channel == "secure-sum":
+        return SILENT
+    return RELATIONS.get(guarantee.relation, guarantee.relation)
+
+
 def heading(guarantee: Guarantee) -> str:
     """Return the guarantee in a few words."""
     if math.isinf(guarantee.epsilon):
@@ -118,7 +118,7 @@ def heading(guarantee: Guarantee) -> str:
 
 def facts(guarantee: Guarantee) -> list[tuple[str, str]]:
     """Return the parts of a guarantee by name, for a table."""
-    relation = guarantee.change
+    relation = change(guarantee)
     hidden = "" if guarantee.channel == "direct" else f" behind a {guarantee.channel.replace('-', ' ')}"
     seeded = guarantee.mode == "research"
     return [
