@@ -136,6 +136,8 @@ def down(folder: Folder, say: Say = print) -> int:
         running = sum(map(processes.alive, records))
         _end(records, say)
         processes.write(folder.state, [r for r in records if processes.alive(r)])
+        for site in folder.roster().sites:
+            sockets.clean(folder.site(site.name))
     return running
 
 
