@@ -14,6 +14,8 @@ mechanisms, methods, algorithms     what there is, and what one's own derive fro
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sordino.core import version
+
 if TYPE_CHECKING:
     from sordino import accounting, algorithms, callbacks, mechanisms, methods
     from sordino.advice.questions import check, plan
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from sordino.runs.load import load
     from sordino.runs.run import Result, train
 
-__version__ = "0.1.0"
+__version__ = version.VERSION
 __all__ = [
     "Comparison",
     "Guarantee",

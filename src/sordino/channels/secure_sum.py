@@ -62,17 +62,17 @@ class SecureSum:
     def carry(self, message: Message, rng: Stream) -> Message:
         """Return the sum of the rows, with integers modulo 2^bits as signed numbers."""
         total, sent = message.total(), message.fields
-        fields = {k: v if v.is_floating_point() else signed(v, self._bits(sent[k])) for k, v in total.fields.items()}
+        fields = {k: v if v.is_floating_point() else signed(v, self.width(sent[k])) for k, v in total.fields.items()}
         return Message(fields, total.weight, None, heavy=True, summed=True)
 
     def _sealed(self, value: Tensor) -> Tensor:
         if value.is_floating_point():
             return value
-        bits = self._bits(value)
+        bits = self.width(value)
         narrowest = next(dtype for most, dtype in WIDTHS if bits <= most)
         return signed(value, bits).to(narrowest)
 
-    def _bits(self, value: Tensor) -> int:
+    def width(self, value: Tensor) -> int:
         """Return the number of bits of the modulus for a field; it is the same before and after sealing."""
         return self.bits or (WIDE if value.dtype == torch.int64 else NARROW)
 

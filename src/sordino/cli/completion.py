@@ -36,7 +36,7 @@ WORDS: dict[str, Sequence[str]] = {  # key -> the words that it takes
     "precision": ("float32", "bfloat16"),
     "averaging": ("none", "tail:0.5", "ema:0.99", "polynomial:8"),
     "device": ("auto", "cpu", "cuda"),
-    "federation": ("simulator", "workers"),
+    "federation": ("simulator", "workers", "ray"),
 }
 PATHS = ("dataset", "data_dir", "schema", "test", "budgets", "out", "ledger")  # keys whose values may be paths
 

@@ -42,6 +42,7 @@ COMMANDS = {  # name -> (module, one line for --help)
         "sordino.cli.deploy",
         "Run a job on real sites around Flower: make their folders, start, follow and stop a trial.",
     ),
+    "site": ("sordino.cli.site", "Hold a site's data, and answer a federation as far as the site's policy allows."),
     "plan": (
         "sordino.cli.plan",
         "Estimate before training what would work: unit, trust model, noise, rounds, accuracy.",

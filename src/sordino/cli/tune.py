@@ -150,8 +150,10 @@ def _processes(text: str, asked: Search) -> int:
     processes: int = parse("parallel", text, int)
     if processes < 1:
         raise SpecError(f"parallel must be at least 1, not {processes}.")
-    if processes > 1 and asked.spec.federation == "workers":
-        raise SpecError(f"parallel = {processes} does not go with federation = workers: use one of the two.")
+    if processes > 1 and asked.spec.in_workers:
+        raise SpecError(
+            f"parallel = {processes} does not go with federation = {asked.spec.federation}: use one of the two."
+        )
     return processes
 
 

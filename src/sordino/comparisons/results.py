@@ -96,10 +96,10 @@ def compare(
 def check_jobs(jobs: int, cells: Sequence[Cell]) -> None:
     """Raise SpecError if the cells cannot run so many at a time."""
     check.count(jobs=jobs)
-    if jobs > 1 and any(cell.spec.federation == "workers" for cell in cells):
+    if jobs > 1 and (apart := [cell.spec.federation for cell in cells if cell.spec.in_workers]):
         raise SpecError(
-            f"jobs = {jobs} runs cells in processes, which cannot start those of federation = workers: use --jobs 1, "
-            "or federation = simulator."
+            f"jobs = {jobs} runs cells in processes, which cannot start those of federation = {apart[0]}: use "
+            "--jobs 1, or federation = simulator."
         )
 
 

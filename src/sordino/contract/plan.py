@@ -65,6 +65,7 @@ class Plan:
     channel: Channel = field(default_factory=Direct)  # how messages travel
     colluders: int = 0  # number of clients assumed to collude with the viewer
     min_cohort: int | None = None  # rounds in which fewer clients are drawn are lost; None: what the sampler guarantees
+    certain: bool = True  # whether a drawn client is sure to answer, or else nothing of its round is released
     allowed_dropouts: int = 0  # rounds in which more drawn clients do not answer are lost
     dim: int = 1  # number of model parameters
     layers: int = 1  # number of model layers
@@ -117,7 +118,7 @@ class Plan:
     def _nobody_missing(self) -> bool:
         """Return whether every drawn client takes part and answers in time, whatever was drawn before."""
         there = self.participations >= self.rounds and not self.stragglers.joining[0]
-        return there and self.stragglers.none and not self.capped
+        return there and self.stragglers.none and not self.capped and self.certain
 
     @property
     def _sure(self) -> int:

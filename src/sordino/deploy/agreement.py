@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from sordino import __version__
 from sordino.core import plugin
 from sordino.core.errors import RunError, SpecError
+from sordino.core.version import VERSION
 from sordino.data.clients import ArrayClients
 from sordino.data.dataset import Dataset
 from sordino.data.find import obtain
@@ -64,7 +64,7 @@ class Agreement:
     records: Description
     members: tuple[Member, ...]
     test: bool  # whether the server has public test records
-    version: str = __version__
+    version: str = VERSION
 
     @cached_property
     def id(self) -> str:
@@ -171,8 +171,8 @@ def checked(keys: Mapping[str, Any]) -> Spec:
     for name in SIMULATED:
         if getattr(spec, name) != getattr(defaults, name):
             raise SpecError(
-                f"{name} simulates clients that fail, which real sites do by themselves: drop it. allowed_dropouts says "
-                "how many may be missing."
+                f"{name} simulates clients that fail, which real sites do by themselves: drop it. allowed_dropouts "
+                "says how many may be missing."
             )
     for name, why in APART.items():
         if getattr(spec, name) not in (None, getattr(defaults, name)):

@@ -16,10 +16,10 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sordino.core.errors import SpecError
+from sordino.masking.identity import Identity
 
 LOOPBACK = ("localhost", "127.0.0.1")
 HOST = re.compile(
@@ -138,10 +138,10 @@ def write_node_key(path: Path, comment: str) -> None:
 
 
 def write_identity(path: Path) -> str:
-    """Write a new Ed25519 private key as hex digits; return the public key as hex digits."""
-    key = Ed25519PrivateKey.generate()
-    write_secret(path, key.private_bytes_raw().hex().encode() + b"\n")
-    return key.public_key().public_bytes_raw().hex()
+    """Write a new identity, with which a site signs its answers, and return its public key."""
+    identity = Identity.new()
+    identity.write(path)
+    return identity.public
 
 
 def expires(path: Path) -> datetime:

@@ -101,7 +101,7 @@ class Description:
         clients = np.repeat(np.arange(len(sizes)), sizes)
         numbers = sum(sizes)
         people = None if users is None else _people(sizes, users)
-        filled = {
+        filled: dict[str, Any] = {
             "x_train": x.expand(numbers, *x.shape[1:]),
             "y_train": y.expand(numbers, *y.shape[1:]),
             "x_test": x_test,

@@ -16,8 +16,8 @@ from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.deploy.refusal import Refusal
 from sordino.privacy import trust
-from sordino.spec.spec import Spec
-from sordino.spec.values import types_of, typed
+from sordino.spec.spec import Spec, types_of
+from sordino.spec.values import typed
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,9 @@ class Policy:
         least = population if spec.min_cohort is None and spec.client_rate >= 1 else (spec.min_cohort or 1)
         if least < self.min_cohort or spec.allowed_dropouts > self.allowed_dropouts:
             raise Refusal(
-                f"the job sums over cohorts of {least} clients or more, of whom {spec.allowed_dropouts} may be missing; "
-                f"the policy of this site asks for {self.min_cohort} or more and {self.allowed_dropouts} missing at most."
+                f"the job sums over cohorts of {least} clients or more, of whom {spec.allowed_dropouts} may be "
+                f"missing; the policy of this site asks for {self.min_cohort} or more, of whom {self.allowed_dropouts} "
+                "at most may be missing."
             )
 
 

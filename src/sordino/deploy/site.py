@@ -16,21 +16,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from sordino import __version__
 from sordino.contract import pricing
 from sordino.core import faults
 from sordino.core.errors import BudgetError, SordinoError
+from sordino.core.version import VERSION
+from sordino.deploy import roster as rosters
 from sordino.deploy.agreement import Agreement, checked
+from sordino.deploy.folder import Roster
 from sordino.deploy.policy import Policy
 from sordino.deploy.refusal import Refusal
-from sordino.deploy.roster import Roster
 from sordino.deploy.site_account import SiteAccount
 from sordino.deploy.site_data import SiteData
-from sordino.deploy.site_sums import SiteSums
 from sordino.deploy.site_job import SiteJob
+from sordino.deploy.site_sums import SiteSums, SumRequest
 from sordino.federations import letters
+from sordino.federations.flower import BYTES
 from sordino.masking.identity import Identity
 from sordino.privacy import price
 from sordino.spec.mode import settled
@@ -39,7 +43,7 @@ FAILED = "the site could not answer; its owner can read why in its log"
 TOLD = ("verb", "job", "round", "phase", "clients")  # header of a request for training
 
 
-class Site:
+class FederationSite:
     """One site of a federation.
 
     Args:
@@ -56,7 +60,7 @@ class Site:
     ) -> None:
         self.name, self.policy, self.data, self.roster, self.identity = name, policy, data, roster, identity
         self.folder = folder
-        if roster.keys[roster.number(name)] != identity.public:
+        if rosters.keys(roster)[rosters.number(roster, name)] != identity.public:
             raise Refusal(f"the key of this site is not the one that the roster has for {name}.")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._jobs: dict[str, tuple[SiteJob, SiteAccount, SiteSums]] = {}
@@ -75,7 +79,7 @@ class Site:
             began = time.monotonic()
             body = self._body(request)
             self._wait(began)
-            return self.roster.signed(self.identity, request, body)
+            return rosters.signed(self.roster, self.identity, request, body)
 
     def _wait(self, began: float) -> None:
         """Wait until a whole multiple of the policy's time has passed, so that timing tells little of the work."""
@@ -110,9 +114,9 @@ class Site:
 
     def _hello(self, header: dict[str, Any], tensors: dict[str, Tensor], request: bytes) -> bytes:
         """Tell the public facts about the data, for a job that the policy may allow."""
-        if header.get("version") != __version__:
-            raise Refusal(f"this site runs Sordino {__version__}; the server runs another version.")
-        if header.get("federation") != self.roster.federation:
+        if header.get("version") != VERSION:
+            raise Refusal(f"this site runs Sordino {VERSION}; the server runs another version.")
+        if header.get("federation") != self.roster.name:
             raise Refusal("this site belongs to another federation.")
         spec = self._public(lambda: checked(header["keys"]))
         method = spec.method_object()
@@ -148,9 +152,9 @@ class Site:
 
     def _admit(self, agreement: Agreement) -> None:
         """Raise Refusal unless the agreement is about this federation, this version and what this site told."""
-        if agreement.version != __version__:
-            raise Refusal(f"this site runs Sordino {__version__}; the job was planned by another version.")
-        if agreement.federation != self.roster.federation:
+        if agreement.version != VERSION:
+            raise Refusal(f"this site runs Sordino {VERSION}; the job was planned by another version.")
+        if agreement.federation != self.roster.name:
             raise Refusal("the job belongs to another federation.")
         known = {entry.name: entry for entry in self.roster.sites}
         for member in agreement.members:
@@ -173,7 +177,7 @@ class Site:
         except BaseException:
             account.close()
             raise
-        return ready, account, SiteSums(self.name, self.roster, self.identity, agreement, ready.job)
+        return ready, account, SiteSums(self.name, self.roster, self.identity, agreement.id, folder)
 
     def _job(self, header: dict[str, Any]) -> tuple[SiteJob, SiteAccount, SiteSums]:
         """Return a job that was opened, also before this site was started anew."""
@@ -213,8 +217,7 @@ class Site:
             return before
         account.in_order(round, phase, job.job.method.phases)
         state = job.state(tensors, round)
-        account.pay(round, clients, price.cost_to(job.job.viewer, pricing.costs(job.job.method, job.job.plan, round)))
-        faults.point("paid at a site")
+        self._pay(job, account, round)
         message = job.answer(phase, state, clients)
         body = letters.message_letter(job.job.plan.channel.seal(message, clients), {})
         job.save(round + 1)
@@ -234,16 +237,52 @@ class Site:
         before = account.answers.before(place, request)
         if before is not None:
             return before
-        body = letters.message_letter(job.once(what, int(number or 0), shift, tensors, key), {})
-        account.answers.keep(place, max(0, account.answers.last), request, body)
+        message = job.once(what, int(number or 0), shift, tensors, key)
+        body = letters.message_letter(message, {})
+        account.answers.keep(place, account.answers.last, request, body)
         return body
 
     def _sum(self, header: dict[str, Any], tensors: dict[str, Tensor], request: bytes) -> bytes:
         """Take part in a secure sum: keys, shares, the masked answer, shares that unmask the sum."""
         job, account, sums = self._job(header)
-        if job.job.plan.channel.shows_rows:
-            raise Refusal("this job has no secure sum.")
-        raise Refusal("not yet")
+        asked = SumRequest.read(header, tensors, job)
+        round, phase, data = asked.round, asked.phase, asked.data
+        if asked.step == "keys":
+            if asked.release is None:
+                account.in_order(round, phase, job.job.method.phases)
+            reply = sums.keys(round, phase, asked.plan)
+        elif asked.step == "shares":
+            reply = sums.shares(round, phase, data)
+        elif asked.step == "masked":
+            return self._masked(asked, request, job, account, sums)
+        else:
+            reply = sums.unmask(round, phase, data)
+        return _carried(reply)
+
+    def _masked(self, asked: SumRequest, request: bytes, job: SiteJob, account: SiteAccount, sums: SiteSums) -> bytes:
+        """Pay for a round, train, and return the row under masks; a row is never masked for two sums."""
+        before = account.answers.before(asked.place, request)
+        if before is not None:
+            return before
+        sums.begun(asked.round, asked.phase)
+        clients = list(job.member.clients)
+        if asked.release is not None:
+            message = job.once(*asked.release, asked.state, asked.key)
+        else:
+            account.in_order(asked.round, asked.phase, job.job.method.phases)
+            state = job.state(asked.state, asked.round)
+            self._pay(job, account, asked.round)
+            message = job.answer(asked.phase, state, clients)
+            job.save(asked.round + 1)
+        sealed = asked.plan.channel.seal(message, clients)
+        body = _carried(sums.masked(asked.round, asked.phase, asked.data, sealed, asked.plan))
+        account.answers.keep(asked.place, account.answers.last if asked.release else asked.round, request, body)
+        return body
+
+    def _pay(self, job: SiteJob, account: SiteAccount, round: int) -> None:
+        costs = pricing.costs(job.job.method, job.job.plan, round)
+        account.pay(round, list(job.member.clients), price.cost_to(job.job.viewer, costs))
+        faults.point("paid at a site")
 
     def close(self) -> None:
         """Close all files."""
@@ -251,6 +290,11 @@ class Site:
             job.close()
             account.close()
         self._jobs.clear()
+
+
+def _carried(data: bytes) -> bytes:
+    """Return a letter that carries opaque bytes."""
+    return letters.packed({}, {BYTES: torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())})
 
 
 def _unit(job: Any) -> str:

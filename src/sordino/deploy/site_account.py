@@ -19,8 +19,8 @@ from sordino.deploy.site_data import SiteData
 from sordino.deploy.site_price import charge, participations
 from sordino.ledger import home, keys
 from sordino.ledger.account import Account
-from sordino.ledger.ledger import Budget, Ledger
 from sordino.ledger.labels import BENCHMARK
+from sordino.ledger.ledger import Budget, Ledger
 from sordino.privacy.events import Cost
 from sordino.runs import identity
 from sordino.runs.identity import Whose

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from sordino.data.clients import ArrayClients
 from sordino.data.tables import SUFFIXES
 from sordino.deploy.description import Description
 from sordino.deploy.refusal import Refusal
-from sordino.runs.prepare import Prepared, prepare
+from sordino.runs.prepare import Kept, Prepared, prepare
 from sordino.spec.spec import Spec
 
 DIGITS = 2  # significant digits of the size that a site tells behind a secure sum, unless it declares one
@@ -48,7 +47,7 @@ class SiteData:
     client: int = 0
     clients: int = 1
     declared: int | None = None
-    _kept: dict[str, Any] = field(default_factory=dict)
+    _kept: Kept = field(default_factory=dict)
 
     @property
     def benchmark(self) -> bool:
@@ -115,7 +114,7 @@ class SiteData:
 
 def rounded_down(records: int, digits: int = DIGITS) -> int:
     """Return a number of records rounded down to two significant digits."""
-    step = 10 ** max(0, math.floor(math.log10(max(1, records))) + 1 - digits)
+    step = int(10 ** max(0, math.floor(math.log10(max(1, records))) + 1 - digits))
     return records // step * step
 
 

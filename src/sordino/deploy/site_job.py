@@ -6,7 +6,6 @@ Training is the simulator's, with the clients of this site alone: the same `trai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.contract.plan import Plan
 from sordino.core.errors import RunError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
@@ -135,7 +135,9 @@ class SiteJob:
         if self._keeps:
             self._simulator.save(done)
 
-    def once(self, what: str, number: int, shift: list[float], tensors: Mapping[str, Tensor], key: str | None) -> Message:
+    def once(
+        self, what: str, number: int, shift: list[float], tensors: Mapping[str, Tensor], key: str | None
+    ) -> Message:
         """Return what the clients of this site release outside the rounds.
 
         Args:
@@ -167,6 +169,10 @@ class SiteJob:
         if self.job.statistics:
             self._set_inputs(sent)
         return State(sent["params"].to(self._device), done)
+
+    def release_plan(self, what: str, number: int, shift: list[float]) -> Plan:
+        """Return the plan of a release outside the rounds; raise Refusal if the job has no such release."""
+        return beside.work(self._release(what, number, shift), self.job.model, self.job.plan).plan
 
     def _release(self, what: str, number: int, shift: list[float]) -> Any:
         """Return the small method of a release outside the rounds; raise Refusal if the plan has none."""

@@ -1,14 +1,13 @@
-"""A process that holds clients: their records, state and keys. `workers.py` starts it and sends it requests."""
+"""A worker holds clients, with their records, state and keys, and answers the requests of `workers.py`."""
 
 from __future__ import annotations
 
 import os
-import signal
-import threading
+import socket
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing import connection, parent_process
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.store import Store
 
 CPU = torch.device("cpu")
+Pack = Callable[[Any], bytes]
 Rebuild = Callable[[nn.Module, SampleLoss, Batch], Model]  # module, loss, one record -> model
 
 
@@ -44,6 +44,7 @@ class Share:
     rng: Stream | None  # None: the process draws its own key, which nobody else ever holds
     public: Stream
     memory_gb: float
+    device: str = "cpu"  # where the clients of this worker train: cpu or cuda
 
 
 class Host:
@@ -52,27 +53,41 @@ class Host:
     def __init__(self, share: Share) -> None:
         self._share = share
         self._rng = Stream.operating_system() if share.rng is None else share.rng
+        self._device = _device(share.device)
         self._blocks: dict[int, Simulator] = {}
         for block, clients in share.clients.items():
             parts = share.parts.get(block, {})
-            simulator = Simulator(CPU, clients, self._rng, share.memory_gb, share.public, parts=parts)
+            simulator = Simulator(self._device, clients, self._rng, share.memory_gb, share.public, parts=parts)
             simulator.store = Store(share.memory_gb / share.blocks)
             simulator.whose = f"the clients of block {block} of {share.blocks}"
             self._blocks[block] = simulator
 
     def open(self, method: Method, plan: Plan, module: nn.Module, loss: SampleLoss, rebuild: Rebuild) -> None:
         """Rebuild the model and open all blocks for a run."""
-        work = self._work(method, plan, module, loss, rebuild)
+        work = self._work(self._device, method, plan, module, loss, rebuild)
         for simulator in self._blocks.values():
             simulator.open(work)
 
-    def _work(self, method: Method, plan: Plan, module: nn.Module, loss: SampleLoss, rebuild: Rebuild) -> Work:
+    def _work(
+        self,
+        device: torch.device,
+        method: Method,
+        plan: Plan,
+        module: nn.Module,
+        loss: SampleLoss,
+        rebuild: Rebuild,
+    ) -> Work:
         mine = next(iter(self._share.clients.values()))
-        batch = mine.fetch(mine.ids[:1].tolist(), CPU)
-        return Work(method, rebuild(module, loss, Batch(batch.x[:1], batch.y[:1], (1,))), plan)
+        batch = mine.fetch(mine.ids[:1].tolist(), device)
+        return Work(method, rebuild(module.to(device), loss, Batch(batch.x[:1], batch.y[:1], (1,))), plan)
 
     def resume(self, path: str, done: int, seen: bool) -> None:
         """Continue all blocks with the clients' state after `done` rounds; see `Federation.resume`."""
+        if not Path(path).parent.is_dir():
+            raise RunError(
+                f"{Path(path).parent} is not a folder on {socket.gethostname()}, and what clients keep between rounds "
+                "is stored there: set `out` to a folder that all machines of the run share."
+            )
         for block, simulator in self._blocks.items():
             simulator.resume(store_of(Path(path), block), done, seen)
 
@@ -83,7 +98,8 @@ class Host:
         parts = {block: ids[blocks == block].tolist() for block in self._blocks}
         plan = next(iter(self._blocks.values())).work.plan
         asked = [b for b, part in parts.items() if part or plan.stragglers.late > 0] or list(parts)[:1]
-        answers = [self._blocks[block].answers(phase, state, parts[block]) for block in asked]
+        here = _moved(state, self._device)
+        answers = [self._blocks[block].answers(phase, here, parts[block]) for block in asked]
         return [plan.channel.seal(joined(list(kind)), cohort) for kind in zip(*answers, strict=True)]
 
     def once(self, work: tuple[Any, ...], state: State, part: str, rng: Stream | None, label: str) -> Message | None:
@@ -91,7 +107,7 @@ class Host:
 
         If no stream is given, the noise comes from the key of this process, under the label of the release.
         """
-        stream, ready = self._rng.at("once", label) if rng is None else rng, self._work(*work)
+        stream, ready = self._rng.at("once", label) if rng is None else rng, self._work(CPU, *work)
         have = [s for s in self._blocks.values() if not part or part in s.parts]
         messages = [simulator.once(ready, state, part, stream) for simulator in have]
         return ready.plan.channel.seal(together(messages), range(self._share.population)) if messages else None
@@ -121,29 +137,76 @@ def joined(messages: Sequence[Message]) -> Message:
     return together([m for m in messages if len(m)] or messages[:1])
 
 
-def serve(pipe: connection.Connection) -> None:
-    """Answer requests from the parent process until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to stop
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(1)  # last bits depend on the number of threads, which must not depend on the machine
-    try:
-        host = None
-        while True:
-            data = pipe.recv_bytes()
-            try:
-                if host is None:
-                    folders, share = wire.unpacked(data)
-                    os.environ[plugin.VARIABLE] = folders  # the fork server may have started with other folders
-                    host, answer = Host(_understood(share)), None
-                else:
-                    verb, args = _understood(data)
-                    answer = getattr(host, verb)(*args)
-                reply = wire.packed((answer, None))
-            except Exception as error:
-                reply = wire.packed((None, _sendable(error)))
-            pipe.send_bytes(reply)
-    except (EOFError, OSError):
-        return  # the parent is gone; the run can be resumed from disk
+class Desk:
+    """Answers packed requests: the first one brings the share, each further one calls a method of the host."""
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack
+        self._host: Host | None = None
+
+    def answer(self, data: bytes) -> bytes:
+        """Return the packed answer, or the packed error and its traceback."""
+        try:
+            if self._host is None:
+                paths, share = wire.unpacked(data)
+                paths.apply()
+                self._host, answer = Host(_understood(share)), None
+            else:
+                verb, args = _understood(data)
+                answer = getattr(self._host, verb)(*args)
+            return self._pack((answer, None))
+        except Exception as error:
+            return self._pack((None, self._sendable(error)))
+
+    def _sendable(self, error: Exception) -> tuple[Exception, str]:
+        """Return an error in a form that can be sent to another process, and its traceback."""
+        trace = traceback.format_exc()
+        try:
+            wire.unpacked(self._pack(error))
+        except Exception:
+            return RunError(f"{type(error).__name__}: {' '.join(str(error).split())}"), trace
+        return error, trace
+
+
+@dataclass(frozen=True)
+class CodePaths:
+    """Where the process that starts a run finds code that is not part of an installed package."""
+
+    plugins: str  # folders of plug-ins, separated as in PATH
+    modules: tuple[str, ...]  # sys.path
+
+    @staticmethod
+    def here() -> CodePaths:
+        """Return the places of this process, as absolute paths."""
+        folders = [str(Path(p).absolute()) for p in os.environ.get(plugin.VARIABLE, "").split(os.pathsep) if p]
+        return CodePaths(os.pathsep.join(folders), tuple(str(Path(p).absolute()) for p in sys.path))
+
+    def apply(self) -> None:
+        """Look for plug-ins and, after its own places, for modules where that process does."""
+        os.environ[plugin.VARIABLE] = self.plugins  # this process may have started with other folders
+        sys.path.extend(p for p in self.modules if p not in sys.path and Path(p).exists())
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise RunError(f"device = cuda, but torch finds no CUDA device on {socket.gethostname()}. Use device = cpu.")
+    return torch.device(name)
+
+
+def _moved(state: State, device: torch.device) -> State:
+    """Return the state on a device."""
+    if device.type == "cpu":
+        return state
+    average = None if state.average is None else state.average.to(device)
+    parts = {name: _moved_fields(getattr(state, name), device) for name in ("method", "algorithm", "inputs")}
+    return replace(state, params=state.params.to(device), average=average, **parts)
+
+
+def _moved_fields(part: Any, device: torch.device) -> Any:
+    if not is_dataclass(part) or isinstance(part, type):
+        return part
+    tensors = {f.name: v for f in fields(part) if isinstance(v := getattr(part, f.name), Tensor)}
+    return replace(part, **{name: value.to(device) for name, value in tensors.items()})
 
 
 def _understood(data: bytes) -> Any:
@@ -151,23 +214,6 @@ def _understood(data: bytes) -> Any:
         return wire.unpacked(data)
     except (AttributeError, ImportError) as error:  # a class or function that exists only in the other process
         raise RunError(
-            f"federation = workers: a process cannot find what it was sent ({error}). Define models, losses and "
-            "functions in a module of their own, or use federation = simulator."
+            f"a process that holds clients cannot find what it was sent ({error}). Define models, losses and functions "
+            "in a module that it can import, or use federation = simulator."
         ) from error
-
-
-def _sendable(error: Exception) -> tuple[Exception, str]:
-    """Return an error in a form that can be sent to another process, and its traceback."""
-    trace = traceback.format_exc()
-    try:
-        wire.unpacked(wire.packed(error))
-    except Exception:
-        return RunError(f"{type(error).__name__}: {' '.join(str(error).split())}"), trace
-    return error, trace
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)

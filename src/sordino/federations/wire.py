@@ -19,14 +19,22 @@ from sordino.core.errors import RunError
 UNFIT = (pickle.PicklingError, AttributeError, TypeError, NotImplementedError, RuntimeError)
 
 
-class _Pickler(pickle.Pickler):
+class Pickler(pickle.Pickler):
+    """Serialises classes and functions by name, tensors as plain memory."""
+
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, type | types.FunctionType) and value.__module__.startswith(plugin.PREFIX):
-            return _of_plugin, (value.__module__, value.__qualname__)
-        if type(value) is not Tensor or value.requires_grad or value.layout is not torch.strided:
-            return NotImplemented
-        held = value.detach().cpu().contiguous()
-        return _tensor, (held.reshape(-1).view(torch.uint8).numpy(), held.dtype, tuple(held.shape))
+        """Return how to rebuild tensors and what is defined in plug-ins; see `pickle.Pickler`."""
+        return reduced(value)
+
+
+def reduced(value: Any) -> Any:
+    """Return how to rebuild a tensor or an object defined in a plug-in file; NotImplemented for anything else."""
+    if isinstance(value, type | types.FunctionType) and value.__module__.startswith(plugin.PREFIX):
+        return _of_plugin, (value.__module__, value.__qualname__)
+    if type(value) is not Tensor or value.requires_grad or value.layout is not torch.strided:
+        return NotImplemented
+    held = value.detach().cpu().contiguous()
+    return _tensor, (held.reshape(-1).view(torch.uint8).numpy(), held.dtype, tuple(held.shape))
 
 
 def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
@@ -35,15 +43,15 @@ def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(np.array(data, copy=True)).view(dtype).reshape(shape)
 
 
-def packed(value: Any, what: str = "a message") -> bytes:
+def packed(value: Any, what: str = "a message", pickler: type[pickle.Pickler] = Pickler) -> bytes:
     """Serialise an object to bytes; raise an error naming `what` if it cannot be sent to another process."""
     buffer = io.BytesIO()
     try:
-        _Pickler(buffer, protocol=5).dump(value)
+        pickler(buffer, protocol=5).dump(value)
     except UNFIT as error:
         reason = " ".join(str(error).split())
         raise RunError(
-            f"federation = workers must send {what} to other processes, but it cannot be sent ({reason}). Define its "
+            f"this federation must send {what} to other processes, but it cannot be sent ({reason}). Define its "
             "functions and classes at the top level of a module, without lambda, or use federation = simulator."
         ) from error
     return buffer.getvalue()
@@ -51,7 +59,7 @@ def packed(value: Any, what: str = "a message") -> bytes:
 
 def unpacked(data: bytes) -> Any:
     """Return the object that `packed` serialised."""
-    return pickle.loads(data)  # data comes only from the parent or a child process
+    return pickle.loads(data)  # data comes only from the process of the server or from one of its workers
 
 
 def _of_plugin(module: str, name: str) -> Any:

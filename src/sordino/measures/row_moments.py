@@ -132,7 +132,7 @@ def planned(spec: Spec, method: Method, plan: Plan, features: int) -> RowNoise |
 
 def _possible(spec: Spec) -> bool:
     """Return whether all clients can take part in a release before the rounds."""
-    secure = spec.federation == "workers" and spec.mode == "secure"  # nobody but the clients may hold the key
+    secure = spec.in_workers and spec.mode == "secure"  # nobody but the clients may hold the key
     return spec.budgets is None and not spec.stragglers().joining[0] and not secure
 
 

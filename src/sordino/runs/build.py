@@ -25,6 +25,7 @@ from sordino.data.records import format_of, format_of_arrays
 from sordino.federations import blocks
 from sordino.federations.base import Federation, Work
 from sordino.federations.facts import Facts
+from sordino.federations.ray_workers import RayActors
 from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.workers import Workers
 from sordino.gradients.engine import CohortGradients
@@ -108,7 +109,7 @@ def build(
     spec = settled(spec, public=False)
     legal.require(spec.method, spec.algorithm, spec.unit)
     held = adopt(clients)
-    device = device_of("cpu" if spec.federation == "workers" else spec.device)
+    device = device_of("cpu" if spec.in_workers else spec.device)
     module, fixed = _copied(spec, module)
     method: Method = spec.method_object()
     _check_server_data(spec, method)
@@ -394,11 +395,16 @@ def _federation(
     if spec.standardise and rng.secure:
         raise SpecError(
             "standardise in secure mode keeps the key of its noise on file until the first checkpoint, and with "
-            "federation = workers nobody but the clients may hold it: use federation = simulator."
+            f"federation = {spec.federation} nobody but the clients may hold it: use federation = simulator."
         )
-    keys = None if rng.secure else rng  # in secure mode each process draws its own key
+    keys = None if rng.secure else rng  # in secure mode each worker draws its own key
     rebuild, number = partial(settled_model, keys=_model_keys(spec)), spec.blocks or blocks.usual(cohort)
-    return Workers(held, keys, rebuild, spec.workers, spec.memory_gb, public, number, known, parts)
+    size = spec.workers, spec.memory_gb
+    if spec.federation == "workers":
+        return Workers(held, keys, rebuild, *size, public, number, known, parts)
+    clients_on = "cuda" if spec.device == "cuda" else "cpu"  # bits are equal on CPUs alone, so auto is the CPU
+    ray = RayActors(clients_on)
+    return Workers(held, keys, rebuild, *size, public, number, known, parts, ray, clients_on)
 
 
 def settled_model(module: nn.Module, loss: SampleLoss, record: Batch, keys: dict[str, Any]) -> Model:

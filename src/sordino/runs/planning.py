@@ -60,6 +60,7 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
         epsilon=spec.epsilon,
         delta=spec.delta,
         channel=own_channel.checked(spec.channel_object()),
+        certain=spec.federation != "flower" or spec.channel != "direct",
         colluders=trust.viewer(spec.viewer or method.viewer).colluders,
         min_cohort=spec.min_cohort,
         allowed_dropouts=spec.allowed_dropouts,

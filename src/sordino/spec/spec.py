@@ -43,6 +43,7 @@ NAMED = (  # what a Python caller brings instead
 )  # fmt: skip
 PLUGINS = ("methods", "algorithms")  # kinds whose fields are keys too
 FEATURES = ("scattering", "silhouettes", "oriented-gradients", "colour-scattering")  # fixed; data/*.py
+FEDERATIONS = ("simulator", "workers", "ray", "flower")
 LEAST_DELTA = 1e-300  # of which accounting can still take a part and a logarithm
 AVERAGES = {"none": None, "tail": 0.5, "ema": 0.99, "polynomial": 8.0}  # and their usual parameter
 
@@ -103,7 +104,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         check.one_of(("poisson", "fixed"), client_sampling=self.client_sampling)
         check.one_of(("sgd", "momentum", "adam", "rmsprop", "own"), optimizer=self.optimizer)
         check.one_of(("auto", "cpu", "cuda"), device=self.device)
-        check.one_of(("simulator", "workers", "flower"), federation=self.federation)
+        check.one_of(FEDERATIONS, federation=self.federation)
         check.one_of((*FEATURES, "none", None), features=self.features)
         check.one_of(("test", "validation", "tuning", None), evaluate_on=self.evaluate_on)
         check.one_of(("float32", "bfloat16"), precision=self.precision)
@@ -116,15 +117,22 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         self.weights_of_classes()
         self.average(), self.stragglers(), self.method_object(), self.algorithm_object(), self.channel_object()
 
+    @property
+    def in_workers(self) -> bool:
+        """Return whether clients run in processes of their own, which in secure mode alone hold their keys."""
+        return self.federation in ("workers", "ray")
+
     def _check_pairs(self) -> None:
         if self.local_steps is not None and self.local_epochs is not None:
             raise SpecError("give local_steps or local_epochs, not both.")
         if self.batch_size is not None and self.batch_rate is not None:
             raise SpecError("give batch_size or batch_rate, not both.")
-        if self.workers and self.federation != "workers":
-            raise SpecError("workers is the number of processes for federation = workers: set federation too.")
+        if self.workers and not self.in_workers:
+            raise SpecError("workers is their number for federation = workers or ray: set federation too.")
         if self.federation == "workers" and self.device == "cuda":
-            raise SpecError("federation = workers computes on CPUs: use device = cpu, or federation = simulator.")
+            raise SpecError(
+                "federation = workers computes on CPUs: use device = cpu, or federation = simulator or ray."
+            )
         share = {"tuning": self.tuning, "validation": self.validation}.get(self.evaluate_on or "", 1.0)
         if share == 0:
             raise SpecError(

@@ -1,0 +1,13 @@
+"""The errors of a secure sum and of a shuffler; no message contains a secret."""
+
+from __future__ import annotations
+
+from sordino.core.errors import RunError
+
+
+class MaskingError(RunError):
+    """A party of a secure sum or a shuffler refuses a message or a step."""
+
+
+class TooFew(RunError):  # noqa: N818 (the name reads better without a suffix)
+    """A secure sum is lost, because fewer members than the threshold remain or their shares do not fit."""
