@@ -21,13 +21,14 @@ def template(spec: Spec, sites: int) -> str:
     """Return the text of policy.toml for a site of a federation that is to run this spec once."""
     method = spec.method_object()
     private = bool(method.private)
-    epsilon, delta = (spec.epsilon, spec.delta) if private else (math.inf, 1.0)
-    masked = spec.channel == "secure-sum"
+    epsilon, delta = (spec.epsilon, spec.delta) if private else (math.inf, 0.5)
+    hidden = spec.channel != "direct"
     lines = [
         "# What this site allows. The site's daemon reads this file; the server cannot change it, and a request that",
         "# does not fit is refused before any record is read. Change it only as far as your people's consent goes.",
         "",
-        "# Largest privacy loss of one job, and of all jobs together, on the data of this site.",
+        "# Largest privacy loss of one job, and of all jobs together, on the data of this site, by its own count: a",
+        "# round in which it takes part counts in full, whatever sampling promises to others.",
         *([] if private else [f"# {spec.method} adds no noise and promises nothing: these limits are off."]),
         f"epsilon_per_job = {_number(epsilon)}",
         f"delta_per_job = {_number(delta)}",
@@ -40,25 +41,30 @@ def template(spec: Spec, sites: int) -> str:
         f"viewers = {_list(spec.viewer or method.viewer)}",
         f"channels = {_list(spec.channel)}",
         "",
-        "# Smallest number of sites among which an answer may hide (matters for secure-sum), and how many of them may",
-        "# fall silent in a round before this site stops answering.",
-        f"min_cohort = {min(sites, 2) if masked else 1}",
-        f"allowed_dropouts = {max(0, sites - 2) if masked else sites}",
+        "# Fewest clients that a job may have (behind a secure sum: in every round), and how many of a round may be",
+        "# missing behind a secure sum.",
+        f"min_cohort = {_least(spec, sites) if hidden else sites}",
+        f"allowed_dropouts = {spec.allowed_dropouts if hidden else 0}",
         "",
         *_noise(spec),
         "",
-        "# The number of records of this site, if it is public; it is then used instead of a noisy count.",
+        "# The number of records of this site, if it is public; records beyond it are left out.",
         "# records = 1200",
         "",
-        "# sha256 digests of other apps that may talk to this site; by default none.",
+        "# sha256 digests of Flower apps with training code of their own that you have reviewed; by default none.",
         "foreign_apps = []",
     ]
     return "\n".join(lines) + "\n"
 
 
+def _least(spec: Spec, sites: int) -> int:
+    """Return the smallest cohort that a job behind a secure sum may have."""
+    return sites if spec.min_cohort is None and spec.client_rate >= 1 else spec.min_cohort or 1
+
+
 def _noise(spec: Spec) -> list[str]:
     if repeatable(spec):
-        why = "is a shipped benchmark" if spec.mode is None and spec.seed is None else "asks for a repeatable run"
+        why = "names public data" if spec.mode is None and spec.seed is None else "asks for a repeatable run"
         return [
             "# Whether the noise must come from the operating system. It is off here because the run file",
             f"# {why}: noise from a seed can be subtracted by whoever knows the seed. Turn it on for real data.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
@@ -31,6 +32,15 @@ def prepare(path: Path) -> None:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise RunError(f"{path.parent} is not a folder of yours: move it away.")
     path.unlink(missing_ok=True)
+
+
+def clean(site: Path) -> None:
+    """Remove a socket that lies below /tmp, and its folder."""
+    path = place(site)
+    if not path.is_relative_to(site):
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            path.parent.rmdir()
 
 
 def answers(path: Path) -> bool:

@@ -20,7 +20,6 @@ from sordino.core.errors import RunError
 from sordino.deploy import accounts, certificates, flower, processes, sockets
 from sordino.deploy.folder import Folder, Roster
 from sordino.deploy.processes import ProcessRecord, SystemUser
-from sordino.spec import spec as specs
 
 Say = Callable[[str], None]
 WAVE = 4  # sites that start at the same time; more of them only wait for each other's processors
@@ -105,8 +104,8 @@ def up(
     count = len(roster.sites) if nodes is None else nodes
     if not 0 <= count <= len(roster.sites):
         raise RunError(f"the federation has {len(roster.sites)} sites: --nodes must be 0 to {len(roster.sites)}.")
-    _check_certificates(folder)
-    with _locked(folder):
+    check_certificates(folder)
+    with locked(folder):
         user, warning = accounts.choose(flower_user, folder.sites) if count else (None, None)
         if warning:
             say(warning)
@@ -114,12 +113,14 @@ def up(
         try:
             _server(launch, bind)
             _register(launch, count)
-            data = data or str(specs.read(folder.spec).get("dataset", specs.Spec.dataset))
+            data = _dataset(folder) if data is None else data
             data = str(Path(data).absolute()) if Path(data).exists() else data
             for first in range(0, count, WAVE):
                 _sites(launch, range(first, min(count, first + WAVE)), data, command)
             if count:
                 _all_online(launch, count)
+            for record in launch.started:
+                launch.wait(record, partial(processes.alive, record))  # nothing ended while others started
         except BaseException:
             if launch.started:
                 say("Something failed: stopping what was started.")
@@ -130,11 +131,13 @@ def up(
 
 def down(folder: Folder, say: Say = print) -> int:
     """End the processes that `up` started, and nothing else; return how many were still running."""
-    with _locked(folder):
+    with locked(folder):
         records = processes.read(folder.state)
         running = sum(map(processes.alive, records))
         _end(records, say)
         processes.write(folder.state, [r for r in records if processes.alive(r)])
+        for site in folder.roster().sites:
+            sockets.clean(folder.site(site.name))
     return running
 
 
@@ -148,7 +151,8 @@ def _end(records: Sequence[ProcessRecord], say: Say) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Folder) -> Iterator[None]:
+def locked(folder: Folder) -> Iterator[None]:
+    """Hold the federation, so that two commands do not change it at the same time."""
     folder.state.mkdir(mode=0o700, exist_ok=True)
     with (folder.state / "lock").open("w") as handle:
         try:
@@ -158,7 +162,15 @@ def _locked(folder: Folder) -> Iterator[None]:
         yield
 
 
-def _check_certificates(folder: Folder) -> None:
+def _dataset(folder: Folder) -> str:
+    """Return the data that the run file names."""
+    from sordino.spec import spec as specs  # takes seconds, and only `up` needs it
+
+    return str(specs.read(folder.spec).get("dataset", specs.Spec.dataset))
+
+
+def check_certificates(folder: Folder) -> None:
+    """Raise RunError if the certificate of the server has expired."""
     end = certificates.expires(folder.server / "server.crt")
     if end <= datetime.now(UTC):
         raise RunError(
