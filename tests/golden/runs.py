@@ -178,6 +178,11 @@ RUNS: dict[str, Run] = {
     "nbafl-late": _run("nbafl", "uneven", **LATE),
     "nbafl-budgets": _run("nbafl", rounds=5, **BUDGETS),
     "nbafl-sampled-public": _run("nbafl", viewer="public", **SAMPLED),
+    "nbafl-secure-sum-missing": _run("nbafl", channel="secure-sum", allowed_dropouts=2, **DROPOUT),
+    "distributed": _run("distributed", "uneven", **TWO),
+    "distributed-missing": _run("distributed", allowed_dropouts=2, viewer="server+1", **DROPOUT),
+    "distributed-sampled": _run("distributed", mechanism="discrete-gaussian", min_cohort=3, **SAMPLED),
+    "distributed-poisson-binomial": _run("distributed", mechanism="poisson-binomial", bits=12),
     # methods as printed
     "adaptive-noise-paper": _run("adaptive-noise-paper", "uneven"),
     "adaptive-noise-paper-literal": _run("adaptive-noise-paper", reading="literal", scope="round"),

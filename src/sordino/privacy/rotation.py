@@ -2,9 +2,9 @@
 
 Rows are padded with zeros to a power of two, multiplied by public signs and transformed by the orthonormal Hadamard
 matrix H: y = H D x. A coordinate of y is a sum of +-x_i / sqrt(d), so by Hoeffding's inequality it exceeds t |x| /
-sqrt(d) with probability at most 2 e^(-t^2 / 2) over the signs, whatever x is (Ailon and Chazelle 2006; Kairouz, Liu,
-Steinke 2021, arXiv:2102.06387, Section 4 and Lemma 29). The rotation keeps L2 norms, so it costs no privacy, and anyone
-can undo it. The signs differ from round to round.
+sqrt(d) with probability at most 2 e^(-t^2 / 2) over the signs, whatever x is. Kairouz, Liu, Steinke (2021),
+arXiv:2102.06387, use it for the same purpose (Algorithms 1 and 2). The rotation keeps L2 norms, so it costs no privacy,
+and anyone can undo it. The signs differ from round to round.
 """
 
 from __future__ import annotations

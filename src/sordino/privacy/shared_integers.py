@@ -141,8 +141,8 @@ def lattice_noise(
 ) -> LatticeNoise:
     """Return noise on the finest useful lattice whose sums stay within 2^bits, except by eight standard deviations.
 
-    Kairouz, Liu, Steinke (2021), Section 5: a coordinate of a sum over n clients has at most the deviation of
-    `deviation`. The step is a power of two, so that every machine divides by it exactly.
+    Kairouz, Liu, Steinke (2021) choose the step in the same way, from the deviation of a coordinate of the sum
+    (`deviation`). Here it is a power of two, so that every machine divides by it exactly.
 
     Args:
         noise: skellam or discrete-gaussian.
