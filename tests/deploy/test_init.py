@@ -69,7 +69,9 @@ def test_the_app_holds_the_spec_with_one_client_per_site(made):
     keys = specs.read(made.spec)
     assert keys == {"rounds": 3, "epsilon": 1.5, "method": "dp-sgd", "classes": ["a", "b"], "clients": 3}
     app = tomllib.loads((made.app / "pyproject.toml").read_text())
-    assert app["tool"]["flwr"]["app"]["config"] == {"out": "", "timeout": 600.0, "resume": "", "name": ""}
+    assert app["tool"]["flwr"]["app"]["config"] == {
+        "out": "", "timeout": 600.0, "wait": 120.0, "sites": 0, "resume": "", "name": "",
+    }  # fmt: skip
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,31}", app["project"]["name"])  # what Flower accepts
     server = made.home / "config.toml"
     assert tomllib.loads(server.read_text())["superlink"]["federation"]["address"] == "127.0.0.1:20001"
