@@ -141,6 +141,8 @@ PRIVACY = {
     "lattice": (),
     "release": ("clip", "events"),
     "mechanisms": ("events", "pairs", "clip", "quantise", "integer_noise", "rounded_normal", "lattice", "release"),
+    "rotation": (),
+    "shared_integers": ("clip", "events", "integer_noise", "mechanisms", "quantise", "release", "rotation"),
     "samplers": ("algebra", "events"),
     "shuffle": ("events", "pairs"),
     "allocation": (),

@@ -210,7 +210,7 @@ def test_sums_that_need_more_than_the_modulus_and_clients_that_may_be_missing_ar
         with pytest.raises(SpecError, match="every client in every sum"):
             made("skellam-sum", channel="secure-sum", **keys)
     with pytest.raises(SpecError, match="does not go with channel = direct"):
-        made("skellam-sum")
+        made("skellam-sum", channel="direct")
 
 
 # --- two phases

@@ -167,7 +167,9 @@ def test_no_coordinate_leaves_without_noise(method):
     done = play(made, rng=RNG)
     if made.method.viewer == "server":  # the server sees the rows themselves
         noise = done.sent["update"]
-        assert not (noise == 0).any()
+        if noise.is_floating_point():
+            assert not (noise == 0).any()
+        assert (noise != 0).any(dim=0).all()  # a whole number may be zero by chance, but not those of eight clients
         assert len({r.numpy().tobytes() for r in noise}) == 8  # every client its own noise
     assert not (done.after.params == loop.begin(made).params).any()
 

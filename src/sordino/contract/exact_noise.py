@@ -54,6 +54,8 @@ def doubt(releases: tuple[Release, ...], plan: Plan, several: bool = False) -> s
     if plan.exact is None:
         return "the noise is drawn as floating point numbers"
     for release in releases:
+        if getattr(release.mechanism, "integers", False):
+            continue  # the bound is checked on whole numbers, to which exact noise is added
         if type(release.mechanism) is Gaussian:
             return SHARED
         if type(release.mechanism) is not RoundedGaussian:

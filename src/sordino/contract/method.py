@@ -44,7 +44,8 @@ class Method:
     units: ClassVar[tuple[str, ...]] = ("record",)  # units that it can protect, the default first
     algorithm: ClassVar[str] = "fedavg"  # default algorithm
     algorithms: ClassVar[tuple[str, ...]] = ()  # supported algorithms; empty: all
-    channels: ClassVar[tuple[str, ...]] = ("direct",)  # supported channels
+    channels: ClassVar[tuple[str, ...]] = ("direct",)  # supported channels, the default first
+    channel_reason: ClassVar[str] = ""  # why it goes with no other channel
     phases: ClassVar[tuple[str, ...]] = ("train",)  # phases of a round, in order
     reads: ClassVar[str] = "sums"  # "sums", or "rows" if `merge` needs the rows of single clients
     by_records: ClassVar[bool] = False  # whether rows are weighted by records, relative to the mean client
@@ -123,6 +124,10 @@ class Method:
 
     def check_groups(self, highest: int) -> None:
         """Raise an error if records belong to more groups of private attributes than the method supports."""
+
+    def modulus_bits(self) -> int | None:
+        """Return the bits of the modulus of a secure sum of the integers it sends; None: depends on their type."""
+        return None
 
     def uses_public(self) -> bool:
         """Return whether the method uses data held by the server (key `server_data`)."""

@@ -159,8 +159,9 @@ class Simulator:
         in_time, late = law.fates(ids, failing, rng.at("stragglers"))
         come = in_time | late  # clients that drop out do so before their state changes
         message = self._answers(phase, state, ids[come], rng)
-        if plan.thresholds:  # nobody is late and all weigh the same, as planning has checked
-            return [message]
+        alike = law.late == 0 and law.dropout[0] == law.dropout[1]  # as wherever the plan has thresholds
+        if alike and (plan.thresholds or not all(v.is_floating_point() for v in message.fields.values())):
+            return [message]  # every answer weighs one, and whole numbers have no weights
         counts = torch.from_numpy(law.weights(failing[come])).to(state.params)
         waiting = torch.from_numpy(late[come]).to(state.params.device)
         return self._with_late(phase, message.weighted(counts), waiting)

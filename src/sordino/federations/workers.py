@@ -27,7 +27,7 @@ from sordino.core.message import Message, together
 from sordino.core.rng import Stream
 from sordino.core.types import Clients, State
 from sordino.federations import wire
-from sordino.federations.base import Work
+from sordino.federations.base import Work, require_answers, require_cohort
 from sordino.federations.blocks import LEAST, members, number, owned
 from sordino.federations.facts import Facts
 from sordino.federations.host import CodePaths, Rebuild, Share, joined
@@ -135,8 +135,12 @@ class Workers:
 
     def ask(self, phase: str, state: State, cohort: Sequence[int]) -> Message:
         """Return what leaves the clients of a cohort in one phase of a round."""
+        plan = self.work.plan
+        require_cohort(plan, len(cohort))
         answers = self._ask_all("ask", phase, state, [int(i) for i in cohort])
-        return together([joined(list(kind)) for kind in zip(*answers, strict=True)])  # answers in time, then late ones
+        message = together([joined(list(kind)) for kind in zip(*answers, strict=True)])  # in time, then late ones
+        require_answers(plan, len(cohort), len(message))
+        return message
 
     def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
         """Return what all clients release once, outside the rounds.

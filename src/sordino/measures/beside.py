@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from sordino.algorithms.fedavg import FedAvg
 from sordino.channels.direct import Direct
+from sordino.channels.secure_sum import SecureSum
 from sordino.contract.method import Method
 from sordino.contract.outlets import received
 from sordino.contract.plan import Plan
@@ -44,4 +45,8 @@ def released(
 def work(method: Method, model: Model, plan: Plan) -> Work:
     """Return what the clients are asked to do for a release outside the rounds: see `released`."""
     plain = replace(plan, algorithm=FedAvg(), multipliers=(), colluders=plan.colluders + 1)
-    return Work(method, model, plain if method.linear(plain) else replace(plain, channel=Direct()))
+    if not method.linear(plain):
+        plain = replace(plain, channel=Direct())
+    elif isinstance(plan.channel, SecureSum):  # whose modulus may be that of the rounds
+        plain = replace(plain, channel=SecureSum())
+    return Work(method, model, plain)

@@ -17,6 +17,7 @@ UNITS = {
     "report": "the report of any single client",
 }
 RELATIONS = {"add/remove": "added or removed", "replace": "replaced by other data"}
+SILENT = "silenced: it takes part with its share of the noise, but not with its data"  # behind a secure sum
 VIEWERS = {
     "server": "a curious server that sees every message and who takes part",
     "public": "anyone who sees every released model but not who takes part",
@@ -66,7 +67,7 @@ class Guarantee(html.PublicNames):
             f"In total over {self.rounds} rounds, {(whose := UNITS.get(self.unit, self.unit))} "
             f"{'are' if whose.startswith('all ') else 'is'} protected with "
             f"epsilon = {up(self.epsilon)}, delta = {self.delta:g} (the {self.unit} being "
-            f"{RELATIONS.get(self.relation, self.relation)}) {against}."
+            f"{change(self)}) {against}."
         )
         if self.mode == "research":
             text += " The noise came from a seed: an experiment, void against anyone who knows the seed."
@@ -101,6 +102,13 @@ class Guarantee(html.PublicNames):
         return html.card(heading(self), html.paragraph(self.sentence()), *parts)
 
 
+def change(guarantee: Guarantee) -> str:
+    """Describe how the data of a unit change; a client whose share of the noise is missing would be seen."""
+    if guarantee.relation == "add/remove" and guarantee.unit == "client" and guarantee.channel == "secure-sum":
+        return SILENT
+    return RELATIONS.get(guarantee.relation, guarantee.relation)
+
+
 def heading(guarantee: Guarantee) -> str:
     """Return the guarantee in a few words."""
     if math.isinf(guarantee.epsilon):
@@ -110,7 +118,7 @@ def heading(guarantee: Guarantee) -> str:
 
 def facts(guarantee: Guarantee) -> list[tuple[str, str]]:
     """Return the parts of a guarantee by name, for a table."""
-    relation = RELATIONS.get(guarantee.relation, guarantee.relation)
+    relation = change(guarantee)
     hidden = "" if guarantee.channel == "direct" else f" behind a {guarantee.channel.replace('-', ' ')}"
     seeded = guarantee.mode == "research"
     return [

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from sordino.algorithms.base import Algorithm
+from sordino.channels.base import Channel
+from sordino.channels.secure_sum import SecureSum
 from sordino.contract.method import Local, Method, Plan
 from sordino.contract.presence import Stragglers
 from sordino.core.errors import DataError, RunError, SpecError
@@ -25,6 +27,12 @@ def _sampler(spec: Spec, population: int) -> Sampler:
     if spec.client_sampling == "fixed" and spec.client_rate < 1:
         return FixedSizeSampler(max(1, round(spec.client_rate * population)))
     return Poisson(spec.client_rate)
+
+
+def _channel(spec: Spec, method: Method) -> Channel:
+    """Return the channel, with the modulus that the method asks for if it is a secure sum."""
+    channel, bits = own_channel.checked(spec.channel_object()), method.modulus_bits()
+    return SecureSum(bits) if bits is not None and isinstance(channel, SecureSum) else channel
 
 
 def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[Plan, str]:
@@ -59,7 +67,7 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
         clients_per_user=spec.clients_per_user,
         epsilon=spec.epsilon,
         delta=spec.delta,
-        channel=own_channel.checked(spec.channel_object()),
+        channel=_channel(spec, method),
         certain=spec.federation != "flower" or spec.channel != "direct",
         colluders=trust.viewer(spec.viewer or method.viewer).colluders,
         min_cohort=spec.min_cohort,
@@ -115,7 +123,9 @@ def _check_channel(spec: Spec, method: Method, plan: Plan) -> None:
     """Refuse a channel that the method, the stragglers or the viewer does not go with."""
     law = plan.stragglers
     if not {spec.channel, getattr(plan.channel, "like", "")} & set(method.channels):
-        raise SpecError(f"{spec.method} does not go with channel = {spec.channel}: use {', '.join(method.channels)}.")
+        why = f" ({method.channel_reason})" if method.channel_reason else ""
+        known = ", ".join(method.channels)
+        raise SpecError(f"{spec.method} does not go with channel = {spec.channel}: use {known}{why}.")
     if method.reads == "rows" and not plan.channel.shows_rows:
         raise SpecError(f"{spec.method} reads single clients' rows, but channel = {spec.channel} shows none.")
     if not law.none:  # a channel that carries no weights says so before anything is spent

@@ -101,7 +101,7 @@ class RoundKeys:
     client_sampling: str = "poisson"  # poisson, or fixed: cohorts of a fixed size
     client_rate: float = 1.0  # share of the clients expected in a round; 1 means all of them
     channel: str = "direct"  # direct (the server sees every message), shuffler (but not who sent it) or secure-sum
-    # (only the sum)
+    # (only the sum) (default: direct, or the method's)
     min_cohort: int | None = None  # behind a secure sum or a shuffler: a round in which fewer clients are drawn is not
     # released (default: what the sampling guarantees: all clients, the size of fixed cohorts, or 1)
     allowed_dropouts: int = 0  # behind a secure sum or a shuffler: drawn clients that may fail to answer before a round

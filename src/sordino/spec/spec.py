@@ -282,6 +282,8 @@ def from_dict(values: dict[str, Any]) -> Spec:
     known = {f.name for f in fields()}
     if "algorithm" not in values:
         values = values | {"algorithm": plugin.load("methods", values.get("method", Spec.method)).algorithm}
+    if "channel" not in values:
+        values = values | {"channel": plugin.load("methods", values.get("method", Spec.method)).channels[0]}
     chosen = [("methods", values.get("method", Spec.method)), ("algorithms", values.get("algorithm", Spec.algorithm))]
     option_types: dict[str, Any] = {}
     for kind, name in chosen:

@@ -90,6 +90,15 @@ class DistributedDiscreteGaussianEvent(Event):
     def grouped(self, k: int) -> Event:
         return replace(self, l1=k * self.l1, l2=k * self.l2)
 
+    def scaled(self, factor: float) -> Event:
+        """Return the event of a sum of which the viewer knows the noise of some clients."""
+        return replace(self, clients=left(self.clients, factor))
+
+
+def left(clients: int, factor: float) -> int:
+    """Return how many of several equal and independent noises make up `factor` times their deviation, rounded down."""
+    return max(1, min(clients, math.floor(clients * factor * factor * (1 + 1e-12))))
+
 
 @dataclass(frozen=True)
 class DiscreteGaussian:

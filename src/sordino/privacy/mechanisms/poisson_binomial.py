@@ -77,6 +77,11 @@ class PoissonBinomialEvent(Event):
     def grouped(self, k: int) -> Event:
         return replace(self, changed=min(k * self.changed, self.clients))
 
+    def scaled(self, factor: float) -> Event:
+        """Return the event of a sum of which the viewer knows the coins of some clients."""
+        known = self.clients - math.floor(self.clients * min(1.0, factor * factor) * (1 + 1e-12))
+        return replace(self, clients=max(self.changed, self.clients - known))
+
     def largest(self) -> float:
         """Return the largest possible loss: the pure epsilon of replacing the changed clients."""
         return self.dim * _largest(self.theta, self.changed * self.levels)
