@@ -11,12 +11,12 @@ import tomllib
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.deploy.create import create
 from sordino.deploy.folder import Folder, read_roster
+from sordino.masking.identity import Identity
 from sordino.spec import spec as specs
 
 SECRET = {"ca.key", "server.key", "superexec.secret", "node", "identity.key", "site.key"}
@@ -53,8 +53,7 @@ def test_the_roster_holds_the_public_keys_of_the_sites(made):
     roster = made.roster()
     assert (roster.host, roster.port, roster.inner_port) == ("fl.example.org", 20000, 20001)
     for site in roster.sites:
-        private = bytes.fromhex((made.site(site.name) / "identity.key").read_text().strip())
-        assert Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw().hex() == site.key
+        assert Identity.read(made.site(site.name) / "identity.key").public == site.key
         node = load_ssh_private_key((made.site(site.name) / "node").read_bytes(), None)
         public = load_ssh_public_key((made.nodes / f"{site.name}.pub").read_bytes())
         assert isinstance(node, ec.EllipticCurvePrivateKey) and node.curve.name == "secp384r1"
