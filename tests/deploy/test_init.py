@@ -11,12 +11,12 @@ import tomllib
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.deploy.create import create
 from sordino.deploy.folder import Folder, read_roster
+from sordino.masking.identity import Identity
 from sordino.spec import spec as specs
 
 SECRET = {"ca.key", "server.key", "superexec.secret", "node", "identity.key", "site.key"}
@@ -53,8 +53,7 @@ def test_the_roster_holds_the_public_keys_of_the_sites(made):
     roster = made.roster()
     assert (roster.host, roster.port, roster.inner_port) == ("fl.example.org", 20000, 20001)
     for site in roster.sites:
-        private = bytes.fromhex((made.site(site.name) / "identity.key").read_text().strip())
-        assert Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw().hex() == site.key
+        assert Identity.read(made.site(site.name) / "identity.key").public == site.key
         node = load_ssh_private_key((made.site(site.name) / "node").read_bytes(), None)
         public = load_ssh_public_key((made.nodes / f"{site.name}.pub").read_bytes())
         assert isinstance(node, ec.EllipticCurvePrivateKey) and node.curve.name == "secp384r1"
@@ -69,7 +68,9 @@ def test_the_app_holds_the_spec_with_one_client_per_site(made):
     keys = specs.read(made.spec)
     assert keys == {"rounds": 3, "epsilon": 1.5, "method": "dp-sgd", "classes": ["a", "b"], "clients": 3}
     app = tomllib.loads((made.app / "pyproject.toml").read_text())
-    assert app["tool"]["flwr"]["app"]["config"] == {"out": "", "timeout": 600.0, "resume": "", "name": ""}
+    assert app["tool"]["flwr"]["app"]["config"] == {
+        "out": "", "timeout": 600.0, "wait": 120.0, "sites": 0, "resume": "", "name": "",
+    }  # fmt: skip
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,31}", app["project"]["name"])  # what Flower accepts
     server = made.home / "config.toml"
     assert tomllib.loads(server.read_text())["superlink"]["federation"]["address"] == "127.0.0.1:20001"

@@ -99,8 +99,11 @@ def run(folder: Path, wait: bool, stream: bool, resume: str | None, name: str | 
         )
         return
     if end != "finished:completed":
+        again = f" To continue: sordino deploy run --resume {run_folder.name}" if run_folder.exists() else ""
+        if (why := follow.reason(place)) is not None:
+            raise RunError(f"the job has failed: {why}{again}")
         click.echo(follow.last_words(place, job), err=True)
-        raise RunError(f"the job {end.replace(':', ': ')}; its log is above. Continue it: --resume {run_folder.name}")
+        raise RunError(f"the job ended as {end.removeprefix('finished:')}; the end of its log is above.{again}")
     for line in status.result_lines(run_folder):
         click.echo(line)
 

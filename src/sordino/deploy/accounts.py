@@ -75,9 +75,13 @@ def _obstacle(account: SystemUser, reach: Path) -> str | None:
     return {0: None, 3: f"cannot enter {reach}"}.get(done.returncode, f"cannot run Flower with {sys.executable}")
 
 
-def separate(site: Path, socket: Path, account: SystemUser) -> None:
-    """Give the node's files to Flower's user, and close everything else of the site to that user."""
+def hand_over(site: Path, account: SystemUser) -> None:
+    """Give the node's own files to Flower's user; everything else of the site stays closed to that user."""
     for path in (site / name for name in OF_THE_NODE):
         os.chown(path, account.uid, account.gid)
-    os.chown(socket.parent, 0, account.gid)
-    socket.parent.chmod(0o710)
+
+
+def let_in(folder: Path, account: SystemUser) -> None:
+    """Let Flower's user enter the folder of a socket; the socket, once made, inherits the group of the folder."""
+    os.chown(folder, -1, account.gid)
+    folder.chmod(0o2710)

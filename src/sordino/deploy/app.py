@@ -43,6 +43,8 @@ clientapp = "sordino_app.client:app"
 [tool.flwr.app.config]
 out = ""  # folder for the run folder (default: server/runs of the federation, as `sordino deploy run` sets it)
 timeout = 600.0  # seconds to wait for the answers of one exchange
+wait = 120.0  # seconds to wait for the sites before the first round
+sites = 0  # how many sites must be there by then (0: all of the roster)
 resume = ""  # a run folder to continue
 name = ""  # name of the run folder (default: derived from the time)
 """

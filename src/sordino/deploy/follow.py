@@ -13,6 +13,7 @@ from sordino.deploy import flower, processes, status
 from sordino.deploy.folder import CONNECTION, Folder
 
 EVERY = 0.3  # seconds between two looks at the file of the job
+FAILED = "failed.json"  # in server/runs: why the server gave up on the last job
 ASKING = 3.0  # seconds between two questions to the SuperLink, each of which starts a process
 LOST = 120.0  # seconds for which the SuperLink may be out of reach before a job counts as lost
 
@@ -86,6 +87,14 @@ def _log(folder: Folder, job: str) -> subprocess.Popen[bytes]:
     command = [flower.program("flwr"), "log", job, CONNECTION, "--stream"]
     environment = flower.server_environment(folder.home)
     return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=2, cwd=folder.server)
+
+
+def reason(folder: Folder) -> str | None:
+    """Return why the server gave up on the last job, in its own words; None if it did not say."""
+    try:
+        return str(json.loads((folder.runs / FAILED).read_text(encoding="utf-8"))["error"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def last_words(folder: Folder, job: str, lines: int = 15) -> str:

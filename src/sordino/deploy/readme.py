@@ -70,15 +70,19 @@ commands need no name; whoever has an account on the server can therefore start 
 
 ## On a site, in the folder that was copied (here {first})
 
-Read `policy.toml` first: it is yours, and no job can go beyond it. Then, as the user who may read the data:
+Read `policy.toml` first: it is yours, and no job can go beyond it. Two users keep the site's data from apps that Flower
+runs: `sordino` holds data and keys, `flower` runs the node. As root, once:
 
-    sordino site --data DATA --policy policy.toml --client 0
+    mkdir -p home socket state && chown -R sordino: . && chmod 711 . && chmod 700 state
+    chown -R flower: node site.key site.crt home && chmod 700 home
+    chgrp flower socket && chmod 2710 socket
 
-and, as another user (`node`, `site.key` and `site.crt` belong to that one), with the programs of Flower on the PATH:
+Then, as `sordino`, with the data of the site, and as `flower`, each in a terminal or as a service:
 
+    sordino site --data DATA --policy policy.toml
     ./node.sh
 
-`--client` is 0 for {first}, 1 for the next one, and so on.
+With a shipped benchmark as DATA, add `--client`, the number of the site from 0, as in `--client 0` for {first}.
 
 ## With the commands of Flower
 

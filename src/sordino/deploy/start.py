@@ -64,7 +64,7 @@ class Launch:
             log.replace(log.with_suffix(".log.previous"))
         record = processes.start(name, command, log, secrets.token_hex(8), environment, cwd, user)
         self.records = [r for r in self.records if r.name != name] + [record]
-        self.started.append(record)
+        self.started = [r for r in self.started if r.name != name] + [record]
         processes.write(self.folder.state, self.records)
         return record
 
@@ -276,6 +276,8 @@ def _sites(launch: Launch, numbers: range, data: str, command: Callable[[Path, i
             launch.say(f"{name}: already running.")
             continue
         sockets.prepare(path)
+        if launch.user is not None:
+            accounts.let_in(path.parent, launch.user)
         for part in ("state", "log"):
             (site / part).mkdir(mode=0o700, exist_ok=True)
         environment = dict(os.environ) | {"SORDINO_HOME": str(site / "state")}  # every site has a ledger of its own
@@ -283,7 +285,6 @@ def _sites(launch: Launch, numbers: range, data: str, command: Callable[[Path, i
         waiting.append((record, path))
     for record, path in waiting:
         launch.wait(record, partial(sockets.answers, path))
-        path.chmod(0o666)  # its folder decides who may come
         launch.say(f"{record.name}: the daemon listens.")
     nodes = [(number, name, _node(launch, number, name)) for number, name in entries]
     for number, name, node in nodes:
@@ -301,7 +302,7 @@ def _node(launch: Launch, number: int, name: str) -> ProcessRecord | None:
     home, path = site / "home", sockets.place(site)
     home.mkdir(mode=0o700, exist_ok=True)
     if launch.user is not None:
-        accounts.separate(site, path, launch.user)
+        accounts.hand_over(site, launch.user)
     host = f"[{launch.roster.host}]" if ":" in launch.roster.host else launch.roster.host
     command = [
         flower.program("flower-supernode"), "--superlink", f"{host}:{launch.roster.port}",
