@@ -45,6 +45,8 @@ out = ""  # folder for the run folder (default: server/runs of the federation, a
 timeout = 600.0  # seconds to wait for the answers of one exchange
 resume = ""  # a run folder to continue
 name = ""  # name of the run folder (default: derived from the time)
+shuffler = ""  # HOST:PORT of the shuffler, for channel = shuffler
+shuffler_ca = ""  # PEM file by which its certificate is checked; without it the connection is not encrypted
 """
 
 
