@@ -43,6 +43,7 @@ COMMANDS = {  # name -> (module, one line for --help)
         "Run a job on real sites around Flower: make their folders, start, follow and stop a trial.",
     ),
     "site": ("sordino.cli.site", "Hold a site's data, and answer a federation as far as the site's policy allows."),
+    "shuffler": ("sordino.cli.shuffler", "Mix the sealed rows of a federation's sites, apart from its server."),
     "plan": (
         "sordino.cli.plan",
         "Estimate before training what would work: unit, trust model, noise, rounds, accuracy.",

@@ -121,7 +121,7 @@ class Plan:
         return there and self.stragglers.none and not self.capped and self.certain
 
     @property
-    def _sure(self) -> int:
+    def sure(self) -> int:
         """Return how many clients are certain to answer in a round that is released and in which a given client does.
 
         Poisson sampling guarantees only that client itself.
@@ -148,7 +148,7 @@ class Plan:
             self.everyone,
             self.colluders,
             heaviest,
-            self._sure,
+            self.sure,
             single,
             self.smallest_cohort,
             self.allowed_dropouts,

@@ -47,6 +47,8 @@ wait = 120.0  # seconds to wait for the sites before the first round
 sites = 0  # how many sites must be there by then (0: all of the roster)
 resume = ""  # a run folder to continue
 name = ""  # name of the run folder (default: derived from the time)
+shuffler = ""  # HOST:PORT of the shuffler, for channel = shuffler
+shuffler_ca = ""  # PEM file by which its certificate is checked; without it the connection is not encrypted
 """
 
 

@@ -43,6 +43,8 @@ class Roster:
     host: str
     port: int
     sites: tuple[SiteEntry, ...]
+    shuffler: str | None = None  # X25519 public key of the shuffler, 64 hex digits
+    shuffler_least: int = 0  # the fewest reports that it mixes, as its operator promised
 
     @property
     def inner_port(self) -> int:
@@ -61,6 +63,8 @@ class Roster:
             f'host = "{self.host}"',
             f"port = {self.port}",
         ]
+        if self.shuffler is not None:
+            lines += [f'shuffler = "{self.shuffler}"', f"shuffler_least = {self.shuffler_least}"]
         for site in self.sites:
             lines += ["", "[[site]]", f'name = "{site.name}"', f"clients = {site.clients}", f'key = "{site.key}"']
         return "\n".join(lines) + "\n"
@@ -87,7 +91,10 @@ def read_roster(path: Path) -> Roster:
 
 def _checked(content: dict[str, Any]) -> Roster:
     sites = tuple(SiteEntry(str(s["name"]), int(s["clients"]), str(s["key"])) for s in content["site"])
-    roster = Roster(str(content["name"]), str(content["host"]), int(content["port"]), sites)
+    key, least = content.get("shuffler"), int(content.get("shuffler_least", 0))
+    roster = Roster(str(content["name"]), str(content["host"]), int(content["port"]), sites, key, least)
+    if key is not None and (not isinstance(key, str) or not _KEY.match(key) or not 2 <= least <= len(sites)):
+        raise ValueError("shuffler needs a key of 64 hex digits, and shuffler_least from 2 to the number of sites")
     names = [site.name for site in sites]
     if not names or len({*names}) < len(names) or not all(_NAME.match(n) for n in (roster.name, *names)):
         raise ValueError("names must be distinct, of letters, digits, '.', '_' or '-'")

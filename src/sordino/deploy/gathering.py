@@ -111,8 +111,9 @@ def agreed(roster: Roster, asked: Asked, facts: Mapping[str, Mapping[str, Any]])
         first += len(sizes)
     if form is None:
         raise RunError("no site answered.")
-    if checked(asked.keys).channel == "secure-sum" and any(len(m.clients) > 1 for m in members):
-        raise SpecError("channel = secure-sum on real sites needs one client per site: each masks its own row.")
+    channel = checked(asked.keys).channel
+    if channel in ("secure-sum", "shuffler") and any(len(m.clients) > 1 for m in members):
+        raise SpecError(f"channel = {channel} on real sites needs one client per site: each hides its own row.")
     keys, test = dict(asked.keys), asked.test is not None
     return Agreement(roster.name, secrets.token_hex(16), keys, asked.schema, form, tuple(members), test)
 
@@ -147,6 +148,11 @@ def federated(
     job = agreement.job(test, **keys)
     if not isinstance(job.federation, Simulator):
         raise RuntimeError("the stand-in of a federation is a simulator")
+    if job.plan.channel.name == "shuffler" and mix is None:
+        raise SpecError(
+            "channel = shuffler on real sites needs a shuffler: start one (`sordino shuffler`) and tell the server "
+            "where it is (run config key shuffler = HOST:PORT)."
+        )
     parties = [Party(m.name, rosters.number(roster, m.name), m.clients) for m in agreement.members]
     real = Flower(
         post, roster.name, agreement.id, parties, job.federation, rosters.keys(roster), mix=mix, changed=changed

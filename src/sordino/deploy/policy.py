@@ -32,8 +32,8 @@ class Policy:
     units: tuple[str, ...]  # whose data a job must protect: record, client or user
     viewers: tuple[str, ...]  # against whom: server, server+N, client or public
     channels: tuple[str, ...] = ("direct", "shuffler", "secure-sum")  # how answers may travel
-    min_cohort: int = 2  # fewest clients that a job may have; behind a secure sum, in every round
-    allowed_dropouts: int = 0  # behind a secure sum: most clients of a round that may be missing
+    min_cohort: int = 2  # fewest clients that a job may have; behind a secure sum or a shuffler, in every round
+    allowed_dropouts: int = 0  # behind these: most clients of a round that may be missing
     secure_noise: bool = True  # whether noise must be keyed by this machine, not by a seed
     records: int | None = None  # public number of records that the site declares; further ones are left out
     foreign_apps: tuple[str, ...] = ()  # sha256 of Flower apps with training code of their own that were reviewed
@@ -85,12 +85,13 @@ class Policy:
             raise Refusal(f"the job has {population} clients; the policy of this site asks for {self.min_cohort}.")
         if spec.delta > self.delta_per_job:
             raise Refusal(f"the job asks for delta {spec.delta:g}; the policy allows {self.delta_per_job:g} per job.")
-        if spec.channel != "secure-sum":
+        if spec.channel not in ("secure-sum", "shuffler"):
             return
+        verb = "sums over" if spec.channel == "secure-sum" else "mixes"
         least = population if spec.min_cohort is None and spec.client_rate >= 1 else (spec.min_cohort or 1)
         if least < self.min_cohort or spec.allowed_dropouts > self.allowed_dropouts:
             raise Refusal(
-                f"the job sums over cohorts of {least} clients or more, of whom {spec.allowed_dropouts} may be "
+                f"the job {verb} cohorts of {least} clients or more, of whom {spec.allowed_dropouts} may be "
                 f"missing; the policy of this site asks for {self.min_cohort} or more, of whom {self.allowed_dropouts} "
                 "at most may be missing."
             )

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from sordino.core.errors import RunError, SordinoError
 from sordino.core.record import RoundRecord
-from sordino.deploy import gathering
+from sordino.deploy import gathering, shuffling
 from sordino.deploy.agreement import Agreement, checked, public_keys
 from sordino.deploy.flower_post import FlowerPost
 from sordino.deploy.folder import Roster, read_roster
@@ -48,7 +48,7 @@ def main(grid: Grid, context: Context, app: Path) -> None:
 
 
 def serve(post: Post, roster: Roster, app: Path, out: Path, config: Mapping[str, Any]) -> run.Result:
-    """Run a job on the sites that the post reaches; `config` holds out, name, resume, wait and sites."""
+    """Run a job on the sites that the post reaches; `config` holds out, name, resume, wait, sites, shuffler."""
     at = Path(str(config["resume"])) if config.get("resume") else None
     if at is not None and not at.is_absolute():
         at = out / at
@@ -59,7 +59,8 @@ def serve(post: Post, roster: Roster, app: Path, out: Path, config: Mapping[str,
     if config.get("name") and at is None:
         keys["name"] = str(config["name"])
     board = StatusBoard(agreement)
-    job = gathering.federated(post, roster, agreement, asked.test, changed=board.changed, **keys)
+    mix = shuffling.mix_at(str(config.get("shuffler") or ""), str(config.get("shuffler_ca") or ""))
+    job = gathering.federated(post, roster, agreement, asked.test, mix=mix, changed=board.changed, **keys)
     board.job = job
     return run.execute(
         job,

@@ -23,8 +23,10 @@ from torch import Tensor
 from sordino.contract import pricing
 from sordino.core import faults
 from sordino.core.errors import BudgetError, SordinoError
+from sordino.core.message import Message
 from sordino.core.version import VERSION
 from sordino.deploy import roster as rosters
+from sordino.deploy import site_rows
 from sordino.deploy.agreement import Agreement, checked
 from sordino.deploy.folder import Roster
 from sordino.deploy.policy import Policy
@@ -33,7 +35,7 @@ from sordino.deploy.site_account import SiteAccount
 from sordino.deploy.site_data import SiteData
 from sordino.deploy.site_job import SiteJob
 from sordino.deploy.site_sums import SiteSums, SumRequest
-from sordino.federations import letters
+from sordino.federations import letters, mixed
 from sordino.federations.flower import BYTES
 from sordino.masking.identity import Identity
 from sordino.privacy import price
@@ -169,6 +171,7 @@ class FederationSite:
     def _opened(self, agreement: Agreement, folder: Path) -> tuple[SiteJob, SiteAccount, SiteSums]:
         job = self._public(lambda: agreement.job())
         self.policy.check(job.spec, job.viewer, _unit(job), job.mode, job.plan.population)
+        site_rows.check(self.roster, self.name, job.plan)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         account = SiteAccount(agreement.id, job, self.policy, self.data, self.folder, folder, agreement)
         try:
@@ -219,11 +222,19 @@ class FederationSite:
         state = job.state(tensors, round)
         self._pay(job, account, round)
         message = job.answer(phase, state, clients)
-        body = letters.message_letter(job.job.plan.channel.seal(message, clients), {})
+        body = self._row(job, message, header, tensors)
         job.save(round + 1)
         account.answers.keep(place, round, request, body)
         faults.point("kept at a site")
         return body
+
+    def _row(self, job: SiteJob, message: Message, header: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
+        """Return what leaves this site: the message, or behind a shuffler opaque bytes."""
+        plan = job.job.plan
+        sealed = plan.channel.seal(message, header["clients"])
+        if plan.channel.name != mixed.NAME:
+            return letters.message_letter(sealed, {})
+        return _carried(site_rows.for_shuffler(sealed, self.roster, self.name, self.identity, header, tensors))
 
     def _once(self, header: dict[str, Any], tensors: dict[str, Tensor], request: bytes) -> bytes:
         """Release what the plan has outside the rounds; it was charged with the job."""

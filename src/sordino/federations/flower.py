@@ -24,11 +24,11 @@ from sordino.core.errors import LostRound, RunError
 from sordino.core.message import Message, together
 from sordino.core.rng import Stream
 from sordino.core.types import State
-from sordino.federations import letters, sums
+from sordino.federations import letters, mixed, sums
 from sordino.federations.base import Work, require_answers, require_cohort
 from sordino.federations.facts import Facts
 from sordino.federations.simulator import Simulator
-from sordino.masking.errors import MaskingError, TooFew
+from sordino.masking.errors import MaskingError, NoShuffler, TooFew
 from sordino.masking.identity import KeyRoster
 from sordino.masking.server import MaskingServer
 from sordino.masking.session import Session
@@ -153,7 +153,11 @@ class Flower:
             member.name: letters.packed({"verb": "ask", "clients": clients, **header}, letters.state_tensors(state))
             for member, clients in by_site
         }
-        rows = self._rows(sent, {m.name: c for m, c in by_site}, template)
+        if plan.channel.name == mixed.NAME:
+            at = mixed.session(self._federation, header, letters.state_tensors(state))
+            rows = self._mixed(sent, at, template, len(asked))
+        else:
+            rows = self._rows(sent, {m.name: c for m, c in by_site}, template)
         require_answers(plan, len(asked), sum(len(message) for message in rows))
         if not rows:
             raise LostRound("no client answered")
@@ -231,6 +235,36 @@ class Flower:
             (message,) = self._stand_in.answers(phase, state, [0])
             self._templates[phase] = self.work.plan.channel.seal(message, [0])
         return self._templates[phase]
+
+    # --- the shuffler
+
+    def _mixed(self, sent: Mapping[str, bytes], at: Session, template: Message, drawn: int) -> list[Message]:
+        """Send letters, hand the sealed rows that come back to the shuffler, and return what it gives back, mixed."""
+        if self._mix is None:
+            raise RunError("channel = shuffler needs a shuffler, and this server knows none: see `sordino shuffler`.")
+        plan, length = self.work.plan, mixed.expected(template, at)
+        numbers, sealed = {member.name: member.number for member in self._members}, {}
+        for name, (_, tensors) in self._exchange(sent).items():
+            if not _is_bytes(tensors) or tensors[BYTES].numel() != length:
+                self._miss(name, "the answer is no sealed row of the expected length.")
+                continue
+            sealed[numbers[name]] = bytes(tensors[BYTES].numpy())
+        self._changed()
+        require_answers(plan, drawn, len(sealed))
+        if len(sealed) < plan.sure:
+            raise LostRound("too few of the drawn clients answered")
+        try:
+            rows = mixed.read_rows(self._mix(at, sealed), template)
+        except NoShuffler as error:
+            raise RunError(f"{error} Start it and resume the run: sites repeat their answers at no cost.") from error
+        except MaskingError as error:
+            raise LostRound("the shuffler did not mix the reports") from error
+        for name in sent:
+            self.status[name].participations += numbers[name] in sealed
+        self._changed()
+        if len(rows) < plan.sure:
+            raise LostRound("too few of the drawn clients answered")
+        return rows
 
     # --- secure sums
 

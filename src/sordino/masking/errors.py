@@ -9,5 +9,9 @@ class MaskingError(RunError):
     """A party of a secure sum or a shuffler refuses a message or a step."""
 
 
+class NoShuffler(MaskingError):  # noqa: N818 (the name reads better without a suffix)
+    """A shuffler does not answer at its address."""
+
+
 class TooFew(RunError):  # noqa: N818 (the name reads better without a suffix)
     """A secure sum is lost, because fewer members than the threshold remain or their shares do not fit."""

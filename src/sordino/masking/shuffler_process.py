@@ -20,7 +20,7 @@ from pathlib import Path
 
 from sordino.core.errors import SordinoError
 from sordino.masking import frames, wire
-from sordino.masking.errors import MaskingError
+from sordino.masking.errors import MaskingError, NoShuffler
 from sordino.masking.identity import KeyRoster
 from sordino.masking.once import Once
 from sordino.masking.session import Session
@@ -121,7 +121,7 @@ def ask_shuffler(
                 reply = frames.receive(peer, most_bytes, until)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise MaskingError(f"the shuffler at {address[0]}:{address[1]} does not answer: {reason}.") from error
+        raise NoShuffler(f"the shuffler at {address[0]}:{address[1]} does not answer: {reason}.") from error
     if reply[4:5] == bytes([wire.REFUSAL]):
         text = b" ".join(frames.parts(reply, wire.REFUSAL)).decode(errors="replace")[:300]
         raise MaskingError(f"the shuffler refused the batch: {''.join(c if c.isprintable() else ' ' for c in text)}")

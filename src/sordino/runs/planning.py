@@ -50,6 +50,7 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
         )
     algorithm.check_steps(min(local.count(n) for n in sizes))
     law = _law(spec, algorithm, known.population)
+    channel = _channel(spec, method)
     steps = np.array([law.mean_steps(local.count(int(n))) for n in counts])
     plan = Plan(
         rounds=spec.rounds,
@@ -67,8 +68,8 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
         clients_per_user=spec.clients_per_user,
         epsilon=spec.epsilon,
         delta=spec.delta,
-        channel=_channel(spec, method),
-        certain=spec.federation != "flower" or spec.channel != "direct",
+        channel=channel,
+        certain=spec.federation != "flower" or not channel.shows_rows,  # a site may be silent, and the others go on
         colluders=trust.viewer(spec.viewer or method.viewer).colluders,
         min_cohort=spec.min_cohort,
         allowed_dropouts=spec.allowed_dropouts,
