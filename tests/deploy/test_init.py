@@ -70,6 +70,7 @@ def test_the_app_holds_the_spec_with_one_client_per_site(made):
     app = tomllib.loads((made.app / "pyproject.toml").read_text())
     assert app["tool"]["flwr"]["app"]["config"] == {
         "out": "", "timeout": 600.0, "wait": 120.0, "sites": 0, "resume": "", "name": "",
+        "shuffler": "", "shuffler_ca": "",
     }  # fmt: skip
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,31}", app["project"]["name"])  # what Flower accepts
     server = made.home / "config.toml"
