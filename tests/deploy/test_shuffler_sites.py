@@ -247,5 +247,5 @@ def test_a_shuffler_behind_a_port(tmp_path: Path) -> None:
     finally:
         server.close()
         thread.join()
-    with pytest.raises(RunError, match="does not answer.*resume"):
+    with pytest.raises(RunError, match=r"does not answer.*resume"):
         asked(job, 1)
