@@ -19,11 +19,11 @@ import sordino.flower
 from sordino.core.errors import BudgetError, RunError, SpecError
 from sordino.flower import Private, private_mod
 from sordino.foreign import client
-from sordino.foreign.terms import Terms
+from sordino.foreign.terms import RunTerms
 from sordino.ledger.ledger import Budget, Ledger
 
 APP = Path(__file__).parent.parent / "examples" / "flower_app"
-TERMS = Terms("a1", 4, 3, 1.0, 2.0, 1e-5)
+TERMS = RunTerms("a1", 4, 3, 1.0, 2.0, 1e-5)
 PLAN = {"epsilon": 3.0, "delta": 1e-5, "clients": 4, "clip": 1.0, "rounds": 3}
 
 

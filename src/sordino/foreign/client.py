@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sordino.core import check
 from sordino.core.errors import SpecError
-from sordino.foreign.terms import Terms
+from sordino.foreign.terms import RunTerms
 
 NOT_PRIVATE = "sordino: evaluation and queries are not part of the privacy budget, so they are not answered"
 FAILED = "sordino: the client could not train; its own log may say why"
@@ -112,11 +112,11 @@ def clipped(update: Arrays, clip: float) -> Arrays:
     return {name: np.asarray(value * (clip * INSIDE / norm)) for name, value in shape.items()}
 
 
-def _asked(message: Message) -> tuple[Terms, dict[str, Array]]:
+def _asked(message: Message) -> tuple[RunTerms, dict[str, Array]]:
     """Return the terms and the arrays of a training message, before the app's code can change them."""
     (arrays,) = message.content.array_records.values()
     (config,) = message.content.config_records.values()
-    return Terms.read(config), dict(arrays)
+    return RunTerms.read(config), dict(arrays)
 
 
 def _error(message: Message, text: str) -> Message:

@@ -24,7 +24,7 @@ from sordino.core import check
 from sordino.core.errors import RunError, SpecError
 from sordino.core.rng import Stream
 from sordino.foreign.client import require_client
-from sordino.foreign.terms import Terms
+from sordino.foreign.terms import RunTerms
 from sordino.foreign.wrapped import Population, server_optimiser
 from sordino.ledger import home
 from sordino.ledger.account import Account
@@ -91,7 +91,7 @@ class Private(Strategy):
             raise SpecError("client_rate = 0 draws nobody; give a rate above 0.")
         z = noise_multiplier(lambda z: self._events(z, clients, rounds)[0], epsilon, delta)
         self._mechanism = RoundedGaussian(z, contributions=clients)
-        self.terms = Terms(secrets.token_hex(16), clients, rounds, float(clip), z, float(delta))
+        self.terms = RunTerms(secrets.token_hex(16), clients, rounds, float(clip), z, float(delta))
         self.guarantee = self._guarantee("public")
         self.server_guarantee = self._guarantee("server")
         self._data, self._ledger, self._wait = data, home.registry() if ledger is None else Path(ledger), wait

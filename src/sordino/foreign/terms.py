@@ -13,7 +13,7 @@ PREFIX = "sordino-"  # of the keys in a message's config
 
 
 @dataclass(frozen=True)
-class Terms:
+class RunTerms:
     """The public terms of a run with client-level privacy."""
 
     job: str  # id of the run in the server's ledger
@@ -36,7 +36,7 @@ class Terms:
         return {PREFIX + name: value for name, value in asdict(self).items()}
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> Terms:
+    def read(cls, config: Mapping[str, Any]) -> RunTerms:
         """Return the terms in a Flower config; raise SpecError if it has none."""
         names = cls.__dataclass_fields__
         if any(PREFIX + name not in config for name in names):
