@@ -31,6 +31,7 @@ MAY = {
     "attacks": ("core", "privacy", "attacks"),
     "federations": ("core", "privacy", "channels", "contract", "masking", "federations"),
     "ledger": ("core", "privacy", "data", "ledger"),
+    "foreign": ("core", "privacy", "ledger", "foreign"),
     "spec": ("core", "privacy", "algorithms", "channels", "contract", "methods", "spec"),
     "run_folder": ("core", "privacy", "spec", "run_folder"),
     "measures": (
@@ -98,7 +99,7 @@ MAY = {
     "papers": ("core", "privacy", "contract", "methods", *RUN, "comparisons", "report", "papers"),
     "cli": None,  # anything
 }
-FRONT = ("__init__", "accounting", "callbacks", "mechanisms")  # modules that are public names
+FRONT = ("__init__", "accounting", "callbacks", "flower", "mechanisms")  # modules that are public names
 # inside core and privacy, by module: what it may import of its own package
 CORE = {
     "errors": (),
