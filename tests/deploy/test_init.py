@@ -19,7 +19,7 @@ from sordino.deploy.folder import Folder, read_roster
 from sordino.masking.identity import Identity
 from sordino.spec import spec as specs
 
-SECRET = {"ca.key", "server.key", "superexec.secret", "node", "identity.key", "site.key"}
+SECRET = {"policy.toml", "ca.key", "server.key", "superexec.secret", "node", "identity.key", "site.key"}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_every_secret_is_for_its_owner_alone_and_nothing_else_is_missing(made):
     files = {p.relative_to(made.path): p for p in made.path.rglob("*") if p.is_file()}
     modes = {name: stat.S_IMODE(path.stat().st_mode) for name, path in files.items()}
     secret = {name for name in files if name.name in SECRET}
-    assert len(secret) == 3 + 3 * 3
+    assert len(secret) == 3 + 3 * 4
     assert {modes[name] for name in secret} == {0o600}
     assert all(modes[name] & 0o400 for name in files)
     for site in ("site-1", "site-2", "site-3"):

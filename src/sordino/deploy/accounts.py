@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,7 +77,14 @@ def _obstacle(account: SystemUser, reach: Path) -> str | None:
 
 
 def hand_over(site: Path, account: SystemUser) -> None:
-    """Give the node's own files to Flower's user; everything else of the site stays closed to that user."""
+    """Give the node's own files to Flower's user; everything else of the site stays closed to that user.
+
+    The home of a node holds what Flower unpacked there, and nothing that lasts: one of another user is made anew.
+    """
+    home = site / "home"
+    if home.lstat().st_uid != account.uid:
+        shutil.rmtree(home)
+        home.mkdir(mode=0o700)
     for path in (site / name for name in OF_THE_NODE):
         os.chown(path, account.uid, account.gid)
 

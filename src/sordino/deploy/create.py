@@ -101,6 +101,7 @@ def _write(
         place_of_site = folder.site(entry.name)
         (place_of_site / ROSTER).write_text(roster.to_toml(), encoding="utf-8")
         (place_of_site / "policy.toml").write_text(policy, encoding="utf-8")
+        (place_of_site / "policy.toml").chmod(0o600)  # what a site would allow is not for apps to read
         script = place_of_site / "node.sh"
         script.write_text(readme.node_script(roster, number), encoding="utf-8")
         script.chmod(0o755)

@@ -44,6 +44,7 @@ def begin(
     config.append(f"out={json.dumps(str(folder.runs))}")
     if timeout is not None:
         config.append(f"timeout={float(timeout)!r}")
+    (folder.runs / FAILED).unlink(missing_ok=True)  # of an earlier job
     return flower.start_run(folder, config), run
 
 

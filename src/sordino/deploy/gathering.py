@@ -118,21 +118,30 @@ def agreed(roster: Roster, asked: Asked, facts: Mapping[str, Mapping[str, Any]])
     return Agreement(roster.name, secrets.token_hex(16), keys, asked.schema, form, tuple(members), test)
 
 
-def open_everywhere(post: Post, agreement: Agreement) -> None:
+def open_everywhere(post: Post, agreement: Agreement, wait: float = 0.0) -> None:
     """Open the job at all its sites; raise RunError with every site's reason if one does not agree.
 
-    Sites that agreed have charged the job; a job that one of them refuses is not run, and is charged in vain.
+    Sites that agreed have charged the job; a job that one of them refuses is not run, and is charged in vain. Sites
+    that do not answer are asked again for so many seconds: opening a job twice is charged once.
     """
     letter = letters.packed({"verb": "open", "agreement": agreement.to_json()})
-    replies = post.exchange({member.name: letter for member in agreement.members})
-    why = dict(replies.failed) | dict.fromkeys(replies.silent, "no answer")
-    for name, body in replies.answered.items():
-        header, _ = letters.unpacked(body)
-        if header.get("job") != agreement.id:
-            why[name] = str(header.get("refused") or header.get("error"))[:500]
-    if why:
-        reasons = "; ".join(f"{name}: {text.rstrip('.')}" for name, text in sorted(why.items()))
-        raise RunError(f"the job cannot begin. {reasons}.")
+    end, missing = time.monotonic() + wait, [member.name for member in agreement.members]
+    while True:
+        replies = post.exchange(dict.fromkeys(missing, letter))
+        lost = dict(replies.failed) | dict.fromkeys(replies.silent, "no answer")
+        refused = {}
+        for name, body in replies.answered.items():
+            header, _ = letters.unpacked(body)
+            if header.get("job") != agreement.id:
+                refused[name] = str(header.get("refused") or header.get("error"))[:500]
+        if not lost and not refused:
+            return
+        if refused or time.monotonic() > end:
+            why = lost | refused
+            reasons = "; ".join(f"{name}: {text.rstrip('.')}" for name, text in sorted(why.items()))
+            raise RunError(f"the job cannot begin. {reasons}.")
+        missing = sorted(lost)
+        time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
 
 
 def federated(

@@ -44,7 +44,7 @@ def main(grid: Grid, context: Context, app: Path) -> None:
     except SordinoError as error:
         (out / FAILED).write_text(json.dumps({"error": str(error)}), encoding="utf-8")
         print(f"sordino: {error}", file=sys.stderr, flush=True)
-        raise SystemExit(1) from None
+        raise  # an exit of the process would be noticed by Flower only when its heartbeat lapses
 
 
 def serve(post: Post, roster: Roster, app: Path, out: Path, config: Mapping[str, Any]) -> run.Result:
@@ -54,7 +54,7 @@ def serve(post: Post, roster: Roster, app: Path, out: Path, config: Mapping[str,
         at = out / at
     asked = _asked(app)
     agreement = _gathered(post, roster, asked, config) if at is None else _stored(at)
-    gathering.open_everywhere(post, agreement)
+    gathering.open_everywhere(post, agreement, _wait(config))
     keys: dict[str, Any] = {"out": str(out), "ledger": str(out.parent / "ledger.sqlite")}
     if config.get("name") and at is None:
         keys["name"] = str(config["name"])
@@ -85,8 +85,13 @@ def _asked(app: Path) -> Asked:
 
 def _gathered(post: Post, roster: Roster, asked: Asked, config: Mapping[str, Any]) -> Agreement:
     least = int(config.get("sites") or len(roster.sites))
-    facts = gathering.hello(post, roster, asked, float(config.get("wait") or 120.0), least, _say)
+    facts = gathering.hello(post, roster, asked, _wait(config), least, _say)
     return gathering.agreed(roster, asked, facts)
+
+
+def _wait(config: Mapping[str, Any]) -> float:
+    """Return for how many seconds sites that do not answer are asked again, before the first round."""
+    return float(config.get("wait") or 120.0)
 
 
 def _stored(path: Path) -> Agreement:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -25,6 +26,7 @@ Say = Callable[[str], None]
 WAVE = 4  # sites that start at the same time; more of them only wait for each other's processors
 SLOW = 120.0  # seconds until something that has not become ready counts as failed
 REJOIN = 75.0  # seconds for which the SuperLink may hold the former process of a node for online
+FREED = 5.0  # seconds for which the port of a process that was killed may still be taken
 REGISTERED = "nodes.json"
 
 
@@ -179,16 +181,22 @@ def check_certificates(folder: Folder) -> None:
 
 
 def _check_port(host: str, port: int) -> None:
-    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(kind, socket.SOCK_STREAM) as line:
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            line.bind((host, port))
-        except OSError as error:
-            raise RunError(
-                f"cannot listen on {host}:{port}: {error.strerror}. Stop what uses it, make the federation with "
-                "another --port, or give `up` a local address with --bind."
-            ) from error
+    """Raise RunError if a port stays in use; that of a process which was just killed is free a moment later."""
+    kind, end = socket.AF_INET6 if ":" in host else socket.AF_INET, time.monotonic() + FREED
+    while True:
+        with socket.socket(kind, socket.SOCK_STREAM) as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                line.bind((host, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                    raise RunError(
+                        f"cannot listen on {host}:{port}: {error.strerror}. Stop what uses it, make the federation "
+                        "with another --port, or give `up` a local address with --bind."
+                    ) from error
+            else:
+                return
+        time.sleep(0.1)
 
 
 def _listens(host: str, port: int) -> bool:
