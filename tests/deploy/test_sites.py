@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from sordino.core.errors import RunError, SpecError
 from sordino.deploy import gathering
 from sordino.deploy.agreement import Agreement, checked
 from sordino.deploy.policy import Policy, read
+from sordino.deploy.policy_file import template
 from sordino.deploy.site_account import read_ledger
 from sordino.deploy.site_data import rounded_down
 from sordino.federations import letters
@@ -355,6 +357,8 @@ def test_keys_for_simulations_are_refused() -> None:
             checked(KEYS | more)
     with pytest.raises(SpecError, match="private_data"):
         checked(KEYS | {"private_data": "file:/etc/passwd", "method": "fedsdp"})
+    with pytest.raises(SpecError, match="budgets names a file of one machine"):
+        checked(KEYS | {"budgets": "budgets.csv"})
 
 
 def test_a_policy_file_must_say_everything(tmp_path: Path) -> None:
@@ -367,6 +371,29 @@ def test_a_policy_file_must_say_everything(tmp_path: Path) -> None:
     path.write_text("epsilon = 1.0\n")
     with pytest.raises(SpecError, match="unknown key epsilon"):
         read(path)
+
+
+def test_the_first_policy_of_a_job_without_privacy_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(template(specs.from_dict(KEYS | {"method": "none"}), 3))
+    assert read(path).epsilon_total == math.inf
+    path.write_text(path.read_text().replace("= inf", "= nan"))
+    with pytest.raises(SpecError, match="must be finite"):
+        read(path)
+
+
+def test_a_round_that_every_site_refuses_ends_the_run_with_the_reason(tmp_path: Path) -> None:
+    post = local_sites(tmp_path / "sites", "breast-cancer")
+    test = gathering.public_test(checked(KEYS), None, None, None)
+    job = job_of(post, agree(post, KEYS | {"normalise": "none"}, test), test, out=str(tmp_path / "runs"))
+
+    def widen(name: str, request: bytes) -> bytes:
+        header, tensors = letters.unpacked(request)
+        return letters.packed(header, {k: torch.cat([v, v]) for k, v in tensors.items()})
+
+    post.spoil_request = widen  # another shape of the model
+    with pytest.raises(RunError, match="every site refuses the first round: the state does not fit"):
+        run.execute(job, own_model=False)
 
 
 def test_public_sizes_are_rounded_down() -> None:

@@ -7,7 +7,7 @@ from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.privacy import personal, tightest
 from sordino.privacy.events import GaussianEvent, NonPrivate, Repeated, Sampled
-from sordino.privacy.personal import Budgets, deal, participations, read, table
+from sordino.privacy.personal import Budgets, deal, is_public, participations, read, table
 
 RNG = Stream.research(4)
 
@@ -60,6 +60,16 @@ def test_a_table_says_it_for_everyone(tmp_path):
     assert [found.kinds[i] for i in found.of] == [(0.5, 1e-5), (2.0, 1e-6), (0.5, 1e-5)] and len(found.kinds) == 2
     same = table({0: 0.5, 1: (2.0, 1e-6), 2: 0.5}, 3, 1e-5)
     assert same.kinds == found.kinds and (same.of == found.of).all()
+
+
+def test_a_list_has_one_for_each_client():
+    found = read("0.5,2,0.5", 3, 1e-5, RNG)
+    assert [found.kinds[i] for i in found.of] == [(0.5, 1e-5), (2.0, 1e-5), (0.5, 1e-5)]
+    assert is_public("0.5,2,0.5") and is_public("1:0.5,2:0.5") and not is_public("budgets.csv")
+    with pytest.raises(SpecError, match="1 clients have no budget, client 3 first"):
+        read("0.5,2,0.5", 4, 1e-5, RNG)
+    with pytest.raises(SpecError, match="there is no client 2"):
+        read("0.5,2,0.5", 2, 1e-5, RNG)
 
 
 @pytest.mark.parametrize(

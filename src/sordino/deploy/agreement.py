@@ -24,6 +24,7 @@ from sordino.data.clients import ArrayClients
 from sordino.data.dataset import Dataset
 from sordino.data.find import obtain
 from sordino.deploy.description import Description, Pair
+from sordino.privacy import personal
 from sordino.runs import build
 from sordino.runs.job import Job, Owner
 from sordino.runs.prepare import prepare
@@ -38,7 +39,6 @@ APART = {
     "without_private": "the sites themselves hold what they hold",
     "baseline": "it would train without privacy on the sites' records",
     "record_views": "views of the server are kept by simulations",
-    "budgets": "every site has its own budget, in its policy",
     "public_share": "which records are public is each site's to say; name public records by test",
 }  # keys that make no sense where clients hold their own data, and why
 
@@ -177,6 +177,11 @@ def checked(keys: Mapping[str, Any]) -> Spec:
     for name, why in APART.items():
         if getattr(spec, name) not in (None, getattr(defaults, name)):
             raise SpecError(f"{name} is for simulations: {why}. Drop it.")
+    if spec.budgets is not None and not personal.is_public(spec.budgets):
+        raise SpecError(
+            "budgets names a file of one machine: write one epsilon per site, such as 0.5,2,1, in the order of the "
+            "roster, or epsilon:share pairs."
+        )
     if spec.private_data is not None and spec.private_data.startswith("file:"):
         raise SpecError("private_data = file:... names a file of one machine: use label: or feature:.")
     if spec.unit == "user" and (spec.validation or spec.evaluate_on == "validation"):

@@ -26,6 +26,7 @@ RECORD, ARRAY, KIND = (
 )  # names in a message, agreed with the app (template/client.py)
 EVERY = 0.2  # seconds between two looks for answers
 WAVE = 64  # messages in flight at a time
+RETRY = 1.0  # seconds after which a SuperLink that was out of reach is asked again
 
 
 class FlowerPost:
@@ -99,13 +100,13 @@ class FlowerPost:
             except Exception as error:
                 if time.monotonic() > end:
                     raise RunError("Flower's SuperLink cannot be reached. Resume the run when it is back.") from error
-                time.sleep(1.0)
+                time.sleep(RETRY)
 
     def _pulled(self, ids: list[str]) -> list[Any]:
         try:
             return list(self._grid.pull_messages(ids))
         except Exception:  # the SuperLink is being restarted; the deadline ends the wait
-            time.sleep(1.0)
+            time.sleep(RETRY)
             return []
 
 

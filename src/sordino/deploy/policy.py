@@ -7,6 +7,7 @@ its own count of rounds. A refusal tells the server what was asked and what is a
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +42,10 @@ class Policy:
     largest_letter: int = 1 << 30  # bytes
 
     def __post_init__(self) -> None:
-        check.positive(
-            epsilon_per_job=self.epsilon_per_job,
-            epsilon_total=self.epsilon_total,
-            delta_per_job=self.delta_per_job,
-            delta_total=self.delta_total,
-        )
+        for name in ("epsilon_per_job", "epsilon_total"):
+            if getattr(self, name) != math.inf:  # no limit: for methods without privacy, on public records
+                check.positive(**{name: getattr(self, name)})
+        check.positive(delta_per_job=self.delta_per_job, delta_total=self.delta_total)
         check.below_one(delta_per_job=self.delta_per_job, delta_total=self.delta_total)
         check.count(min_cohort=self.min_cohort, largest_letter=self.largest_letter)
         check.non_negative(allowed_dropouts=self.allowed_dropouts, answer_seconds=self.answer_seconds)

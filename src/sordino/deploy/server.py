@@ -20,7 +20,7 @@ from sordino.deploy.agreement import Agreement, checked, public_keys
 from sordino.deploy.flower_post import FlowerPost
 from sordino.deploy.folder import Roster, read_roster
 from sordino.deploy.gathering import Asked
-from sordino.deploy.site_price import charge
+from sordino.deploy.site_price import charge, own
 from sordino.federations.flower import Flower, Post
 from sordino.runs import run
 from sordino.runs.job import Job
@@ -108,7 +108,8 @@ class StatusBoard:
 
     def __init__(self, agreement: Agreement) -> None:
         self._agreement, self.job, self._path = agreement, None, None  # type: tuple[Agreement, Job | None, Path | None]
-        self._done, self._epsilons = 0, {0: 0.0}
+        self._done = 0
+        self._epsilons: dict[tuple[float | None, int], float] = {}  # by noise multiplier and participations
 
     def begin(self, path: Path, agreement: Agreement) -> None:
         """Write the agreement to the folder of the run, before the first round."""
@@ -131,7 +132,7 @@ class StatusBoard:
         if job is None or path is None or not isinstance(job.federation, Flower):
             return
         sites = [
-            {"name": name, **vars(status), "epsilon": self._epsilon(job, status.participations)}
+            {"name": name, **vars(status), "epsilon": self._epsilon(job, name, status.participations)}
             for name, status in job.federation.status.items()
         ]
         content = {
@@ -145,12 +146,14 @@ class StatusBoard:
         new.write_text(json.dumps(content), encoding="utf-8")
         os.replace(new, path)  # noqa: PTH105
 
-    def _epsilon(self, job: Job, participations: int) -> float:
+    def _epsilon(self, job: Job, site: str, participations: int) -> float:
         """Return what so many participations cost a site by its own count, which has no amplification."""
-        if participations not in self._epsilons:
-            many = min(participations, job.plan.participations)
-            self._epsilons[participations] = charge(job, many).epsilon
-        return self._epsilons[participations]
+        mine = own(job, self._agreement.member(site).clients)
+        many = min(participations, job.plan.participations)
+        z = mine.plan.noise_multiplier
+        if (z, many) not in self._epsilons:
+            self._epsilons[z, many] = charge(mine, many).epsilon if many else 0.0
+        return self._epsilons[z, many]
 
 
 def _say(text: str) -> None:

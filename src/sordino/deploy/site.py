@@ -26,7 +26,7 @@ from sordino.core.errors import BudgetError, SordinoError
 from sordino.core.message import Message
 from sordino.core.version import VERSION
 from sordino.deploy import roster as rosters
-from sordino.deploy import site_rows
+from sordino.deploy import site_price, site_rows
 from sordino.deploy.agreement import Agreement, checked
 from sordino.deploy.folder import Roster
 from sordino.deploy.policy import Policy
@@ -172,8 +172,13 @@ class FederationSite:
         job = self._public(lambda: agreement.job())
         self.policy.check(job.spec, job.viewer, _unit(job), job.mode, job.plan.population)
         site_rows.check(self.roster, self.name, job.plan)
+        mine = agreement.member(self.name)
+        if job.budgets is not None and len(mine.clients) > 1:
+            raise Refusal(
+                "budgets of their own are for sites with one client: rounds are charged to a site as a whole."
+            )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        account = SiteAccount(agreement.id, job, self.policy, self.data, self.folder, folder, agreement)
+        account = SiteAccount(agreement, mine.clients, job, self.policy, self.data, self.folder, folder)
         try:
             (folder / "agreement.json").write_text(json.dumps(agreement.to_json()), encoding="utf-8")
             ready = SiteJob(agreement, self.name, self.data, folder, account.answers.last + 1, None)
@@ -291,7 +296,8 @@ class FederationSite:
         return body
 
     def _pay(self, job: SiteJob, account: SiteAccount, round: int) -> None:
-        costs = pricing.costs(job.job.method, job.job.plan, round)
+        plan = site_price.own(job.job, job.member.clients).plan
+        costs = pricing.costs(job.job.method, plan, round)
         account.pay(round, list(job.member.clients), price.cost_to(job.job.viewer, costs))
         faults.point("paid at a site")
 

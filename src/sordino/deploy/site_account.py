@@ -6,6 +6,8 @@ and not answered, because the site failed in between, is not paid for again, sin
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from sordino.deploy.answers import Answers
 from sordino.deploy.policy import Policy
 from sordino.deploy.refusal import Refusal
 from sordino.deploy.site_data import SiteData
-from sordino.deploy.site_price import charge, participations
+from sordino.deploy.site_price import charge, own, participations
 from sordino.ledger import home, keys
 from sordino.ledger.account import Account
 from sordino.ledger.labels import BENCHMARK
@@ -35,11 +37,19 @@ class SiteAccount:
     """The charges and the answers of one job at one site."""
 
     def __init__(
-        self, id: str, job: Job, policy: Policy, data: SiteData, site: Path, folder: Path, agreement: Agreement
+        self,
+        agreement: Agreement,
+        clients: Sequence[int],
+        job: Job,
+        policy: Policy,
+        data: SiteData,
+        site: Path,
+        folder: Path,
     ) -> None:
         self._ledger = Ledger(site / LEDGER)
         try:
-            self._account = self._charged(id, job, policy, self._whose(job, data, site, agreement))
+            whose = self._whose(job, data, site, agreement)
+            self._account = self._charged(agreement.id, own(job, clients), policy, whose, clients)
             self.answers = Answers(folder / "answers.sqlite")
         except BaseException:
             self._ledger.close()
@@ -54,12 +64,10 @@ class SiteAccount:
         unit = job.plan_cost().unit
         return Whose(NAME, identity.of_raw(read.data.private_rows(), unit, NAME, keys.require_key(units)))
 
-    def _charged(self, id: str, job: Job, policy: Policy, whose: Whose) -> Account:
-        wanted = Budget(policy.epsilon_total, policy.delta_total, "plans", None)
-        rounds = participations(job, policy)
+    def _charged(self, id: str, job: Job, policy: Policy, whose: Whose, clients: Sequence[int]) -> Account:
+        rounds = participations(job, policy, clients)
         try:
-            if self._ledger.budget(whose.name) != wanted:
-                self._ledger.set_budget(wanted, whose.name)
+            self._set_budget(policy, whose.name)
             return self._ledger.open_job(
                 id[:32],
                 whose.name,
@@ -74,6 +82,17 @@ class SiteAccount:
         except BudgetError as error:
             error.public = f"{TOTAL}."
             raise
+
+    def _set_budget(self, policy: Policy, name: str) -> None:
+        """Set the total budget of the policy; a policy without a limit needs a ledger without one."""
+        before = self._ledger.budget(name)
+        if policy.epsilon_total == math.inf:
+            if before is not None:
+                raise Refusal("the policy of this site has no total any more, but its ledger has: use a new ledger.")
+            return
+        wanted = Budget(policy.epsilon_total, policy.delta_total, "plans", None)
+        if before != wanted:
+            self._ledger.set_budget(wanted, name)
 
     def in_order(self, round: int, phase: str, phases: tuple[str, ...]) -> None:
         """Raise Refusal unless a phase comes after all that was answered, and after the phases before it."""

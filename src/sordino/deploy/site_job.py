@@ -17,7 +17,7 @@ from sordino.contract.plan import Plan
 from sordino.core.errors import RunError
 from sordino.core.message import Message
 from sordino.core.rng import Stream
-from sordino.core.saved import Saved
+from sordino.core.saved import Saved, written
 from sordino.core.types import State
 from sordino.data.clients import ArrayClients
 from sordino.deploy.agreement import Agreement
@@ -100,7 +100,7 @@ class SiteJob:
 
     def state(self, tensors: Mapping[str, Tensor], round: int) -> State:
         """Return the public state that the server sent; raise Refusal if it does not fit the job."""
-        sent = _checked(tensors)
+        sent = _checked(tensors, written(self._fresh))
         if self.job.statistics:
             self._set_inputs(sent)
         fresh = self._fresh
@@ -108,7 +108,7 @@ class SiteJob:
             state = Saved(sent, round).restored(fresh, self._device)
         except RunError as error:
             raise Refusal("the state does not fit the model and the method of the job.") from error
-        if not _alike(state, fresh):
+        if not _alike(state, fresh, self.job.plan.population):
             raise Refusal("the state does not fit the model and the method of the job.")
         return state
 
@@ -163,7 +163,7 @@ class SiteJob:
 
     def _evaluated(self, tensors: Mapping[str, Tensor], done: int) -> State:
         """Return the state that is evaluated on held-out records: weights, after so many rounds."""
-        sent = _checked(tensors)
+        sent = _checked(tensors, {})
         if sent["params"].shape != self._fresh.params.shape or sent["params"].dtype != self._fresh.params.dtype:
             raise Refusal("the weights do not fit the model of the job.")
         if self.job.statistics:
@@ -200,28 +200,42 @@ def _due(job: Job, done: int) -> bool:
     return 0 < done <= job.plan.rounds and (done % job.evaluation.every == 0 or done == job.plan.rounds)
 
 
-def _alike(state: State, fresh: State) -> bool:
-    """Return whether two states have tensors of the same shapes and types."""
+def _alike(state: State, fresh: State, population: int) -> bool:
+    """Return whether two states have tensors of the same shapes and types.
+
+    A list that is empty at first, such as the clients that were heard, may have a row per client later.
+    """
     for part in ("method", "algorithm", "inputs"):
         one, two = getattr(state, part), getattr(fresh, part)
         if one is None:
             continue
         for name, value in vars(two).items():
             sent = getattr(one, name)
-            if isinstance(value, Tensor) and (
-                not isinstance(sent, Tensor) or sent.shape != value.shape or sent.dtype != value.dtype
-            ):
+            if isinstance(value, Tensor) and not (isinstance(sent, Tensor) and _fits(sent, value, population)):
                 return False
     average = state.average is None or state.average.shape == fresh.params.shape
     return average and state.params.dtype == fresh.params.dtype
 
 
-def _checked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a state by name; raise Refusal for anything else, or for numbers beyond any training."""
+def _fits(sent: Tensor, like: Tensor, population: int) -> bool:
+    if sent.dtype != like.dtype:
+        return False
+    grows = like.ndim > 0 and len(like) == 0
+    if grows and sent.ndim == like.ndim:
+        return len(sent) <= population and sent.shape[1:] == like.shape[1:]
+    return sent.shape == like.shape
+
+
+def _checked(tensors: Mapping[str, Tensor], fresh: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a state by name; raise Refusal for anything else, or for numbers beyond any training.
+
+    A method may begin with an infinity, such as a loss that none has undercut yet: a value of the fresh state may stay.
+    """
     sent = {name.removeprefix(STATE): value for name, value in tensors.items() if name.startswith(STATE)}
     if len(sent) != len(tensors) or "params" not in sent:
         raise Refusal("the request does not hold the state of a round.")
-    for value in sent.values():
-        if value.is_floating_point() and not bool((value.abs() <= LARGEST).all()):
+    for name, value in sent.items():
+        initial = name in fresh and torch.equal(value, fresh[name].to(value))
+        if value.is_floating_point() and not initial and not bool((value.abs() <= LARGEST).all()):
             raise Refusal("the state holds numbers that are not finite, or beyond any training.")
     return sent

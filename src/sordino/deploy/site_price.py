@@ -8,6 +8,8 @@ why.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 from sordino.deploy.policy import Policy
 from sordino.deploy.refusal import Refusal
@@ -19,8 +21,17 @@ from sordino.runs.job import Job
 SPARE = 3.0  # standard deviations of the number of participations that a policy must cover beyond its mean
 
 
+def own(job: Job, clients: Sequence[int]) -> Job:
+    """Return the job as it is for a site with these clients: with the least of their noise, if each has its own."""
+    plan = job.plan
+    if not plan.multipliers or plan.noise_multiplier is None:
+        return job
+    least = min(plan.multipliers[i] for i in clients)
+    return replace(job, plan=replace(plan, noise_multiplier=least, multipliers=()))
+
+
 def charge(job: Job, participations: int) -> Charge:
-    """Return what a job costs a site that takes part in so many rounds."""
+    """Return what a job costs a site that takes part in so many rounds; `own` gives the job of a site."""
     cost, event = _total(job, participations)
     delta = job.spec.delta
     whole = Cost(cost.unit, cost.relation, job.viewer, event)
@@ -40,19 +51,20 @@ def _total(job: Job, participations: int) -> tuple[Cost, Event]:
     return costs[0], event
 
 
-def participations(job: Job, policy: Policy) -> int:
-    """Return in how many rounds of a job the policy lets a site take part.
+def participations(job: Job, policy: Policy, clients: Sequence[int]) -> int:
+    """Return in how many rounds of a job the policy lets a site with these clients take part.
 
     Raises:
         Refusal: if that is fewer than the job is likely to ask for.
     """
     plan = job.plan
-    asked = charge(job, plan.participations)
+    most = plan.participations if job.caps is None else max(1, int(max(job.caps[i] for i in clients)))
+    asked = charge(job, most)
     if asked.epsilon <= policy.epsilon_per_job:
-        return plan.participations
+        return most
     mean = plan.share * plan.rounds
-    wanted = min(plan.participations, math.ceil(mean + SPARE * math.sqrt(mean * (1 - plan.share))))
-    low, high = 0, plan.participations  # low is covered, high is not
+    wanted = min(most, math.ceil(mean + SPARE * math.sqrt(mean * (1 - plan.share))))
+    low, high = 0, most  # low is covered, high is not
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if charge(job, middle).epsilon <= policy.epsilon_per_job else (low, middle)

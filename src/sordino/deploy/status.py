@@ -20,7 +20,7 @@ from sordino.deploy.folder import Folder
 from sordino.deploy.start import known_nodes
 
 FILE = "federation.json"
-HEADS = ("site", "daemon", "node", "answered", "silent", "failed", "epsilon", "refused")
+HEADS = ("site", "daemon", "node", "answered", "silent", "failed", "epsilon", "trouble")
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def look(folder: Folder) -> FederationState:
                 node,
                 *(str(entry.get(key, "")) for key in ("answered", "silent", "failed")),
                 up(float(spent)) if isinstance(spent, int | float) and not math.isnan(spent) else "",
-                str(entry.get("refused") or ""),
+                str(entry.get("trouble") or ""),
             )
         )
     return FederationState(

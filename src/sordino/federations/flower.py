@@ -11,7 +11,7 @@ sites' rows are sealed for the shuffler's process, and the server gets them mixe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.contract.pricing import declared
 from sordino.core.errors import LostRound, RunError
 from sordino.core.message import Message, together
 from sordino.core.rng import Stream
@@ -69,7 +70,8 @@ class SiteStatus:
     answered: int = 0
     silent: int = 0
     failed: int = 0
-    refused: str | None = None  # the last reason
+    refused: str | None = None  # the last reason for a refusal
+    trouble: str | None = None  # the last reason for which an answer was missing, refusals included
     participations: int = 0
 
 
@@ -102,7 +104,7 @@ class Flower:
         self._stand_in, self._keys, self._mix = stand_in, keys, mix
         self._changed = changed or (lambda: None)
         self._of = {client: member for member in members for client in member.clients}
-        self._templates: dict[str, Message] = {}
+        self._templates: dict[tuple[str, ...], Message] = {}  # by phase and names of releases
         self._inputs: Any = None
         self.status = {member.name: SiteStatus() for member in members}
 
@@ -158,6 +160,8 @@ class Flower:
             rows = self._mixed(sent, at, template, len(asked))
         else:
             rows = self._rows(sent, {m.name: c for m, c in by_site}, template)
+        if not rows:
+            self._stop_if_all_refuse(sent)
         require_answers(plan, len(asked), sum(len(message) for message in rows))
         if not rows:
             raise LostRound("no client answered")
@@ -208,6 +212,7 @@ class Flower:
         replies, out = self._post.exchange(sent), {}
         for name in replies.silent:
             self.status[name].silent += 1
+            self.status[name].trouble = "no answer in time"
         for name, why in replies.failed.items():
             self._miss(name, why)
         for name, letter in replies.answered.items():
@@ -227,14 +232,26 @@ class Flower:
     def _miss(self, name: str, why: str, refused: bool = False) -> None:
         status = self.status[name]
         status.failed += 1
+        status.trouble = why
         status.refused = why if refused else status.refused
 
     def _template(self, phase: str, state: State) -> Message:
-        """Return the sealed answer of one made-up client, which has the form of every answer."""
-        if phase not in self._templates:
+        """Return the sealed answer of one made-up client, which has the form of every answer.
+
+        The form follows from what a round releases: some methods release more in some rounds than in others.
+        """
+        method, plan = self.work.method, self.work.plan
+        form = (phase, *sorted(r.name for r in declared(method, plan, state.round, state) if r.phase == phase))
+        if form not in self._templates:
             (message,) = self._stand_in.answers(phase, state, [0])
-            self._templates[phase] = self.work.plan.channel.seal(message, [0])
-        return self._templates[phase]
+            self._templates[form] = plan.channel.seal(message, [0])
+        return self._templates[form]
+
+    def _stop_if_all_refuse(self, asked: Iterable[str]) -> None:
+        """Raise RunError if no site ever answered and all that were asked refuse: no later round would differ."""
+        whole = [self.status[name] for name in asked]
+        if all(status.refused for status in whole) and not any(s.participations for s in self.status.values()):
+            raise RunError(f"every site refuses the first round: {whole[0].refused} Nothing was released.")
 
     # --- the shuffler
 
@@ -288,6 +305,7 @@ class Flower:
             survivors = server.masked(uploads)
             total = server.unmask(self._step(header, "unmask", dict.fromkeys(server.survivors, survivors), names))
         except TooFew as error:
+            self._stop_if_all_refuse(names.values())
             raise LostRound("too many of the drawn clients did not answer") from error
         except MaskingError as error:
             raise LostRound("the secure sum could not be made") from error

@@ -45,17 +45,33 @@ class Budgets:
 
 
 def read(text: str, clients: int, delta: float, rng: Stream) -> Budgets:
-    """Read budgets from a CSV file or from a distribution such as "0.5:0.4,2:0.6".
+    """Read budgets from a CSV file, from a distribution such as "0.5:0.4,2:0.6", or from a list such as "0.5,2,1".
 
     Args:
-        text: path of a CSV file with the columns client, epsilon and optionally delta, or epsilon:share pairs.
+        text: path of a CSV file with the columns client, epsilon and optionally delta; or epsilon:share pairs; or one
+            epsilon per client, in the order of clients.
         clients: the number of clients.
         delta: the delta of clients for which none is given.
         rng: the (public) randomness that assigns the budgets of a distribution to clients.
     """
     if _is_distribution(text):
         return deal(text, clients, delta, rng)
+    if is_list(text):
+        return table(dict(enumerate(map(float, text.split(",")))), clients, delta)
     return table(_rows(Path(text)), clients, delta, text)
+
+
+def is_public(text: str) -> bool:
+    """Return whether budgets are written out in the text itself, and not in a file."""
+    return _is_distribution(text) or is_list(text)
+
+
+def is_list(text: str) -> bool:
+    """Return whether the text is a list of epsilons, one per client, as in "0.5,2,1"."""
+    try:
+        return "," in text and not os.path.exists(text) and bool([float(part) for part in text.split(",")])  # noqa: PTH110
+    except ValueError:
+        return False
 
 
 def table(budgets: Mapping[Any, Any], clients: int, delta: float, name: str = "budgets") -> Budgets:

@@ -28,8 +28,8 @@ class PrivacyKeys:
     max_participations: int | None = None  # largest number of rounds in which one client may take part
     records_per_user: int | None = None  # with unit = user: largest number of records used per user
     clients_per_user: int = 1  # with unit = user: largest number of clients that may hold one user's records
-    budgets: str | None = None  # personal budgets: a CSV file (client, epsilon, delta), or epsilon:share pairs:
-    # 0.5:0.4,2:0.6
+    budgets: str | None = None  # personal budgets: epsilon:share pairs (0.5:0.4,2:0.6), one epsilon per client
+    # (0.5,2,1), or a CSV file (client, epsilon, delta)
     mode: str | None = None  # research (seeded, repeatable) or secure (keyed by the operating system); default: secure
     # on your own data, research on a shipped benchmark
     seed: int | None = None  # seed of a research run (default 0); giving one selects research mode, and a secure run
