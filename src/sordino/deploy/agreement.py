@@ -141,8 +141,12 @@ class Agreement:
         return checked(self.keys)
 
     def spec(self) -> Spec:
-        """Return the spec of the job: that of the run file, with the clients that there are."""
-        return replace(self.asked, federation="flower", partition="natural", clients=len(self.sizes), blocks=None)
+        """Return the spec of the job: that of the run file, with the clients that there are.
+
+        The server writes a checkpoint after every round: sites repeat the answers of their last round only.
+        """
+        here: dict[str, Any] = {"federation": "flower", "partition": "natural", "blocks": None}
+        return replace(self.asked, clients=len(self.sizes), checkpoint_seconds=0.0, **here)
 
     def job(self, test: Pair | None = None, device: str = "cpu", **keys: Any) -> Job:
         """Return the job, on data that stand in for the clients'.

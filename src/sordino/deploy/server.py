@@ -29,6 +29,7 @@ from sordino.spec import spec as specs
 AGREEMENT, STATUS = "agreement.json", "federation.json"  # in the private part of a run folder
 FAILED = "failed.json"  # in the folder of runs: why the last job did not begin or stopped
 SCHEMA = "schema.toml"
+COUNTED = ("answered", "silent", "failed", "participations", "last")  # of a site, over all parts of a run
 
 
 def main(grid: Grid, context: Context, app: Path) -> None:
@@ -62,6 +63,8 @@ def serve(post: Post, roster: Roster, app: Path, out: Path, config: Mapping[str,
     mix = shuffling.mix_at(str(config.get("shuffler") or ""), str(config.get("shuffler_ca") or ""))
     job = gathering.federated(post, roster, agreement, asked.test, mix=mix, changed=board.changed, **keys)
     board.job = job
+    if at is not None:
+        board.continued(at)
     return run.execute(
         job,
         own_model=False,
@@ -118,6 +121,17 @@ class StatusBoard:
         self._path = private / STATUS
         _say(f"run {path.name} began, with {len(agreement.members)} sites")
         self.changed()
+
+    def continued(self, path: Path) -> None:
+        """Go on with the counts of sites that an interrupted run had written; a damaged file is left out."""
+        try:
+            sites = json.loads((path / "private" / STATUS).read_text(encoding="utf-8"))["sites"]
+            before = {site["name"]: {name: site[name] for name in COUNTED} for site in sites}
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        if self.job is not None and isinstance(self.job.federation, Flower):
+            for name, status in self.job.federation.status.items():
+                vars(status).update(before.get(name, {}))
 
     def noted(self, record: RoundRecord) -> None:
         """Note that a round has ended."""

@@ -72,7 +72,8 @@ class SiteStatus:
     failed: int = 0
     refused: str | None = None  # the last reason for a refusal
     trouble: str | None = None  # the last reason for which an answer was missing, refusals included
-    participations: int = 0
+    participations: int = 0  # rounds that the site answered, also where the round was lost afterwards
+    last: int = -1  # the last of them: a round that is repeated after a crash, or has several phases, counts once
 
 
 class Flower:
@@ -159,7 +160,7 @@ class Flower:
             at = mixed.session(self._federation, header, letters.state_tensors(state))
             rows = self._mixed(sent, at, template, len(asked))
         else:
-            rows = self._rows(sent, {m.name: c for m, c in by_site}, template)
+            rows = self._rows(sent, {m.name: c for m, c in by_site}, template, state.round)
         if not rows:
             self._stop_if_all_refuse(sent)
         require_answers(plan, len(asked), sum(len(message) for message in rows))
@@ -173,7 +174,9 @@ class Flower:
         found = [(member, [i for i in member.clients if i in chosen]) for member in self._members]
         return [(member, clients) for member, clients in found if clients]
 
-    def _rows(self, sent: Mapping[str, bytes], clients: Mapping[str, list[int]], template: Message) -> list[Message]:
+    def _rows(
+        self, sent: Mapping[str, bytes], clients: Mapping[str, list[int]], template: Message, round: int
+    ) -> list[Message]:
         """Send letters and return the messages of the sites that answered as they should, in the order of clients."""
         replies = self._exchange(sent)
         rows = {}
@@ -185,7 +188,7 @@ class Flower:
                 self._miss(name, str(error))
                 continue
             rows[name] = message
-            self.status[name].participations += 1
+            self._took_part(name, round)
         self._changed()
         return [rows[name] for name in clients if name in rows]
 
@@ -235,6 +238,12 @@ class Flower:
         status.trouble = why
         status.refused = why if refused else status.refused
 
+    def _took_part(self, name: str, round: int) -> None:
+        """Count the round for a site, unless it is counted already."""
+        status = self.status[name]
+        if round > status.last:
+            status.participations, status.last = status.participations + 1, round
+
     def _template(self, phase: str, state: State) -> Message:
         """Return the sealed answer of one made-up client, which has the form of every answer.
 
@@ -266,6 +275,7 @@ class Flower:
                 self._miss(name, "the answer is no sealed row of the expected length.")
                 continue
             sealed[numbers[name]] = bytes(tensors[BYTES].numpy())
+            self._took_part(name, at.round)
         self._changed()
         require_answers(plan, drawn, len(sealed))
         if len(sealed) < plan.sure:
@@ -276,9 +286,6 @@ class Flower:
             raise RunError(f"{error} Start it and resume the run: sites repeat their answers at no cost.") from error
         except MaskingError as error:
             raise LostRound("the shuffler did not mix the reports") from error
-        for name in sent:
-            self.status[name].participations += numbers[name] in sealed
-        self._changed()
         if len(rows) < plan.sure:
             raise LostRound("too few of the drawn clients answered")
         return rows
@@ -303,6 +310,9 @@ class Flower:
             dealt = server.shares(self._step(header, "shares", dict.fromkeys(server.members, peers), names))
             uploads = self._step(header, "masked", dealt, names, tensors)
             survivors = server.masked(uploads)
+            if "what" not in header:  # otherwise a release outside the rounds
+                for number in server.survivors:
+                    self._took_part(names[number], session.round)
             total = server.unmask(self._step(header, "unmask", dict.fromkeys(server.survivors, survivors), names))
         except TooFew as error:
             self._stop_if_all_refuse(names.values())
@@ -311,8 +321,6 @@ class Flower:
             raise LostRound("the secure sum could not be made") from error
         finally:
             self._changed()
-        for number in server.survivors:
-            self.status[names[number]].participations += 1
         survived = [i for number in server.survivors for i in clients[number]]
         weight = None if template.weight is None else sum(self._weight(template, i) for i in survived)
         return sums.decoded(total, template, plan, weight)
