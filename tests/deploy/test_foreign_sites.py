@@ -31,7 +31,10 @@ from sordino.foreign import child, client, digest, frames, site_line
 from sordino.foreign.client import PrivateMod, private_mod
 from sordino.foreign.request import Named, TrainRequest
 from sordino.foreign.terms import RunTerms
+from sordino.ledger.charges import Charge
+from sordino.ledger.ledger import Ledger
 from sordino.masking.identity import SIGNATURE
+from sordino.privacy.events import Cost, GaussianEvent
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "flower_app"
 APP = "a" * 64
@@ -272,6 +275,15 @@ def test_other_terms_are_another_run_and_the_total_ends_them(make: Made) -> None
     assert charged(site) == (2, 2)
 
 
+def test_a_ledger_of_promises_against_the_server_is_not_added_to(make: Made) -> None:
+    site = make(Copy())
+    spent = Charge(Cost("record", "add/remove", "server", GaussianEvent(9.0)), 0.5, 1e-6)
+    with Ledger(site.folder / "ledger.sqlite") as ledger:
+        ledger.charge("plan", "site", spent, job="earlier")
+    assert "total budget" in refused(site, request())
+    assert charged(site) == (1, 0)  # the earlier one
+
+
 # --- the mod at a site
 
 
@@ -296,7 +308,7 @@ def serve() -> Iterator[Callable[[FederationSite], str]]:
 
 def message(round: int = 1, terms: RunTerms = TERMS) -> Message:
     config = ConfigRecord(terms.config() | {"server-round": round, "scale": 2.0})
-    record = ArrayRecord({name: Array(value) for name, value in arrays().items()})
+    record = ArrayRecord({name: Array(value) for name, value in arrays(0.5).items()})
     made = Message(RecordDict({"arrays": record, "config": config}), dst_node_id=7, message_type="train")
     made.metadata.__dict__["_message_id"] = "m"
     return made
