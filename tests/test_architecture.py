@@ -90,6 +90,7 @@ MAY = {
         "methods",
         "federations",
         "masking",
+        "foreign",
         "ledger",
         "measures",
         *RUN,

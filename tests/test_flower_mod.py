@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Krum, QFedAvg
 
 import sordino.flower
@@ -171,10 +171,13 @@ def test_a_clip_that_differs_from_the_servers_is_refused():
     assert not ran
 
 
-def test_a_site_with_a_policy_of_its_own_answers_nothing():
+def test_at_a_site_with_a_policy_the_app_is_not_run_here():
+    """What its daemon answers is tested in tests/deploy/test_foreign_sites.py."""
     ran = []
-    reply = private_mod(clip=1.0)(asked(), context(socket="/run/site"), lambda *_: ran.append(1))
-    assert reply.error.reason == client.REFUSED and not ran
+    reply = private_mod(clip=1.0)(asked(), context(socket="/run/nobody/listens"), lambda *_: ran.append(1))
+    assert reply.error.reason == client.UNREACHABLE and not ran
+    reply = private_mod(clip=1.0)(asked(kind="evaluate"), context(socket="/run/nobody/listens"), None)
+    assert reply.error.reason == client.NOT_PRIVATE
 
 
 def test_the_client_imports_no_torch():
@@ -360,6 +363,18 @@ def test_a_strategy_that_sends_its_own_messages_is_refused(make):
 
     with pytest.raises(SpecError, match="its own configure_train"):
         make(Own())
+
+
+def test_reasons_of_clients_are_printed_once(make, capsys):
+    strategy = make()
+    for r in (1, 2):
+        messages = strategy.configure_train(r, model(), ConfigRecord({}), Nodes(4))
+        texts = [client.FAILED, client.FAILED, "Traceback: patient 17", client.SAYS + "x" * 5000]
+        strategy.aggregate_train(
+            r, [Message(Error(code=0, reason=t), reply_to=m) for m, t in zip(messages, texts, strict=True)]
+        )
+    said = capsys.readouterr().out
+    assert said.count(client.FAILED) == 1 and "patient 17" not in said and len(said) < 2500
 
 
 def test_clients_are_never_asked_to_evaluate(make):

@@ -51,7 +51,10 @@ def template(spec: Spec, sites: int) -> str:
         "# The number of records of this site, if it is public; records beyond it are left out.",
         "# records = 1200",
         "",
-        "# sha256 digests of Flower apps with training code of their own that you have reviewed; by default none.",
+        "# Flower apps with training code of their own that you have reviewed, by the digests that `sordino site",
+        "# --digest APP` prints; by default none. They also need foreign in methods, client in units, public in",
+        "# viewers, and your copy of the app by `sordino site --app`. Their server adds the noise: this site cannot",
+        "# check that, and trusts the server with it.",
         "foreign_apps = []",
     ]
     return "\n".join(lines) + "\n"

@@ -26,17 +26,19 @@ from sordino.core.errors import BudgetError, SordinoError
 from sordino.core.message import Message
 from sordino.core.version import VERSION
 from sordino.deploy import roster as rosters
-from sordino.deploy import site_price, site_rows
+from sordino.deploy import site_account, site_price, site_rows
 from sordino.deploy.agreement import Agreement, checked
 from sordino.deploy.folder import Roster
 from sordino.deploy.policy import Policy
 from sordino.deploy.refusal import Refusal
 from sordino.deploy.site_account import SiteAccount
 from sordino.deploy.site_data import SiteData
+from sordino.deploy.site_foreign import NO_APPS, ForeignApps, SiteForeign
 from sordino.deploy.site_job import SiteJob
 from sordino.deploy.site_sums import SiteSums, SumRequest
 from sordino.federations import letters, mixed
 from sordino.federations.flower import BYTES
+from sordino.foreign.request import VERB
 from sordino.masking.identity import Identity
 from sordino.privacy import price
 from sordino.spec.mode import settled
@@ -55,10 +57,18 @@ class FederationSite:
         roster: the sites of the federation, from the owner's own file.
         identity: its private key.
         folder: its private folder: ledger, answers, log.
+        foreign: apps with training code of their own that it has copies of, and the config that they get.
     """
 
     def __init__(
-        self, name: str, policy: Policy, data: SiteData, roster: Roster, identity: Identity, folder: Path
+        self,
+        name: str,
+        policy: Policy,
+        data: SiteData,
+        roster: Roster,
+        identity: Identity,
+        folder: Path,
+        foreign: ForeignApps = NO_APPS,
     ) -> None:
         self.name, self.policy, self.data, self.roster, self.identity = name, policy, data, roster, identity
         self.folder = folder
@@ -66,6 +76,7 @@ class FederationSite:
             raise Refusal(f"the key of this site is not the one that the roster has for {name}.")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._jobs: dict[str, tuple[SiteJob, SiteAccount, SiteSums]] = {}
+        self._foreign = SiteForeign(policy, data, folder, foreign, self.log)
         self._lock = threading.Lock()
         self._verbs: dict[str, Callable[[dict[str, Any], dict[str, Tensor], bytes], bytes]] = {
             "hello": self._hello,
@@ -73,6 +84,7 @@ class FederationSite:
             "ask": self._ask,
             "once": self._once,
             "sum": self._sum,
+            VERB: self._foreign.answer,
         }
 
     def answer(self, request: bytes) -> bytes:
@@ -174,11 +186,11 @@ class FederationSite:
         site_rows.check(self.roster, self.name, job.plan)
         mine = agreement.member(self.name)
         if job.budgets is not None and len(mine.clients) > 1:
-            raise Refusal(
-                "budgets of their own are for sites with one client: rounds are charged to a site as a whole."
-            )
+            raise Refusal("budgets of clients need one client per site: rounds are charged to a site as a whole.")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        account = SiteAccount(agreement, mine.clients, job, self.policy, self.data, self.folder, folder)
+        plan = site_account.planned(agreement.id, job, self.policy, mine.clients)
+        whose = site_account.people(job, self.data, self.folder, agreement)
+        account = SiteAccount(plan, self.policy, whose, self.folder, folder)
         try:
             (folder / "agreement.json").write_text(json.dumps(agreement.to_json()), encoding="utf-8")
             ready = SiteJob(agreement, self.name, self.data, folder, account.answers.last + 1, None)
@@ -307,6 +319,7 @@ class FederationSite:
             job.close()
             account.close()
         self._jobs.clear()
+        self._foreign.close()
 
 
 def _carried(data: bytes) -> bytes:

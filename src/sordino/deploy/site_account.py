@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from sordino.deploy.site_data import SiteData
 from sordino.deploy.site_price import charge, own, participations
 from sordino.ledger import home, keys
 from sordino.ledger.account import Account
+from sordino.ledger.charges import Charge
 from sordino.ledger.labels import BENCHMARK
 from sordino.ledger.ledger import Budget, Ledger
 from sordino.privacy.events import Cost
@@ -33,51 +35,72 @@ NAME = "site"  # name of a site's own data in its ledger
 TOTAL = "the total budget of this site does not cover the job"
 
 
-class SiteAccount:
-    """The charges and the answers of one job at one site."""
+@dataclass(frozen=True)
+class JobPlan:
+    """What a job asks of a site, as its ledger needs to know it."""
 
-    def __init__(
-        self,
-        agreement: Agreement,
-        clients: Sequence[int],
-        job: Job,
-        policy: Policy,
-        data: SiteData,
-        site: Path,
-        folder: Path,
-    ) -> None:
+    id: str
+    whole: Charge  # the price of all rounds in which the site may take part
+    rounds: int  # their number
+    purpose: str
+    mode: str  # where the noise comes from: research or secure
+
+
+def planned(id: str, job: Job, policy: Policy, clients: Sequence[int]) -> JobPlan:
+    """Return the plan of a job of Sordino for these clients; raise Refusal if the policy does not pay for it."""
+    mine = own(job, clients)
+    rounds = participations(mine, policy, clients)
+    return JobPlan(id, charge(mine, rounds), rounds, job.spec.method, job.mode)
+
+
+def people(job: Job, data: SiteData, site: Path, agreement: Agreement) -> Whose:
+    """Return who is in the data of this site, by which its ledger adds up jobs."""
+    if data.benchmark:
+        return anyone(data)
+    units = home.units_beside(site / LEDGER)
+    _, read = data.records(agreement.asked, agreement.schema)
+    unit = job.plan_cost().unit
+    return Whose(NAME, identity.of_raw(read.data.private_rows(), unit, NAME, keys.require_key(units)))
+
+
+def anyone(data: SiteData) -> Whose:
+    """Return the data of this site as a whole, under the one name that all its jobs have."""
+    return Whose(BENCHMARK + data.source if data.benchmark else NAME, None)
+
+
+class SiteAccount:
+    """The charges and the answers of one job at one site.
+
+    Args:
+        plan: what the job asks for.
+        policy: what the site allows in total.
+        whose: who is in the data.
+        site: the private folder of the site, with its ledger.
+        folder: the folder of the job.
+    """
+
+    def __init__(self, plan: JobPlan, policy: Policy, whose: Whose, site: Path, folder: Path) -> None:
         self._ledger = Ledger(site / LEDGER)
         try:
-            whose = self._whose(job, data, site, agreement)
-            self._account = self._charged(agreement.id, own(job, clients), policy, whose, clients)
+            self._account = self._charged(plan, policy, whose)
             self.answers = Answers(folder / "answers.sqlite")
         except BaseException:
             self._ledger.close()
             raise
 
-    def _whose(self, job: Job, data: SiteData, site: Path, agreement: Agreement) -> Whose:
-        """Return who is in the data of this site, by which its ledger adds up jobs."""
-        if data.benchmark:
-            return Whose(BENCHMARK + data.source, None)
-        units = home.units_beside(site / LEDGER)
-        _, read = data.records(agreement.asked, agreement.schema)
-        unit = job.plan_cost().unit
-        return Whose(NAME, identity.of_raw(read.data.private_rows(), unit, NAME, keys.require_key(units)))
-
-    def _charged(self, id: str, job: Job, policy: Policy, whose: Whose, clients: Sequence[int]) -> Account:
-        rounds = participations(job, policy, clients)
+    def _charged(self, plan: JobPlan, policy: Policy, whose: Whose) -> Account:
         try:
             self._set_budget(policy, whose.name)
             return self._ledger.open_job(
-                id[:32],
+                plan.id[:32],
                 whose.name,
-                charge(job, rounds),
-                rounds,
-                rounds,
+                plan.whole,
+                plan.rounds,
+                plan.rounds,
                 repeatable=False,
                 units=whose.units,
-                purpose=job.spec.method,
-                mode=job.mode,
+                purpose=plan.purpose,
+                mode=plan.mode,
             )
         except BudgetError as error:
             error.public = f"{TOTAL}."

@@ -25,7 +25,8 @@ from sordino.core.types import State
 HEADER = "sordino"  # name of the header in the metadata of the file
 LONGEST_HEADER = 64 << 20  # bytes
 FIELD, WEIGHT, IDS, STATE = "field.", "weight", "ids", "state."
-DTYPES = (torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool)
+FLOATS = (torch.float16, torch.float32, torch.float64)
+DTYPES = (*FLOATS, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool)
 
 
 def packed(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> bytes:

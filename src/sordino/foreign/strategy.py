@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from sordino.core import check
 from sordino.core.errors import RunError, SpecError
 from sordino.core.rng import Stream
-from sordino.foreign.client import require_client
+from sordino.foreign.client import SAYS, require_client
 from sordino.foreign.terms import RunTerms
 from sordino.foreign.wrapped import Population, server_optimiser
 from sordino.ledger import home
@@ -41,6 +41,7 @@ from sordino.privacy.samplers import Poisson
 
 SEES = "the server sees every client's update before noise is added, so it must be trusted"
 WITHIN = 1 - 5e-7  # of the clip: an update that is computed to be inside is inside, whatever the rounding
+LONGEST = 1000  # characters of a client's error that are printed
 EVERY = 1.0  # seconds between two looks at who is online
 
 
@@ -91,7 +92,8 @@ class Private(Strategy):
             raise SpecError("client_rate = 0 draws nobody; give a rate above 0.")
         z = noise_multiplier(lambda z: self._events(z, clients, rounds)[0], epsilon, delta)
         self._mechanism = RoundedGaussian(z, contributions=clients)
-        self.terms = RunTerms(secrets.token_hex(16), clients, rounds, float(clip), z, float(delta))
+        job, rate = secrets.token_hex(16), float(client_rate)
+        self.terms = RunTerms(job, clients, rounds, float(clip), z, float(delta), client_rate=rate)
         self.guarantee = self._guarantee("public")
         self.server_guarantee = self._guarantee("server")
         self._data, self._ledger, self._wait = data, home.registry() if ledger is None else Path(ledger), wait
@@ -101,6 +103,7 @@ class Private(Strategy):
         self._population: list[int] = []
         self._cohort: list[int] | None = None  # nodes that were asked in this round; None between rounds
         self._round, self._arrays = 0, ArrayRecord()
+        self._reasons: set[str] = set()  # why clients did not answer, each printed once
 
     # --- the price
 
@@ -205,6 +208,7 @@ class Private(Strategy):
         total = np.zeros(sum(value.size for value in old.values()))
         for reply in replies:
             node = reply.metadata.src_node_id
+            self._show(reply)
             if node in waiting and (update := self._update(reply, old)) is not None:
                 waiting.remove(node)  # one update of each client
                 total += update
@@ -224,6 +228,13 @@ class Private(Strategy):
             server_round, [Message(content, dst_node_id=self._population[0], message_type="train")]
         )
         return made, None
+
+    def _show(self, reply: Message) -> None:
+        """Print why a client did not answer, as `private_mod` says it: these texts hold nothing private."""
+        reason = str(reply.error.reason)[:LONGEST] if reply.has_error() else ""
+        if reason.startswith(SAYS) and reason not in self._reasons:
+            self._reasons.add(reason)
+            print(f"A client did not answer. {reason}")
 
     def _update(self, reply: Message, old: dict[str, Any]) -> Any:
         """Return the update in a reply as a vector, or None if it is not what `private_mod` sends."""

@@ -10,6 +10,10 @@ from sordino.core import check
 from sordino.core.errors import SpecError
 
 PREFIX = "sordino-"  # of the keys in a message's config
+ONLY_CLIENTS = (
+    "a foreign app's training code can be protected by whole clients only: nobody can bound what one record does to "
+    "code that Sordino does not run"
+)
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,13 @@ class RunTerms:
     noise_multiplier: float  # noise of a round's sum / clip
     delta: float
     unit: str = "client"
+    client_rate: float = 1.0  # probability with which each client is drawn for a round
 
     def __post_init__(self) -> None:
         check.count(clients=self.clients, rounds=self.rounds)
         check.positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
         check.below_one(delta=self.delta)
+        check.probability(client_rate=self.client_rate)
         if not isinstance(self.job, str) or not self.job.isalnum() or len(self.job) > 64:
             raise SpecError("the id of a run is made of at most 64 letters and digits.")
 
