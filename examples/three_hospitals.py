@@ -39,6 +39,7 @@ COUNT = """from pathlib import Path
 from sordino.deploy.site_account import read_ledger
 print(read_ledger(Path('state')).chain.count('kind = ?', ['round']))"""
 NAMES = {"operator": "fl.example.org", "hospital A": "site-1", "hospital B": "site-2", "hospital C": "site-3"}
+AWAY = 100.0  # seconds without network; the SuperLink counts a node as offline after 60
 PATIENCE = 180.0  # seconds for anything to become ready
 
 
@@ -321,19 +322,23 @@ def with_cuts(operator: Party, hospitals: list[Party], command: str, timeout: in
     text = f"{command} --timeout {timeout}"
     operator.start(text, "/", "running")
     process, log = operator.background[-1]
-    for number, (party, pause) in enumerate([(hospitals[1], 2), (operator, 1)]):
-        began = 2 if number == 0 else done(operator) + 3
-        wait(lambda first=began: done(operator) >= first, f"round {began}", process, log)
+    for party, away in ((hospitals[1], AWAY), (operator, AWAY * 2 / 3)):
+        first = done(operator) + 3
+        wait(lambda first=first: done(operator) >= first, f"round {first}", process, log)
         say(f"--- {party.name} is cut off, after round {done(operator)}")
         party.link("down")
         before, since = done(operator), time.monotonic()
-        wait(lambda last=before + pause: done(operator) > last, "the rounds go on", process, log)
+        time.sleep(away)
+        wait(lambda before=before: done(operator) > before, "the rounds go on", process, log)
         party.link("up")
         say(f"--- {party.name} is back, after round {done(operator)} and {time.monotonic() - since:.0f} s")
     process.wait(PATIENCE * 5)
     say(log.read_text(errors="replace").rstrip(), "    ")
     if process.returncode:
         raise SystemExit("the job did not end well.")
+    for hospital in hospitals:
+        ended = any(started.poll() is not None for started, _ in hospital.background)
+        say(f"{hospital.name}: {'the processes of before run' if not ended else 'a process has ended'}")
 
 
 def play(cut: bool, rounds: int | None, timeout: int) -> None:
