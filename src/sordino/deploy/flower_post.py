@@ -25,6 +25,7 @@ RECORD, ARRAY, KIND = (
     "sordino.bytes",
 )  # names in a message, agreed with the app (template/client.py)
 EVERY = 0.2  # seconds between two looks for answers
+PAUSE = 1.0  # seconds between two looks for nodes that are online
 WAVE = 64  # messages in flight at a time
 
 
@@ -36,7 +37,14 @@ class FlowerPost:
         self._nodes: dict[str, int] = {}  # by site
 
     def exchange(self, requests: Mapping[str, bytes]) -> Replies:
-        """Send a letter to each of these sites, and wait for the answers until the deadline."""
+        """Send a letter to each of these sites, and wait for the answers until the deadline.
+
+        While no node at all is online, it is rather the server that is cut off. Then nothing is sent for as long as one
+        would wait for answers, since every letter would fail at once, and with it round after round.
+        """
+        end = time.monotonic() + self._timeout
+        while not self._online() and time.monotonic() < end:
+            time.sleep(PAUSE)
         out = Replies()
         known = {name: self._nodes[name] for name in requests if name in self._nodes}
         unknown = [name for name in requests if name not in known]
