@@ -64,6 +64,35 @@ def test_it_trusts_no_other_authority(files):
         handshake(files[0], "localhost", "other")
 
 
+@pytest.mark.parametrize(
+    ("hosts", "name"),
+    [(("fl.example.org", *c.LOOPBACK), "fl.example.org"), (c.LOOPBACK, "127.0.0.1")],
+    ids=["the server, dialled by a node", "a site's loopback port, dialled by its apps"],
+)
+@pytest.mark.parametrize("days", [1, 0])
+def test_an_expired_certificate_is_refused(tmp_path, hosts, name, days):
+    authority = c.new_authority("trial", 30)
+    key, certificate = c.issue(authority, "it", hosts, days)  # 0 days: valid until now
+    c.write_key(tmp_path / "key", key)
+    c.write_certificate(tmp_path / "crt", certificate)
+    c.write_certificate(tmp_path / "ca", authority.certificate)
+    if days:
+        handshake(tmp_path, name)
+        return
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
+        handshake(tmp_path, name)
+
+
+def test_an_expired_authority_vouches_for_nobody(tmp_path):
+    authority = c.new_authority("trial", 0)
+    key, certificate = c.issue(authority, "server", c.LOOPBACK, 30)
+    c.write_key(tmp_path / "key", key)
+    c.write_certificate(tmp_path / "crt", certificate)
+    c.write_certificate(tmp_path / "ca", authority.certificate)
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
+        handshake(tmp_path, "localhost")
+
+
 def test_what_a_certificate_says(files):
     _, authority, certificate = files
     certificate.verify_directly_issued_by(authority.certificate)

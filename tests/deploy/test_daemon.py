@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -83,6 +84,37 @@ def test_letters_that_are_too_long_or_end_early_are_dropped_and_others_go_on(dae
         slow.sendall((9).to_bytes(8, "big") + b"a")
         assert sent(daemon, (1).to_bytes(8, "big") + b"a") == (1).to_bytes(8, "big") + b"a"  # others are not held up
     assert time.monotonic() - began < 5
+
+
+def test_all_letters_are_answered_in_one_thread_where_the_files_of_the_site_were_opened(place: Path) -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def answer(letter: bytes) -> bytes:
+        if not opened:
+            opened.append(sqlite3.connect(place / "ledger.sqlite"))
+        if letter == b"fail":
+            raise RuntimeError("a fault that no site should have")
+        return str(opened[0].execute("SELECT 1").fetchone()[0]).encode()  # an error in any other thread
+
+    made = SiteDaemon(place / "site.sock", answer, largest=1000)
+
+    def serve() -> None:
+        made.serve()
+        opened[0].close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    letter = (3).to_bytes(8, "big") + b"abc"
+    assert sent(made, letter) == (1).to_bytes(8, "big") + b"1"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as held:
+        held.connect(str(made.path))  # its thread waits; so the next letter is read by a thread with another number
+        time.sleep(0.05)
+        assert sent(made, letter) == (1).to_bytes(8, "big") + b"1"
+        assert sent(made, (4).to_bytes(8, "big") + b"fail") == b""
+        assert sent(made, letter) == (1).to_bytes(8, "big") + b"1"  # the daemon lives on
+        made.stop()
+        thread.join(5)
+    assert not made.path.exists()
 
 
 def test_a_socket_in_use_is_not_taken_and_a_stale_one_is(place: Path, daemon: SiteDaemon) -> None:

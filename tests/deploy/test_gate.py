@@ -311,6 +311,16 @@ def test_a_large_body_is_streamed_and_never_held_at_once(tls):
     through(tls, work)
 
 
+def test_more_than_two_gigabytes_are_refused_by_the_head_alone(tls):
+    async def work(connect, link, lines, inner, gate):
+        for size, status in ((2**31 + 1, b" 413 "), (2**40, b" 413 ")):
+            answer = await ask(connect, GOOD.replace(b": 4", b": %d" % size) + b"\r\n\r\nsome of it")
+            assert answer.startswith(b"HTTP/1.1" + status)
+        assert link.seen == [] and [line.split()[3] for line in lines] == ["413"] * 2
+
+    through(tls, work)
+
+
 def test_the_gate_survives_a_restart_of_the_superlink(tls):
     async def work(connect, link, lines, inner, gate):
         port = gate.upstream[1]

@@ -34,19 +34,24 @@ def reply_with(request: Message, data: bytes) -> Message:
 
 
 class Grid:
-    """Sites as nodes 11, 12, ...; `delay` holds answers back, `change` replaces them, `down` makes calls fail."""
+    """Sites as nodes 11, 12, ...
+
+    `delay` holds answers back, `change` replaces them, `down` makes so many calls fail, and `away` shows nobody online
+    for so many looks.
+    """
 
     def __init__(self, post: LocalPost) -> None:
         self.sites = {11 + k: site for k, site in enumerate(post.sites.values())}
         self.online, self.delay, self.down = list(self.sites), dict[int, float](), 0
         self.change: Change = lambda node, request, data: reply_with(request, data)
-        self.doubled = False
+        self.doubled, self.away = False, 0
         self._ready: dict[str, tuple[float, Message]] = {}
         self.count = 0
 
     def get_node_ids(self) -> list[int]:
         self._reachable()
-        return self.online
+        self.away -= 1
+        return [] if self.away >= 0 else self.online
 
     def push_messages(self, messages: list[Message]) -> list[str]:
         self._reachable()
@@ -82,6 +87,7 @@ class Grid:
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[LocalPost, Grid, FlowerPost]:
     monkeypatch.setattr("sordino.deploy.flower_post.EVERY", 0.02)
+    monkeypatch.setattr("sordino.deploy.flower_post.PAUSE", 0.02)
     monkeypatch.setattr("sordino.deploy.flower_post.RETRY", 0.02)
     monkeypatch.setattr("sordino.deploy.flower_post.AGAIN", 0.02)
     monkeypatch.setattr("sordino.deploy.flower_post.GRACE", 0.2)
@@ -123,6 +129,18 @@ def test_a_late_joiner_is_found_when_it_comes(made) -> None:
     assert post.exchange(everyone(local)).silent == ["site-2"]
     grid.online = [11, 12, 13]
     assert set(post.exchange(everyone(local)).answered) == set(local.sites)
+
+
+def test_nothing_is_sent_while_nobody_at_all_is_online(made) -> None:
+    local, grid, post = made
+    post.exchange(everyone(local))
+    before, grid.away = grid.count, 3  # the server is cut off for a while
+    assert set(post.exchange(everyone(local)).answered) == set(local.sites)
+    assert grid.away < 0 and grid.count == before + 3
+    before, grid.online = grid.count, []
+    replies = post.exchange(everyone(local))  # for good: after the time for answers it goes on
+    assert grid.count == before + 3  # to the nodes that it knows
+    assert set(replies.answered) | set(replies.silent) == set(local.sites)
 
 
 def test_an_answer_that_arrives_twice_counts_once(made) -> None:

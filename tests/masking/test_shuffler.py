@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from json import dumps
@@ -25,6 +26,7 @@ from scipy.stats import chisquare
 from sordino.core.errors import SpecError
 from sordino.masking import frames, wire
 from sordino.masking import shuffler as module
+from sordino.masking.errors import MaskingError
 from sordino.masking.once import Once
 from sordino.masking.sealed import box, pad, seal, unbox, unpad
 from sordino.masking.session import Session
@@ -137,7 +139,8 @@ def listening(at: RowShuffler, **settings):
 def raw(address, data: bytes) -> bytes:
     with socket.create_connection(address, 5) as peer:
         peer.sendall(data)
-        peer.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # the shuffler may have hung up already
+            peer.shutdown(socket.SHUT_WR)
         out = b""
         try:
             while piece := peer.recv(1 << 16):
@@ -159,6 +162,22 @@ def test_a_shuffler_behind_a_port():
         assert refused(lambda: ask_shuffler(address, (other, batch(4, other, 2000))), "5000 are the most")
         assert refused(lambda: ask_shuffler(address, (other, batch(4, other)), most_bytes=10), "are the most")
     assert refused(lambda: ask_shuffler(address, (SESSION, batch()), seconds=2), "does not answer")
+
+
+def test_a_full_disk_of_the_shuffler_is_told_to_its_operator_alone(tmp_path, monkeypatch, capfd):
+    once = Once(tmp_path / "done.db")
+
+    def full():
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with listening(shuffler(once=once), seconds=5) as address:
+        with monkeypatch.context() as patched:
+            patched.setattr(once, "_opened", full)
+            with pytest.raises(MaskingError, match="its operator must look at it") as error:
+                ask_shuffler(address, (SESSION, batch()))
+        assert "done.db" not in str(error.value) and "disk is full" not in str(error.value)
+        assert "done.db cannot be written: database or disk is full" in capfd.readouterr().err
+        assert len(ask_shuffler(address, (SESSION, batch()))) == 4  # nothing had left, so with space it mixes
 
 
 def certificate(folder) -> Path:

@@ -25,6 +25,7 @@ from sordino.data.dataset import Dataset
 from sordino.data.find import obtain
 from sordino.deploy.description import Description, Pair
 from sordino.privacy import personal
+from sordino.run_folder.boundary import OWN
 from sordino.runs import build
 from sordino.runs.job import Job, Owner
 from sordino.runs.prepare import prepare
@@ -199,8 +200,13 @@ def shipped(name: str, data_dir: str | None = None) -> Dataset | None:
 
 
 def public_keys(spec_file: Path) -> dict[str, Any]:
-    """Return the keys of a run file that an agreement holds: those that are no places of the server's machine."""
+    """Return the keys of a run file that an agreement holds: those that are no places of the server's machine.
+
+    A dataset that is no shipped benchmark is a file of each site's own, for which one fixed name stands: without it,
+    the default of the key would name a benchmark that nobody asked for.
+    """
     keys = specs.read(spec_file)
     checked(keys)
-    named = plugin.available("data.sets")
-    return {k: v for k, v in keys.items() if k not in LOCAL or (k == "dataset" and v in named) or k == "data_name"}
+    public = {k: v for k, v in keys.items() if k not in LOCAL or k == "data_name"}
+    dataset = keys.get("dataset", Spec.dataset)
+    return public | {"dataset": dataset if dataset in plugin.available("data.sets") else OWN}

@@ -6,9 +6,11 @@ lost on the way costs nothing. Any other request for the same place in a job is 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 from sordino.core.errors import RunError
 from sordino.deploy.refusal import Refusal
@@ -21,12 +23,16 @@ class Answers:
         self._path = path
         try:
             self._file = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise RunError(f"cannot use {path}: {error}.") from error
+        try:
             self._file.execute("PRAGMA synchronous = FULL")
             self._file.execute(
                 "CREATE TABLE IF NOT EXISTS answers "
                 "(place TEXT PRIMARY KEY, round INTEGER, request BLOB, reply BLOB) WITHOUT ROWID"
             )
         except sqlite3.Error as error:
+            self._file.close()
             raise RunError(f"cannot use {path}: {error}.") from error
 
     def before(self, place: str, request: bytes) -> bytes | None:
@@ -35,7 +41,7 @@ class Answers:
         Raises:
             Refusal: if another request was answered at this place, or the answer is no longer kept.
         """
-        row = self._file.execute("SELECT request, reply FROM answers WHERE place = ?", (place,)).fetchone()
+        row = self._row("SELECT request, reply FROM answers WHERE place = ?", place)
         if row is None:
             return None
         if row[0] != _digest(request):
@@ -53,19 +59,26 @@ class Answers:
             self._file.execute("INSERT INTO answers VALUES (?, ?, ?, ?)", row)
             self._file.execute("COMMIT")
         except sqlite3.Error as error:
-            if self._file.in_transaction:
-                self._file.execute("ROLLBACK")
+            with contextlib.suppress(sqlite3.Error):
+                if self._file.in_transaction:
+                    self._file.execute("ROLLBACK")
             raise RunError(f"cannot write to {self._path}: {error}. Nothing was sent.") from error
 
     def has(self, place: str) -> bool:
         """Return whether a place was answered."""
-        return self._file.execute("SELECT 1 FROM answers WHERE place = ?", (place,)).fetchone() is not None
+        return self._row("SELECT 1 FROM answers WHERE place = ?", place) is not None
 
     @property
     def last(self) -> int:
         """The number of the last round that was answered; -1 before the first."""
-        (last,) = self._file.execute("SELECT max(round) FROM answers").fetchone()
+        (last,) = self._row("SELECT max(round) FROM answers")
         return -1 if last is None else int(last)
+
+    def _row(self, query: str, *values: str) -> Any:
+        try:
+            return self._file.execute(query, values).fetchone()
+        except sqlite3.Error as error:
+            raise RunError(f"cannot read {self._path}: {error}.") from error
 
     def close(self) -> None:
         """Close the file."""

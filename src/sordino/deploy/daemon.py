@@ -2,17 +2,22 @@
 
 What Flower starts at a site talks to this socket and to nothing else of the site. A request is 8 bytes of length, most
 significant first, and the letter; the answer has the same form. Whoever may open the socket may ask, and gets what the
-policy allows.
+policy allows. Letters are read by a thread for each connection, so that nobody holds up others, and answered by one
+thread, that of `serve`: the site's SQLite files must be used where they were opened.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import socket
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 from sordino.core.errors import RunError
@@ -20,6 +25,7 @@ from sordino.core.errors import RunError
 PIECE = 1 << 20  # bytes read at once
 PATIENCE = 60.0  # seconds that a sender may take for a megabyte
 BACKLOG = 16
+TICK = 0.5  # seconds after which a request to stop is noticed
 
 
 class SiteDaemon:
@@ -38,42 +44,59 @@ class SiteDaemon:
         self.path, self._answer, self._largest, self._patience = path, answer, largest, patience
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._stopped = threading.Event()
+        self._letters: queue.SimpleQueue[tuple[bytes, Future[bytes]]] = queue.SimpleQueue()
         try:
             _remove_stale(path)
             self._server.bind(str(path))
             os.chmod(path, mode)  # noqa: PTH101 (a socket)
             self._server.listen(BACKLOG)
-            self._server.settimeout(0.5)
+            self._server.settimeout(TICK)
         except OSError as error:
             self._server.close()
             raise RunError(f"cannot listen at {path}: {error.strerror or error}.") from error
 
     def serve(self) -> None:
         """Answer until `stop` is called; a connection that fails or sends anything else is dropped."""
+        threading.Thread(target=self._accept, daemon=True).start()
+        while not self._stopped.is_set():
+            try:
+                letter, reply = self._letters.get(timeout=TICK)
+            except queue.Empty:
+                continue
+            try:
+                reply.set_result(self._answer(letter))
+            except Exception as error:  # the sender gets no answer, and others are answered still
+                traceback.print_exc(file=sys.stderr)
+                reply.set_exception(error)
+        self._server.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+    def _accept(self) -> None:
         while not self._stopped.is_set():
             try:
                 line, _ = self._server.accept()
             except TimeoutError:
                 continue
-            except OSError:
-                break
+            except OSError:  # closed, or too many files are open for now
+                time.sleep(TICK)
+                continue
             threading.Thread(target=self._one, args=(line,), daemon=True).start()
-        self._server.close()
-        with contextlib.suppress(OSError):
-            self.path.unlink()
 
     def stop(self) -> None:
         """End `serve` after the request at hand."""
         self._stopped.set()
 
     def _one(self, line: socket.socket) -> None:
-        with line, contextlib.suppress(OSError, ValueError):
+        with line, contextlib.suppress(Exception):  # whatever happens to one connection is no matter of the others
             line.settimeout(self._patience)
             length = int.from_bytes(_received(line, 8, self._patience), "big")
             if length > self._largest:
                 return
             letter = _received(line, length, self._patience)
-            reply = self._answer(letter)
+            asked: Future[bytes] = Future()
+            self._letters.put((letter, asked))
+            reply = asked.result()
             line.settimeout(self._patience * (1 + len(reply) / PIECE))
             line.sendall(len(reply).to_bytes(8, "big") + reply)
 

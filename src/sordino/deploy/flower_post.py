@@ -28,6 +28,7 @@ RECORD, ARRAY, KIND = (
     "sordino.bytes",
 )  # names in a message, agreed with the app (template/client.py)
 EVERY = 0.2  # seconds between two looks for answers
+PAUSE = 1.0  # seconds between two looks for nodes that are online
 WAVE = 64  # messages in flight at a time
 AGAIN = 5.0  # seconds after which a letter that was lost is sent again
 GRACE = 120.0  # seconds for which this is tried; a killed node can join again after a minute
@@ -74,7 +75,14 @@ class FlowerPost:
         self._there: set[str] = set()  # sites that answered when they were asked last
 
     def exchange(self, requests: Mapping[str, bytes]) -> Replies:
-        """Send a letter to each of these sites, and wait for the answers until the deadline."""
+        """Send a letter to each of these sites, and wait for the answers until the deadline.
+
+        While no node at all is online, it is rather the server that is cut off. Then nothing is sent for as long as one
+        would wait for answers, since every letter would fail at once, and with it round after round.
+        """
+        end = time.monotonic() + self._timeout
+        while not self._online() and time.monotonic() < end:
+            time.sleep(PAUSE)
         out = Replies()
         known = {name: self._nodes[name] for name in requests if name in self._nodes}
         unknown = [name for name in requests if name not in known]

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import sqlite3
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,15 +117,22 @@ class FederationSite:
         except BudgetError as error:
             self.log(f"refused: {error}")
             return letters.packed({"refused": error.public or "the budget of this site does not cover it."})
+        except (SordinoError, OSError, sqlite3.Error) as error:  # says itself what is wrong, such as a full disk
+            self.log(f"failed: {error}")
+            return letters.packed({"error": FAILED})
         except Exception as error:
             self.log(f"failed: {error}\n{traceback.format_exc()}")
             return letters.packed({"error": FAILED})
 
     def log(self, text: str) -> None:
-        """Write a line for the owner of the data to the log of the site."""
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        with contextlib.suppress(OSError), (self.folder / "log.txt").open("a", encoding="utf-8") as file:
-            file.write(f"{now} {text}\n")
+        """Write a line for the owner of the data to the log of the site, or if that fails to standard error."""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"
+        try:
+            with (self.folder / "log.txt").open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError:
+            with contextlib.suppress(OSError):
+                sys.stderr.write(line)
 
     # --- before a job
 
@@ -192,12 +202,13 @@ class FederationSite:
         whose = site_account.people(job, self.data, self.folder, agreement)
         account = SiteAccount(plan, self.policy, whose, self.folder, folder)
         try:
-            (folder / "agreement.json").write_text(json.dumps(agreement.to_json()), encoding="utf-8")
+            sums = SiteSums(self.name, self.roster, self.identity, agreement.id, folder)
+            _write_whole(folder / "agreement.json", json.dumps(agreement.to_json()))
             ready = SiteJob(agreement, self.name, self.data, folder, account.answers.last + 1, None)
         except BaseException:
             account.close()
             raise
-        return ready, account, SiteSums(self.name, self.roster, self.identity, agreement.id, folder)
+        return ready, account, sums
 
     def _job(self, header: dict[str, Any]) -> tuple[SiteJob, SiteAccount, SiteSums]:
         """Return a job that was opened, also before this site was started anew."""
@@ -238,12 +249,22 @@ class FederationSite:
         account.in_order(round, phase, job.job.method.phases)
         state = job.state(tensors, round)
         self._pay(job, account, round)
-        message = job.answer(phase, state, clients)
-        body = self._row(job, message, header, tensors)
-        job.save(round + 1)
-        account.answers.keep(place, round, request, body)
+        with self._undone(job):
+            message = job.answer(phase, state, clients)
+            body = self._row(job, message, header, tensors)
+            job.save(round + 1)
+            account.answers.keep(place, round, request, body)
         faults.point("kept at a site")
         return body
+
+    @contextlib.contextmanager
+    def _undone(self, job: SiteJob) -> Iterator[None]:
+        """Forget a job if the work inside fails: it is opened from disk again, with what its clients kept before."""
+        try:
+            yield
+        except BaseException:
+            self._forget(job.agreement.id)
+            raise
 
     def _row(self, job: SiteJob, message: Message, header: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
         """Return what leaves this site: the message, or behind a shuffler opaque bytes."""
@@ -294,17 +315,19 @@ class FederationSite:
             return before
         sums.begun(asked.round, asked.phase)
         clients = list(job.member.clients)
-        if asked.release is not None:
-            message = job.once(*asked.release, asked.state, asked.key)
-        else:
+        if asked.release is None:
             account.in_order(asked.round, asked.phase, job.job.method.phases)
             state = job.state(asked.state, asked.round)
             self._pay(job, account, asked.round)
-            message = job.answer(asked.phase, state, clients)
-            job.save(asked.round + 1)
-        sealed = asked.plan.channel.seal(message, clients)
-        body = _carried(sums.masked(asked.round, asked.phase, asked.data, sealed, asked.plan))
-        account.answers.keep(asked.place, account.answers.last if asked.release else asked.round, request, body)
+        with self._undone(job):
+            if asked.release is not None:
+                message = job.once(*asked.release, asked.state, asked.key)
+            else:
+                message = job.answer(asked.phase, state, clients)
+                job.save(asked.round + 1)
+            sealed = asked.plan.channel.seal(message, clients)
+            body = _carried(sums.masked(asked.round, asked.phase, asked.data, sealed, asked.plan))
+            account.answers.keep(asked.place, account.answers.last if asked.release else asked.round, request, body)
         return body
 
     def _pay(self, job: SiteJob, account: SiteAccount, round: int) -> None:
@@ -313,13 +336,25 @@ class FederationSite:
         account.pay(round, list(job.member.clients), price.cost_to(job.job.viewer, costs))
         faults.point("paid at a site")
 
+    def _forget(self, name: str) -> None:
+        job, account, _ = self._jobs.pop(name)
+        job.close()
+        account.close()
+
     def close(self) -> None:
         """Close all files."""
-        for job, account, _ in self._jobs.values():
-            job.close()
-            account.close()
-        self._jobs.clear()
+        for name in list(self._jobs):
+            self._forget(name)
         self._foreign.close()
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file, whole or not at all, unless it holds this text already."""
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    os.replace(new, path)  # noqa: PTH105
 
 
 def _carried(data: bytes) -> bytes:

@@ -60,7 +60,11 @@ class SiteJob:
         self.rng = research if self.job.mode == "research" else key or Stream.operating_system()
         real, self.read = data.records(agreement.asked, agreement.schema)
         self._simulator = self._own_clients(real, research)
-        self._begin(folder, done)
+        try:
+            self._begin(folder, done)
+        except BaseException:
+            self._simulator.close()
+            raise
 
     def _begin(self, folder: Path, done: int) -> None:
         job = self.job

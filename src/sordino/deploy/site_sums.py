@@ -19,7 +19,7 @@ from sordino.deploy.site_job import SiteJob
 from sordino.federations import sums
 from sordino.federations.flower import BYTES
 from sordino.masking.client import MaskingClient
-from sordino.masking.errors import MaskingError
+from sordino.masking.errors import MaskingError, RegisterError
 from sordino.masking.identity import Identity
 from sordino.masking.once import Once
 from sordino.masking.session import Session
@@ -126,5 +126,7 @@ class SiteSums:
         self.begun(round, phase)
         try:
             return step(self._clients[round, phase])
+        except RegisterError:
+            raise  # a matter of this site's disk, of which the server is told nothing
         except MaskingError as error:
             raise Refusal(str(error)) from error

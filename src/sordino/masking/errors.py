@@ -9,6 +9,10 @@ class MaskingError(RunError):
     """A party of a secure sum or a shuffler refuses a message or a step."""
 
 
+class RegisterError(MaskingError):
+    """The register of answers cannot be read or written; the text names a file, and is for its owner alone."""
+
+
 class NoShuffler(MaskingError):  # noqa: N818 (the name reads better without a suffix)
     """A shuffler does not answer at its address."""
 

@@ -13,7 +13,7 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
-from sordino.masking.errors import MaskingError
+from sordino.masking.errors import MaskingError, RegisterError
 
 SECONDS = 10.0  # how long another process may hold the file
 
@@ -32,7 +32,7 @@ class Once:
                 with closing(self._opened()) as file:
                     file.execute("CREATE TABLE IF NOT EXISTS claims (name TEXT PRIMARY KEY, value BLOB NOT NULL)")
             except (OSError, sqlite3.Error) as error:
-                raise MaskingError(f"cannot use {path} as a register of answers: {error}.") from error
+                raise RegisterError(f"cannot use {path} as a register of answers: {error}.") from error
 
     def claim(self, name: str, value: bytes, again: bool = True) -> None:
         """Claim a name for a value, durably, or raise an error if it stands for another value.
@@ -61,7 +61,7 @@ class Once:
                     file.execute("INSERT INTO claims VALUES (?, ?)", (name, value))
                 file.execute("COMMIT")
         except sqlite3.Error as error:
-            raise MaskingError(f"the register of answers {self._path} cannot be written: {error}.") from error
+            raise RegisterError(f"the register of answers {self._path} cannot be written: {error}.") from error
         return None if row is None else bytes(row[0])
 
     def _opened(self) -> sqlite3.Connection:

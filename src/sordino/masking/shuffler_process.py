@@ -13,6 +13,7 @@ import argparse
 import json
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from sordino.core.errors import SordinoError
 from sordino.masking import frames, wire
-from sordino.masking.errors import MaskingError, NoShuffler
+from sordino.masking.errors import MaskingError, NoShuffler, RegisterError
 from sordino.masking.identity import KeyRoster
 from sordino.masking.once import Once
 from sordino.masking.session import Session
@@ -29,6 +30,7 @@ from sordino.masking.shuffler import RowShuffler, read_shuffler_key
 Address = tuple[str, int]
 MOST_BYTES = 1 << 28  # of a batch
 SECONDS = 60.0  # for one connection, from beginning to end
+FAILED = b"the shuffler failed; its operator must look at it."
 AT_ONCE = 2  # connections that are served at the same time; others wait
 
 
@@ -88,12 +90,15 @@ class ShufflerServer:
             session, sealed = frames.decode_batch(frames.receive(peer, self._most, until))
             rows = self._shuffler.shuffle(session, sealed)
             return frames.frame(wire.ROWS, rows)
+        except RegisterError as error:  # names a file of this machine, such as one on a full disk
+            print(error, file=sys.stderr, flush=True)
+            return frames.frame(wire.REFUSAL, [FAILED])
         except SordinoError as error:
             return frames.frame(wire.REFUSAL, [str(error).encode()])
         except OSError:
             raise
         except Exception:  # whatever it is, the peer gets one line
-            return frames.frame(wire.REFUSAL, [b"the shuffler failed; its operator must look at it."])
+            return frames.frame(wire.REFUSAL, [FAILED])
 
 
 def ask_shuffler(
