@@ -31,7 +31,7 @@ from sordino.spec.toml import to_toml
 
 RUN = "soak"
 SPEC = {"dataset": "breast-cancer", "method": "dp-sgd", "mode": "secure", "epsilon": 8.0}
-TIMEOUT = 300.0  # seconds for the answers of one exchange
+TIMEOUT = 240.0  # seconds for the answers of one exchange
 PATIENCE = 400.0  # seconds in which a round must end
 STEP = (4, 10)  # rounds between two kills
 
@@ -120,6 +120,8 @@ def verdict(found: dict[str, Any], rounds: int) -> list[str]:
     for name, both in found["participations"].items():
         if both["its own ledger"] < both["the server"]:
             wrong.append(f"{name} has paid for fewer rounds than the server counts")
+        if both["the server"] < rounds - len(found["kills"]):
+            wrong.append(f"{name} missed {rounds - both['the server']} rounds, more than there were kills")
     return wrong
 
 

@@ -205,6 +205,22 @@ def test_a_letter_that_was_lost_is_sent_again_if_the_site_was_there_before(made,
     assert tries[0] > 1 and tries[1] == 1
 
 
+def test_a_message_that_is_lost_without_a_word_is_sent_again_once(made) -> None:
+    local, grid, post = made
+    post.exchange(everyone(local))
+    lost = [12]
+    grid.change = lambda node, request, data: (
+        lost.remove(node) if node in lost else reply_with(request, data)  # type: ignore[func-returns-value]
+    )
+    before = grid.count
+    assert set(post.exchange(everyone(local)).answered) == set(local.sites)
+    assert grid.count == before + 4 and not lost
+    lost = [12, 12, 12]
+    before = grid.count
+    assert post.exchange(everyone(local)).silent == ["site-2"]
+    assert grid.count == before + 4
+
+
 def test_the_answer_of_another_site_is_refused(made) -> None:
     local, grid, post = made
     post.exchange(everyone(local))

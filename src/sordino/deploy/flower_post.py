@@ -3,8 +3,9 @@
 Flower's own loop is not used: it knows no deadline per site, cannot say who failed, and starts at round 1 again. A node
 is a site if its answer is signed by the site; which node that is, is found out by the first answer.
 
-A message that was lost on its way is sent again for a while, if its site was there just before: a site repeats an
-answer at no cost, so that a node or a daemon that is restarted costs time, and no round.
+A message that was lost on its way is sent again for a while, if its site was there just before, and one without an
+answer is sent again once, after half the time: a site repeats an answer at no cost, so that a node or a daemon that is
+restarted costs time, and no round.
 """
 
 from __future__ import annotations
@@ -99,14 +100,18 @@ class FlowerPost:
 
     def _wave(self, sent: list[Entry], unknown: list[str], out: Replies) -> None:
         waiting, lost = self._sent(sent), Lost(self._there)
-        end = time.monotonic() + self._timeout
+        end, middle = time.monotonic() + self._timeout, time.monotonic() + self._timeout / 2
         while (waiting or lost.entries) and time.monotonic() < end:
             if due := lost.due():
                 waiting |= self._sent(due)
+            if time.monotonic() > middle:  # Flower delivers at most once: a message may be lost without a word
+                middle = end
+                waiting |= self._sent([entry for entry in waiting.values() if entry[1] in self._there])
             for reply in self._pulled(list(waiting)):
                 entry = waiting.pop(reply.metadata.reply_to_message_id, None)  # a duplicate finds no entry
                 if entry is not None and not (_is_lost(reply) and lost.again(entry)):
                     self._take(reply, *entry, unknown, out)
+                    waiting = {i: other for i, other in waiting.items() if other[1] != entry[1] or not entry[1]}
             if waiting or lost.entries:
                 time.sleep(EVERY)
 
