@@ -286,6 +286,13 @@ def test_the_result_ends_a_job(tmp_path):
         json.dumps({"guarantee": {"sentence": "epsilon = 2."}, "accuracy": 0.5})
     )
     assert status.result_lines(tmp_path)[:2] == ["epsilon = 2.", "Accuracy with privacy: 50.00 %"]
+    content = {"guarantee": {"sentence": "."}, "guarantees": {"public": {"epsilon": 1.5}, "server": {"epsilon": None}}}
+    (tmp_path / "public" / "result.json").write_text(json.dumps(content))
+    (tmp_path / "private").mkdir()
+    sites = [{"name": "site-1", "epsilon": 2.25}, {"name": "site-2", "epsilon": 0.0}]
+    (tmp_path / "private" / "federation.json").write_text(json.dumps({"rounds": 2, "done": 2, "sites": sites}))
+    _, by_viewer, by_site, _ = status.result_lines(tmp_path)
+    assert "public 1.5, server infinite" in by_viewer and "site-1 2.25, site-2 0" in by_site
 
 
 def test_the_commands_say_what_is_missing(tmp_path):
