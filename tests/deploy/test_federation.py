@@ -165,7 +165,7 @@ def test_training_gives_the_model_of_the_simulator(federation: Folder, tmp_path:
     assert look.online == 3 and look.job is not None and look.job.done == 2
 
 
-def test_a_secure_sum_gives_the_model_of_the_simulator(federation: Folder, tmp_path: Path) -> None:
+def test_a_secure_sum_tells_the_server_no_size_and_all_ledgers_agree(federation: Folder) -> None:
     job = begun(federation, "summed", SUMMED)
     assert ended(federation, job) == "finished:completed", follow.reason(federation)
     agreement = Agreement.from_json(json.loads((job[1] / "private" / "agreement.json").read_text()))
