@@ -381,7 +381,7 @@ def again_inside() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cut", action="store_true", help="cut hospital B off for some rounds, then the server")
-    parser.add_argument("--timeout", type=int, default=15, help="with --cut: seconds to wait for answers")
+    parser.add_argument("--timeout", type=int, default=30, help="with --cut: seconds to wait for answers")
     given = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("making networks and users needs root: run this as root.")
