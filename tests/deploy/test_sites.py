@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import queue
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +68,32 @@ def test_sites_give_the_model_of_the_simulator(tmp_path: Path, more: dict[str, A
     assert float((weights(here) - weights(there)).abs().max()) <= 1e-5 * float(weights(here).abs().max())
     assert there.guarantee.epsilon == pytest.approx(here.guarantee.epsilon, rel=1e-9)
     assert here.accuracy == there.accuracy
+
+
+def test_letters_may_come_from_threads_that_overlap(tmp_path: Path) -> None:
+    """The daemon has a thread per connection, and one that stays open keeps its thread."""
+    post = local_sites(tmp_path / "sites", "breast-cancer")
+    over = threading.Event()
+    for site in post.sites.values():
+        site.answer = partial(in_new_thread, site.answer, over)  # type: ignore[method-assign]
+    more = {"method": "dp-fedavg", "algorithm": "scaffold", "local_steps": 2}
+    try:
+        there = trained(post, tmp_path, **more)[0]
+    finally:
+        over.set()
+    here = simulated(tmp_path, **more)
+    assert float((weights(here) - weights(there)).abs().max()) <= 1e-5 * float(weights(here).abs().max())
+
+
+def in_new_thread(answer: Callable[[bytes], bytes], over: threading.Event, request: bytes) -> bytes:
+    replies: queue.Queue[bytes] = queue.Queue()
+
+    def work() -> None:
+        replies.put(answer(request))
+        over.wait(60)
+
+    threading.Thread(target=work, daemon=True).start()
+    return replies.get(timeout=60)
 
 
 def test_a_site_that_is_down_is_missing_and_the_others_go_on(tmp_path: Path) -> None:

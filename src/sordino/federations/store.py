@@ -55,7 +55,7 @@ class Store:
         if done and not path.is_file():
             raise lost
         try:
-            self._file = sqlite3.connect(path, isolation_level=None)
+            self._file = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._check_version(path, self._file)
             self._check_holder(path, self._file, whose)
             self._file.execute("PRAGMA journal_mode = WAL")

@@ -104,7 +104,7 @@ class Chain:
             if mode == "create":
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             where = f"file:{quote(str(self.path.absolute()))}?mode={flag}"
-            self._db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=wait)
+            self._db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=wait, check_same_thread=False)
         except (sqlite3.Error, OSError) as error:
             raise RunError(f"cannot open the ledger {self.path}: {error}") from error
         try:

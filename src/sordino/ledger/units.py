@@ -102,7 +102,7 @@ class UnitStore:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
             where = f"file:{quote(str(path.absolute()))}?mode={flag}"
-            self._db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=30.0)
+            self._db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=30.0, check_same_thread=False)
             self._ready(mode)
         except (sqlite3.Error, OSError) as error:
             raise RunError(f"cannot open the units {path}: {error}") from error
