@@ -1,0 +1,225 @@
+"""What Sordino adds to an exchange of a real federation, beside the clients' work and Flower's empty exchange.
+
+    python benchmarks/federation.py --sites 3 --rounds 12 --sums 5 --json federation-3.json
+    python benchmarks/federation.py --sites 10 --rounds 6 --sums 3 --json federation-10.json
+    python benchmarks/federation.py --table federation-3.json federation-10.json
+
+Starts a federation as `sordino deploy init` and `up` do (SuperLink, gate, SuperNodes, `sordino site`), and runs jobs in
+it: direct ones, and ones behind a secure sum, which makes four exchanges a round. Before each exchange of a job the
+same server makes an empty one, with the same nodes, the same messages and the same polling, which the nodes answer
+without their daemon. So a neighbour on the machine hits both alike.
+
+work     seconds inside SiteJob.answer, the mean over the sites: the clients' own training, measured in the daemons
+site     what the daemon does besides: checks, ledger, answers on disk, masks
+wait     until the next multiple of `answer_seconds` of the policy (0.5 s)
+server   from the end of an exchange to the next: merge, ledger, records, epsilon
+ours     an exchange of a job, with the server's part after it
+added    (ours - work - empty) / empty, by medians
+
+The public test records are evaluated after the last round only. It takes about ten minutes with three sites.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sordino.deploy import follow, processes, start
+from sordino.deploy.create import create
+from sordino.deploy.folder import Folder
+from sordino.spec.toml import to_toml
+
+HERE = Path(__file__).parent
+COMMON = {"method": "dp-sgd", "epsilon": 8.0, "seed": 1}
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "breast-cancer": {"dataset": "breast-cancer", "normalise": "none"},
+    "mnist": {"dataset": "mnist", "model": "cnn", "batch_size": 60, "local_epochs": 1.0},  # the clients of W1
+}
+RECORDS = {"mnist": 600}  # of each site; the whole share of breast-cancer
+ALLOWED = {"epsilon_per_job": 1e6, "epsilon_total": 1e9, "delta_total": 0.5, "channels": ("direct", "secure-sum")}
+STEPS = ("keys", "shares", "masked", "unmask")
+LONGEST = 1800.0  # seconds of one job
+
+
+def toml(keys: Mapping[str, Any]) -> str:
+    return "".join(f"{name} = {to_toml(value)}\n" for name, value in keys.items())
+
+
+# --- the federation
+
+
+def made(place: Path, workload: str, sites: int, port: int) -> Folder:
+    """Return a federation that allows all jobs of this benchmark, with the app that takes times."""
+    keys = COMMON | WORKLOADS[workload] | {"clients": sites}
+    (place / "spec.toml").write_text(toml(keys))
+    folder = create(place / "spec.toml", place / "f", sites, port=port)
+    allowed = ALLOWED | ({"records": RECORDS[workload]} if workload in RECORDS else {})
+    for site in folder.roster().sites:
+        policy = folder.site(site.name) / "policy.toml"
+        kept = [line for line in policy.read_text().splitlines() if line.split(" = ")[0] not in allowed]
+        policy.write_text("\n".join(kept) + "\n" + toml(allowed))
+    for file in (HERE / "federation_app").glob("*.py"):
+        shutil.copy(file, folder.app / "sordino_app")
+    about = folder.app / "pyproject.toml"
+    text = about.read_text()
+    for side in ("server", "client"):
+        text = text.replace(f"sordino_app.{side}:app", f"sordino_app.timed_{side}:app")
+    about.write_text(text)
+    return folder
+
+
+def daemon(site: Path, number: int, data: str, path: Path) -> list[str]:
+    """Return the command of a site's daemon, with timers around it."""
+    plain = start.site_command(site, number, data, path)
+    return [sys.executable, str(HERE / "federation_site.py"), str(site / "times.jsonl"), *plain[1:]]
+
+
+def ran(folder: Folder, name: str, keys: Mapping[str, Any], timeout: float) -> None:
+    """Run a job to its end; stop the benchmark if it fails."""
+    folder.spec.write_text(toml(keys))
+    end = time.monotonic() + LONGEST
+
+    def say(text: str) -> None:
+        if time.monotonic() > end:
+            raise SystemExit(f"{name} takes too long: {text}")
+
+    job, path = follow.begin(folder, name=name, timeout=timeout)
+    state = follow.follow(folder, job, path, say)
+    if state != "finished:completed":
+        raise SystemExit(f"{name} {state}: {follow.reason(folder) or follow.last_words(folder, job)}")
+
+
+# --- the times
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def exchanges(folder: Folder, name: str) -> list[dict[str, Any]]:
+    """Return the exchanges of a job's rounds: what each took, the empty one before it, and what its sites did."""
+    events = lines(folder.runs / f"{name}.times.jsonl")
+    sites = [lines(folder.site(site.name) / "times.jsonl") for site in folder.roster().sites]
+    out = []
+    for before, event, after in zip(events, events[1:], events[2:], strict=False):
+        if event["kind"] != "ours" or event["round"] is None or after["kind"] == "end":  # the end is no round's
+            continue
+        end = event["start"] + event["seconds"]
+        answers = [a for site in sites for a in site if event["start"] <= a["start"] <= end]
+        mean = {k: statistics.fmean(a.get(k, 0.0) for a in answers) for k in ("work", "body", "wait")}
+        out.append(
+            {"what": event["what"], "round": event["round"], "missing": event["missing"], "answers": len(answers)}
+            | {k: event[k] // len(answers) for k in ("bytes_down", "bytes_up")}
+            | {"empty": before["seconds"], "exchange": event["seconds"], "server": after["start"] - end}
+            | {"work": mean["work"], "site": mean["body"] - mean["work"], "wait": mean["wait"]}
+        )
+    return out
+
+
+def opening(folder: Folder, name: str) -> dict[str, float]:
+    """Return the seconds of the two exchanges before the first round."""
+    events = [e for e in lines(folder.runs / f"{name}.times.jsonl") if e["kind"] == "ours" and e["round"] is None]
+    return {e["what"]: round(e["seconds"], 2) for e in events}
+
+
+def measured(workload: str, asked: argparse.Namespace, place: Path) -> list[dict[str, Any]]:
+    """Start a federation, run its jobs in turns, end it, and return what was measured."""
+    folder, out = made(place, workload, asked.sites, asked.port), []
+    keys = COMMON | WORKLOADS[workload] | {"clients": asked.sites}
+    direct = keys | {"rounds": asked.rounds, "evaluate_every": asked.rounds}
+    summed = keys | {"rounds": asked.sums, "evaluate_every": asked.sums, "channel": "secure-sum"}
+    began = time.monotonic()
+    try:
+        start.up(folder, say=lambda text: print(f"  {text}", flush=True), command=daemon)
+        up = time.monotonic() - began
+        for turn in range(asked.turns):
+            for channel, job in (("direct", direct), ("secure-sum", summed)):
+                name = f"{channel}-{turn}"
+                ran(folder, name, job, asked.timeout)
+                entry = {"workload": workload, "sites": asked.sites, "channel": channel, "up": up}
+                out.append(entry | {"opening": opening(folder, name), "exchanges": exchanges(folder, name)})
+                print(f"{workload}, {name}: {summary(out[-1:])}", flush=True)
+    finally:
+        start.down(folder, say=lambda text: None)
+        print(f"still running: {len(processes.family(r.mark for r in processes.read(folder.state)))}", flush=True)
+    return out
+
+
+# --- the table
+
+
+def summary(jobs: list[dict[str, Any]], what: str | None = None) -> dict[str, float]:
+    """Return the medians over the exchanges of some jobs (of one step), and the share that is added."""
+    chosen = [e for job in jobs for e in job["exchanges"] if what in (None, e["what"])]
+
+    def median(value: Callable[[dict[str, Any]], float]) -> float:
+        return statistics.median(map(value, chosen))
+
+    out = {k: median(lambda e, k=k: e[k]) for k in ("empty", "exchange", "work", "site", "wait", "server")}
+    out["ours"] = median(lambda e: e["exchange"] + e["server"])
+    out["added"] = (out["ours"] - out["work"] - out["empty"]) / out["empty"]
+    total = [sum(e[k] for e in chosen) for k in ("exchange", "server", "work", "empty")]
+    out["added, by means"] = (total[0] + total[1] - total[2] - total[3]) / total[3]
+    out |= {"exchanges": len(chosen), "missing": sum(e["missing"] for e in chosen)}
+    return {k: round(v, 3) for k, v in out.items()}
+
+
+def table(jobs: list[dict[str, Any]]) -> None:
+    """Print a line for each workload, number of sites and channel, and for each step of a secure sum."""
+    names = ("exchanges", "empty", "ours", "work", "site", "wait", "server", "added", "added, by means")
+    print("| workload | sites | exchange | " + " | ".join(names) + " |")
+    print("| --- | ---: | --- |" + " ---: |" * len(names))
+    for key in dict.fromkeys((j["workload"], j["sites"], j["channel"]) for j in jobs):
+        chosen = [j for j in jobs if (j["workload"], j["sites"], j["channel"]) == key]
+        steps = (None,) if key[2] == "direct" else (None, *STEPS)
+        for step in steps:
+            row = summary(chosen, step)
+            cells = [
+                f"{row[n]:.0%}" if "added" in n else f"{row[n]:.0f}" if n == "exchanges" else f"{row[n]:.2f}"
+                for n in names
+            ]
+            what = key[2] if step is None else f"- {step}"
+            print(f"| {key[0]} | {key[1]} | {what} | " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sites", type=int, default=3, help="real processes: 2 to 10")
+    parser.add_argument("--rounds", type=int, default=12, help="of a direct job")
+    parser.add_argument("--sums", type=int, default=5, help="rounds of a job behind a secure sum, four exchanges each")
+    parser.add_argument("--turns", type=int, default=1, help="how often the two jobs take turns")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument("--port", type=int, default=21000)
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds to wait for one exchange")
+    parser.add_argument("--json", type=Path, help="file for the measurements")
+    parser.add_argument("--table", type=Path, nargs="*", help="print the table of earlier measurements, and end")
+    asked = parser.parse_args()
+    if asked.table:
+        table([job for path in asked.table for job in json.loads(path.read_text())["jobs"]])
+        return
+    jobs: list[dict[str, Any]] = []
+    for workload in asked.workloads.split(","):
+        place = Path(tempfile.mkdtemp(prefix="sordino-"))
+        place.chmod(0o755)  # another user must be able to reach the nodes
+        try:
+            jobs += measured(workload, asked, place)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+    if asked.json:
+        command = "python benchmarks/federation.py " + " ".join(sys.argv[1:])
+        load = [round(v, 2) for v in os.getloadavg()]
+        asked.json.write_text(json.dumps({"command": command, "load": load, "jobs": jobs}, indent=1) + "\n")
+    table(jobs)
+
+
+if __name__ == "__main__":
+    main()
