@@ -33,6 +33,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from common import _cpu, _field, tree
+
 from sordino.deploy import follow, processes, start
 from sordino.deploy.create import create
 from sordino.deploy.folder import Folder
@@ -98,6 +100,43 @@ def ran(folder: Folder, name: str, keys: Mapping[str, Any], timeout: float) -> N
         raise SystemExit(f"{name} {state}: {follow.reason(folder) or follow.last_words(folder, job)}")
 
 
+# --- what the processes use
+
+
+def group(name: str) -> str:
+    return "node" if name.endswith(" node") else "daemon" if name.startswith("site-") else name
+
+
+def used(folder: Folder) -> dict[str, Any]:
+    """Return the CPU seconds and megabytes of the processes by kind, and the bytes of the SuperLink's database."""
+    seconds: dict[str, float] = {}
+    memory: dict[str, list[float]] = {}
+    for record in processes.read(folder.state):
+        pids = tree(record.pid)  # a node starts a process that starts one for every message
+        kind = group(record.name)
+        seconds[kind] = seconds.get(kind, 0.0) + sum(map(_cpu, pids))
+        memory.setdefault(kind, []).append(sum(_field(p, "smaps_rollup", "Pss:") for p in pids))
+    database = sum(f.stat().st_size for f in folder.state.glob("superlink.db*"))
+    mean = {kind: round(statistics.fmean(values)) for kind, values in memory.items()}
+    return {"cpu": seconds, "mb": mean, "database": database}
+
+
+def idle(folder: Folder, seconds: float = 30.0) -> dict[str, float]:
+    """Return the CPU seconds that a kind of process takes in a second per site while no job runs."""
+    before, sites = used(folder), len(folder.roster().sites)
+    time.sleep(seconds)
+    after = used(folder)
+    return {k: round((after["cpu"][k] - before["cpu"][k]) / seconds / sites, 5) for k in after["cpu"]}
+
+
+def usage(before: dict[str, Any], after: dict[str, Any], events: list[dict[str, Any]], sites: int) -> dict[str, Any]:
+    """Return what one message took: CPU seconds by kind of process, and bytes of the database."""
+    messages = sites * sum(e["kind"] in ("ours", "empty") for e in events)
+    cpu = {k: round((after["cpu"][k] - before["cpu"].get(k, 0.0)) / messages, 3) for k in after["cpu"]}
+    stored = (after["database"] - before["database"]) // messages
+    return {"messages": messages, "cpu_per_message": cpu, "mb": after["mb"], "database_bytes_per_message": stored}
+
+
 # --- the times
 
 
@@ -140,12 +179,21 @@ def measured(workload: str, asked: argparse.Namespace, place: Path) -> list[dict
     began = time.monotonic()
     try:
         start.up(folder, say=lambda text: print(f"  {text}", flush=True), command=daemon)
-        up = time.monotonic() - began
+        up, resting = time.monotonic() - began, idle(folder)
         for turn in range(asked.turns):
             for channel, job in (("direct", direct), ("secure-sum", summed)):
                 name = f"{channel}-{turn}"
+                before = used(folder)
                 ran(folder, name, job, asked.timeout)
-                entry = {"workload": workload, "sites": asked.sites, "channel": channel, "up": up}
+                events = lines(folder.runs / f"{name}.times.jsonl")
+                entry = {
+                    "workload": workload,
+                    "sites": asked.sites,
+                    "channel": channel,
+                    "up": round(up, 1),
+                    "idle": resting,
+                }
+                entry |= {"usage": usage(before, used(folder), events, asked.sites)}
                 out.append(entry | {"opening": opening(folder, name), "exchanges": exchanges(folder, name)})
                 print(f"{workload}, {name}: {summary(out[-1:])}", flush=True)
     finally:
