@@ -9,8 +9,8 @@ it: direct ones, and ones behind a secure sum, which makes four exchanges a roun
 same server makes an empty one, with the same nodes, the same messages and the same polling, which the nodes answer
 without their daemon. So a neighbour on the machine hits both alike.
 
-work     seconds inside SiteJob.answer, the mean over the sites: the clients' own training, measured in the daemons
-site     what the daemon does besides: checks, ledger, answers on disk, masks
+work     seconds inside SiteJob.answer, the clients' own training, measured in the daemon of the site that answered last
+site     what this daemon does besides: checks, ledger, answers on disk, masks
 wait     until the next multiple of `answer_seconds` of the policy (0.5 s)
 server   from the end of an exchange to the next: merge, ledger, records, epsilon
 ours     an exchange of a job, with the server's part after it
@@ -154,12 +154,13 @@ def exchanges(folder: Folder, name: str) -> list[dict[str, Any]]:
             continue
         end = event["start"] + event["seconds"]
         answers = [a for site in sites for a in site if event["start"] <= a["start"] <= end]
-        mean = {k: statistics.fmean(a.get(k, 0.0) for a in answers) for k in ("work", "body", "wait")}
+        last = {"work": 0.0} | max(answers, key=lambda a: a["start"] + a["body"] + a["wait"])
         out.append(
             {"what": event["what"], "round": event["round"], "missing": event["missing"], "answers": len(answers)}
             | {k: event[k] // len(answers) for k in ("bytes_down", "bytes_up")}
             | {"empty": before["seconds"], "exchange": event["seconds"], "server": after["start"] - end}
-            | {"work": mean["work"], "site": mean["body"] - mean["work"], "wait": mean["wait"]}
+            | {"work": last["work"], "site": last["body"] - last["work"], "wait": last["wait"]}
+            | {"mean_work": statistics.fmean(a.get("work", 0.0) for a in answers)}
         )
     return out
 
@@ -239,6 +240,14 @@ def table(jobs: list[dict[str, Any]]) -> None:
             print(f"| {key[0]} | {key[1]} | {what} | " + " | ".join(cells) + " |")
 
 
+def kept(path: Path, jobs: list[dict[str, Any]]) -> None:
+    """Write what was measured, with the command and the load of the machine."""
+    rounded = json.loads(json.dumps(jobs), parse_float=lambda text: round(float(text), 4))
+    command = "python benchmarks/federation.py " + " ".join(sys.argv[1:])
+    load = [round(v, 2) for v in os.getloadavg()]
+    path.write_text(json.dumps({"command": command, "load": load, "jobs": rounded}) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sites", type=int, default=3, help="real processes: 2 to 10")
@@ -262,10 +271,8 @@ def main() -> None:
             jobs += measured(workload, asked, place)
         finally:
             shutil.rmtree(place, ignore_errors=True)
-    if asked.json:
-        command = "python benchmarks/federation.py " + " ".join(sys.argv[1:])
-        load = [round(v, 2) for v in os.getloadavg()]
-        asked.json.write_text(json.dumps({"command": command, "load": load, "jobs": jobs}, indent=1) + "\n")
+        if asked.json:
+            kept(asked.json, jobs)
     table(jobs)
 
 
