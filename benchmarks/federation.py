@@ -25,6 +25,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -46,6 +47,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "breast-cancer": {"dataset": "breast-cancer", "normalise": "none"},
     "mnist": {"dataset": "mnist", "model": "cnn", "batch_size": 60, "local_epochs": 1.0},  # the clients of W1
 }
+ONE_STEP = {"mnist": {"local_steps": 1, "batch_rate": 0.1}}  # behind a secure sum dp-sgd takes one step a round
 RECORDS = {"mnist": 600}  # of each site; the whole share of breast-cancer
 ALLOWED = {"epsilon_per_job": 1e6, "epsilon_total": 1e9, "delta_total": 0.5, "channels": ("direct", "secure-sum")}
 STEPS = ("keys", "shares", "masked", "unmask")
@@ -171,12 +173,14 @@ def opening(folder: Folder, name: str) -> dict[str, float]:
     return {e["what"]: round(e["seconds"], 2) for e in events}
 
 
-def measured(workload: str, asked: argparse.Namespace, place: Path) -> list[dict[str, Any]]:
-    """Start a federation, run its jobs in turns, end it, and return what was measured."""
-    folder, out = made(place, workload, asked.sites, asked.port), []
+def measured(workload: str, asked: argparse.Namespace, place: Path, out: list[dict[str, Any]]) -> None:
+    """Start a federation, run its jobs in turns, end it, and add what was measured."""
+    folder = made(place, workload, asked.sites, asked.port)
     keys = COMMON | WORKLOADS[workload] | {"clients": asked.sites}
     direct = keys | {"rounds": asked.rounds, "evaluate_every": asked.rounds}
     summed = keys | {"rounds": asked.sums, "evaluate_every": asked.sums, "channel": "secure-sum"}
+    if workload in ONE_STEP:
+        summed = {k: v for k, v in summed.items() if k not in ("local_epochs", "batch_size")} | ONE_STEP[workload]
     began = time.monotonic()
     try:
         start.up(folder, say=lambda text: print(f"  {text}", flush=True), command=daemon)
@@ -200,7 +204,6 @@ def measured(workload: str, asked: argparse.Namespace, place: Path) -> list[dict
     finally:
         start.down(folder, say=lambda text: None)
         print(f"still running: {len(processes.family(r.mark for r in processes.read(folder.state)))}", flush=True)
-    return out
 
 
 # --- the table
@@ -263,16 +266,17 @@ def main() -> None:
     if asked.table:
         table([job for path in asked.table for job in json.loads(path.read_text())["jobs"]])
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # what was started is stopped
     jobs: list[dict[str, Any]] = []
     for workload in asked.workloads.split(","):
         place = Path(tempfile.mkdtemp(prefix="sordino-"))
         place.chmod(0o755)  # another user must be able to reach the nodes
         try:
-            jobs += measured(workload, asked, place)
+            measured(workload, asked, place, jobs)
         finally:
             shutil.rmtree(place, ignore_errors=True)
-        if asked.json:
-            kept(asked.json, jobs)
+            if asked.json:
+                kept(asked.json, jobs)
     table(jobs)
 
 
