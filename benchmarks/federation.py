@@ -14,7 +14,8 @@ site     what this daemon does besides: checks, ledger, answers on disk, masks
 wait     until the next multiple of `answer_seconds` of the policy (0.5 s)
 server   from the end of an exchange to the next: merge, ledger, records, epsilon
 ours     an exchange of a job, with the server's part after it
-added    (ours - work - empty) / empty, by medians
+timed    (site + wait + server) / empty, by medians: what was timed directly, which neighbours disturb little
+added    (ours - work - empty) / empty, by medians: everything, as the difference of two times that both vary
 
 The public test records are evaluated after the last round only. It takes about ten minutes with three sites.
 """
@@ -219,6 +220,7 @@ def summary(jobs: list[dict[str, Any]], what: str | None = None) -> dict[str, fl
     out = {k: median(lambda e, k=k: e[k]) for k in ("empty", "exchange", "work", "site", "wait", "server")}
     out["ours"] = median(lambda e: e["exchange"] + e["server"])
     out["added"] = (out["ours"] - out["work"] - out["empty"]) / out["empty"]
+    out["timed"] = median(lambda e: e["site"] + e["wait"] + e["server"]) / out["empty"]
     total = [sum(e[k] for e in chosen) for k in ("exchange", "server", "work", "empty")]
     out["added, by means"] = (total[0] + total[1] - total[2] - total[3]) / total[3]
     out |= {"exchanges": len(chosen), "missing": sum(e["missing"] for e in chosen)}
@@ -227,20 +229,36 @@ def summary(jobs: list[dict[str, Any]], what: str | None = None) -> dict[str, fl
 
 def table(jobs: list[dict[str, Any]]) -> None:
     """Print a line for each workload, number of sites and channel, and for each step of a secure sum."""
-    names = ("exchanges", "empty", "ours", "work", "site", "wait", "server", "added", "added, by means")
+    names = ("exchanges", "empty", "ours", "work", "site", "wait", "server", "timed", "added", "added, by means")
     print("| workload | sites | exchange | " + " | ".join(names) + " |")
     print("| --- | ---: | --- |" + " ---: |" * len(names))
     for key in dict.fromkeys((j["workload"], j["sites"], j["channel"]) for j in jobs):
         chosen = [j for j in jobs if (j["workload"], j["sites"], j["channel"]) == key]
-        steps = (None,) if key[2] == "direct" else (None, *STEPS)
+        seen = {e["what"] for job in chosen for e in job["exchanges"]}
+        steps = (None,) if key[2] == "direct" else (None, *(step for step in STEPS if step in seen))
         for step in steps:
             row = summary(chosen, step)
             cells = [
-                f"{row[n]:.0%}" if "added" in n else f"{row[n]:.0f}" if n == "exchanges" else f"{row[n]:.2f}"
+                f"{row[n]:.0%}" if n.startswith(("added", "timed")) else f"{row[n]:.{0 if n == 'exchanges' else 2}f}"
                 for n in names
             ]
             what = key[2] if step is None else f"- {step}"
             print(f"| {key[0]} | {key[1]} | {what} | " + " | ".join(cells) + " |")
+
+
+def averages(jobs: list[dict[str, Any]]) -> None:
+    """Print by number of sites the mean of what is added, over all exchanges, with its standard error."""
+    for sites in dict.fromkeys(job["sites"] for job in jobs):
+        chosen = [e for job in jobs if job["sites"] == sites for e in job["exchanges"]]
+        added = [e["exchange"] + e["server"] - e["work"] - e["empty"] for e in chosen]
+        error = statistics.stdev(added) / len(added) ** 0.5 if len(added) > 1 else float("nan")
+        empty, mean = [e["empty"] for e in chosen], statistics.fmean(added)
+        timed = statistics.median(e["site"] + e["wait"] + e["server"] for e in chosen)
+        print(
+            f"{sites} sites, {len(added)} exchanges: added {mean:.2f} s, standard error {error:.2f}; "
+            f"timed {timed:.2f} s; "
+            f"empty {statistics.fmean(empty):.2f} s on average, {min(empty):.2f} to {max(empty):.2f}"
+        )
 
 
 def kept(path: Path, jobs: list[dict[str, Any]]) -> None:
@@ -264,7 +282,9 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="*", help="print the table of earlier measurements, and end")
     asked = parser.parse_args()
     if asked.table:
-        table([job for path in asked.table for job in json.loads(path.read_text())["jobs"]])
+        earlier = [job for path in asked.table for job in json.loads(path.read_text())["jobs"]]
+        table(earlier)
+        averages(earlier)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # what was started is stopped
     jobs: list[dict[str, Any]] = []
@@ -278,6 +298,7 @@ def main() -> None:
             if asked.json:
                 kept(asked.json, jobs)
     table(jobs)
+    averages(jobs)
 
 
 if __name__ == "__main__":
