@@ -14,7 +14,8 @@ from sordino.deploy.folder import CONNECTION, Folder
 
 EVERY = 0.3  # seconds between two looks at the file of the job
 FAILED = "failed.json"  # in server/runs: why the server gave up on the last job
-ASKING = 3.0  # seconds between two questions to the SuperLink, each of which starts a process
+ASKING = 3.0  # seconds between two questions to the SuperLink, each of which starts a process and costs a CPU second
+RARELY = 20.0  # the same, while the file of the job says that its rounds go on
 LOST = 120.0  # seconds for which the SuperLink may be out of reach before a job counts as lost
 
 
@@ -61,7 +62,8 @@ def follow(folder: Folder, job: str, run: Path, say: Callable[[str], None], stre
     log = _log(folder, job) if stream else None
     try:
         while not state.startswith("finished"):
-            if time.monotonic() - asked > ASKING:
+            progress = status.read_progress(run)
+            if time.monotonic() - asked > (RARELY if _goes_on(folder, progress) else ASKING):
                 try:
                     state = flower.run_state(folder, job)
                     heard = time.monotonic()
@@ -70,7 +72,6 @@ def follow(folder: Folder, job: str, run: Path, say: Callable[[str], None], stre
                     if time.monotonic() - heard > LOST:
                         raise
                 asked = time.monotonic()
-            progress = status.read_progress(run)
             line = state if progress is None else f"{state}: {progress.sentence()}"
             if line != said:
                 say(line)
@@ -81,6 +82,13 @@ def follow(folder: Folder, job: str, run: Path, say: Callable[[str], None], stre
         if log is not None:
             log.terminate()
             log.wait()
+
+
+def _goes_on(folder: Folder, progress: status.JobProgress | None) -> bool:
+    """Return whether the server is between two rounds, as far as its files say."""
+    if progress is None or progress.done is None or progress.rounds is None:
+        return False
+    return progress.done < progress.rounds and reason(folder) is None
 
 
 def _log(folder: Folder, job: str) -> subprocess.Popen[bytes]:

@@ -58,7 +58,7 @@ class SiteJob:
         self._device = device_of(device)
         research = Stream.research(self.job.spec.seed or 0)
         self.rng = research if self.job.mode == "research" else key or Stream.operating_system()
-        real, self.read = data.records(agreement.asked, agreement.schema)
+        real, _ = data.records(agreement.asked, agreement.schema)
         self._simulator = self._own_clients(real, research)
         try:
             self._begin(folder, done)

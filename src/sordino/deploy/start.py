@@ -288,7 +288,7 @@ def _sites(launch: Launch, numbers: range, data: str, command: Callable[[Path, i
             accounts.let_in(path.parent, launch.user)
         for part in ("state", "log"):
             (site / part).mkdir(mode=0o700, exist_ok=True)
-        environment = dict(os.environ) | {"SORDINO_HOME": str(site / "state")}  # every site has a ledger of its own
+        environment = _daemon_environment(site, len(launch.roster.sites))
         record = launch.start(name, command(site, number, data, path), site / "log" / "site.log", environment, site)
         waiting.append((record, path))
     for record, path in waiting:
@@ -298,6 +298,12 @@ def _sites(launch: Launch, numbers: range, data: str, command: Callable[[Path, i
     for number, name, node in nodes:
         if node is not None:
             _joined(launch, number, name, node)
+
+
+def _daemon_environment(site: Path, sites: int) -> dict[str, str]:
+    """Return the environment of a daemon: a ledger of its own, and its share of the processors that all sites use."""
+    threads = max(1, (os.cpu_count() or 1) // sites)
+    return {"OMP_NUM_THREADS": str(threads)} | dict(os.environ) | {"SORDINO_HOME": str(site / "state")}
 
 
 def _node(launch: Launch, number: int, name: str) -> ProcessRecord | None:
