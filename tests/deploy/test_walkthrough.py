@@ -24,7 +24,7 @@ PAGE = (TOP / "docs" / "deploy.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("three_hospitals", TOP / "examples" / "three_hospitals.py")
+    spec = importlib.util.spec_from_file_location("three_hospitals", TOP / "examples" / "hospitals" / "three_hospitals.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["three_hospitals"] = module  # dataclasses look there for the types of their fields

@@ -2,8 +2,8 @@
 
 Run it as root on Linux. It takes the commands from the page and runs each of them where the page says:
 
-    python examples/three_hospitals.py
-    python examples/three_hospitals.py --cut    # hospital B, and later the server, lose their network for a while
+    python examples/hospitals/three_hospitals.py
+    python examples/hospitals/three_hospitals.py --cut    # hospital B, and later the server, lose their network for a while
 
 Every party is a network namespace on a bridge, and sees the machine's files through a layer of its own, in which its
 folders, users and programs are written. All of it lives in namespaces of this script and ends with it; nothing of the
@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "deploy.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "deploy.md"
 INSIDE = "SORDINO_THREE_HOSPITALS"  # set once the script runs in namespaces of its own
 USERS = ("sordino", "flower")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
