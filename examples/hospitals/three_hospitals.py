@@ -3,7 +3,7 @@
 Run it as root on Linux. It takes the commands from the page and runs each of them where the page says:
 
     python examples/hospitals/three_hospitals.py
-    python examples/hospitals/three_hospitals.py --cut    # hospital B, and later the server, lose their network for a while
+    python examples/hospitals/three_hospitals.py --cut    # hospital B, later the server, lose their network
 
 Every party is a network namespace on a bridge, and sees the machine's files through a layer of its own, in which its
 folders, users and programs are written. All of it lives in namespaces of this script and ends with it; nothing of the

@@ -24,7 +24,8 @@ PAGE = (TOP / "docs" / "deploy.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("three_hospitals", TOP / "examples" / "hospitals" / "three_hospitals.py")
+    path = TOP / "examples" / "hospitals" / "three_hospitals.py"
+    spec = importlib.util.spec_from_file_location("three_hospitals", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["three_hospitals"] = module  # dataclasses look there for the types of their fields
