@@ -7,7 +7,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.ports import free_ports
 
 from sordino.deploy import accounts, certificates, flower, follow, processes, start, status
 from sordino.deploy.agreement import Agreement
@@ -43,22 +43,6 @@ ALLOWED = {
     "delta_total": 0.01,
     "channels": ("direct", "secure-sum"),
 }
-
-
-def free_ports() -> int:
-    """Return a port p such that p, p + 1 and p + 101 to p + 105 are free."""
-    for _ in range(50):
-        with socket.socket() as line:
-            line.bind(("127.0.0.1", 0))
-            port = line.getsockname()[1]
-        if port < 32000 and all(_free(port + k) for k in (0, 1, *range(101, 106))):
-            return int(port)
-    return next(p for p in range(20000, 32000, 200) if all(_free(p + k) for k in (0, 1, *range(101, 106))))
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as line:
-        return line.connect_ex(("127.0.0.1", port)) != 0
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.deploy.test_federation import KEYS, free_ports
+from tests.deploy.test_federation import KEYS
+from tests.support.ports import free_ports
 
 pytest.importorskip("flwr")
 from sordino.deploy import flower, processes, start

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.ports import free_ports
 
 from sordino.core.errors import RunError
 from sordino.deploy import accounts, flower, processes, sockets, start, status
@@ -124,11 +125,8 @@ DAEMON = "import socket, sys, time; d = socket.socket(socket.AF_UNIX); d.bind(sy
 @pytest.fixture
 def federation(tmp_path, monkeypatch):
     """A federation of two sites, and a function that starts it with stand-ins."""
-    with socket.socket() as line:
-        line.bind(("127.0.0.1", 0))
-        port = min(line.getsockname()[1], 60000)
     (tmp_path / "spec.toml").write_text("rounds = 2\n")
-    folder = create(tmp_path / "spec.toml", tmp_path / "f", 2, port=port)
+    folder = create(tmp_path / "spec.toml", tmp_path / "f", 2, port=free_ports())
     monkeypatch.setattr(flower, "register", lambda _, site: f"id-{site}")
     monkeypatch.setattr(flower, "nodes", lambda _: {"id-site-1": "online", "id-site-2": "online"})
     monkeypatch.setattr(accounts, "choose", lambda *_: (None, None))
