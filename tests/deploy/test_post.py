@@ -18,6 +18,7 @@ from sordino.deploy import gathering
 from sordino.deploy.agreement import checked
 from sordino.deploy.flower_post import FlowerPost
 from sordino.deploy.site_account import read_ledger
+from sordino.deploy.template.client import UNREACHABLE
 from sordino.federations import letters
 from sordino.runs import run
 
@@ -174,9 +175,6 @@ def test_what_is_no_answer_of_the_site_fails_and_the_others_go_on(made, change, 
     replies = post.exchange(everyone(local))
     assert set(replies.answered) == {"site-1", "site-3"}
     assert why in replies.failed["site-2"] and "4711" not in replies.failed["site-2"]
-
-
-UNREACHABLE = b'{"error": "the site could not be reached"}'
 
 
 @pytest.mark.parametrize("how", ["error", "unreachable"])

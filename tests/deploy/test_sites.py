@@ -392,7 +392,7 @@ def test_a_round_that_every_site_refuses_ends_the_run_with_the_reason(tmp_path: 
         return letters.packed(header, {k: torch.cat([v, v]) for k, v in tensors.items()})
 
     post.spoil_request = widen  # another shape of the model
-    with pytest.raises(RunError, match="every site refuses the first round: the state does not fit"):
+    with pytest.raises(RunError, match="every site refuses the job's rounds: the state does not fit"):
         run.execute(job, own_model=False)
 
 

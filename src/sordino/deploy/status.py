@@ -86,11 +86,6 @@ def result_lines(run: Path) -> list[str]:
     each = [f"{viewer} {up(epsilon)}" for viewer, epsilon in epsilons.items()]
     if len(each) > 1:
         lines.append(f"Epsilon by viewer: {', '.join(each)}. The server of a direct channel sees who takes part.")
-    progress = read_progress(run)
-    own = [] if progress is None else [(name, site.get("epsilon")) for name, site in progress.sites.items()]
-    counted = [f"{name} {up(float(spent))}" for name, spent in own if isinstance(spent, int | float)]
-    if counted:
-        lines.append(f"Epsilon by the sites' own count, without amplification: {', '.join(counted)}.")
     accuracy = result.get("accuracy")
     if isinstance(accuracy, float):
         lines.append(f"Accuracy with privacy: {100 * accuracy:.2f} %")

@@ -11,7 +11,7 @@ sites' rows are sealed for the shuffler's process, and the server gets them mixe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -162,7 +162,7 @@ class Flower:
         else:
             rows = self._rows(sent, {m.name: c for m, c in by_site}, template, state.round)
         if not rows:
-            self._stop_if_all_refuse(sent)
+            self._stop_if_all_refuse()
         require_answers(plan, len(asked), sum(len(message) for message in rows))
         if not rows:
             raise LostRound("no client answered")
@@ -256,11 +256,11 @@ class Flower:
             self._templates[form] = plan.channel.seal(message, [0])
         return self._templates[form]
 
-    def _stop_if_all_refuse(self, asked: Iterable[str]) -> None:
-        """Raise RunError if no site ever answered and all that were asked refuse: no later round would differ."""
-        whole = [self.status[name] for name in asked]
-        if all(status.refused for status in whole) and not any(s.participations for s in self.status.values()):
-            raise RunError(f"every site refuses the first round: {whole[0].refused} Nothing was released.")
+    def _stop_if_all_refuse(self) -> None:
+        """Raise RunError if every site has refused and none ever took part: no later round would differ."""
+        sites = list(self.status.values())
+        if all(status.refused for status in sites) and not any(status.participations for status in sites):
+            raise RunError(f"every site refuses the job's rounds: {sites[0].refused} No round was released.")
 
     # --- the shuffler
 
@@ -315,7 +315,7 @@ class Flower:
                     self._took_part(names[number], session.round)
             total = server.unmask(self._step(header, "unmask", dict.fromkeys(server.survivors, survivors), names))
         except TooFew as error:
-            self._stop_if_all_refuse(names.values())
+            self._stop_if_all_refuse()
             raise LostRound("too many of the drawn clients did not answer") from error
         except MaskingError as error:
             raise LostRound("the secure sum could not be made") from error
