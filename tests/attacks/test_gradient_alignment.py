@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import sordino
-from sordino.attacks.base import Targets
+from sordino.attacks.base import Knowledge, Targets
 from sordino.attacks.gradient_alignment import GradientAlignment
 from sordino.core.errors import SpecError
 from sordino.core.types import Batch
@@ -36,11 +36,11 @@ def attacked(tmp_path, **keys):
     x, y = people(1)
     usual = {"rounds": 3, "seed": 0, "record_views": True, "out": str(tmp_path), "device": "cpu"}
     result = sordino.train(network(), [(x[i : i + 1], y[i : i + 1]) for i in range(CLIENTS)], **usual | keys)
-    views = read_views(result.folder, GradientAlignment.sees)
+    views = read_views(result.folder, "server")
     made = build.build(spec.from_dict({"method": "none", "device": "cpu"}), network(), [(x, y)])
-    attack, clients = GradientAlignment(made.model), tuple(range(CLIENTS))
+    attack, known, clients = GradientAlignment(), Knowledge(made.model), tuple(range(CLIENTS))
     inside, outside = (
-        attack.score(views, Targets(Batch(a, b, (1,) * CLIENTS), clients)) for a, b in (people(1), people(2))
+        attack.score(views, known, Targets(Batch(a, b, (1,) * CLIENTS), clients)) for a, b in (people(1), people(2))
     )
     return int((inside > outside).sum())
 
@@ -65,14 +65,14 @@ def test_it_is_told_what_it_cannot_use(tmp_path):
     keys = {"method": "none", "rounds": 1, "seed": 0, "out": str(tmp_path), "device": "cpu"}
     sordino.train(network(), [(x[:2], y[:2]), (x[2:], y[2:])], observe=seen.append, **keys)
     made = build.build(spec.from_dict({"method": "none", "device": "cpu"}), network(), [(x, y)])
-    attack, one = GradientAlignment(made.model), Batch(x[:2], y[:2], (1, 1))
+    attack, known, one = GradientAlignment(), Knowledge(made.model), Batch(x[:2], y[:2], (1, 1))
     server = [v for v in seen if v.viewer == "server"]
-    assert np.isfinite(attack.score(server, Targets(one, (0, 1)))).all()
+    assert np.isfinite(attack.score(server, known, Targets(one, (0, 1)))).all()
     for views, targets, words in (
-        (seen, Targets(one, (0, 1)), "not those of the public"),
+        (seen[1:], Targets(one, (0, 1)), "not those of the public"),
         (server, Targets(one, (0, 7)), "no view holds a row of client 7"),
     ):
         with pytest.raises(SpecError, match=words):
-            attack.score(views, targets)
+            attack.score(views, known, targets)
     with pytest.raises(SpecError, match="no field counts"):
-        GradientAlignment(made.model, "counts").score(server, Targets(one, (0, 1)))
+        GradientAlignment("counts").score(server, known, Targets(one, (0, 1)))

@@ -15,8 +15,8 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from sordino.attacks import bounds
-from sordino.attacks.bounds import Counts
+from sordino.audits import bounds
+from sordino.audits.bounds import Counts
 from sordino.methods import _claims as claims
 from sordino.privacy import shuffle
 from sordino.privacy.accountants import advanced, gdp, kov, pld, rdp, single, zcdp

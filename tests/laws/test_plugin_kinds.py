@@ -12,7 +12,7 @@ import torch
 from scipy.stats import kstest, logistic
 
 import sordino
-from sordino.attacks.base import Targets
+from sordino.attacks.base import Knowledge, Targets
 from sordino.core import plugin
 from sordino.core.rng import Stream
 from sordino.data.load import load
@@ -111,9 +111,12 @@ def test_the_attack_reads_views_alone_and_finds_who_is_unlike_the_others(tmp_pat
     keys = {"method": "none", "rounds": 2, "out": str(tmp_path), "seed": 0, "test": held_out(20)}
     sordino.train(linear(), clients, observe=views.append, **keys)
     batch = job(module=linear(), clients=clients).federation.data.fetch(range(6), torch.device("cpu"))
-    attack = plugin.load("attacks", "update-norm")()
-    scores = attack.score([v for v in views if v.viewer == "server"], Targets(batch, tuple(range(6))))
+    attack, known = plugin.load("attacks", "update-norm")(), Knowledge(job(module=linear(), clients=clients).model)
+    server = [v for v in views if v.viewer == "server"]
+    scores = attack.score(server, known, Targets(batch, tuple(range(6))))
     assert len(scores) == 72 and set(np.argsort(scores)[-12:] // 12) == {2}
-    with pytest.raises(sordino.SordinoError, match="rows and their senders"):
-        attack.score([replace(v, seen=None) for v in views], Targets(batch, tuple(range(6))))
+    with pytest.raises(
+        sordino.SordinoError, match="needs the messages of single clients, which the server does not see"
+    ):
+        attack.score([replace(v, seen=None) for v in server], known, Targets(batch, tuple(range(6))))
     assert math.isfinite(scores.max())

@@ -146,8 +146,34 @@ def test_without_the_key_there_are_none(tmp_path):
     with pytest.raises(RunError, match="record_views = true"):
         read_views(result.folder, "server")
     train(tmp_path / "b", rounds=1)
-    with pytest.raises(RunError, match="no views of the client"):
-        read_views(tmp_path / "b" / "it", "client")
+    with pytest.raises(RunError, match=r"no views of the server\+2: .* if the run has viewer = server\+2"):
+        read_views(tmp_path / "b" / "it", "server+2")
     for wrong in ("*", "[sp]*", "..", ""):
         with pytest.raises(SpecError, match="viewer must be one of server, public, client"):
             read_views(tmp_path / "b" / "it", wrong)
+
+
+def test_a_client_sees_broadcasts_and_a_wire_one_client_more(tmp_path):
+    result = train(tmp_path, client_rate=1.0)
+    server, client = read_views(result.folder, "server"), read_views(result.folder, "client")
+    assert [v.viewer for v in client] == ["client"] * ROUNDS and all(
+        v.seen is None and v.cohort is None for v in client
+    )
+    assert all(equal(a.state, b.state) for a, b in zip(server, client, strict=True))
+    for view, whole in zip(read_views(result.folder, "wire:4"), server, strict=True):
+        assert view.viewer == "wire:4" and view.seen.ids.tolist() == [4] and view.cohort == (4,)
+        assert torch.equal(view.seen["update"][0], whole.seen["update"][4])
+    masked = train(tmp_path / "b", method="dp-sgd", channel="secure-sum", client_rate=1.0)
+    assert all(v.seen is None for v in read_views(masked.folder, "wire:4"))
+
+
+def test_colluders_take_their_own_messages_out_of_a_sum(tmp_path):
+    keys = {"method": "dp-sgd", "channel": "secure-sum", "client_rate": 1.0, "viewer": "server+2"}
+    result = train(tmp_path, **keys)
+    server, both = read_views(result.folder, "server"), read_views(result.folder, "server+2")
+    rows = read_views(train(tmp_path / "b", method="none", channel="direct", client_rate=1.0).folder, "server")
+    assert len(server) == len(both) == len(rows) == ROUNDS
+    for one, other in zip(server, both, strict=True):
+        assert one.seen.summed and other.seen.summed and other.viewer == "server+2"
+        assert float(one.seen.weight[0]) == 6 and float(other.seen.weight[0]) == 4
+        assert not torch.equal(one.seen["gradient"], other.seen["gradient"])

@@ -12,8 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sordino.attacks.base import Targets
-from sordino.core.errors import SpecError
+from sordino.attacks.base import MEMBERSHIP, ROWS, Knowledge, Targets, require, single_rows
 from sordino.core.rng import Floats
 from sordino.core.view import View
 
@@ -25,15 +24,17 @@ class UpdateNorm:
     field: str = "update"  # of the message
 
     name: ClassVar[str] = "update-norm"
-    sees: ClassVar[str] = "server"
+    kind: ClassVar[str] = MEMBERSHIP
+    sees: ClassVar[tuple[str, ...]] = ("server", "wire")
+    reads: ClassVar[str] = ROWS
+    needs: ClassVar[tuple[str, ...]] = ()
 
-    def score(self, views: Sequence[View], targets: Targets) -> Floats:
+    def score(self, views: Sequence[View], knowledge: Knowledge, targets: Targets) -> Floats:
         """Return one number a record: the mean norm of its client's rows."""
+        require(self, views, knowledge)
         total: dict[int, list[float]] = {}
         for view in views:
-            if view.viewer != self.sees or view.seen is None or view.seen.ids is None:
-                raise SpecError(f"{self.name} reads rows and their senders, which a server on a direct channel sees.")
-            norms = view.seen[self.field].double().norm(dim=1).tolist()
-            for client, norm in zip(view.seen.ids.tolist(), norms, strict=True):
+            ids, rows = single_rows(self.name, view, self.field)
+            for client, norm in zip(ids.tolist(), rows.double().norm(dim=1).tolist(), strict=True):
                 total.setdefault(client, []).append(norm)
         return np.array([np.mean(total.get(client, [0.0])) for client in targets.owners])

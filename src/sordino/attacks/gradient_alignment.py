@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor
 
-from sordino.attacks.base import Targets
+from sordino.attacks.base import MEMBERSHIP, ROWS, Knowledge, Targets, require, single_rows
 from sordino.core.errors import SpecError
 from sordino.core.rng import Floats
-from sordino.core.types import Model
 from sordino.core.view import View
 
 __all__ = ["GradientAlignment"]
@@ -28,25 +26,28 @@ __all__ = ["GradientAlignment"]
 class GradientAlignment:
     """Score records by the inner product of their gradients with the updates of their clients."""
 
-    model: Model  # the trained network, which is public
     field: str = "update"  # field of the message that holds the change of the weights
 
     name: ClassVar[str] = "gradient-alignment"
-    sees: ClassVar[str] = "server"
+    kind: ClassVar[str] = MEMBERSHIP
+    sees: ClassVar[tuple[str, ...]] = ("server", "wire")
+    reads: ClassVar[str] = ROWS
+    needs: ClassVar[tuple[str, ...]] = ()
 
-    def score(self, views: Sequence[View], targets: Targets) -> Floats:
+    def score(self, views: Sequence[View], knowledge: Knowledge, targets: Targets) -> Floats:
         """Return one score per record, summed over the views that hold a row of its client."""
+        require(self, views, knowledge)
         owners, batch = targets.owners, targets.batch
         alone = replace(batch, sizes=(1,) * len(owners), groups=None)  # treat every record as a client
         scores, heard = np.zeros(len(owners)), set()
         for view in views:
-            ids, rows = self._rows(view)
+            ids, rows = single_rows(self.name, view, self.field)
             at = {int(client): k for k, client in enumerate(ids)}
             asked = [r for r, client in enumerate(owners) if client in at]
             if not asked:
                 continue
             seeds = [0] * len(owners)
-            steps = -self.model.gradients.sums(view.state.params, alone, None, seeds=seeds)[asked]
+            steps = -knowledge.model.gradients.sums(view.state.params, alone, None, seeds=seeds)[asked]
             updates = rows[[at[owners[r]] for r in asked]]
             lengths = steps.norm(dim=1).clamp(min=1e-12)
             scores[asked] += ((steps * updates).sum(dim=1) / lengths).double().cpu().numpy()
@@ -56,15 +57,3 @@ class GradientAlignment:
                 f"{self.name}: no view holds a row of client {min(missing)}. Record more rounds, or ask of others."
             )
         return scores
-
-    def _rows(self, view: View) -> tuple[list[int], Tensor]:
-        if view.viewer != self.sees or view.seen is None:
-            raise SpecError(f"{self.name} reads the views of the {self.sees}, not those of the {view.viewer}.")
-        if view.seen.summed or view.seen.ids is None:
-            raise SpecError(
-                f"{self.name} reads single clients' rows and their senders; in round {view.round} the server saw "
-                f"{'a sum' if view.seen.summed else 'rows without senders'} alone, so there is nothing to read."
-            )
-        if self.field not in view.seen.fields:
-            raise SpecError(f"{self.name}: the message has no field {self.field}: {', '.join(view.seen.fields)}.")
-        return view.seen.ids.tolist(), view.seen[self.field]

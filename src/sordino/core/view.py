@@ -22,7 +22,9 @@ class View:
 
     In every phase the server sees the state that it sent, the clients that it asked, and the message as the channel
     delivered it: a single row without senders behind a secure sum, rows without senders behind a shuffler. Noise that a
-    trusted server adds itself is not yet in the message. The public sees the state after the round.
+    trusted server adds itself is not yet in the message. The public sees the state after the round. A client sees the
+    broadcasts; "wire:K", who listens on the link of client K, also sees that client's message, unless the channel masks
+    it. "server+N" colludes with the last N clients: `seen` is what remains when their own messages are taken away.
     """
 
     viewer: str

@@ -1,7 +1,11 @@
-"""Recorded views: what server and public saw in every round, in the private part of a run folder.
+"""Recorded views: what each viewer saw in every round, in the private part of a run folder.
 
     private/views/000003-server-train.safetensors    one file per view: round, viewer, phase
+    private/views/000003-server+2-train.safetensors  if the viewer of the run is the server with two colluding clients
     private/views/000003-public.safetensors
+
+What other viewers saw follows from these: a client gets the broadcasts, and whoever listens on the wire of one client
+gets the broadcasts and that client's messages.
 
 Tensors keep their dtypes. `state.*` is the state as in a checkpoint, `message.*` are the fields of the message that
 arrived; `ids`, `weight` and `cohort` are included if the viewer saw them. A round that is repeated overwrites its
@@ -12,7 +16,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +35,7 @@ from sordino.privacy import trust
 from sordino.run_folder.folder import RunFolder, pack, unpack
 
 VIEWS = "views"
+WIRE = re.compile(r"wire:(\d{1,9})")
 Observe = Callable[[View], None]  # called with every view of a run, which only the owner may see
 
 
@@ -75,9 +82,14 @@ def read_views(folder: str | Path, viewer: str = "server") -> list[View]:
 
     Args:
         folder: the run folder; the run must have been started with `record_views = true`.
-        viewer: "server" or "public".
+        viewer: "public", "client", "server", "server+N" if that is the viewer of the run, or "wire:K" for an
+            eavesdropper on the link of client K.
     """
-    trust.viewer(viewer)  # refuses anything but a viewer's name, such as a pattern
+    if viewer == "client":
+        return [View("client", v.round, v.phase, v.state) for v in read_views(folder, "server")]
+    if (wire := WIRE.fullmatch(viewer)) is not None:
+        return [_on_the_wire(v, int(wire[1])) for v in read_views(folder, "server") if int(wire[1]) in (v.cohort or ())]
+    viewer = str(trust.viewer(viewer))  # refuses anything but a viewer's name, such as a pattern
     place = RunFolder(Path(folder)).private / VIEWS
     if not place.is_dir():
         raise RunError(f"{folder} holds no views: the run must be started with record_views = true.")
@@ -91,8 +103,19 @@ def read_views(folder: str | Path, viewer: str = "server") -> list[View]:
         except (RunError, KeyError, ValueError) as error:
             raise RunError(f"{path} is not a valid view of a run: {error}.") from error
     if not views:
-        raise RunError(f"{folder} holds no views of the {viewer}: those of server and public are recorded.")
+        others = f", and those of {viewer} if the run has viewer = {viewer}" if "+" in viewer else ""
+        raise RunError(f"{folder} holds no views of the {viewer}: those of server and public are recorded{others}.")
     return [view for _, _, view in sorted(views, key=lambda entry: entry[:2])]
+
+
+def _on_the_wire(view: View, client: int) -> View:
+    """Return what crosses the link of one client: the broadcast and, where it is not masked or sealed, its message."""
+    seen = view.seen
+    if seen is None or seen.summed or seen.ids is None:
+        return replace(view, viewer=f"wire:{client}", cohort=(client,), seen=None)
+    return replace(
+        view, viewer=f"wire:{client}", cohort=(client,), seen=seen.pick(torch.from_numpy(seen.ids == client))
+    )
 
 
 def _name(view: View) -> str:

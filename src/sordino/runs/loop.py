@@ -28,7 +28,7 @@ from sordino.federations.simulator import fresh
 from sordino.ledger.account import Account
 from sordino.measures import beside, held_out
 from sordino.measures.figure import Figure
-from sordino.privacy import price
+from sordino.privacy import price, trust
 from sordino.run_folder.folder import RunFolder
 from sordino.run_folder.views import Observe, ViewRecorder, shown
 from sordino.runs import returned, statistics
@@ -219,6 +219,10 @@ def _round(
         faults.point("trained")
         arrived = plan.channel.carry(sent[-1], rng.at("channel", phase))
         shown(observe, View("server", state.round + 1, phase, state, tuple(cohort), arrived))
+        if observe and (colluders := trust.viewer(job.viewer).colluders):
+            honest = _without(sent[-1], plan.population - colluders)
+            unknown = plan.channel.carry(honest, rng.at("channel", phase))
+            shown(observe, View(job.viewer, state.round + 1, phase, state, tuple(cohort), unknown))
         late, dtype = plan.stragglers.late > 0, state.params.dtype
         seen = received(arrived, releases, state.round, rng, job.rng, late, dtype)
         if phase != method.phases[-1]:
@@ -230,6 +234,11 @@ def _round(
                     "The bound of a release may depend on what was released before; its mechanism may not."
                 )
     return state, seen, sent
+
+
+def _without(sent: Message, first: int) -> Message:
+    """Return a message without the rows of the clients from `first` on, who collude with the server and know them."""
+    return sent if sent.ids is None else sent.pick(torch.from_numpy(sent.ids < first))
 
 
 def _as_priced(job: Job, method: Method, now: Costs, state: State) -> None:

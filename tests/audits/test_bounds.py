@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from sordino.attacks import bounds
-from sordino.attacks.bounds import Counts
+from sordino.audits import bounds
+from sordino.audits.bounds import Counts
 from sordino.core.errors import SpecError
 
 
