@@ -82,11 +82,12 @@ def from_rates(counts: Counts, delta: float, confidence: float = 0.95) -> Lower:
     arXiv:2112.03570.
     """
     check.fraction(delta=delta)
-    epsilon, most = (_separation(*c.rates(confidence), delta) for c in (counts, counts.perfect()))
+    epsilon, most = (separation(*c.rates(confidence), delta) for c in (counts, counts.perfect()))
     return Lower(epsilon, most, confidence)
 
 
-def _separation(tpr: float, fpr: float, delta: float) -> float:
+def separation(tpr: float, fpr: float, delta: float) -> float:
+    """Return the least epsilon with which these rates are possible under (epsilon, delta); 0 if all are."""
     odds = [(tpr - delta, fpr), (1 - fpr - delta, 1 - tpr)]
     return max([0.0, *(math.log(top / bottom) for top, bottom in odds if top > 0 and bottom > 0)])
 
@@ -134,6 +135,32 @@ def one_run(canaries: int, guesses: int, correct: int, delta: float, confidence:
     check.below_one(confidence=confidence)
     epsilon, most = (_invert(canaries, guesses, v, delta, 1 - confidence) for v in (correct, guesses))
     return Lower(epsilon, most, confidence)
+
+
+SHARES = (1.0, 0.3, 0.1, 0.02)  # of the canaries that an auditor of one run guesses: each is tried, at a price
+
+
+def one_run_scores(scores: Floats, included: NDArray[np.bool_], delta: float, confidence: float = 0.95) -> Lower:
+    """Return the largest epsilon that the scores of one run's canaries refute.
+
+    The highest scores are guessed to be included, the lowest not, and the auditor abstains on those between. How many
+    are guessed is one of `SHARES`, for which the significance level is divided (Bonferroni).
+
+    Args:
+        scores: one score per canary; higher means that it was included.
+        included: the coins, fair and independent, by which the canaries were included.
+        delta: the claimed delta.
+        confidence: of the bound.
+    """
+    if scores.shape != included.shape or scores.ndim != 1:
+        raise SpecError(f"there must be one coin for each score: {list(included.shape)} for {list(scores.shape)}.")
+    order, level = np.argsort(scores, kind="stable"), (1 - confidence) / len(SHARES)
+    found = []
+    for share in SHARES:
+        half = max(1, int(share * len(scores)) // 2)
+        right = int((~included[order[:half]]).sum() + included[order[-half:]].sum())
+        found.append(one_run(len(scores), 2 * half, right, delta, 1 - level))
+    return Lower(max(f.epsilon for f in found), max(f.ceiling for f in found), confidence)
 
 
 def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
