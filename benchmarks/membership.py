@@ -23,7 +23,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,13 +119,15 @@ class Problem:
         return build.build(spec.from_dict(usual | keys), module, self.dealt(self.members))
 
 
-def attacked(job: Job) -> list[View]:
-    """Run a job for real and return what the public saw of it."""
+def attacked(job: Job, look: Callable[[View], None] | None = None) -> list[View]:
+    """Run a job for real and return what the public saw of it last; `look` is shown every public view."""
     seen: list[View] = []
 
     def keep(view: View) -> None:
         if view.viewer == "public":
             seen[:] = [view]
+            if look is not None:
+                look(view)
 
     run.execute(job, own_model=True, owner=lambda text: None, observe=keep)
     return seen
@@ -297,13 +299,22 @@ def probe(asked: argparse.Namespace, problem: Problem, clock: Clock) -> None:
         begun, job = time.monotonic(), problem.job(asked, overfitting(asked, name))
         built = time.monotonic()
         with quick():
-            views = attacked(job)
+            views = attacked(job, lambda view, job=job: progress(problem, job, view))
         row = {"part": "probe", "setting": name, **describe(asked, problem, job, views)}
         row |= {"built": round(built - begun, 1), "seconds": round(time.monotonic() - built, 1)}
         append(asked, row)
         print(row, flush=True)
         if row["on_members"] >= OVERFITTED:
             return
+
+
+def progress(problem: Problem, job: Job, view: View) -> None:
+    """Print the accuracy on some members and test records after every fifth round."""
+    if view.round % 5 == 0:
+        some = torch.from_numpy(problem.targets[: len(problem.targets) // 8]).to(problem.x.device)
+        pairs = (problem.x[some], problem.y[some]), tuple(t[:2000] for t in problem.test)
+        shown = [f"{accuracy(job, view.state.model, *pair):.3f}" for pair in pairs]
+        print(f"  round {view.round}: members {shown[0]}, test {shown[1]}", flush=True)
 
 
 def chosen(asked: argparse.Namespace) -> str:
