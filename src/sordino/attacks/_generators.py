@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from sordino.attacks.base import Knowledge, Victim
+from sordino.core.view import View
 
 WIDTH = 64  # channels of the coarsest layer
 
@@ -49,6 +54,22 @@ def discriminator(shape: tuple[int, ...], draw: torch.Generator) -> nn.Module:
                 nn.Flatten(), nn.Linear(math.prod(shape), WIDTH), nn.LeakyReLU(0.2), nn.Linear(WIDTH, 1)
             )
     return drawn(net, draw)
+
+
+def conditioned(noise: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Return the input of a generator that makes records of labels y: noise [n, noise] and one-hot labels."""
+    return torch.cat([noise, F.one_hot(y, classes).to(noise.dtype)], dim=1)
+
+
+def wanted(victim: Victim, knowledge: Knowledge) -> Tensor:
+    """Return the labels of the records to make [records]: those asked for in turn, or all in turn."""
+    labels = victim.labels or tuple(range(knowledge.classes or 1))
+    return torch.tensor([labels[k % len(labels)] for k in range(victim.records)])
+
+
+def broadcasts(views: Sequence[View]) -> list[Tensor]:
+    """Return the models that a viewer saw, one a round, in order."""
+    return [params for _, params in sorted({view.round: view.state.params for view in views}.items())]
 
 
 def drawn(net: nn.Module, draw: torch.Generator) -> nn.Module:

@@ -2,8 +2,9 @@
 
 Fredrikson, Jha and Ristenpart (2015), "Model inversion attacks that exploit confidence information and basic
 countermeasures", CCS, Algorithm 1 (MI-FACE): gradient descent on 1 - confidence(label), which stops when it no longer
-falls, and a step that keeps the record a picture. All classes descend at once. That step (`Process`) is here the box of
-inputs and a penalty on differences of neighbouring pixels. The result is a record of a class, not of a person, unless
+falls, and a step that keeps the record a picture. Here the cost is -log confidence, whose slope does not vanish where
+the model is sure of another class, all classes descend at once, and that step (`Process`) is the box of inputs and a
+penalty on differences of neighbouring pixels. The result is a record of a class, not of a person, unless
 the class is one person, as in the paper.
 """
 
@@ -17,6 +18,7 @@ import torch
 from torch.func import functional_call
 
 from sordino.attacks import _gradient_matching as matching
+from sordino.attacks._generators import wanted
 from sordino.attacks.base import MODELS, RECONSTRUCTION, Knowledge, Victim, last_model, require
 from sordino.core import check
 from sordino.core.types import Batch
@@ -79,9 +81,3 @@ class ModelInversion:
             with torch.no_grad():
                 x.copy_(form.clamped(x))
         return Batch(best, y, (len(y),))
-
-
-def wanted(victim: Victim, knowledge: Knowledge) -> torch.Tensor:
-    """Return the labels of the records to make [records]: those asked for, or all in turn."""
-    labels = victim.labels or tuple(range(knowledge.classes or 1))
-    return torch.tensor([labels[k % len(labels)] for k in range(victim.records)])
