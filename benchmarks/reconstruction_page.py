@@ -66,9 +66,8 @@ def verdict(rows: dict[str, Row]) -> list[str]:
     loud = [row["ssim"] for method, _, row in pick(rows, "table6", "1") if "printed" in method]
     reference = rows.get("table6/none/-/1", {}).get("mean picture", {})
     text = [
-        "Without noise the server of a federation sees the pictures of its clients. From the first update of a client "
-        f"with one CIFAR-10 picture, inverting gradients reaches an SSIM of {value(rows, 'table6/none/-/1', 'ssim')} "
-        f"(paper: 0.08) and finds the right one among {900 + rows.get('table6/none/-/1', {}).get('records', 0)} "
+        "Without noise, from the first update of a client with one CIFAR-10 picture, the server that inverts gradients "
+        f"reaches a mean SSIM of {value(rows, 'table6/none/-/1', 'ssim')} (paper: 0.08) and finds the right one among {900 + rows.get('table6/none/-/1', {}).get('records', 0)} "
         f"pictures in {100 * rows.get('table6/none/-/1', {}).get('identified', 0):.0f} % of cases; from the mean "
         f"gradient of about 100 pictures, {value(rows, 'table6/none/-/100', 'ssim')}."
     ]
@@ -81,7 +80,7 @@ def verdict(rows: dict[str, Row]) -> list[str]:
         text.append(f"As printed, UDP-FL's noise leaves an SSIM of up to {max(loud):.2f} for a single picture.")
     text.append(
         "In the paper's unit, the standardised input of the model, the mean picture has an MSE of about 1.0; every "
-        "number in Tables 6 and 7 of Feng et al., without privacy too, is above 1.7. By these tables the attacks did "
+        "MSE in Tables 6 and 7 of Feng et al., without privacy too, is above 1.7. By these tables the attacks did "
         "not work in any of their settings, so the differences between mechanisms say nothing about protection."
     )
     for name, (title, _) in SETS.items():
@@ -187,7 +186,7 @@ def grids(rows: dict[str, Row], shown: dict[str, Any], folder: Path) -> None:
         cells = [(m, e, row) for m, e, row in pick(rows, table, kind) if "ResNet" not in m]
         lines = [
             GridRow(f"{m}, epsilon {e}" if e != "-" else m, shown[f"{row['name']}|made"],
-                    notes=[""] * 10 if table == "table7" else each(shown, row["name"]))
+                    **({} if table == "table7" else each(shown, row["name"])))
             for m, e, row in cells
         ]  # fmt: skip
         if lines:
@@ -199,7 +198,7 @@ def grids(rows: dict[str, Row], shown: dict[str, Any], folder: Path) -> None:
         names = [n for n in rows if n.startswith(f"fig4/{dataset}/")]
         lines = [
             GridRow(n.split("/")[2] + ("" if n.endswith("-") else f", epsilon {n.split('/')[3]}"),
-                    shown[f"{n}|made"], notes=each(shown, n))
+                    shown[f"{n}|made"], **each(shown, n))
             for n in names
         ]  # fmt: skip
         if lines:
@@ -208,12 +207,11 @@ def grids(rows: dict[str, Row], shown: dict[str, Any], folder: Path) -> None:
             picture_grid(folder / f"fig4-{dataset}.png", originals, lines, words, "private pictures")
 
 
-def each(shown: dict[str, Any], name: str) -> list[str]:
+def each(shown: dict[str, Any], name: str) -> dict[str, list[float]]:
     """PSNR and SSIM of every shown picture."""
     import torch
 
     from sordino.red_team import picture_metrics as metrics
 
     made, true = (torch.from_numpy(shown[f"{name}|{key}"]) for key in ("made", "true"))
-    values = zip(metrics.psnr(made, true).tolist(), metrics.ssim(made, true).tolist(), strict=True)
-    return [f"{a:.1f} dB, {b:.2f}" for a, b in values]
+    return {"psnr": metrics.psnr(made, true).tolist(), "ssim": metrics.ssim(made, true).tolist()}

@@ -29,7 +29,6 @@ class GridRow:
     pictures: Pictures
     psnr: Sequence[float] | None = None  # of every picture, in dB
     ssim: Sequence[float] | None = None  # of every picture
-    notes: Sequence[str] | None = None  # other words under every picture, in place of PSNR and SSIM
 
 
 def picture_grid(
@@ -78,12 +77,10 @@ def _picture(axis: Any, picture: NDArray[np.float32]) -> None:
 
 
 def _caption(row: GridRow, place: int) -> str:
-    if row.notes is not None:
-        return row.notes[place]
     words = [] if row.psnr is None else [f"{row.psnr[place]:.1f} dB"]
     return ", ".join(words + ([] if row.ssim is None else [f"SSIM {row.ssim[place]:.2f}"]))
 
 
 def _wrapped(name: str) -> str:
-    """Break a name after its first comma, so that it fits beside the pictures."""
-    return name.replace(", ", ",\n", 1)
+    """Break a name after its last comma, so that it fits beside the pictures."""
+    return ",\n".join(name.rsplit(", ", 1))
