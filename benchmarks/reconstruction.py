@@ -300,8 +300,8 @@ def curious(cell: dict[str, Any], tiny: bool) -> tuple[dict[str, Any], dict[str,
     rounds = 4 if tiny else 150
     if cell["keys"] is not None:
         keys = {
-            "rounds": rounds, "client_rate": 0.1, "client_sampling": "fixed", "local_epochs": 2.0, "batch_size": 50,
-            "learning_rate": 0.1,
+            "rounds": rounds, "client_rate": 0.1, "client_sampling": "fixed", "local_epochs": 2.0,
+            "batch_size": min(50, each // 2), "learning_rate": 0.1,
         } | cell["keys"]  # fmt: skip
         tags = [hidden[i].long().numpy() for i in at.split(each)]
         if str(keys["method"]).startswith("fedsdp"):
