@@ -32,9 +32,8 @@ def attacked(module, tmp_path, **keys):
 
 
 def test_records_of_a_batch_are_read_exactly(tmp_path):
-    made, true = attacked(chosen(), tmp_path)
-    errors = metrics.mse(made, true)
-    assert errors.max() < 1e-6
+    made, true = attacked(chosen(), tmp_path, learning_rate=1.0)
+    assert metrics.mse(made, true).max() < 1e-4  # an update is a difference of 32-bit weights
     assert metrics.mse(made.roll(1, 0), true).min() > 0.1
 
 

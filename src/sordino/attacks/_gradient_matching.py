@@ -278,5 +278,3 @@ def inputs(
 def milestones(iterations: int) -> tuple[int, ...]:
     """Return when the learning rate falls by ten: after 3/8, 5/8 and 7/8 (Geiping et al. 2020, published code)."""
     return tuple(iterations * k // 8 for k in (3, 5, 7))
-
-
