@@ -174,7 +174,7 @@ def scores(made: Tensor, true: Tensor, dataset: str) -> dict[str, float]:
 # --- Table 6
 
 
-class Stop(Exception):
+class SeenEnoughError(Exception):
     """Enough was seen."""
 
 
@@ -191,7 +191,7 @@ def first_step(model: str, clients: Any, **keys: Any) -> tuple[Batch, View]:
     def observe(view: View) -> None:
         if view.viewer == "server":
             server.append(view)
-            raise Stop
+            raise SeenEnoughError
 
     CohortGradients.sums = noted  # type: ignore[method-assign]
     try:
