@@ -143,7 +143,8 @@ def fig4(rows: dict[str, Row]) -> list[str]:
            "    python benchmarks/reconstruction.py fig4", "",
            "The paper shows pictures and no numbers. Recognised: share of 32 generated pictures of the private classes "
            "that a classifier trained on all records assigns to the right class (guessing: 10 %). MSE, PSNR and SSIM "
-           "are to the nearest private training picture.", "",
+           "are to the nearest private training picture; they say little by themselves, as any clean picture is near "
+           "some other.", "",
            "| data | method | epsilon | recognised | MSE | PSNR | SSIM | accuracy of the model |",
            "|" + " --- |" * 8]  # fmt: skip
     for name, row in rows.items():
