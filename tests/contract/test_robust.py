@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import trim_mean
-from tests.support.problems import federation, job
 
 from sordino.contract import pricing
 from sordino.contract.robust import RobustMerge, krum, parsed, scaled_rows
@@ -16,6 +15,7 @@ from sordino.core.errors import LostRound, RunError, SpecError
 from sordino.core.message import Message
 from sordino.federations.simulator import Simulator
 from sordino.runs.run import execute
+from support.problems import federation, job
 
 ROWS = torch.randn(9, 5, generator=torch.Generator().manual_seed(3))
 WEIGHT = torch.tensor([1.0, 3, 2, 1, 1, 4, 2, 1, 1])
