@@ -28,7 +28,7 @@ Score = Callable[[Floats], Floats]  # rows [trials, numbers] -> one number a tri
 
 SHOWN, ALARM = 0.95, 0.9999  # confidence of the bound that is shown, and of an alarm
 CHOICE = 0.99  # confidence with which tests are compared on the first half
-DELTAS = (0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4)  # at which a claim is compared besides its own delta
+DELTAS = (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4)  # at which a claim is compared, and at its own
 RIDGE = 1e-6  # added to correlations, so that numbers that repeat one another do no harm
 CUTS = 400  # thresholds that are tried at most
 
