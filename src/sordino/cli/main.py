@@ -34,6 +34,10 @@ COMMANDS = {  # name -> (module, one line for --help)
         "Reproduce a figure or table of a paper: as printed, sound, with an honest epsilon.",
     ),
     "explain": ("sordino.cli.explain", "Explain a run: its guarantee, its claim, and what its method chose and why."),
+    "audit": (
+        "sordino.cli.audit",
+        "Measure how much of the accounted epsilon an auditor can show, of a run or before one.",
+    ),
     "export": (
         "sordino.cli.export",
         "Copy the public part of a run, and nothing else; or its model with a privacy card.",

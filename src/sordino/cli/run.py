@@ -6,6 +6,7 @@ import json as jsonlib
 import math
 import typing
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from sordino.core.parts import PUBLIC
 from sordino.core.record import plain as finite
 from sordino.core.rounding import up
 from sordino.run_folder import boundary
+from sordino.run_folder.folder import RunFolder
 from sordino.runs import early
 from sordino.runs.baseline import without_privacy
 from sordino.runs.build import from_spec
@@ -134,8 +136,30 @@ def _train(job: Job, at: Path | None, progress: RunProgress) -> Result:
         progress.say(line)
     if at is None:
         progress.estimate(job)
+    watch, canaries = partial(progress.after_round, job), None
+    if job.planted is not None:
+        from sordino.red_team.planted_canaries import CanaryWatch  # only audited runs need it
+
+        canaries = CanaryWatch(job)
     with progress.rounds(job):
-        return execute(job, own_model=False, at=at, watch=partial(progress.after_round, job), began=progress.began)
+        result = execute(job, own_model=False, at=at, watch=watch, began=progress.began, observe=canaries)
+    return _audited(job, result, canaries, at is not None, progress)
+
+
+def _audited(job: Job, result: Result, canaries: Any, resumed: bool, progress: RunProgress) -> Result:
+    """Audit a finished run whose spec asks for it, and write what was found; the result is returned as it is."""
+    if not job.spec.audit:
+        return result
+    from sordino.cli.audit import publish
+    from sordino.red_team import audit
+
+    with progress.preparing("Auditing the run on made-up records ..."):
+        found = audit.audit(job)
+    if canaries is not None and not resumed:  # a resumed run was seen in part only
+        found = replace(found, planted=canaries.lower(job.spec.delta, audit.each(found.confidence)))
+    publish(RunFolder(result.folder), job, found)
+    progress.say(found.sentence())
+    return result
 
 
 def _as_json(job: Job, result: Result, plain: Result | None) -> dict[str, Any]:

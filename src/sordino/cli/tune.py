@@ -32,7 +32,7 @@ LAWS = {
     "logarithmic": (selection.BINOMIAL, 0.0),
 }
 OPTIONS = {"trials": 20, "law": "geometric", "disjoint": None}  # of the search, in [tune] or as flags, with defaults
-FLAGS = {k: v for k, v in all_flags().items() if k not in ("baseline", "record_views", "tuning")}
+FLAGS = {k: v for k, v in all_flags().items() if k not in ("baseline", "audit", "record_views", "tuning")}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -39,6 +39,7 @@ APART = {
     "tuning": "a search holds records of all clients together; search before, by simulation",
     "without_private": "the sites themselves hold what they hold",
     "baseline": "it would train without privacy on the sites' records",
+    "audit": "canaries are planted by simulations",
     "record_views": "views of the server are kept by simulations",
     "public_share": "which records are public is each site's to say; name public records by test",
 }  # keys that make no sense where clients hold their own data, and why

@@ -85,11 +85,11 @@ class Rehearsal:
             rng = self.rng.at("round", number)
             for phase in method.phases:
                 message, passages = self.play("first", self.cast.first, phase, state)
-                after = self._after(phase, message, state, rng)
+                after = self.after(phase, message, state, rng)
                 if laws:
                     again = self.play("other", self.cast.other, phase, state, passages)
                     self._same(message, passages, *again, number)
-                    self._same_state(after, self._after(phase, again[0], state, rng))
+                    self._same_state(after, self.after(phase, again[0], state, rng))
                     self._beside(message, phase, state, passages)
                     self._adds_up(message, passages)
                     changed = self.play("changed", self.cast.changed, phase, state, passages)[1]
@@ -107,7 +107,7 @@ class Rehearsal:
                 "bounds depend on what was released, and noise on the plan."
             )
 
-    def _after(self, phase: str, message: Message, state: State, rng: Stream) -> State:
+    def after(self, phase: str, message: Message, state: State, rng: Stream) -> State:
         """Return the state after a phase.
 
         The message is sealed and carried, a trusted server's noise is added, and `between` or `merge` is applied.

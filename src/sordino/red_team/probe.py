@@ -97,10 +97,17 @@ def of_job(job: Job, canaries: int, placement: str | None = None) -> Probe:
     local, sizes = job.plan.local, job.plan.sizes
     rate, steps = max(local.rate(n) for n in sizes), max(local.count(n) for n in sizes)
     spec = replace(job.spec, batch_rate=rate, batch_size=None, local_steps=steps, local_epochs=None)
-    return probe(spec, canaries, placement, None if job.plan.multipliers else job.plan.noise_multiplier)
+    noise = None if job.plan.multipliers else job.plan.noise_multiplier
+    return probe(spec, canaries, placement, noise, job.viewer)
 
 
-def probe(spec: Spec, canaries: int, placement: str | None = None, noise: float | None = None) -> Probe:
+def probe(
+    spec: Spec,
+    canaries: int,
+    placement: str | None = None,
+    noise: float | None = None,
+    viewer: str | None = None,
+) -> Probe:
     """Return the made-up federation on which the method, the plan and the channel of a spec are audited.
 
     Args:
@@ -108,11 +115,12 @@ def probe(spec: Spec, canaries: int, placement: str | None = None, noise: float 
         canaries: how many canaries there are (per run, where there are several runs).
         placement: one of PLACEMENTS; None: apart where the server sees the clients' own noise, else runs.
         noise: the noise multiplier of the run that is audited; None: calibrated anew to the spec's budget.
+        viewer: whose view is audited; None: that of the spec's budget.
     """
     small = _spec(spec)
     unit, rate = spec.unit or spec.method_object().units[0], small.batch_rate or 1.0
     size = 1 if unit == "client" else min(200, max(2, math.ceil(1 / rate)))
-    first = _job(small, RUNS, FEW, 2, size, noise)
+    first = _job(small, FEW, 2, size, noise, viewer)
     placement = placement or (APART if _shows_noise(first) else RUNS)
     if placement == APART and not _shows_noise(first):
         raise SpecError("clients are independent trials only if the server sees each one's row with its own noise.")
@@ -120,10 +128,15 @@ def probe(spec: Spec, canaries: int, placement: str | None = None, noise: float 
     clients = {APART: canaries, RUNS: FEW, COORDINATES: canaries if unit == "client" else FEW}[placement]
     if placement == COORDINATES and unit != "client":
         size = max(size, math.ceil(canaries / FEW))
-    job = first if (clients, axes) == (FEW, 2) else _job(small, placement, clients, axes, size, noise)
+    job = first if (clients, axes) == (FEW, 2) else _job(small, clients, axes, size, noise, viewer)
     planned = price.cost_to(job.viewer, pricing.planned(job.method, job.plan))
     many = canaries if placement != RUNS else 1
     return Probe(job, small, placement, many, axes, size, planned.relation, _scales(spec)[0])
+
+
+def resized(world: Probe, canaries: int) -> Probe:
+    """Return the made-up federation with another number of canaries."""
+    return probe(world.spec, canaries, world.placement, world.job.plan.noise_multiplier, world.job.viewer)
 
 
 def _spec(spec: Spec) -> Spec:
@@ -141,7 +154,7 @@ def _scales(spec: Spec) -> tuple[float, float]:
     return RECORD if method.noisy_steps else CLIENT
 
 
-def _job(spec: Spec, placement: str, clients: int, axes: int, size: int, noise: float | None) -> Job:
+def _job(spec: Spec, clients: int, axes: int, size: int, noise: float | None, viewer: str | None) -> Job:
     """Return the job of a made-up federation, all of whose records are at the origin."""
     x, y = torch.zeros(clients * size, axes), torch.arange(clients * size) % 2
     users = np.arange(clients * size) if spec.unit == "user" else None
@@ -149,7 +162,7 @@ def _job(spec: Spec, placement: str, clients: int, axes: int, size: int, noise: 
     job = build.build(spec, _network(axes), held)
     if noise is not None and job.method.private:
         job = replace(job, plan=replace(job.plan, noise_multiplier=noise))
-    return job
+    return job if viewer is None else replace(job, viewer=viewer)
 
 
 def _tags(method: Method, records: int) -> Tensor | None:

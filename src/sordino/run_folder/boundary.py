@@ -24,6 +24,7 @@ DERIVED = "computed from public inputs and from what was released"
 SHAPE = "the shape of the model's input and output, which the model shows; what the labels are, as the sentence says"
 DECLARED = "declared by the owner before the run, in a schema, in the spec or by the names of folders, or in the code"
 HEADER = "declared in the schema; without one, taken as public, as the sentence says (the names of the columns)"
+AUDITED = "computed from made-up records, or from what a viewer saw whom the guarantee names: post-processing of it"
 PLANNED = "the bound that was planned: it does not depend on who was drawn"
 
 HIDDEN = (  # keys of a spec: paths on the owner's machine, the run's name, what the owner records
@@ -57,7 +58,7 @@ TABLE: dict[str, dict[str, str]] = {
         "server_data evaluate_on release_noise model fix_model rounds client_sampling client_rate channel "
         "min_cohort allowed_dropouts dropout late slow joining local_steps local_epochs batch_size batch_rate "
         "optimizer learning_rate momentum weight_decay schedule warmup augment views precision compile server_lr "
-        "averaging baseline device "
+        "averaging baseline audit device "
         "memory_gb federation workers blocks evaluate_every checkpoint_seconds metric class_weights classes "
         "decimal time_column window horizon stride time_step",
     )
@@ -86,6 +87,11 @@ TABLE: dict[str, dict[str, str]] = {
     | _of(PLANNED, "total.epsilon total.delta trial_epsilon sentence")
     | _of(RELEASED, "settings.*")
     | _of(FIGURES, "score"),
+    "audit.json": _of(
+        AUDITED,
+        "method unit relation viewer channel rounds delta confidence claimed accounted trials.* moves.* planted.* "
+        "notes alarm least least_gaussian sentence",
+    ),
     "stdout": _of(INPUT, "folder"),
 }
 FILES: dict[str, str] = {  # files without fields, or made only of fields of the files above

@@ -26,6 +26,7 @@ from sordino.privacy.events import Composed, Cost, Event
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.release import Release
 from sordino.privacy.samplers import Poisson, Sampler
+from sordino.runs.planted import Planted
 from sordino.spec.spec import Spec
 from sordino.tasks.own_metric import OwnMetric
 from sordino.tasks.task import CLASSIFICATION
@@ -73,6 +74,7 @@ class Job:
     public: tuple[str, ...] = ()  # what the guarantee treats as public, in words
     public_data: bool = False  # whether the records are already public, as in a shipped benchmark
     form: RecordFormat | None = None  # of the records, for whoever gives the model others
+    planted: Planted | None = None  # canaries among the records, if the run is audited
 
     def guarantee(
         self, viewer: str, rounds: int, participations: int, rough: bool = False, evaluated: bool = True

@@ -28,6 +28,7 @@ from sordino.features.oriented_gradients import oriented_gradients
 from sordino.features.scattering import scattering
 from sordino.features.silhouettes import silhouettes
 from sordino.runs import defaults, left_out
+from sordino.runs.planted import Planted, plant
 from sordino.spec.mode import settled
 from sordino.spec.spec import Spec
 from sordino.spec.windows import HORIZON
@@ -59,6 +60,7 @@ class Prepared:
     test: tuple[Tensor, Tensor] | None  # public records
     test_clients: Ints | None  # client of each test record
     owner_notes: tuple[str, ...] = ()  # how many records were left out or changed, for the owner alone
+    planted: Planted | None = None  # canaries among the clients' records
 
 
 def dataset_path(spec: Spec) -> str:
@@ -112,11 +114,14 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None, stand_in
         )
         x_train, x_test = both
     clients = ArrayClients.split(x_train, data.y_train, parts, users=who, tags=tags)
+    real, planted = clients, None
+    if spec.audit:
+        clients, planted = plant(spec, clients, outputs_of(data))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.at("init").integer())
         module = defaults.module(spec, tuple(sample.shape[1:]), outputs_of(data), data.unit_target)
     fewer = who is not None or spec.without_private or sum(map(len, parts)) < len(x_train)
-    brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if fewer else clients
+    brought = ArrayClients(x_train, data.y_train, [len(x_train)]) if fewer else real
     if spec.public_share is not None:  # a ledger identifies the table by all its rows, whatever share is public
         table = torch.cat([x_train, x_test]), torch.cat([data.y_train, data.y_test])
         brought = ArrayClients(*table, [len(table[1])])
@@ -126,7 +131,7 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None, stand_in
             raise DataError(f"partition {spec.partition}: no test record belongs to any of these clients. Use more.")
         x_test, y_test, owners = x_test[owners >= 0], y_test[owners >= 0], owners[owners >= 0]
     test = (x_test, y_test) if len(y_test) else None
-    return Prepared(spec, data, clients, brought, module, sample, test, owners, owner_notes)
+    return Prepared(spec, data, clients, brought, module, sample, test, owners, owner_notes, planted)
 
 
 def _standing_in(spec: Spec, data: Dataset, sample: Tensor, real_test: bool) -> tuple[Tensor, Tensor]:

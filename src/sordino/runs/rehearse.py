@@ -43,16 +43,25 @@ def rehearse(job: Job) -> None:
         prepared(job).run(laws=promises)
 
 
-def prepared(job: Job) -> Rehearsal:
-    """Return the rehearsal of a job: its method with synthetic clients."""
+def prepared(job: Job, records: int = RECORDS, scale: float = LARGE, full: bool = False) -> Rehearsal:
+    """Return the rehearsal of a job: its method with synthetic clients.
+
+    Args:
+        job: the job.
+        records: the number of records of a client, where these are counted.
+        scale: factor by which the unit that is replaced is larger.
+        full: let every batch hold all records, even if the plan samples them.
+    """
     method, plan = returned.checked(job), job.plan
     model = job.model if job.device.type == "cpu" else on_cpu(job.model)
     made_up = MadeUp.like(job.federation.facts, model, getattr(method, "groups", None))
     by_user = plan.unit == "user" and method.viewer == "server"  # sizes then count users
-    plan = small(plan, len(USERS) if by_user else min(RECORDS, plan.sizes[-1]))
+    plan = small(plan, len(USERS) if by_user else min(records, plan.sizes[-1]))
+    if full:
+        plan = replace(plan, local=replace(plan.local, batch_rate=1.0))
     if plan.public is not None:
         plan = replace(plan, public=Public(model, made_up.draw((RECORDS,), None, 4)))
-    return Rehearsal(job.spec.method, Work(method, model, plan), cast_of(made_up, method, plan))
+    return Rehearsal(job.spec.method, Work(method, model, plan), cast_of(made_up, method, plan, scale))
 
 
 def promising(releases: tuple[Release, ...]) -> bool:
@@ -107,7 +116,7 @@ def _few(plan: Plan, most: int) -> int:
     return most
 
 
-def cast_of(made_up: MadeUp, method: Method, plan: Plan) -> Cast:
+def cast_of(made_up: MadeUp, method: Method, plan: Plan, scale: float = LARGE) -> Cast:
     """Return the synthetic clients of all three plays.
 
     In the third, one unit is replaced (for users, up to two copies at different clients), and one is removed if the
@@ -125,7 +134,7 @@ def cast_of(made_up: MadeUp, method: Method, plan: Plan) -> Cast:
     last = {"client": size, "user": USERS[-1]}.get(unit, 1)  # records of the unit: the last ones of a client
     first = made_up.draw(sizes, groups, 1)
     other = made_up.opposite(first, 2)
-    strange = made_up.draw(sizes, groups, 3, LARGE)
+    strange = made_up.draw(sizes, groups, 3, scale)
     x, y = first.x.clone(), first.y.clone()
     for k in range(copies):
         rows = slice((k + 1) * size - last, (k + 1) * size)

@@ -161,6 +161,8 @@ class RunKeys:
     evaluate_every: int | None = None  # rounds between two evaluations (default: 1 on public test data, otherwise only
     # one at the end)
     checkpoint_seconds: float = 5.0  # shortest time between two checkpoints, in seconds
+    audit: bool = False  # plant canaries among the records, and end with a lower bound on epsilon beside the accounted
+    # one; at most 2 % of the records, and 1000, are canaries, which cost a little accuracy
     record_views: bool = False  # keep what the server and the public see in every round, in the private part
     name: str | None = None  # name of the run folder (default: derived from the time)
     out: str = "runs"  # folder in which run folders are created

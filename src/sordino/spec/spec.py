@@ -39,7 +39,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 NAMED = (  # what a Python caller brings instead
     "dataset", "data_dir", "test", "public_share", "public_data", "partition", "clients", "features", "model",
-    "baseline", "private_data", "without_private",
+    "baseline", "audit", "private_data", "without_private",
 )  # fmt: skip
 PLUGINS = ("methods", "algorithms")  # kinds whose fields are keys too
 FEATURES = ("scattering", "silhouettes", "oriented-gradients", "colour-scattering")  # fixed; data/*.py

@@ -74,7 +74,7 @@ class Search:
             seed: in research mode, the seed of its noise; the clients are dealt by the seed of the spec.
         """
         keys = self.spec.to_dict() | settings | {"epsilon": budget, "delta": self.alone}
-        keys |= {"evaluate_every": self.spec.rounds, "baseline": False, "record_views": False}
+        keys |= {"evaluate_every": self.spec.rounds, "baseline": False, "audit": False, "record_views": False}
         prepared = prepare(spec.from_dict(keys), keep=KEPT)
         if self.disjoint is not None:
             held = held_out.tuning_part(replace(prepared.spec, tuning=self.disjoint), prepared.clients)
