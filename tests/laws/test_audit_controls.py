@@ -24,7 +24,10 @@ from sordino.federations.base import Work
 from sordino.federations.simulator import Simulator
 from sordino.methods.dp_fedavg import DpFedAvg
 from sordino.methods.dp_sgd import DpSgd
+from sordino.methods.udp_fl import published_code
+from sordino.privacy.mechanisms.staircase import Staircase
 from sordino.red_team import probe
+from sordino.red_team.mechanisms import claimed, mechanism_trials
 from sordino.red_team.pairs import claim_curve, pair_trials
 from sordino.runs import loop, public_facts, returned
 from sordino.spec import spec
@@ -116,6 +119,17 @@ def test_a_number_without_noise():
         return of_pair(made, inside, held[0], 120)
 
     assert found(leaky.ScalarWithoutNoise()).refuted and not found(leaky.OneStep()).refuted
+
+
+def test_the_off_by_one_staircase():
+    """THEORY 2.5: a geometric variable that starts at 0, less 1; the loss of one step is 15 instead of 5."""
+    right, wrong = Staircase(published_code.LAMBDA, published_code.GAMMA), published_code.OffByOne()
+    step, claim = published_code.STEP, claimed(right)
+    found = [game.play(mechanism_trials(m, step, count=10_000), claim, DELTA) for m in (wrong, right)]
+    assert [f.refuted for f in found] == [True, False] and found[0].lower.epsilon > 5.5
+    noise = np.abs(mechanism_trials(wrong, step, count=20_000).outside) / step
+    assert np.mean((noise > 0.5019) & (noise <= 1)) == pytest.approx(0.9865, abs=3e-3)
+    assert noise.mean() == pytest.approx(0.7443, rel=0.01)  # 0.2592 if it were right
 
 
 # --- too much of one unit

@@ -90,7 +90,7 @@ MORE = [
 ]
 
 
-def finding(case: Case, seed: int = 1) -> game.Finding:
+def finding(case: Case, seed: int = 1) -> game.GameResult:
     keys = {"mode": "research", "method": case.method, "rounds": 2, "epsilon": 3.0, "delta": DELTA, "device": "cpu"}
     canaries = {"apart": 2 * case.count, "coordinates": min(1000, 2 * case.count), "runs": 1}[case.placement]
     world = probe.probe(spec.from_dict(keys | NEEDS.get(case.method, {}) | case.keys), canaries, case.placement)

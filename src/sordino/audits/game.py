@@ -65,7 +65,7 @@ class Distinguisher:
 
 
 @dataclass(frozen=True)
-class Finding:
+class GameResult:
     """What a game has shown about a claim."""
 
     lower: Lower  # at the delta of the claim, with the confidence that is shown
@@ -81,7 +81,7 @@ class Finding:
         return not self.refuted
 
 
-def play(trials: Trials, claim: Curve, delta: float, confidence: float = SHOWN, alarm: float = ALARM) -> Finding:
+def play(trials: Trials, claim: Curve, delta: float, confidence: float = SHOWN, alarm: float = ALARM) -> GameResult:
     """Return the largest epsilon that the trials refute, and whether that refutes the claim.
 
     Args:
@@ -101,7 +101,7 @@ def play(trials: Trials, claim: Curve, delta: float, confidence: float = SHOWN, 
     low, high = (np.asarray(rate) for rate in sharp.counts.rates(alarm))
     over = {d: float(_excess(low, high, {d: epsilon})) for d, epsilon in curve.items()}
     worst = max(over, key=lambda d: over[d])
-    return Finding(
+    return GameResult(
         bounds.from_rates(shown.counts, delta, confidence),
         bounds.gaussian(middle.counts, delta, confidence),
         curve[delta],

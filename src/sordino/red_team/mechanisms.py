@@ -130,11 +130,12 @@ def _pair(mechanism: Any, bound: float, relation: str) -> Pair:
         reach = REACH * bound * max(1.0, float(getattr(mechanism, "noise_multiplier", 1.0)))
         edges = np.linspace(-reach, reach + swing * bound, CELLS)
         at, wide = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
-        return Atoms.of(*(wide * mechanism.density(at - move, bound) for move in (swing * bound, 0.0)))
+        moved, unmoved = (wide * mechanism.density(at - move, bound) for move in (swing * bound, 0.0))
+        return Atoms.of(moved, unmoved)
     if hasattr(mechanism, "randomize") and hasattr(mechanism, "probabilities") and not hasattr(mechanism, "alphabet"):
-        laws = [np.ravel(mechanism.probabilities(v)) for v in _values(mechanism)]
-        if all(abs(float(law.sum()) - 1) < 1e-9 for law in laws):  # else they are of single bits
-            return Atoms.of(*laws)
+        one, other = (np.ravel(mechanism.probabilities(v)) for v in _values(mechanism))
+        if abs(float(one.sum()) - 1) < 1e-9:  # else they are of single bits
+            return Atoms.of(one, other)
     if swing == 1.0 and (stated := event.pair()) is not None:
         return stated
     raise SpecError(f"{type(mechanism).__name__} states no distribution that a density ratio could be taken of.")
