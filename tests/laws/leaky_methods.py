@@ -23,37 +23,28 @@ from sordino.privacy.release import Use
 
 
 @dataclass(frozen=True)
-class HalfNoise(Gaussian):
-    """Is priced as it says, and adds half of that."""
+class LessNoise(Gaussian):
+    """Is priced as it says, and adds a part of that."""
+
+    part: float = 0.5
 
     def apply(self, x, rng, use):
-        return Gaussian(self.noise_multiplier / 2).apply(x, rng, use)
+        return Gaussian(self.part * self.noise_multiplier).apply(x, rng, use)
 
 
 @dataclass(frozen=True)
-class HalfAtClients(DpSgd):
+class LessAtClients(DpSgd):
     def recipe(self):
-        return Recipe(Whole(self.clip), HalfNoise)
+        return Recipe(Whole(self.clip), LessNoise)
 
 
 @dataclass(frozen=True)
-class HalfAtServer(DpFedAvg):
+class LessAtServer(DpFedAvg):
+    part: float = 0.5
+
     def releases(self, plan, round=0, state=None):
-        return tuple(replace(r, mechanism=HalfNoise(plan.z)) for r in super().releases(plan, round, state))
-
-
-@dataclass(frozen=True)
-class QuarterNoise(Gaussian):
-    """Is priced as it says, and adds a quarter of that."""
-
-    def apply(self, x, rng, use):
-        return Gaussian(self.noise_multiplier / 4).apply(x, rng, use)
-
-
-@dataclass(frozen=True)
-class QuarterAtServer(DpFedAvg):
-    def releases(self, plan, round=0, state=None):
-        return tuple(replace(r, mechanism=QuarterNoise(plan.z)) for r in super().releases(plan, round, state))
+        noise = LessNoise(plan.z, self.part)
+        return tuple(replace(r, mechanism=noise) for r in super().releases(plan, round, state))
 
 
 @dataclass(frozen=True)

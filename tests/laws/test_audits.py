@@ -85,7 +85,7 @@ MORE = [
     Case("dp-sgd", {"unit": "user"}),
     Case("dp-sgd", {"local_steps": 3}),
     wide("dp-fedavg", adaptive_clip=True),
-    wide("dp-fedavg", client_rate=0.5, rounds=4),
+    wide("dp-fedavg", 0.25, client_rate=0.5, rounds=4),
     Case("udp-fl", {"mechanism": "gaussian"}),
 ]
 
