@@ -28,7 +28,8 @@ Score = Callable[[Floats], Floats]  # rows [trials, numbers] -> one number a tri
 
 SHOWN, ALARM = 0.95, 0.9999  # confidence of the bound that is shown, and of an alarm
 CHOICE = 0.99  # confidence with which tests are compared on the first half
-DELTAS = (0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4)  # at which a claim is compared besides its own delta
+DELTAS = (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4)  # at which a claim is compared, and at its own
+RIDGE = 1e-6  # added to correlations, so that numbers that repeat one another do no harm
 CUTS = 400  # thresholds that are tried at most
 
 
@@ -41,7 +42,7 @@ class Trials:
 
     def __post_init__(self) -> None:
         for name, rows in (("inside", self.inside), ("outside", self.outside)):
-            if rows.ndim != 2 or len(rows) < 4:
+            if rows.ndim != 2 or len(rows) < 4 or not rows.shape[1]:
                 raise SpecError(f"an audit needs at least 4 trials {name}, [trials, numbers], not {list(rows.shape)}.")
             if not np.isfinite(rows).all():
                 raise SpecError(f"trials {name} hold numbers that are not finite, so nothing can be counted.")
@@ -64,7 +65,7 @@ class Distinguisher:
 
 
 @dataclass(frozen=True)
-class Finding:
+class GameResult:
     """What a game has shown about a claim."""
 
     lower: Lower  # at the delta of the claim, with the confidence that is shown
@@ -80,7 +81,7 @@ class Finding:
         return not self.refuted
 
 
-def play(trials: Trials, claim: Curve, delta: float, confidence: float = SHOWN, alarm: float = ALARM) -> Finding:
+def play(trials: Trials, claim: Curve, delta: float, confidence: float = SHOWN, alarm: float = ALARM) -> GameResult:
     """Return the largest epsilon that the trials refute, and whether that refutes the claim.
 
     Args:
@@ -100,7 +101,7 @@ def play(trials: Trials, claim: Curve, delta: float, confidence: float = SHOWN, 
     low, high = (np.asarray(rate) for rate in sharp.counts.rates(alarm))
     over = {d: float(_excess(low, high, {d: epsilon})) for d, epsilon in curve.items()}
     worst = max(over, key=lambda d: over[d])
-    return Finding(
+    return GameResult(
         bounds.from_rates(shown.counts, delta, confidence),
         bounds.gaussian(middle.counts, delta, confidence),
         curve[delta],
@@ -114,16 +115,18 @@ def statistics(first: Trials) -> dict[str, Score]:
     """Return scores that may tell inside from outside: along the difference of means, and by how far rows scatter.
 
     `column` is the one number that moves most, `shift` weighs all that clearly move, as is optimal where one unit
-    shifts independent Gaussian noise; `peak` sees a unit that is in one of many steps; `scatter` and `calm` see noise
-    whose scale follows the data.
+    shifts independent Gaussian noise; `whitened` is optimal where that noise is correlated, and finds combinations in
+    which it cancels (Fisher's linear discriminant); `peak` sees a unit that is in one of many steps; `scatter` and
+    `calm` see noise whose scale follows the data.
     """
     centre, other = first.outside.mean(axis=0), first.inside.mean(axis=0)
     spread = 0.5 * (first.outside.var(axis=0) + first.inside.var(axis=0))
-    tiny = 1e-300 + 1e-12 * float(spread.max(initial=0.0))
+    tiny = 1e-200 + np.square(1e-9 * (np.abs(centre) + np.abs(other)))  # columns may have scales of their own
     signal = (other - centre) / np.sqrt(spread + tiny)  # in units of the noise of one trial
     clear = np.abs(signal) >= max(0.3 * np.abs(signal).max(initial=0.0), 2.5 * math.sqrt(2 / len(first.inside)))
     direction = np.where(clear, signal, 0.0) / np.sqrt(spread + tiny)
     best, scale = int(np.argmax(np.abs(signal))), first.outside.var(axis=0) + tiny
+    discriminant = _discriminant(first, signal, np.sqrt(spread + tiny))
 
     def shift(rows: Floats) -> Floats:
         return np.asarray(rows @ direction, dtype=np.float64)
@@ -137,7 +140,19 @@ def statistics(first: Trials) -> dict[str, Score]:
     def peak(rows: Floats) -> Floats:
         return np.asarray(((rows - centre) * np.sign(signal) / np.sqrt(scale)).max(axis=1), dtype=np.float64)
 
-    return {"column": column, "shift": shift, "peak": peak, "scatter": scatter, "calm": lambda rows: -scatter(rows)}
+    found = {"column": column, "shift": shift, "peak": peak, "scatter": scatter, "calm": lambda rows: -scatter(rows)}
+    if discriminant is not None:
+        found["whitened"] = lambda rows: np.asarray(rows @ discriminant, dtype=np.float64)
+    return found
+
+
+def _discriminant(first: Trials, signal: Floats, unit: Floats) -> Floats | None:
+    """Return the weights of Fisher's linear discriminant; None if there are too few trials to estimate them."""
+    if not 1 < len(signal) <= len(first.inside) / 64:  # with more it would fit the noise
+        return None
+    centred = np.concatenate([rows - rows.mean(axis=0) for rows in (first.inside, first.outside)]) / unit
+    noise = centred.T @ centred / len(centred)
+    return np.asarray(np.linalg.solve(noise + RIDGE * np.eye(len(signal)), signal) / unit)
 
 
 def _best(

@@ -28,6 +28,7 @@ from sordino.attacks.base import Bools
 from sordino.audits.bounds import Floats
 from sordino.audits.game import Trials
 from sordino.contract import pricing
+from sordino.contract.method import Method
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.core.view import View
@@ -73,8 +74,7 @@ class Probe:
         clients = self.job.plan.population
         each = [self.size] * clients
         users = np.arange(clients * self.size) if self.spec.unit == "user" else None
-        tags = torch.arange(len(y)) % 3 if self.job.method.tagged else None
-        return ArrayClients(x, y, each, users, tags)
+        return ArrayClients(x, y, each, users, _tags(self.job.method, len(y)))
 
 
 def epsilon_curve(job: Job) -> Callable[[float], float]:
@@ -143,6 +143,8 @@ def _spec(spec: Spec) -> Spec:
     """Return the spec of the made-up federation: method, plan and channel, in research mode."""
     keys = {name: getattr(spec, name) for name in SAME}
     keys |= {"mode": "research", "seed": spec.seed or 0, "device": "cpu", "learning_rate": _scales(spec)[1]}
+    if spec.budgets is not None:  # every made-up client has the largest budget, which is what the run promises
+        keys["budgets"] = f"{spec.epsilon!r}:1"
     return Spec(**keys, batch_rate=spec.batch_rate or 1.0, normalise="none")
 
 
@@ -156,11 +158,16 @@ def _job(spec: Spec, clients: int, axes: int, size: int, noise: float | None, vi
     """Return the job of a made-up federation, all of whose records are at the origin."""
     x, y = torch.zeros(clients * size, axes), torch.arange(clients * size) % 2
     users = np.arange(clients * size) if spec.unit == "user" else None
-    tags = torch.arange(len(y)) % 3 if spec.method_object().tagged else None
-    job = build.build(spec, _network(axes), ArrayClients(x, y, [size] * clients, users, tags))
+    held = ArrayClients(x, y, [size] * clients, users, _tags(spec.method_object(), len(y)))
+    job = build.build(spec, _network(axes), held)
     if noise is not None and job.method.private:
         job = replace(job, plan=replace(job.plan, noise_multiplier=noise))
     return job if viewer is None else replace(job, viewer=viewer)
+
+
+def _tags(method: Method, records: int) -> Tensor | None:
+    """Return groups of private attributes for a method that knows some, in turn, beginning with none."""
+    return torch.arange(records) % (getattr(method, "groups", 1) + 1) if method.tagged else None
 
 
 def _network(axes: int) -> nn.Module:
