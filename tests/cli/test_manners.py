@@ -83,7 +83,7 @@ def test_names_of_other_tools_lead_to_keys_that_exist():
 @pytest.mark.parametrize("key", [*PLUGGED, *WORDS])
 def test_completed_values_are_accepted(key):
     for value in values(key):
-        if key in ("unit", "viewer", "mode", "evaluate_on", "optimizer", "device", "averaging", "features"):
+        if key in ("unit", "viewer", "mode", "evaluate_on", "optimizer", "device", "averaging", "features", "merge"):
             extra = {"validation": 0.1, "tuning": 0.1} if key == "evaluate_on" else {}
             spec.from_dict({key: value} | extra)
     assert values(key)

@@ -34,6 +34,7 @@ WORDS: dict[str, Sequence[str]] = {  # key -> the words that it takes
     "schedule": ("constant", "linear", "cosine", "step"),
     "augment": ("none", "flip", "flip-crop"),
     "precision": ("float32", "bfloat16"),
+    "merge": ("mean", "median", "trimmed:0.1", "krum:1", "norm-bound:1"),
     "averaging": ("none", "tail:0.5", "ema:0.99", "polynomial:8"),
     "device": ("auto", "cpu", "cuda"),
     "federation": ("simulator", "workers", "ray"),

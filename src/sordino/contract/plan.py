@@ -13,6 +13,7 @@ from sordino.channels.base import Channel
 from sordino.channels.direct import Direct
 from sordino.contract.outlets import stream_along
 from sordino.contract.presence import Stragglers
+from sordino.contract.robust import RobustMerge
 from sordino.core.local_training import Local
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Model, State
@@ -73,6 +74,7 @@ class Plan:
     server_data: bool = False  # whether the server holds such data; also in the clients' plan
     exact: Exact | None = None  # in secure mode: facts that exact noise relies on
     capped: bool = False  # whether personal budgets may exclude clients from rounds
+    robust: RobustMerge = field(default_factory=RobustMerge)  # how the server combines the rows of a round
     dice: Stream | None = None  # public randomness for the server's merges; not for clients, not for noise
 
     @property

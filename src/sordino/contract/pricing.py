@@ -28,7 +28,9 @@ def declared(method: Method, plan: Plan, round: int = 0, state: State | None = N
             "the noise of a trusted server is priced for a secret draw, and a lost round tells how many were drawn: "
             "drop min_cohort and allowed_dropouts."
         )
-    phased = (r if r.phase else replace(r, phase=first) for r in releases)
+    # a robust merge looks at single rows, so they are not sent as integers that only add up
+    sums = plan.robust.plain
+    phased = (replace(r, phase=r.phase or first, additive=r.additive and sums) for r in releases)
     return tuple(swapped(r, plan, split if r.where == "client" else 1) for r in phased)
 
 
@@ -37,7 +39,8 @@ def setting(method: Method, plan: Plan) -> derive.Setting:
     crowd = plan.crowd if method.by_records else replace(plan.crowd, heaviest=1.0, lightest=1.0)
     # a user with records in several clients moves several rows of a sum; a server that sees rows sees no sum
     one_row = (plan.unit or method.units[0]) != "user" or plan.clients_per_user == 1
-    linear = one_row and method.linear(plan) and (method.reads == "sums" or not plan.channel.shows_rows)
+    summed = plan.robust.plain and (method.reads == "sums" or not plan.channel.shows_rows)
+    linear = one_row and method.linear(plan) and summed
     return derive.Setting(plan.channel, crowd, plan.sampler, plan.clients_per_user, linear)
 
 

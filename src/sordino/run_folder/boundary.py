@@ -56,7 +56,7 @@ TABLE: dict[str, dict[str, str]] = {
         "clients features standardise normalise feature_bound private_data without_private validation tuning "
         "server_data evaluate_on release_noise model fix_model rounds client_sampling client_rate channel "
         "min_cohort allowed_dropouts dropout late slow joining local_steps local_epochs batch_size batch_rate "
-        "optimizer learning_rate momentum weight_decay schedule warmup augment views precision compile server_lr "
+        "optimizer learning_rate momentum weight_decay schedule warmup augment views precision compile server_lr merge "
         "averaging baseline device "
         "memory_gb federation workers blocks evaluate_every checkpoint_seconds metric class_weights classes "
         "decimal time_column window horizon stride time_step",

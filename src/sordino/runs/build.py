@@ -354,6 +354,7 @@ def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown
     if plan.algorithm.note:
         yield plan.algorithm.note
     yield from returned.Checked(method, spec.method).remarks(plan)
+    yield from plan.robust.remarks(method.private)
     if pricing.correlated(method, plan) and spec.mode == "secure":
         yield f"in secure mode the noise of {spec.method} is lost with its process: an interrupted run must start anew"
     if spec.private_data is not None and not method.tagged:

@@ -224,7 +224,8 @@ def _round(
             unknown = plan.channel.carry(honest, rng.at("channel", phase))
             shown(observe, View(job.viewer, state.round + 1, phase, state, tuple(cohort), unknown))
         late, dtype = plan.stragglers.late > 0, state.params.dtype
-        seen = received(arrived, releases, state.round, rng, job.rng, late, dtype)
+        merged = plan.robust(arrived) if phase == method.phases[-1] else arrived
+        seen = received(merged, releases, state.round, rng, job.rng, late, dtype)
         if phase != method.phases[-1]:
             paid, done = pricing.costs(method, plan, state.round, state), state.round
             state = replace(method.between(phase, state, seen, plan), round=done)

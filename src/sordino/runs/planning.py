@@ -70,6 +70,7 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
         delta=spec.delta,
         channel=channel,
         certain=spec.federation != "flower" or not channel.shows_rows,  # a site may be silent, and the others go on
+        robust=spec.merging(),
         colluders=trust.viewer(spec.viewer or method.viewer).colluders,
         min_cohort=spec.min_cohort,
         allowed_dropouts=spec.allowed_dropouts,
@@ -78,6 +79,7 @@ def plan_of(spec: Spec, method: Method, known: Facts, layout: Layout) -> tuple[P
         layers=len(layout.layers()),
     )
     _check_channel(spec, method, plan)
+    _check_merge(spec, method, plan)
     if plan.thresholds:
         _check_thresholds(spec, plan)
     returned.Checked(method, spec.method, error=SpecError).require(plan)
@@ -142,6 +144,34 @@ def _check_channel(spec: Spec, method: Method, plan: Plan) -> None:
         )
     if spec.channel != "direct" and plan.colluders >= plan.population:
         raise SpecError(f"viewer {spec.viewer}: of {plan.population} clients at least one must be honest.")
+
+
+def _check_merge(spec: Spec, method: Method, plan: Plan) -> None:
+    """Refuse a robust merge that the channel, the method or the size of the cohorts does not go with."""
+    rule = plan.robust
+    if rule.plain:
+        return
+    if not plan.channel.shows_rows:
+        raise SpecError(
+            f"merge = {spec.merge} looks at the rows of single clients, and channel = {spec.channel} shows the server "
+            "their sum alone: use channel = direct, or merge = mean."
+        )
+    if rule.single_row and method.reads == "rows":
+        raise SpecError(f"{spec.method} merges the rows of single clients itself: use merge = mean or norm-bound.")
+    ready = replace(plan, noise_multiplier=1.0)
+    declares = returned.Checked(method, spec.method, error=SpecError).releases
+    at_server = any(r.where == "server" and not r.onto for r in declares(ready))
+    if rule.single_row and at_server:
+        raise SpecError(
+            f"the noise that the server of {spec.method} adds is calibrated for a sum, in which one client counts no "
+            f"more than its clip; merge = {spec.merge} is none: use merge = norm-bound, or a method whose clients add "
+            "the noise."
+        )
+    if plan.expected_cohort < rule.fewest:
+        raise SpecError(
+            f"merge = {spec.merge} needs at least {rule.fewest} clients in a round (2 F + 3), and about "
+            f"{plan.expected_cohort:.3g} are drawn."
+        )
 
 
 def _check_thresholds(spec: Spec, plan: Plan) -> None:

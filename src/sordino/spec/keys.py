@@ -141,6 +141,8 @@ class ServerKeys:
     """What the server does with the clients' updates."""
 
     server_lr: float | None = None  # learning rate of the server, on the mean update (default: the algorithm's)
+    merge: str = "mean"  # how clients' updates are combined: mean; against malicious clients median, trimmed:SHARE,
+    # krum:MALICIOUS[:KEPT] or norm-bound:LENGTH (docs/robust.md)
     averaging: str | None = None  # averaging of the models shown: none (default), tail:SHARE of the last rounds
     # (default with normalise: tail:0.25), ema:DECAY or polynomial:POWER
 

@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from sordino.contract import robust
 from sordino.contract.presence import Stragglers
 from sordino.core import check, plugin
 from sordino.core.errors import SpecError
@@ -115,7 +116,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
             raise SpecError(f"classes must name at least two different labels, none of them empty, not {self.classes}.")
         self._check_pairs()
         self.weights_of_classes()
-        self.average(), self.stragglers(), self.method_object(), self.algorithm_object(), self.channel_object()
+        self.merging(), self.average(), self.stragglers(), self.method_object(), self.algorithm_object(), self.channel_object()
 
     @property
     def in_workers(self) -> bool:
@@ -209,6 +210,10 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         for weight in weights:
             check.positive(class_weights=weight)
         return weights
+
+    def merging(self) -> robust.RobustMerge:
+        """Return how the server combines the clients' rows."""
+        return robust.parsed(self.merge)
 
     def average(self) -> tuple[str, float]:
         """Return how the models of the rounds are averaged, and the parameter of the average."""
