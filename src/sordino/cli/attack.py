@@ -7,8 +7,9 @@ import json as jsonlib
 import math
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from sordino.attacks.base import KINDS
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.core.record import plain as finite
 from sordino.red_team import attack as attacking
 from sordino.red_team import words
 from sordino.red_team.attack import AttackReport
+from sordino.red_team.attack_files import FOLDER
 from sordino.red_team.twin import Step
 from sordino.spec.values import parse
 
 OWNERS = (
-    "What follows depends on private records and is covered by no epsilon: it is for the owner of the data. Do not pass "
-    "it on."
+    "What follows depends on private records and is covered by no epsilon: it is for the owner of the data alone. Do "
+    "not pass it on."
 )
 VIOLATED = 3  # exit code if an attack found more than the guarantee allows
 WIDTH = 160  # of a table that is not printed to a terminal
@@ -50,7 +53,12 @@ WIDTH = 160  # of a table that is not printed to a terminal
     default=None,
     help="Members that are asked for, and as many other records (default: 1000, at most half of the test records).",
 )
-@click.option("--shadows", type=int, default=attacking.SHADOWS, show_default=True, help="Number of shadow models.")
+@click.option(
+    "--shadows",
+    type=int,
+    default=None,
+    help="Number of shadow models (default: 64, for attacks that need them); if given, for all membership attacks.",
+)
 @click.option(
     "--victims",
     type=int,
@@ -58,6 +66,8 @@ WIDTH = 160  # of a table that is not printed to a terminal
     show_default=True,
     help="Number of clients whose records are reconstructed.",
 )
+@click.option("--attribute", default=None, metavar="COLUMN", help="Column that attribute inference must guess.")
+@click.option("--active", is_flag=True, help="Let the server send a model of its choice in one more round.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sample and of the attackers.")
 @click.option(
     "--baseline/--no-baseline",
@@ -66,9 +76,7 @@ WIDTH = 160  # of a table that is not printed to a terminal
 )
 @click.option("--set", "settings", multiple=True, metavar="ATTACK.OPTION=VALUE", help="An option of one attack.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def attack(
-    folder: Path | None, attacks: str, settings: tuple[str, ...], seed: int, as_json: bool, **keys: Any
-) -> None:
+def attack(folder: Path | None, attacks: str, settings: tuple[str, ...], seed: int, as_json: bool, **keys: Any) -> None:
     """Attack a finished RUN: what a curious server, client or outsider really learns.
 
     \b
@@ -127,7 +135,6 @@ def _value(name: str, text: str, hint: Any) -> Any:
 def described(name: str) -> dict[str, Any]:
     """Return the description of an attack as a JSON object."""
     cls = attacking.loaded(name)
-    helps: Mapping[str, str] = plugin.field_help(cls)
     return {
         "attack": name,
         "kind": cls.kind,
@@ -135,7 +142,7 @@ def described(name: str) -> dict[str, Any]:
         "reads": cls.reads,
         "needs": list(cls.needs),
         "what": inspect.cleandoc(cls.__doc__ or "").split("\n")[0],
-        "options": helps if isinstance(helps, dict) else dict(helps),
+        "options": {f.name: plugin.field_help(cls).get(f.name, "") for f in fields(cls)},
     }
 
 
@@ -148,7 +155,7 @@ def _list(as_json: bool) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("attack", "kind", "views", "reads", "needs", "what it does"):
         table.add_column(column, overflow="fold")
-    for e in sorted(entries, key=lambda e: (attacking.KINDS.index(e["kind"]), e["attack"])):
+    for e in sorted(entries, key=lambda e: (KINDS.index(e["kind"]), e["attack"])):
         needs = ", ".join(e["needs"]).replace("_", " ")
         table.add_row(e["attack"], e["kind"], ", ".join(e["views"]), e["reads"], needs or "-", e["what"])
     _console().print(table)
@@ -205,7 +212,9 @@ def _show(report: AttackReport) -> None:
             key = (outcome.attack, outcome.view)
             private, plain = figure.text(), twin.get(figure.metric, "-")
             cells = (private, plain) if report.private else ("-", private)
-            chance = "-" if figure.chance is None or math.isnan(figure.chance) else words.amount(figure.chance, figure.unit)
+            chance = (
+                "-" if figure.chance is None or math.isnan(figure.chance) else words.amount(figure.chance, figure.unit)
+            )
             table.add_row(*(key if key != before else ("", "")), figure.metric, *cells, chance)
             before = key
     _console().print(table)
@@ -216,4 +225,4 @@ def _show(report: AttackReport) -> None:
             click.echo(outcome.warning, err=True)
     if any(outcome.twin for outcome in report.outcomes):
         click.echo("The run without privacy was trained for this, in the private part, and is deleted.")
-    click.echo(f"Figures, scores and pictures: {report.folder / 'private' / attacking.attack_files.FOLDER}")
+    click.echo(f"Figures, scores and pictures: {report.folder / 'private' / FOLDER}")

@@ -20,15 +20,18 @@ from sordino.attacks.base import INFERENCE, KINDS, MEMBERSHIP, Shadows, require
 from sordino.core import check, plugin
 from sordino.core.errors import SpecError
 from sordino.privacy.guarantee import Guarantee
-from sordino.red_team import attack_files, case, measure, words
+from sordino.red_team import attack_files, case, measure, measure_answers, measure_records, words
+from sordino.red_team.active_round import with_active_server
 from sordino.red_team.case import AttackCase
 from sordino.red_team.measure import Answer
 from sordino.red_team.twin import Step, without_privacy
 from sordino.red_team.words import AttackFigure
 from sordino.run_folder.folder import RunFolder
+from sordino.runs import shadows as train
 from sordino.runs.job import Job
 
 SHADOWS, VICTIMS = 64, 4
+RATE = 0.01  # false positive rate at which a sentence says what a guarantee allows
 Options = Mapping[str, Mapping[str, Any]]  # by attack: values of its fields
 
 
@@ -41,8 +44,9 @@ class AttackOutcome:
     view: str
     figures: tuple[AttackFigure, ...]  # of the run
     twin: tuple[AttackFigure, ...]  # of the same run without privacy; empty if it was not trained
-    sentences: tuple[str, ...]
-    warning: str | None = None  # if the attack found more than the guarantee allows
+    sentence: str  # what was found, in words
+    limit: str | None = None  # what the guarantee allows at most, in words
+    warning: str | None = None  # if the attack found more than that
     files: tuple[str, ...] = ()
 
     def rows(self, private: bool) -> list[dict[str, Any]]:
@@ -51,7 +55,12 @@ class AttackOutcome:
         out = []
         for figure in self.figures:
             plain = beside.get(figure.metric) if private else figure
-            row = {"attack": self.attack, "view": self.view, "metric": figure.metric, "unit": figure.unit}
+            row: dict[str, Any] = {
+                "attack": self.attack,
+                "view": self.view,
+                "metric": figure.metric,
+                "unit": figure.unit,
+            }
             row |= {"with_dp": figure.to_json() if private else None, "chance": figure.chance}
             out.append(row | {"without_dp": None if plain is None else plain.to_json()})
         return out
@@ -73,8 +82,9 @@ class AttackReport:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What was found, in words."""
-        return tuple(text for outcome in self.outcomes for text in outcome.sentences)
+        """What was found, in words, and then what the guarantees allow."""
+        found = [f"{outcome.attack}: {outcome.sentence}" for outcome in self.outcomes]
+        return (*found, *dict.fromkeys(outcome.limit for outcome in self.outcomes if outcome.limit))
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as one object."""
@@ -90,20 +100,26 @@ class AttackReport:
 
 
 @dataclass(frozen=True)
-class Settings:
+class AttackSettings:
     """How a run is attacked."""
 
     view: str | None = None
     records: int | None = None
-    shadows: int = SHADOWS
+    shadows: int | None = None
     victims: int = VICTIMS
+    attribute: str | None = None
+    active: bool = False
     seed: int = 0
     baseline: bool = True
 
     def __post_init__(self) -> None:
-        check.count(shadows=self.shadows, victims=self.victims)
-        if self.records is not None:
-            check.count(records=self.records)
+        check.count(victims=self.victims)
+        check.non_negative(seed=self.seed)
+        check.count(**{k: v for k in ("records", "shadows") if (v := getattr(self, k)) is not None})
+
+    def trains_shadows(self, attack: Any) -> bool:
+        """Return whether shadow models are trained for an attack: if it needs them, or the caller gave a number."""
+        return "shadows" in attack.needs or (self.shadows is not None and attack.kind == MEMBERSHIP)
 
 
 def attack(
@@ -112,8 +128,10 @@ def attack(
     view: str | None = None,
     *,
     records: int | None = None,
-    shadows: int = SHADOWS,
+    shadows: int | None = None,
     victims: int = VICTIMS,
+    attribute: str | None = None,
+    active: bool = False,
     seed: int = 0,
     baseline: bool = True,
     model: Any = None,
@@ -126,11 +144,13 @@ def attack(
 
     run       a run folder, or what `sordino.train` returned; record_views = True stores what the server saw
     attacks   names of attacks ("loss-threshold,lira"), or attack objects with options of their own
-    view      whose views are attacked: public, client, wire:K, server or server+N; default: the usual one of each attack
+    view      whose views are attacked: public, client, wire:K, server or server+N (default: the usual one of an attack)
     records   members among the records that are asked for, and as many others (default: 1000, at most half of the
               test records)
-    shadows   shadow models, for attacks that need them
+    shadows   number of shadow models (default: 64, for attacks that need them); a number is for all membership attacks
     victims   clients whose records are reconstructed
+    attribute the column of a table that attribute inference must guess
+    active    let the server send a model of its choice in one more round, and attack the answers to it
     seed      of the sample and of the attackers
     baseline  also attack the same run without privacy, which is trained for this and deleted
     model, clients, loss, test   as they were passed to `sordino.train`, if the run was started from Python
@@ -138,7 +158,7 @@ def attack(
 
     The report, and all files in private/attacks, belong to the owner of the data.
     """
-    settings = Settings(view, records, shadows, victims, seed, baseline)
+    settings = AttackSettings(view, records, shadows, victims, attribute, active, seed, baseline)
     chosen = made(attacks)
     path = Path(getattr(run, "folder", run))
     tell: Step = step or (lambda what, done, of: None)
@@ -185,25 +205,22 @@ def option(name: str, key: str) -> Any:
 
 
 def _outcomes(
-    path: Path, job: Job, attacks: Sequence[Any], settings: Settings, step: Step
+    path: Path, job: Job, attacks: Sequence[Any], settings: AttackSettings, step: Step
 ) -> tuple[AttackOutcome, ...]:
     viewers = [settings.view or usual_view(one) for one in attacks]
     cases = _cases(path, job, viewers, settings)
     for one, viewer in zip(attacks, viewers, strict=True):
-        _require(one, cases[viewer])
+        _require(one, cases[viewer], settings)
     place = RunFolder(path).private / attack_files.FOLDER
     place.mkdir(mode=0o700, exist_ok=True)
-    answers = [
-        _answer(one, cases[viewer], settings, place, step) for one, viewer in zip(attacks, viewers, strict=True)
-    ]
+    answers = [_answer(one, cases[viewer], settings, place, step) for one, viewer in zip(attacks, viewers, strict=True)]
     plain: list[Answer | None] = [None] * len(attacks)
     if settings.baseline and job.method.private:
         with without_privacy(place, job, step) as (twin_path, twin):
             others = _cases(twin_path, twin, viewers, settings)
             keep = place if job.public_data else None  # unprotected models of private records are not kept
             plain = [
-                _answer(one, others[viewer], settings, keep, step)
-                for one, viewer in zip(attacks, viewers, strict=True)
+                _answer(one, others[viewer], settings, keep, step) for one, viewer in zip(attacks, viewers, strict=True)
             ]
     promises = {viewer: case.guarantee(job, viewer) for viewer in dict.fromkeys(viewers)}
     together = zip(attacks, viewers, answers, plain, strict=True)
@@ -216,44 +233,43 @@ def usual_view(attack: Any) -> str:
     return "wire:0" if first == "wire" else first
 
 
-def _cases(path: Path, job: Job, viewers: Sequence[str], settings: Settings) -> dict[str, AttackCase]:
-    return {v: case.of_run(path, job, v, settings.records, settings.seed) for v in dict.fromkeys(viewers)}
+def _cases(path: Path, job: Job, viewers: Sequence[str], settings: AttackSettings) -> dict[str, AttackCase]:
+    cases = {v: case.of_run(path, job, v, settings.records, settings.seed) for v in dict.fromkeys(viewers)}
+    return {v: with_active_server(c) for v, c in cases.items()} if settings.active else cases
 
 
-def _require(attack: Any, where: AttackCase) -> None:
-    """Raise SpecError before any training if the views do not hold what an attack needs."""
+def _require(attack: Any, where: AttackCase, settings: AttackSettings) -> None:
+    """Raise SpecError before any training if an attack cannot be made."""
     pool, none = where.targets.batch, np.zeros((0, len(where.members)), dtype=np.bool_)
     known = replace(where.knowledge, shadows=Shadows(pool, torch.zeros(0), none))
     require(attack, where.views, known)
-    if attack.kind == MEMBERSHIP and "shadows" in attack.needs:
-        from sordino.runs import shadows
+    if settings.trains_shadows(attack):
+        train.require(where.job)
+    if attack.kind == INFERENCE and not measure_answers.asks_for_property(attack):
+        measure_answers.hidden_column(where, settings.attribute)
 
-        shadows.require(where.job)
 
-
-def _answer(attack: Any, where: AttackCase, settings: Settings, keep: Path | None, step: Step) -> Answer:
+def _answer(attack: Any, where: AttackCase, settings: AttackSettings, keep: Path | None, step: Step) -> Answer:
     """Return what an attack finds of a case."""
     knowledge = where.knowledge
-    if "shadows" in attack.needs:
+    if settings.trains_shadows(attack):
         knowledge = replace(knowledge, shadows=_shadows(where, settings, keep, step))
     step(f"{attack.name} by {words.who(where.viewer)}", 0, 1)
     if attack.kind == MEMBERSHIP:
         return measure.membership(attack, where, knowledge)
     if attack.kind == INFERENCE:
-        return measure.inference(attack, where, knowledge)
-    return measure.reconstruction(attack, where, knowledge, settings.victims, step)
+        return measure_answers.inference(attack, where, knowledge, settings.attribute)
+    return measure_records.reconstruction(attack, where, knowledge, settings.victims, step)
 
 
-def _shadows(where: AttackCase, settings: Settings, keep: Path | None, step: Step) -> Shadows:
+def _shadows(where: AttackCase, settings: AttackSettings, keep: Path | None, step: Step) -> Shadows:
     """Return shadow models whose pool are the targets; their clients are as large as those of the run."""
-    from sordino.runs.shadows import train_shadows
-
     pool, plan = where.targets.batch, where.job.plan
     clients = max(1, min(plan.population, round(len(pool.y) / 2 / max(1.0, plan.mean_client))))
-    trained = train_shadows(
+    trained = train.train_shadows(
         where.job,
         pool,
-        settings.shadows,
+        settings.shadows or SHADOWS,
         settings.seed,
         clients=clients,
         progress=lambda done, of: step("training shadow models", done, of),
@@ -267,18 +283,17 @@ def _told(
 ) -> AttackOutcome:
     """Put what was found into words and files."""
     beside = () if twin is None else twin.figures
-    sentences, warning = [], None
     epsilon, delta = case.allowed(promise)
-    if attack.kind == MEMBERSHIP:
-        sentences.append(words.found(viewer, answer.figures, beside))
-        if math.isfinite(epsilon):
-            sentences.append(words.most_allowed(promise, epsilon, delta, 0.01))
-            least = measure.at_least(answer, delta)
-            if least > epsilon:
-                warning = words.violated(attack.name, viewer, least, epsilon, measure.SURE)
-    elif attack.kind == INFERENCE:
-        sentences.append(words.inferred(viewer, answer.what, answer.figures, beside))
+    limit, warning = None, None
+    if attack.kind == INFERENCE:
+        sentence = words.inferred(viewer, answer.what, answer.figures, beside)
+    elif attack.kind != MEMBERSHIP:
+        sentence = words.reconstructed(viewer, answer.figures, beside)
     else:
-        sentences.append(words.reconstructed(viewer, answer.figures, beside))
-    outcome = AttackOutcome(attack.name, attack.kind, viewer, answer.figures, beside, tuple(sentences), warning)
+        sentence = words.found(viewer, answer.figures, beside)
+        if math.isfinite(epsilon):
+            limit = words.most_allowed(promise, epsilon, delta, RATE)
+        if (bound := measure.beyond(answer, epsilon, delta)) is not None:
+            warning = words.violated(attack.name, viewer, bound, epsilon)
+    outcome = AttackOutcome(attack.name, attack.kind, viewer, answer.figures, beside, sentence, limit, warning)
     return attack_files.write(path, attack, outcome, answer, twin, (epsilon, delta))

@@ -1,19 +1,20 @@
 """The files of an attack, all of them in the private part of a run folder:
 
-    private/attacks/NAME-VIEW.json   figures with intervals, sentences, options of the attack
-    private/attacks/NAME-VIEW.npz    the scores of all targets, or originals and reconstructions
-    private/attacks/NAME-VIEW.png    the ROC curve, or a grid of pictures
+private/attacks/NAME-VIEW.json   figures with intervals, sentences, options of the attack
+private/attacks/NAME-VIEW.npz    the scores of all targets, or originals and reconstructions
+private/attacks/NAME-VIEW.png    the ROC curve, or a grid of pictures
 """
 
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sordino.audits.roc import Roc
 from sordino.core.record import plain
 from sordino.red_team import words
 from sordino.red_team.measure import Answer
@@ -52,7 +53,7 @@ def write(
     if figures.ready() and _drawn(folder.private / f"{stem}.png", outcome, answer, twin, bound):
         names.append(f"{stem}.png")
     outcome = replace(outcome, files=tuple(str(folder.private / name) for name in names))
-    options = {k: v for k, v in asdict(attack).items()} if is_dataclass(attack) else {}
+    options = {f.name: getattr(attack, f.name) for f in fields(attack)} if is_dataclass(attack) else {}
     data = asdict(outcome) | {"options": {k: v if _simple(v) else str(v) for k, v in options.items()}}
     folder.write_json(f"{stem}.json", plain(data))
     return outcome
@@ -73,17 +74,14 @@ def _arrays(answer: Answer, prefix: str) -> dict[str, Any]:
     return out
 
 
-def _drawn(
-    path: Path, outcome: AttackOutcome, answer: Answer, twin: Answer | None, bound: tuple[float, float]
-) -> bool:
+def _drawn(path: Path, outcome: AttackOutcome, answer: Answer, twin: Answer | None, bound: tuple[float, float]) -> bool:
     """Draw the picture of an attack, and return whether there was anything to draw."""
-    if answer.scores is not None:
-        curves = {"this run": roc_curve.points(answer.scores, answer.members)}
-        if twin is not None:
-            curves["without privacy"] = roc_curve.points(twin.scores, twin.members)
-        title = f"{outcome.attack} by {words.who(outcome.view)}"
-        others = int((~answer.members).sum()) if answer.members is not None else 1
-        roc_curve.draw(path, curves, title, *bound, floor=max(LOWEST, 1 / max(10, others)))
+    both = {"this run": answer} | ({} if twin is None else {"without privacy": twin})
+    rocs = {k: Roc.of(a.scores, a.members) for k, a in both.items() if a.scores is not None and a.members is not None}
+    if rocs:
+        curves = {name: roc.points() for name, roc in rocs.items()}
+        floor = max(LOWEST, 1 / max(10, rocs["this run"].negatives))
+        roc_curve.draw(path, curves, f"{outcome.attack} by {words.who(outcome.view)}", *bound, floor=floor)
         return True
     if answer.made is None or answer.true is None or answer.made.ndim != 4 or answer.made.shape[1] not in (1, 3):
         return False

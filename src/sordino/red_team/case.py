@@ -183,9 +183,7 @@ def on_device(view: View, device: torch.device) -> View:
     if view.seen is None:
         return replace(view, state=state)
     fields: Mapping[str, Tensor] = {name: value.to(device) for name, value in view.seen.fields.items()}
-    return replace(
-        view, state=state, seen=replace(view.seen, fields=fields, weight=_moved(view.seen.weight, device))
-    )
+    return replace(view, state=state, seen=replace(view.seen, fields=fields, weight=_moved(view.seen.weight, device)))
 
 
 def _moved(value: Vector | None, device: torch.device) -> Vector | None:

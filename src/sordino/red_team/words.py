@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from sordino.audits.roc import RocBound
 from sordino.core.rounding import up
 from sordino.privacy.guarantee import Guarantee, power
 
 SHARE, NUMBER, DECIBEL = "share", "number", "dB"
-AUC, BALANCED, LABELS, IDENTIFIED, SSIM = "AUC", "balanced accuracy", "labels", "identified", "SSIM"
-RIGHT = "right answers"
+AUC, BALANCED = "AUC", "balanced accuracy"
+SSIM, IDENTIFIED, RECOGNISED, LABELS = "SSIM", "records identified", "classes recognised", "labels read"
+RIGHT, RIGHT_OTHERS, SHARE_ERROR = "right answers", "right answers, others", "error of shares"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 VIEWERS = {
     "public": "an outsider",
@@ -94,32 +96,30 @@ def found(viewer: str, figures: Sequence[AttackFigure], twin: Sequence[AttackFig
     )
 
 
+RECONSTRUCTED = {  # metrics of reconstructions that a sentence names
+    IDENTIFIED: "reconstructs {} of records so well that they can be identified",
+    RECOGNISED: "shows what members of a class look like so well that {} of classes are recognised",
+    LABELS: "reads {} of labels",
+    SSIM: "reaches a structural similarity of {}",
+}
+
+
 def reconstructed(viewer: str, figures: Sequence[AttackFigure], twin: Sequence[AttackFigure]) -> str:
     """Return what a reconstruction attack recovers, as a sentence."""
     parts = []
-    for metric, verb in ((IDENTIFIED, "identifies"), (LABELS, "reads")):
-        at, plain = _named(figures, metric), _named(twin, metric)
-        if at is None:
-            continue
-        what = "of records by their reconstruction" if metric == IDENTIFIED else "of labels"
-        text = f"{verb} {amount(at.value, SHARE)} {what}"
-        parts.append(text + _beside(at, plain))
-    similar = _named(figures, SSIM)
-    if similar is not None:
-        plain = _named(twin, SSIM)
-        parts.append(f"reaches a structural similarity of {amount(similar.value, NUMBER)}" + _beside(similar, plain))
-    return f"{first_capital(who(viewer))} " + ", and ".join(parts) + "." if parts else ""
+    for metric, text in RECONSTRUCTED.items():
+        if (at := _named(figures, metric)) is not None:
+            parts.append(text.format(amount(at.value, at.unit)) + _beside(at, _named(twin, metric)))
+    return f"{first_capital(who(viewer))} {', and '.join(parts)}."
 
 
 def inferred(viewer: str, what: str, figures: Sequence[AttackFigure], twin: Sequence[AttackFigure]) -> str:
     """Return how often an inference attack answers rightly, as a sentence."""
     at = _named(figures, RIGHT) or figures[0]
-    plain = _named(twin, at.metric)
-    return (
-        f"{first_capital(who(viewer))} guesses {what} rightly in {_interval(at)} of cases"
-        + _beside(at, plain, "who knows only the other columns and the shares of answers")
-        + "."
-    )
+    others = _named(figures, RIGHT_OTHERS)
+    text = f"{first_capital(who(viewer))} guesses {what} rightly in {_interval(at)} of cases"
+    text += _beside(at, _named(twin, at.metric), "without the run")
+    return text + ("." if others is None else f", and that of people who took no part in {_interval(others)}.")
 
 
 def _beside(at: AttackFigure, plain: AttackFigure | None, guess: str = "guessing") -> str:
@@ -141,24 +141,20 @@ def _interval(figure: AttackFigure, of: str = "") -> str:
 
 def most_allowed(promise: Guarantee, epsilon: float, delta: float, rate: float) -> str:
     """Return the largest share of members that a guarantee lets anyone find, as a sentence."""
-    ceiling = power_of(epsilon, delta, rate)
-    share = min(100.0, math.ceil(1000 * ceiling - 1e-9) / 10)
-    whole = "" if promise.epsilon == epsilon else f", which is {up(epsilon)} for a single record,"
-    return (
-        f"The guarantee of this run (epsilon = {up(promise.epsilon)}{whole} and delta = {promise.delta:g}, per "
-        f"{promise.unit}) lets nobody with that view find more than {share:.1f} %."
-    )
+    one = "" if promise.epsilon == epsilon else f", so {up(epsilon)} for a single record"
+    head = f"The guarantee of this run (epsilon = {up(promise.epsilon)} per {promise.unit}{one}, delta = {delta:.3g})"
+    ceiling = math.ceil(1000 * power(replace(promise, epsilon=epsilon, delta=delta), rate) - 1e-9) / 10
+    against = f"At {100 * rate:g} % false alarms, {head[0].lower()}{head[1:]}"
+    if ceiling >= 100:
+        return f"{against} does not exclude that {who(promise.viewer)} finds all members."
+    return f"{against} lets {who(promise.viewer)} find at most {ceiling:.1f} % of members."
 
 
-def power_of(epsilon: float, delta: float, rate: float) -> float:
-    """Return the largest true positive rate that (epsilon, delta) allows at a false positive rate."""
-    return power(Guarantee(epsilon, delta, "record", "replace", "public", 1, "secure"), rate)
-
-
-def violated(attack: str, viewer: str, at_least: float, epsilon: float, confidence: float) -> str:
+def violated(attack: str, viewer: str, bound: RocBound, epsilon: float) -> str:
     """Return the warning that an attack finds more than the guarantee allows."""
     return (
-        f"WARNING: {attack} finds more than the guarantee allows: with {100 * confidence:g} % confidence epsilon is at "
-        f"least {at_least:.3g} against {who(viewer)}, but the run promises {up(epsilon)}. Do not rely on this "
-        "guarantee: its noise, its sampling or its accounting is wrong, or the records were used elsewhere as well."
+        f"WARNING: the guarantee does not hold. By {attack}, {who(viewer)} finds {amount(bound.tpr, SHARE)} of members "
+        f"at {amount(bound.fpr, SHARE)} false alarms, where epsilon = {up(epsilon)} allows at most "
+        f"{amount(bound.limit, SHARE)}: more than chance explains, with {100 * bound.confidence:g} % confidence. The "
+        "noise, the sampling or the accounting of this run is wrong, or its records were used elsewhere too."
     )

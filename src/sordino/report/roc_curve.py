@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +44,7 @@ def draw(
         axis.plot(rates, rates, color="0.6", linewidth=1, label="guessing")
         for colour, (name, (false, true)) in zip(COLOURS, curves.items(), strict=False):
             shown = np.maximum(false, floor), np.maximum(true, floor)
-            axis.plot(*shown, color=colour, linewidth=1.8, drawstyle="steps-post", label=name)
+            axis.plot(*shown, color=colour, linewidth=1.8, label=name)
         if math.isfinite(epsilon):
             most = np.minimum(1.0, math.exp(min(epsilon, 700.0)) * rates + delta)
             label = f"at most, by epsilon = {epsilon:.3g}, delta = {delta:g}"
@@ -56,12 +55,3 @@ def draw(
         axis.set_aspect("equal", adjustable="box")
         legend(figure, [axis])
         save(pyplot, figure, path)
-
-
-def points(scores: Any, members: Any) -> tuple[Floats, Floats]:
-    """Return the false and true positive rates at every threshold, from the strictest on."""
-    order = np.argsort(-np.asarray(scores), kind="stable")
-    ordered, inside = np.asarray(scores)[order], np.asarray(members, dtype=bool)[order]
-    last = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)  # equal scores are accepted together
-    true, false = np.cumsum(inside)[last] / max(1, inside.sum()), np.cumsum(~inside)[last] / max(1, (~inside).sum())
-    return np.concatenate([[0.0], false]), np.concatenate([[0.0], true])
