@@ -85,11 +85,8 @@ def _compared(case: AttackCase, pairs: list[tuple[Batch, Batch]], by_label: bool
     rng = np.random.default_rng([case.knowledge.seed, 0x6E5])
     guesses = [(_guess(case, true, rng), true) for _, true in pairs]
     real, chance = (_scores(case, some, by_label) for some in (pairs, guesses))
-    figures = tuple(
-        replace(figure, chance=other.value if figure.chance is None else figure.chance)
-        for figure, other in zip(real.figures, chance.figures, strict=True)
-    )
-    return replace(real, figures=figures)
+    guessed = {figure.metric: figure.value for figure in chance.figures}
+    return replace(real, figures=tuple(replace(f, chance=guessed.get(f.metric)) for f in real.figures))
 
 
 def _guess(case: AttackCase, true: Batch, rng: np.random.Generator) -> Batch:
