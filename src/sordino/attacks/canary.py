@@ -30,6 +30,8 @@ from sordino.core.view import View
 
 __all__ = ["CanaryQueries"]
 
+PASSES = 4  # a backward pass keeps so many times the memory of a forward pass
+
 
 @dataclass(frozen=True)
 class CanaryQueries:
@@ -72,7 +74,8 @@ class CanaryQueries:
         self, knowledge: Knowledge, shadows: Shadows, targets: Targets, members: Bools, draw: torch.Generator
     ) -> Tensor:
         """Return one query for every target, near the target."""
-        device, width = shadows.params.device, confidence.records_at_once(shadows.params.device)
+        device = shadows.params.device
+        width = max(1, confidence.records_at_once(device) // PASSES)
         scale = float(targets.batch.x.std()) or 1.0
         inside = torch.from_numpy(members).to(device)
         parts = []

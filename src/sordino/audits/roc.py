@@ -26,7 +26,7 @@ GRID = 40  # thresholds at which `within` compares the curve with its bound
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RateEstimate:
     """A number with its confidence interval."""
 
     value: float
@@ -70,8 +70,8 @@ class Roc:
         values, hits = values[order], truth[order].astype(np.int64)
         last = np.append(np.flatnonzero(np.diff(values)), len(values) - 1)  # last record of every run of equal scores
         true, total = np.cumsum(hits)[last], last + 1
-        counts = (np.concatenate([[0], c]).astype(np.float64) for c in (true, total - true))
-        return Roc(*counts, _delong(values, hits == 1))
+        accepted, wrong = (np.concatenate([[0], c]).astype(np.float64) for c in (true, total - true))
+        return Roc(accepted, wrong, _delong(values, hits == 1))
 
     @property
     def positives(self) -> int:
@@ -83,7 +83,7 @@ class Roc:
         """The number of non-members."""
         return int(self.false[-1])
 
-    def auc(self, confidence: float = 0.95) -> Estimate:
+    def auc(self, confidence: float = 0.95) -> RateEstimate:
         """Return the area under the curve with its confidence interval."""
         check.below_one(confidence=confidence)
         area = float(np.sum(np.diff(self.false) * (self.true[1:] + self.true[:-1]))) / (
@@ -92,11 +92,11 @@ class Roc:
         if self.spread <= 0:  # the classes are separated, or not at all; then DeLong's variance is zero
             least = min(self.positives, self.negatives)
             low, high = clopper_pearson(round(area * least), least, confidence)
-            return Estimate(area, min(area, float(low)), max(area, float(high)))
+            return RateEstimate(area, min(area, float(low)), max(area, float(high)))
         half = float(ndtri((1 + confidence) / 2)) * math.sqrt(self.spread)
-        return Estimate(area, max(0.0, area - half), min(1.0, area + half))
+        return RateEstimate(area, max(0.0, area - half), min(1.0, area + half))
 
-    def tpr_at(self, fpr: float, confidence: float = 0.95) -> Estimate:
+    def tpr_at(self, fpr: float, confidence: float = 0.95) -> RateEstimate:
         """Return the true positive rate at a false positive rate, with its exact confidence interval.
 
         Between two thresholds ties are broken at random; the interval then covers the counts on either side.
@@ -106,7 +106,7 @@ class Roc:
         below, above = (int(f(round(accepted, 9))) for f in (math.floor, math.ceil))
         low, _ = clopper_pearson(below, self.positives, confidence)
         _, high = clopper_pearson(above, self.positives, confidence)
-        return Estimate(accepted / self.positives, float(low), float(high))
+        return RateEstimate(accepted / self.positives, float(low), float(high))
 
     def balanced_accuracy(self) -> float:
         """Return the largest mean of TPR and TNR over all thresholds, chosen on these records (so a little high)."""
@@ -149,7 +149,8 @@ class Roc:
 def _limit(fpr: Floats, epsilon: float, delta: float) -> Floats:
     """Return the largest TPR that (epsilon, delta)-DP allows at each FPR."""
     grow = math.exp(min(epsilon, 700.0))
-    return np.minimum(np.minimum(1.0, grow * fpr + delta), 1 - np.maximum(0.0, (1 - fpr - delta) / grow))
+    complement = 1 - np.maximum(0.0, (1 - fpr - delta) / grow)
+    return np.asarray(np.minimum(np.minimum(1.0, grow * fpr + delta), complement), dtype=np.float64)
 
 
 def _delong(values: Floats, members: np.ndarray) -> float:

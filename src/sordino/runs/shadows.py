@@ -119,6 +119,12 @@ def halves(records: int, count: int, seed: int) -> NDArray[np.bool_]:
     return out
 
 
+def dealt(members: NDArray[np.bool_], clients: int, seed: int, shadow: int) -> list[NDArray[np.int64]]:
+    """Return the records of each client of a shadow, whose members [records] are dealt at random and evenly."""
+    order = np.random.default_rng((seed, shadow, 2)).permutation(np.flatnonzero(members))
+    return np.array_split(order, clients)
+
+
 # --- training in lockstep
 
 
@@ -165,11 +171,7 @@ class _Lockstep:
         self.clients = clients
         self.merged = _merged(job.plan.local, int(members[0].sum()) // clients, job.plan.share)
         self.rows = 1 if self.merged else clients  # of one shadow
-        dealt = [
-            np.array_split(np.random.default_rng((seed, k, 2)).permutation(np.flatnonzero(members[k])), self.rows)
-            for k in which
-        ]
-        lists = [part for parts in dealt for part in parts]
+        lists = [part for k in which for part in dealt(members[k], self.rows, seed, k)]
         self.sizes = np.array([len(part) for part in lists])
         table = np.zeros((len(lists), self.sizes.max()), dtype=np.int64)
         for row, part in zip(table, lists, strict=True):
