@@ -40,14 +40,16 @@ def generator(noise: int, shape: tuple[int, ...], draw: torch.Generator) -> nn.M
 
 
 def discriminator(shape: tuple[int, ...], draw: torch.Generator) -> nn.Module:
-    """Return a network from records to one logit [n, 1]: real if it is positive."""
+    """Return a network from records to logits, positive where a record looks real.
+
+    Pictures are judged by patches of 7 x 7 pixels (Isola et al. 2017, arXiv:1611.07004, Section 3.2.2), each with a
+    logit of its own, so that it learns strokes and textures, which all classes share, and not the layout of a class.
+    """
     with torch.device("meta"):
         if len(shape) == 3:
-            coarse = math.prod(-(-side // 4) for side in shape[1:])
             net: nn.Module = nn.Sequential(
                 nn.Conv2d(shape[0], WIDTH // 2, 3, stride=2, padding=1), nn.LeakyReLU(0.2),
-                nn.Conv2d(WIDTH // 2, WIDTH, 3, stride=2, padding=1), nn.LeakyReLU(0.2), nn.Flatten(),
-                nn.Linear(WIDTH * coarse, 1),
+                nn.Conv2d(WIDTH // 2, WIDTH, 3, padding=1), nn.LeakyReLU(0.2), nn.Conv2d(WIDTH, 1, 1),
             )  # fmt: skip
         else:
             net = nn.Sequential(

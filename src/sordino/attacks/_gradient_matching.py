@@ -140,28 +140,27 @@ def soft(logits: Tensor) -> Loss:
 # --- labels
 
 
-def label_gradients(rows: Tensor, layout: Layout) -> Tensor:
-    """Return a number for each row and class [rows, classes] that is negative only for classes in the batch.
+def label_gradients(rows: Tensor, layout: Layout) -> tuple[Tensor, bool]:
+    """Return a number for each row and class [rows, classes], lowest at the label, and whether it is a bias gradient.
 
-    The gradient of cross-entropy in the bias of the last layer is the mean of p - onehot(y). Without a bias, that of
-    the weights is this times the features; the inner product with the sum of all classes' gradients, which vanishes for
-    the exact sum, is of no use, so the products with the other classes' gradients decide (Zhao et al. 2020, Eq. 4).
+    The gradient of cross-entropy in the bias of the last layer is the mean of p - onehot(y). That of the weights is, for
+    one record, this times the features: the label's row points away from the rows of all other classes, which agree
+    with each other (Zhao et al. 2020, Eq. 4), so without a bias the cosines with the other rows are added.
     """
     views = layout.views(rows)
     last = next((s.name for s in reversed(layout.slots) if len(s.shape) == 2), None)
     if last is None:
         raise SpecError("labels are read off the last linear layer, and this model has none.")
     bias = views.get(last.removesuffix("weight") + "bias")
-    if bias is not None and bias.shape[-1] == views[last].shape[-2]:
-        return bias
-    gram = views[last] @ views[last].transpose(-1, -2)
-    norms = gram.diagonal(dim1=-2, dim2=-1)
-    return (gram.sum(dim=-1) - norms) / norms.clamp_min(1e-30)
+    if bias is not None:
+        return bias, True
+    unit = torch.nn.functional.normalize(views[last], dim=-1, eps=1e-30)
+    return (unit @ unit.transpose(-1, -2)).sum(dim=-1), False
 
 
 def single_labels(rows: Tensor, layout: Layout) -> Tensor:
     """Return the label of the one record behind each gradient [rows]: exact (Zhao et al. 2020, arXiv:2001.02610)."""
-    return label_gradients(rows, layout).argmin(dim=-1)
+    return label_gradients(rows, layout)[0].argmin(dim=-1)
 
 
 def batch_labels(model: Model, leak: Leak, records: int, guess: Tensor) -> Tensor:
@@ -170,9 +169,12 @@ def batch_labels(model: Model, leak: Leak, records: int, guess: Tensor) -> Tenso
     The bias gradient is mean(p) - counts / records. The mean prediction p is taken from guessed records (auxiliary
     ones, or noise), as in Wainakh et al. (2022), arXiv:2105.09369, Section 4.
     """
-    slope = label_gradients(leak.gradient[None] / leak.steps, model.layout)[0]
     if records == 1:
-        return slope.argmin()[None]
+        return single_labels(leak.gradient[None], model.layout)
+    rows, exact = label_gradients(leak.gradient[None] / leak.steps, model.layout)
+    if not exact:
+        raise SpecError("labels of a batch are read off the bias of the last layer, which has none: give the labels.")
+    slope = rows[0]
     with torch.no_grad():
         p = functional_call(model.module, model.layout.views(leak.params), (guess,)).softmax(dim=1).mean(dim=0)
     counts = (p - slope).clamp_min(0)
@@ -276,5 +278,3 @@ def inputs(
 def milestones(iterations: int) -> tuple[int, ...]:
     """Return when the learning rate falls by ten: after 3/8, 5/8 and 7/8 (Geiping et al. 2020, published code)."""
     return tuple(iterations * k // 8 for k in (3, 5, 7))
-
-

@@ -3,8 +3,9 @@
 Odena, Olah and Shlens (2017), "Conditional image synthesis with auxiliary classifier GANs", arXiv:1610.09585, Section
 3, as Li et al. (2025), arXiv:2503.12958, Section IV use it against FedSDP and others. The discriminator says of a
 record whether it is real and to which class it belongs (L_S and L_C). The real records are the client's own, which hold
-none of the private classes; the class head is the broadcast global model, which other clients taught these classes. It
-is not trained further, so L_C moves the generator alone; the broadcasts are used one after the other.
+none of the private classes, so what looks real is judged patch by patch; the class head is the broadcast global model,
+which other clients taught these classes. It is not trained further, so L_C moves the generator alone; the broadcasts
+are used one after the other.
 
 Li et al. name the attack and describe no network; the generator, the discriminator and the weight of L_C are ours.
 """
@@ -38,7 +39,7 @@ class AuxiliaryClassifierGan:
     batch: int = 64  # records of a step
     step: float = 5e-4  # learning rate of Adam
     noise: int = 64  # length of the generator's input, without the label
-    auxiliary: float = 1.0  # weight of the class head in the generator's loss
+    auxiliary: float = 3.0  # weight of the class head in the generator's loss
     total_variation: float = 0.1  # weight of the mean difference of neighbouring pixels
     low: float | None = None  # least input; default: that of the attacker's records
     high: float | None = None  # largest input; default: that of the attacker's records
@@ -66,9 +67,7 @@ class AuxiliaryClassifierGan:
         maker = generator(self.noise + classes, form.shape, draw).to(device)
         judge = discriminator(form.shape, draw).to(device)
         real, y = own.x.to(device), wanted(victim, knowledge).to(device)
-        made, judged = (
-            torch.optim.Adam(net.parameters(), lr=self.step, betas=(0.5, 0.999)) for net in (maker, judge)
-        )
+        made, judged = (torch.optim.Adam(net.parameters(), lr=self.step, betas=(0.5, 0.999)) for net in (maker, judge))
         for params in models:
             weights = knowledge.model.layout.views(params)
             for _ in range(self.steps):

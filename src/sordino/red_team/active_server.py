@@ -39,7 +39,7 @@ class ImprintServer:
             first.weight.copy_(line)
             first.bias.copy_(-torch.quantile(measures, at))
             first.bias[0] = -(measures.min() - measures.std())  # below any record
-            second.weight.copy_(second.weight[:, :1].expand_as(second.weight) / first.out_features)
+            second.weight.copy_(second.weight[:, :1].expand_as(second.weight))
         return twin
 
     def chosen(self, state: State, model: Model) -> State:
