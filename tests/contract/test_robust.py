@@ -15,7 +15,7 @@ from sordino.core.errors import LostRound, RunError, SpecError
 from sordino.core.message import Message
 from sordino.federations.simulator import Simulator
 from sordino.runs.run import execute
-from tests.support.problems import federation, job
+from support.problems import federation, job
 
 ROWS = torch.randn(9, 5, generator=torch.Generator().manual_seed(3))
 WEIGHT = torch.tensor([1.0, 3, 2, 1, 1, 4, 2, 1, 1])
@@ -89,7 +89,7 @@ def test_bad_values_are_refused(text):
 
 def test_the_public_may_see_one_row_so_the_noise_of_others_is_not_credited():
     mean, robust = (job(method="nbafl", epsilon=4.0, merge=merge) for merge in ("mean", "median"))
-    against = {m: [j.guarantee(v, 3, 3).epsilon for v in ("server", "public")] for m, j in zip("mr", (mean, robust))}
+    against = {m: [j.guarantee(v, 3, 3).epsilon for v in ("server", "public")] for m, j in (("m", mean), ("r", robust))}
     assert against["m"][1] < 0.6 * against["m"][0]  # the mean shows the noise of eight clients
     assert against["r"][1] == against["r"][0] == pytest.approx(against["m"][0])
     calibrated = [job(method="nbafl", epsilon=4.0, merge=m, viewer="public").plan.z for m in ("mean", "krum:2")]

@@ -10,7 +10,7 @@ from sordino.core.errors import SpecError
 from sordino.federations.simulator import ClientPart
 from sordino.red_team.malicious import Poison, PoisonedRecords, Trigger, poisoned, success_rate
 from sordino.runs.run import execute
-from tests.support.problems import federation, held_out, job, linear
+from support.problems import federation, held_out, job, linear
 
 MARK, TARGET = Trigger((0, 1), 6.0), 2
 BAD = (0, 1)

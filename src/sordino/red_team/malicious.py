@@ -175,7 +175,9 @@ class MaliciousClients:
         if message.ids is None:
             return message
         if FIELD not in message.fields:
-            raise SpecError(f"malicious clients change the field {FIELD}, and clients send {', '.join(message.fields)}.")
+            raise SpecError(
+                f"malicious clients change the field {FIELD}, and clients send {', '.join(message.fields)}."
+            )
         bad = np.flatnonzero(np.isin(message.ids, self._poison.clients))
         if not len(bad):
             return message

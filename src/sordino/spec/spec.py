@@ -116,7 +116,14 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
             raise SpecError(f"classes must name at least two different labels, none of them empty, not {self.classes}.")
         self._check_pairs()
         self.weights_of_classes()
-        self.merging(), self.average(), self.stragglers(), self.method_object(), self.algorithm_object(), self.channel_object()
+        (
+            self.merging(),
+            self.average(),
+            self.stragglers(),
+            self.method_object(),
+            self.algorithm_object(),
+            self.channel_object(),
+        )
 
     @property
     def in_workers(self) -> bool:
