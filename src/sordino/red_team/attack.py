@@ -18,7 +18,7 @@ import torch
 
 from sordino.attacks.base import INFERENCE, KINDS, MEMBERSHIP, Shadows, require
 from sordino.core import check, plugin
-from sordino.core.errors import SpecError
+from sordino.core.errors import SordinoError, SpecError
 from sordino.privacy.guarantee import Guarantee
 from sordino.red_team import attack_files, case, measure, measure_answers, measure_records, words
 from sordino.red_team.active_round import with_active_server
@@ -47,6 +47,7 @@ class AttackOutcome:
     sentence: str  # what was found, in words
     limit: str | None = None  # what the guarantee allows at most, in words
     warning: str | None = None  # if the attack found more than that
+    note: str | None = None  # why there are no figures without privacy, if the attack failed there
     files: tuple[str, ...] = ()
 
     def rows(self, private: bool) -> list[dict[str, Any]]:
@@ -84,6 +85,7 @@ class AttackReport:
     def sentences(self) -> tuple[str, ...]:
         """What was found, in words, and then what the guarantees allow."""
         found = [f"{outcome.attack}: {outcome.sentence}" for outcome in self.outcomes]
+        found += [outcome.note for outcome in self.outcomes if outcome.note]
         return (*found, *dict.fromkeys(outcome.limit for outcome in self.outcomes if outcome.limit))
 
     def to_json(self) -> dict[str, Any]:
@@ -214,14 +216,16 @@ def _outcomes(
     place = RunFolder(path).private / attack_files.FOLDER
     place.mkdir(mode=0o700, exist_ok=True)
     answers = [_answer(one, cases[viewer], settings, place, step) for one, viewer in zip(attacks, viewers, strict=True)]
-    plain: list[Answer | None] = [None] * len(attacks)
+    plain: list[Answer | str | None] = [None] * len(attacks)
     if settings.baseline and job.method.private:
         with without_privacy(place, job, step) as (twin_path, twin):
             others = _cases(twin_path, twin, viewers, settings)
-            keep = place if job.public_data else None  # unprotected models of private records are not kept
-            plain = [
-                _answer(one, others[viewer], settings, keep, step) for one, viewer in zip(attacks, viewers, strict=True)
-            ]
+            keep = place if job.public_data else twin_path  # unprotected models of private records are deleted too
+            for number, (one, viewer) in enumerate(zip(attacks, viewers, strict=True)):
+                try:
+                    plain[number] = _answer(one, others[viewer], settings, keep, step)
+                except SordinoError as error:  # what was found of the run itself is not lost
+                    plain[number] = f"{one.name} fails on the run without privacy: {error}"
     promises = {viewer: case.guarantee(job, viewer) for viewer in dict.fromkeys(viewers)}
     together = zip(attacks, viewers, answers, plain, strict=True)
     return tuple(_told(path, one, v, answer, twin, promises[v]) for one, v, answer, twin in together)
@@ -249,7 +253,7 @@ def _require(attack: Any, where: AttackCase, settings: AttackSettings) -> None:
         measure_answers.hidden_column(where, settings.attribute)
 
 
-def _answer(attack: Any, where: AttackCase, settings: AttackSettings, keep: Path | None, step: Step) -> Answer:
+def _answer(attack: Any, where: AttackCase, settings: AttackSettings, keep: Path, step: Step) -> Answer:
     """Return what an attack finds of a case."""
     knowledge = where.knowledge
     if settings.trains_shadows(attack):
@@ -262,7 +266,7 @@ def _answer(attack: Any, where: AttackCase, settings: AttackSettings, keep: Path
     return measure_records.reconstruction(attack, where, knowledge, settings.victims, step)
 
 
-def _shadows(where: AttackCase, settings: AttackSettings, keep: Path | None, step: Step) -> Shadows:
+def _shadows(where: AttackCase, settings: AttackSettings, keep: Path, step: Step) -> Shadows:
     """Return shadow models whose pool are the targets; their clients are as large as those of the run."""
     pool, plan = where.targets.batch, where.job.plan
     clients = max(1, min(plan.population, round(len(pool.y) / 2 / max(1.0, plan.mean_client))))
@@ -273,15 +277,16 @@ def _shadows(where: AttackCase, settings: AttackSettings, keep: Path | None, ste
         settings.seed,
         clients=clients,
         progress=lambda done, of: step("training shadow models", done, of),
-        folder=None if keep is None else keep / "shadows",
+        folder=keep / "shadows",
     )
     return Shadows(trained.pool, trained.params, trained.members)
 
 
 def _told(
-    path: Path, attack: Any, viewer: str, answer: Answer, twin: Answer | None, promise: Guarantee
+    path: Path, attack: Any, viewer: str, answer: Answer, plain: Answer | str | None, promise: Guarantee
 ) -> AttackOutcome:
     """Put what was found into words and files."""
+    twin, note = (plain, None) if isinstance(plain, Answer) else (None, plain)
     beside = () if twin is None else twin.figures
     epsilon, delta = case.allowed(promise)
     limit, warning = None, None
@@ -295,5 +300,5 @@ def _told(
             limit = words.most_allowed(promise, epsilon, delta, RATE)
         if (bound := measure.beyond(answer, epsilon, delta)) is not None:
             warning = words.violated(attack.name, viewer, bound, epsilon)
-    outcome = AttackOutcome(attack.name, attack.kind, viewer, answer.figures, beside, sentence, limit, warning)
+    outcome = AttackOutcome(attack.name, attack.kind, viewer, answer.figures, beside, sentence, limit, warning, note)
     return attack_files.write(path, attack, outcome, answer, twin, (epsilon, delta))

@@ -42,7 +42,7 @@ def without_privacy(place: Path, job: Job, step: Step) -> Iterator[tuple[Path, J
         def watch(record: RoundRecord) -> None:
             step("training without privacy", record.round, twin.plan.rounds)
 
-        result = run.execute(twin, own_model=False, watch=watch, owner=lambda text: None)
+        result = run.execute(twin, own_model=True, watch=watch, owner=lambda text: None)
         yield result.folder, build.again(twin) if twin.statistics else twin
     finally:
         shutil.rmtree(at, ignore_errors=True)
