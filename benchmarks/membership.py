@@ -1,11 +1,14 @@
 """Membership attacks on federated CIFAR-10, without privacy and with it: Table 5 of 003 (docs/results/membership.md).
 
-    python benchmarks/membership.py probe   --out OUT --seconds 45     # which setting overfits; plain uses the best
-    python benchmarks/membership.py plain   --out OUT --seconds 200    # 64 shadow models, no privacy
-    python benchmarks/membership.py private --out OUT --seconds 150    # dp-sgd at epsilon 2 and 8, 16 shadow models
-    python benchmarks/membership.py udp     --out OUT --seconds 60     # udp-fl at epsilon 8, Laplace and staircase
-    python benchmarks/membership.py resnet  --out OUT --seconds 90     # ResNet-18, no privacy, 8 shadow models
-    python benchmarks/membership.py page    --out OUT                  # writes the page and its picture (matplotlib)
+    python benchmarks/membership.py probe plain private --out OUT --seconds 40 200 140
+    python benchmarks/membership.py udp resnet --out OUT --seconds 50 90
+    python benchmarks/membership.py page --out OUT     # writes the page and its picture (matplotlib)
+
+    probe    one model with each setting, until one overfits; plain and resnet use the best
+    plain    no privacy: the real run of ten clients, 64 shadow models, all attacks
+    private  dp-sgd at epsilon 2 and 8: likewise, with 16 shadow models that clip and add the same noise
+    udp      udp-fl at epsilon 8 with Laplace and with staircase noise; shadow models are real runs, at most 8
+    resnet   ResNet-18 without privacy, 8 shadow models
 
 Half of the 50,000 training records are dealt to ten clients; the other half are non-members. Results are appended to
 OUT/membership.json, and what is there already is not computed again. Shadow models are stored in --cache. A command
@@ -26,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +50,7 @@ from sordino.core.types import Batch
 from sordino.core.view import View
 from sordino.data import partition
 from sordino.data.clients import ArrayClients
-from sordino.data.load import load
+from sordino.data.load import Dataset, load
 from sordino.runs import build, run
 from sordino.runs.job import Job
 from sordino.runs.shadows import halves, train_shadows
@@ -83,6 +87,11 @@ PAPER: dict[str, dict[tuple[str, float | None], tuple[float, float, float]]] = {
 # --- data, runs, shadow models
 
 
+@lru_cache
+def pictures(folder: str | None) -> Dataset:
+    return load("cifar10", folder)
+
+
 @dataclass(frozen=True)
 class Problem:
     """Records, of which the members are dealt to clients, and the records that are attacked."""
@@ -96,7 +105,7 @@ class Problem:
 
     @staticmethod
     def read(asked: argparse.Namespace, device: torch.device) -> Problem:
-        data, rng = load("cifar10", asked.data), np.random.default_rng(SEED)
+        data, rng = pictures(asked.data), np.random.default_rng(SEED)
         chosen = torch.from_numpy(rng.permutation(len(data.y_train))[: 2 * asked.records])
         members = halves(len(chosen), 1, 12_345)[0]
         each = min(asked.targets // 2, int(members.sum()))
@@ -406,41 +415,49 @@ def page(asked: argparse.Namespace) -> None:
     write(rows_of(asked), Path(asked.page), PAPER)
 
 
-def main() -> None:
+COMMANDS = {"probe": probe, "plain": plain, "private": private, "udp": udp, "resnet": resnet}
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = {"probe": probe, "plain": plain, "private": private, "udp": udp, "resnet": resnet}
-    parser.add_argument("command", choices=(*commands, "page"))
+    parser.add_argument("commands", nargs="+", choices=(*COMMANDS, "page"), metavar="COMMAND")
     parser.add_argument("--out", required=True, help="folder of membership.json")
     parser.add_argument("--data", help="folder of CIFAR-10; by default where `sordino datasets` keeps it")
     parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "sordino-membership"))
     parser.add_argument("--page", default="docs/results", help="folder of the page")
-    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seconds", type=float, nargs="+", default=[600.0], help="for each command, or one for all")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--model", default=None, help="cnn-femnist, with resnet resnet18")
+    parser.add_argument("--model", help="cnn-femnist, with resnet resnet18")
     parser.add_argument("--setting", choices=tuple(SETTINGS), help="of training without privacy")
-    parser.add_argument("--records", type=int, default=None, help="members; as many others (25,000; resnet 10,000)")
+    parser.add_argument("--records", type=int, help="members; as many others (25,000; resnet 10,000)")
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--targets", type=int, default=20_000, help="attacked records, half of them members")
-    parser.add_argument("--shadows", type=int, default=None, help="64; private 16; resnet 8")
-    parser.add_argument(
-        "--rounds", type=int, default=30, help="without privacy, of one pass over each client's records"
-    )
+    parser.add_argument("--shadows", type=int, help="64; private at most 16; resnet 8")
+    parser.add_argument("--rounds", type=int, help="without privacy, of one pass over each client's records (30; 20)")
     parser.add_argument("--private-rounds", type=int, default=PRIVATE["rounds"])
     parser.add_argument("--batch", type=int, default=50, help="records of a client's step without privacy")
     parser.add_argument("--epsilon", type=float, nargs="+", default=[2.0, 8.0])
-    asked = parser.parse_args()
-    asked.words = "python benchmarks/membership.py " + shlex.join(sys.argv[1:])
-    big = asked.command == "resnet"
-    asked.model = asked.model or ("resnet18" if big else "cnn-femnist")
-    asked.records = asked.records or (10_000 if big else 25_000)
-    asked.shadows = asked.shadows or (8 if big else 64)
-    if asked.command == "page":
-        return page(asked)
-    os.environ.setdefault("SORDINO_HOME", str(Path(asked.cache) / "home"))
-    clock = Clock(asked.seconds)
-    problem = Problem.read(asked, build.device_of(asked.device))
-    print(f"data ready, {clock.left:.0f} s left", flush=True)
-    commands[asked.command](asked, problem, clock)
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    given.words = "python benchmarks/membership.py " + shlex.join(sys.argv[1:])
+    os.environ.setdefault("SORDINO_HOME", str(Path(given.cache) / "home"))
+    seconds = given.seconds * len(given.commands) if len(given.seconds) == 1 else given.seconds
+    for command, limit in zip(given.commands, seconds, strict=True):
+        asked, big = argparse.Namespace(**vars(given)), command == "resnet"
+        asked.model = given.model or ("resnet18" if big else "cnn-femnist")
+        asked.records = given.records or (10_000 if big else 25_000)
+        asked.shadows = given.shadows or (8 if big else 64)
+        asked.rounds = given.rounds or (20 if big else 30)
+        if command == "page":
+            page(asked)
+            continue
+        clock = Clock(limit)
+        problem = Problem.read(asked, build.device_of(asked.device))
+        print(f"{command}: data ready, {clock.left:.0f} s left", flush=True)
+        COMMANDS[command](asked, problem, clock)
 
 
 if __name__ == "__main__":

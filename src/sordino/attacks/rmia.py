@@ -32,7 +32,7 @@ LEAST = 1e-12  # smallest confidence
 class Rmia:
     """Score records by how many others they beat in likelihood ratio."""
 
-    gamma: float = 2.0  # factor by which a target must beat a record z
+    gamma: float = 1.0  # factor by which a target must beat a record z; the paper uses 2, where models are confident
     offline: bool = False  # use only shadow models that never saw the target
     a: float = 0.3  # offline: how far the mean confidence of all models lies from that of models without the target
     population: int = 10_000  # largest number of records z

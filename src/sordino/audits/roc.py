@@ -123,7 +123,8 @@ class Roc:
 
         Every attack on such a mechanism has TPR <= e^epsilon FPR + delta, and 1 - FPR <= e^epsilon (1 - TPR) + delta:
         Kairouz, Oh, Viswanath (2017), Section 2. The bound is called exceeded if a lower bound on the TPR lies above it
-        at an upper bound on the FPR; the confidence is divided by the number of thresholds compared (Bonferroni).
+        at an upper bound on the FPR; the error probability is divided by the number of thresholds (Bonferroni). These
+        are order statistics of the non-members' scores, for which the exact bounds on both rates hold.
         """
         check.non_negative(epsilon=epsilon)
         check.fraction(delta=delta)

@@ -325,6 +325,7 @@ def _key(job: Job, pool: Batch, count: int, seed: int, clients: int) -> str:
         "plan": repr((plan.rounds, plan.sampler, plan.server_lr, plan.noise_multiplier, plan.split, local)),
         "spec": [job.spec.averaging, job.spec.precision],
         "layout": repr(job.model.layout),
+        "loss": getattr(job.model.loss, "__qualname__", repr(job.model.loss)),
         "asked": [count, seed, clients, job.device.type],
     }
     total.update(json.dumps(words, sort_keys=True).encode())
