@@ -64,12 +64,13 @@ def verdict(rows: dict[str, Row]) -> list[str]:
     """The findings, with the numbers in them."""
     sound = [row["ssim"] for method, _, row in pick(rows, "table6", "1") if method == "DP-SGD" or "sound" in method]
     loud = [row["ssim"] for method, _, row in pick(rows, "table6", "1") if "printed" in method]
+    single = rows.get("table6/none/-/1", {"records": 0, "identified": 0.0})
     reference = rows.get("table6/none/-/1", {}).get("mean picture", {})
     text = [
         "Without noise, from the first update of a client with one CIFAR-10 picture, the server that inverts gradients "
-        f"reaches a mean SSIM of {value(rows, 'table6/none/-/1', 'ssim')} (paper: 0.08) and finds the right one among {900 + rows.get('table6/none/-/1', {}).get('records', 0)} "
-        f"pictures in {100 * rows.get('table6/none/-/1', {}).get('identified', 0):.0f} % of cases; from the mean "
-        f"gradient of about 100 pictures, {value(rows, 'table6/none/-/100', 'ssim')}."
+        f"reaches a mean SSIM of {value(rows, 'table6/none/-/1', 'ssim')} (paper: 0.08) and finds the right one among "
+        f"{900 + single['records']} pictures in {100 * single['identified']:.0f} % of cases; from the mean gradient of "
+        f"about 100 pictures it reaches {value(rows, 'table6/none/-/100', 'ssim')}."
     ]
     if sound:
         text.append(
@@ -100,9 +101,10 @@ def table6(rows: dict[str, Row]) -> list[str]:
     """Table 6 of Feng et al."""
     out = ["## Table 6 of Feng et al. (003): inverting gradients on CIFAR-10", "",
            "    python benchmarks/reconstruction.py table6", "",
-           "MSE in units of the model's input; PSNR in dB and SSIM of pixels in [0, 1]; identified: the nearest of some "
-           "900 pictures is the true one. The last column is the MSE of the mean picture.", "",
-           "| | epsilon | pictures | MSE, paper | MSE | PSNR, paper | PSNR | SSIM, paper | SSIM | identified | mean picture |",
+           "MSE in units of the model's input; PSNR in dB and SSIM of pixels in [0, 1]; identified: the nearest of "
+           "some 900 pictures is the true one. The last column is the MSE of the mean picture.", "",
+           "| | epsilon | pictures | MSE, paper | MSE | PSNR, paper | PSNR | SSIM, paper | SSIM | identified | mean "
+           "picture |",
            "|" + " --- |" * 11]  # fmt: skip
     for tail in ("1", "100"):
         for method, epsilon, row in pick(rows, "table6", tail):
@@ -120,8 +122,9 @@ def table7(rows: dict[str, Row]) -> list[str]:
     """Table 7 of Feng et al."""
     out = ["## Table 7 of Feng et al. (003): model inversion on CIFAR-10", "",
            "    python benchmarks/reconstruction.py table7", "",
-           "Errors between the reconstruction of a class and 50 training pictures of that class, in units of the model's "
-           "input. The last column is the MSE of the mean of other pictures of the class, made without any model.", "",
+           "Errors between the reconstruction of a class and 50 training pictures of that class, in units of the "
+           "model's input. The last column is the MSE of the mean of other pictures of the class, made without any "
+           "model.", "",
            "| | epsilon | MSE, paper | MSE | MAE, paper | MAE | SSIM | accuracy of the model | class mean |",
            "|" + " --- |" * 9]  # fmt: skip
     for method, epsilon, row in pick(rows, "table7"):
@@ -140,8 +143,10 @@ def fig4(rows: dict[str, Row]) -> list[str]:
            "    python benchmarks/reconstruction.py fig4", "",
            "The paper shows pictures and no numbers. Recognised: share of 32 generated pictures of the private classes "
            "that a classifier trained on all records assigns to the right class (guessing: 10 %). MSE, PSNR and SSIM "
-           "are to the nearest private training picture.", "",
-           "| data | method | epsilon | recognised | MSE | PSNR | SSIM | accuracy of the model |", "|" + " --- |" * 8]  # fmt: skip
+           "are to the nearest private training picture; they say little by themselves, as any clean picture is near "
+           "some other.", "",
+           "| data | method | epsilon | recognised | MSE | PSNR | SSIM | accuracy of the model |",
+           "|" + " --- |" * 8]  # fmt: skip
     for name, row in rows.items():
         if name.startswith("fig4/"):
             _, dataset, method, epsilon = name.split("/")
@@ -170,7 +175,7 @@ def readings() -> list[str]:
         "similar data with the predictions as feedback. Ours is Fredrikson's attack: descent from the mean of 1,000 "
         "other pictures to what the model is most confident of. Neither sees single records of a class of thousands; "
         "the class mean in the last column is as near to a training picture as one can get without seeing it.",
-        "- UDP-FL *as printed* takes every coordinate as a query of its own; its epsilon is a claim (docs/results/003.md). "
+        "- UDP-FL *as printed* takes every coordinate as a query of its own; its epsilon is a claim (003.md). "
         "The *sound* rows have that epsilon accounted.",
         "- *Fig. 4.* 100 clients of 100 pictures (44 digits) in place of all of CIFAR-10, 150 rounds in place of 400, "
         "a small CNN in place of ResNet-18, and digits in place of FEMNIST's letters. Private are ship and car, 6 and "

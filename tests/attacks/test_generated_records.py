@@ -93,7 +93,7 @@ def test_they_repeat_themselves_and_leave_the_global_randomness_alone(views):
 
 @pytest.mark.parametrize("attack", [CuriousGan(), AuxiliaryClassifierGan()])
 def test_gans_need_a_client(views, attack):
-    with pytest.raises(SpecError, match="reads the views of the client, not those of the server.*Use --view client"):
+    with pytest.raises(SpecError, match=r"reads the views of the client, not those of the server.*Use --view client"):
         attack.reconstruct(views[0]["server"], known(network(), own=curious()), Victim())
     with pytest.raises(SpecError, match="needs the records of the attacker's own clients"):
         attack.reconstruct(views[0]["client"], known(network()), Victim())

@@ -92,7 +92,7 @@ def test_labels_of_batches_follow_the_counts():
 def test_they_refuse_sums_and_models(tmp_path, attack):
     x, y = digits(2)
     views = watched(SIGMOID, [(x[:1], y[:1]), (x[1:], y[1:])], tmp_path, channel="secure-sum")
-    with pytest.raises(SpecError, match="the server saw a sum alone.*channel = direct would"):
+    with pytest.raises(SpecError, match=r"the server saw a sum alone.*channel = direct would"):
         attack.reconstruct(views["server"], known(SIGMOID), Victim(0))
     with pytest.raises(SpecError, match="needs the messages of single clients"):
         attack.reconstruct(views["public"], known(SIGMOID), Victim(0))
@@ -100,5 +100,5 @@ def test_they_refuse_sums_and_models(tmp_path, attack):
 
 def test_idlg_is_for_single_records(single):
     *_, server, _ = single
-    with pytest.raises(SpecError, match="this client has 2. Use inverting-gradients"):
+    with pytest.raises(SpecError, match=r"this client has 2. Use inverting-gradients"):
         ImprovedDeepLeakage(shape=SHAPE).reconstruct([server], known(SIGMOID), Victim(1, records=2))

@@ -59,5 +59,5 @@ def test_it_needs_a_linear_first_layer_and_a_broadcast_of_its_own(tmp_path):
     for module in (lenet(), nn.Sequential(nn.Flatten(), nn.Linear(784, 10))):
         with pytest.raises(SpecError, match="an imprint needs a model that begins with a linear layer with bias, ReLU"):
             server.module(module)
-    with pytest.raises(SpecError, match="the model that was sent has none. Let an active server send one"):
+    with pytest.raises(SpecError, match=r"the model that was sent has none. Let an active server send one"):
         attacked(seeded(lambda: mlp(SHAPE, 10)), tmp_path)

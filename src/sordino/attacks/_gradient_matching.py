@@ -143,8 +143,8 @@ def soft(logits: Tensor) -> Loss:
 def label_gradients(rows: Tensor, layout: Layout) -> tuple[Tensor, bool]:
     """Return a number for each row and class [rows, classes], lowest at the label, and whether it is a bias gradient.
 
-    The gradient of cross-entropy in the bias of the last layer is the mean of p - onehot(y). That of the weights is, for
-    one record, this times the features: the label's row points away from the rows of all other classes, which agree
+    The gradient of cross-entropy in the bias of the last layer is the mean of p - onehot(y). That of the weights is,
+    for one record, this times the features: the label's row points away from the rows of all other classes, which agree
     with each other (Zhao et al. 2020, Eq. 4), so without a bias the cosines with the other rows are added.
     """
     views = layout.views(rows)
@@ -225,54 +225,13 @@ def lbfgs(free: list[Tensor], leak: Leak, model: Model, loss: Loss, iterations: 
 
     last = math.inf
     for _ in range(iterations):
-        value = float(search.step(distance))  # the distance before the step
-        if not math.isfinite(value):
+        before = float(search.step(distance))  # the distance before the step
+        if not math.isfinite(before):
             return math.inf
-        if value < CLOSE or abs(last - value) < STALLED * value:
+        if before < CLOSE or abs(last - before) < STALLED * before:
             break
-        last = value
+        last = before
     return float(distance())
-
-
-# --- records of the right shape and range
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Public shape and range of the model's inputs."""
-
-    shape: tuple[int, ...]
-    low: Tensor | None = None  # broadcasts against records
-    high: Tensor | None = None
-
-    def clamped(self, x: Tensor) -> Tensor:
-        """Return records held in their range."""
-        return x if self.low is None or self.high is None else torch.minimum(torch.maximum(x, self.low), self.high)
-
-    def scaled(self, raw: Tensor) -> Tensor:
-        """Return records in their range from numbers of any size."""
-        if self.low is None or self.high is None:
-            return raw
-        return self.low + (self.high - self.low) * torch.sigmoid(raw)
-
-
-def inputs(
-    name: str, knowledge: Knowledge, shape: tuple[int, ...], low: float | None, high: float | None, device: torch.device
-) -> Inputs:
-    """Return shape and range of records: as given, or else as known records have them."""
-    known = next((b for b in (knowledge.auxiliary, knowledge.own) if b is not None and len(b.x)), None)
-    if not shape and known is None:
-        raise SpecError(
-            f"{name} must know the shape of a record: give its option shape, or records from the same source."
-        )
-    if low is not None and high is not None:
-        ends = [torch.tensor(v, dtype=torch.float32, device=device) for v in (low, high)]
-        return Inputs(shape or tuple(known.x.shape[1:] if known is not None else ()), *ends)
-    if known is None:
-        return Inputs(shape)
-    x = known.x.to(device)
-    over = [0, *range(2, x.ndim)] if x.ndim > 2 else [0, 1]  # a range for each channel of pictures, else one
-    return Inputs(tuple(x.shape[1:]), x.amin(dim=over, keepdim=True), x.amax(dim=over, keepdim=True))
 
 
 def milestones(iterations: int) -> tuple[int, ...]:

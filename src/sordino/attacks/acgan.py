@@ -22,6 +22,7 @@ from torch.func import functional_call
 
 from sordino.attacks import _gradient_matching as matching
 from sordino.attacks._generators import broadcasts, conditioned, discriminator, generator, wanted
+from sordino.attacks._record_form import form_of
 from sordino.attacks.base import MODELS, RECONSTRUCTION, Knowledge, Victim, require
 from sordino.core import check
 from sordino.core.errors import SpecError
@@ -62,7 +63,7 @@ class AuxiliaryClassifierGan:
         if own is None or not len(own.x):
             raise SpecError("acgan needs records of the attacker's own to tell real ones from generated ones.")
         device, classes = models[0].device, knowledge.classes or 1
-        form = matching.inputs(self.name, knowledge, (), self.low, self.high, device)
+        form = form_of(self.name, knowledge, (), self.low, self.high, device)
         draw = torch.Generator().manual_seed(knowledge.seed)
         maker = generator(self.noise + classes, form.shape, draw).to(device)
         judge = discriminator(form.shape, draw).to(device)

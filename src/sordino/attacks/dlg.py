@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino.attacks import _gradient_matching as matching
+from sordino.attacks._record_form import form_of
 from sordino.attacks.base import RECONSTRUCTION, ROWS, Knowledge, Victim, require
 from sordino.core import check
 from sordino.core.types import Batch
@@ -45,7 +46,7 @@ class DeepLeakage:
         """Return the records whose gradient is nearest to that of the victim, with their most likely labels."""
         require(self, views, knowledge)
         leak = matching.leak(self.name, views, knowledge, victim, self.field)
-        form = matching.inputs(self.name, knowledge, self.shape, None, None, leak.params.device)
+        form = form_of(self.name, knowledge, self.shape, None, None, leak.params.device)
         draw = torch.Generator().manual_seed(knowledge.seed)
 
         def noise(*size: int) -> Tensor:

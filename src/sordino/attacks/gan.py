@@ -19,6 +19,7 @@ from torch.func import functional_call
 
 from sordino.attacks import _gradient_matching as matching
 from sordino.attacks._generators import broadcasts, conditioned, generator, wanted
+from sordino.attacks._record_form import form_of
 from sordino.attacks.base import MODELS, RECONSTRUCTION, Knowledge, Victim, require
 from sordino.core import check
 from sordino.core.types import Batch
@@ -56,7 +57,7 @@ class CuriousGan:
         require(self, views, knowledge)
         models = broadcasts(views)
         device, classes = models[0].device, knowledge.classes or 1
-        form = matching.inputs(self.name, knowledge, self.shape, self.low, self.high, device)
+        form = form_of(self.name, knowledge, self.shape, self.low, self.high, device)
         draw = torch.Generator().manual_seed(knowledge.seed)
         net = generator(self.noise + classes, form.shape, draw).to(device)
         y = wanted(victim, knowledge).to(device)

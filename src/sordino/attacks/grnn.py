@@ -17,6 +17,7 @@ import torch
 
 from sordino.attacks import _gradient_matching as matching
 from sordino.attacks._generators import generator
+from sordino.attacks._record_form import form_of
 from sordino.attacks.base import RECONSTRUCTION, ROWS, Knowledge, Victim, require
 from sordino.core import check
 from sordino.core.types import Batch
@@ -55,7 +56,7 @@ class GenerativeRegression:
         require(self, views, knowledge)
         leak = matching.leak(self.name, views, knowledge, victim, self.field)
         device = leak.params.device
-        form = matching.inputs(self.name, knowledge, self.shape, self.low, self.high, device)
+        form = form_of(self.name, knowledge, self.shape, self.low, self.high, device)
         draw = torch.Generator().manual_seed(knowledge.seed)
         pictures = generator(self.noise, form.shape, draw).to(device)
         labels = generator(self.noise, (knowledge.classes or 1,), draw).to(device)  # the fake-label branch

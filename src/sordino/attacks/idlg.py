@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino.attacks import _gradient_matching as matching
+from sordino.attacks._record_form import form_of
 from sordino.attacks.base import RECONSTRUCTION, ROWS, Knowledge, Victim, require, single_rows
 from sordino.core import check
 from sordino.core.errors import SpecError
@@ -58,7 +59,7 @@ class ImprovedDeepLeakage:
             )
         model, leak = knowledge.model, matching.leak(self.name, views, knowledge, victim, self.field)
         device = leak.params.device
-        form = matching.inputs(self.name, knowledge, self.shape, None, None, device)
+        form = form_of(self.name, knowledge, self.shape, None, None, device)
         y = matching.single_labels(leak.gradient[None], model.layout)
         draw = torch.Generator().manual_seed(knowledge.seed)
         results = []

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sordino.attacks import _gradient_matching as matching
+from sordino.attacks._record_form import RecordForm, form_of
 from sordino.attacks.base import RECONSTRUCTION, SUMS, Knowledge, Victim, require
 from sordino.core import check
 from sordino.core.types import Batch
@@ -57,7 +58,7 @@ class InvertingGradients:
         require(self, views, knowledge)
         model, leak = knowledge.model, matching.leak(self.name, views, knowledge, victim, self.field)
         device = leak.params.device
-        form = matching.inputs(self.name, knowledge, self.shape, self.low, self.high, device)
+        form = form_of(self.name, knowledge, self.shape, self.low, self.high, device)
         draw = torch.Generator().manual_seed(knowledge.seed)
         starts = torch.randn(self.restarts, victim.records, *form.shape, generator=draw).to(device)
         if victim.labels is not None:
@@ -71,7 +72,7 @@ class InvertingGradients:
         return Batch(min(results, key=lambda pair: pair[1])[0], y, (victim.records,))
 
     def _minimised(
-        self, x: Tensor, y: Tensor, knowledge: Knowledge, leak: matching.Leak, form: matching.Inputs
+        self, x: Tensor, y: Tensor, knowledge: Knowledge, leak: matching.Leak, form: RecordForm
     ) -> tuple[Tensor, float]:
         model, loss = knowledge.model, matching.hard(knowledge.model, y)
         layout = model.layout if self.by_layer else None

@@ -19,6 +19,7 @@ from torch.func import functional_call
 
 from sordino.attacks import _gradient_matching as matching
 from sordino.attacks._generators import wanted
+from sordino.attacks._record_form import form_of
 from sordino.attacks.base import MODELS, RECONSTRUCTION, Knowledge, Victim, last_model, require
 from sordino.core import check
 from sordino.core.types import Batch
@@ -55,7 +56,7 @@ class ModelInversion:
         """Return records of the victim's labels, or of all classes in turn."""
         require(self, views, knowledge)
         params = last_model(views)
-        form = matching.inputs(self.name, knowledge, self.shape, self.low, self.high, params.device)
+        form = form_of(self.name, knowledge, self.shape, self.low, self.high, params.device)
         y = wanted(victim, knowledge).to(params.device)
         draw = torch.Generator().manual_seed(knowledge.seed)
         start = 0.1 * torch.randn(len(y), *form.shape, generator=draw).to(params.device)

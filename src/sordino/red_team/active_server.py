@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -52,11 +51,13 @@ class ImprintServer:
 def _layers(module: nn.Module) -> tuple[nn.Linear, nn.Linear]:
     """Return the first two linear layers; raise SpecError unless the model begins with linear, ReLU, linear."""
     steps = [m for m in module.modules() if not isinstance(m, nn.Sequential | nn.Flatten | nn.Identity)]
-    for first, (between, second) in zip(steps, pairwise(steps[1:]), strict=False):
-        if isinstance(first, nn.Linear) and isinstance(between, nn.ReLU) and isinstance(second, nn.Linear):
-            if first.bias is not None:
-                return first, second
-        break
+    first, between, second = (*steps[:3], *[None] * max(0, 3 - len(steps)))
+    if isinstance(first, nn.Linear) and isinstance(between, nn.ReLU) and isinstance(second, nn.Linear):
+        found = first, second
+    else:
+        found = None
+    if found is not None and found[0].bias is not None:
+        return found
     kinds = ", ".join(type(m).__name__ for m in steps[:3])
     raise SpecError(
         f"an imprint needs a model that begins with a linear layer with bias, ReLU and a linear layer; this one "
