@@ -29,7 +29,7 @@ class Imputer:
 
     def log_probabilities(self, question: AttributeQuestion, records: Batch) -> Tensor:
         """Return the log probability of every answer for every record [records, answers]."""
-        inputs = (_inputs(question, records, self.classes) - self.shift) / self.scale
+        inputs = (_inputs(question, records, self.classes).to(self.shift) - self.shift) / self.scale
         return F.log_softmax(_with_one(inputs) @ self.weights, dim=1)
 
 
