@@ -72,7 +72,7 @@ def test_a_violated_bound_has_an_exit_code_and_an_honest_attack_has_none(attacke
     bad = attacked("--attack", "cheat", "--records", "60", "--no-baseline", "--json")
     assert bad.returncode == 3
     told = json.loads(bad.stdout)
-    assert told["for"] == "owner" and told["violated"] and told["rows"][0]["with_dp"]["value"] == 1.0
+    assert told["for"] == "owner" and told["violated"] and told["rows"][0]["with_dp"]["value"] > 0.9
     assert told["rows"][0]["without_dp"] is None and told["warnings"][0].startswith("WARNING: the guarantee does not")
     good = attacked("--attack", "cheat", "--records", "60", "--no-baseline", "--set", "cheat.loud=false")
     assert good.returncode == 0 and "WARNING" not in good.stdout + good.stderr
