@@ -56,7 +56,9 @@ def test_an_attack_is_compared_with_the_run_without_privacy_and_leaves_the_publi
     assert outcome.twin[0].value > 0.6 and all(f.low <= f.value <= f.high for f in outcome.figures + outcome.twin)
     assert files(folder / "public") == before and registry().read_bytes() == paid
     private = folder / "private" / "attacks"
-    assert sorted(p.name for p in private.iterdir()) == [f"gradient-alignment-server.{e}" for e in ("json", "npz", "png")]
+    assert sorted(p.name for p in private.iterdir()) == [
+        f"gradient-alignment-server.{e}" for e in ("json", "npz", "png")
+    ]
     assert stat.S_IMODE(private.parent.stat().st_mode) == 0o700
     stored = json.loads((private / "gradient-alignment-server.json").read_text())
     assert stored["figures"][0]["value"] == outcome.figures[0].value and stored["options"] == {"field": "update"}
@@ -79,7 +81,7 @@ def test_a_violated_bound_is_said_and_an_honest_run_is_not_blamed(finished, tabl
 
 def test_rows_behind_a_secure_sum_are_refused_with_the_view_that_would_do(finished):
     folder = finished(channel="secure-sum")
-    with pytest.raises(SpecError, match="saw a sum alone.*channel = direct would see them"):
+    with pytest.raises(SpecError, match=r"saw a sum alone.*channel = direct would see them"):
         attack(folder, "gradient-alignment")
     with pytest.raises(SpecError, match=r"not those of the public.*Use --view server"):
         attack(folder, "gradient-alignment", view="public")
@@ -142,7 +144,7 @@ def test_an_attribute_is_a_column_of_a_table(finished, tmp_path):
         attack(finished(), "attribute-from-model")
     rng = np.random.default_rng(0)
     smoker = rng.integers(0, 2, 200)
-    lines = [f"{rng.integers(20, 80)},{'no yes'.split()[s]},{int(s ^ (rng.random() < 0.1))}" for s in smoker]
+    lines = [f"{rng.integers(20, 80)},{['no', 'yes'][s]},{int(s ^ (rng.random() < 0.1))}" for s in smoker]
     (tmp_path / "it.csv").write_text("age,smoker,ill\n" + "\n".join(lines) + "\n")
     text = '[age]\nmin = 20\nmax = 80\n[smoker]\nvalues = ["no", "yes"]\n[ill]\nvalues = ["0", "1"]\n'
     (tmp_path / "it.toml").write_text(text)

@@ -103,7 +103,7 @@ def test_folders_that_cannot_be_attacked_say_why(finished, table, tmp_path):
     shutil.copytree(finished(), foreign)
     spec = foreign / "private" / "spec.toml"
     spec.write_text(spec.read_text().replace("seed = 0", "seed = 1"))  # other clients get the records
-    with pytest.raises(RunError, match="trained on other records.*which records are members"):
+    with pytest.raises(RunError, match=r"trained on other records.*which records are members"):
         case.opened(foreign)
     with pytest.raises(SpecError, match=r"wire:K names the client.*wire:0"):
         case.views_of(finished(), case.opened(finished()), "wire")
@@ -128,7 +128,7 @@ def test_a_run_from_python_is_attacked_from_python(tmp_path):
 def test_without_other_records_there_is_nothing_to_compare_with(tmp_path):
     keys = {"method": "none", "rounds": 1, "seed": 0, "record_views": True, "out": str(tmp_path), "device": "cpu"}
     result = sordino.train(linear(), federation(), **keys)
-    with pytest.raises(DataError, match="no record that no client trained on.*test = FILE"):
+    with pytest.raises(DataError, match=r"no record that no client trained on.*test = FILE"):
         attack(result, "gradient-alignment", model=linear(), clients=federation())
 
 
