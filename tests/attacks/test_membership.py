@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from sordino.attacks._likelihood import ratios
 from sordino.attacks.base import Knowledge, Shadows, Targets
 from sordino.attacks.canary import CanaryQueries
-from sordino.attacks.lira import Lira, ratios
+from sordino.attacks.lira import Lira
 from sordino.attacks.loss_threshold import LossThreshold
 from sordino.attacks.rmia import Rmia
 from sordino.attacks.shadow_models import ShadowAttack

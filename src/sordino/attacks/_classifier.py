@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 HIDDEN = 32
-STEPS, RATE, DECAY = 200, 0.03, 1e-4  # of Adam, on all examples at once
+STEPS, RATE, DECAY = 100, 0.05, 1e-4  # of Adam, on all examples at once
 
 
 @dataclass(frozen=True)

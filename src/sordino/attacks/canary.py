@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from sordino.attacks import _confidence as confidence
+from sordino.attacks._likelihood import ratios
 from sordino.attacks.base import MEMBERSHIP, MODELS, Bools, Knowledge, Shadows, Targets, last_model, require
-from sordino.attacks.lira import ratios
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.rng import Floats
