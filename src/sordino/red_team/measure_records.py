@@ -86,6 +86,8 @@ def _compared(case: AttackCase, pairs: list[tuple[Batch, Batch]], by_label: bool
     guesses = [(_guess(case, true, rng), true) for _, true in pairs]
     real, chance = (_scores(case, some, by_label) for some in (pairs, guesses))
     guessed = {figure.metric: figure.value for figure in chance.figures}
+    if by_label:
+        guessed[words.RECOGNISED] = 1 / len(pairs[0][1].y)  # too few for a share of one draw
     return replace(real, figures=tuple(replace(f, chance=guessed.get(f.metric)) for f in real.figures))
 
 
