@@ -202,6 +202,8 @@ def first_step(model: str, clients: Any, **keys: Any) -> tuple[Batch, View]:
             raise
     finally:
         CohortGradients.sums = real  # type: ignore[method-assign]
+    if len(last[-1].sizes) != len(server[0].cohort or ()):
+        raise RuntimeError(f"the last gradients are of {len(last[-1].sizes)} clients, not of the whole cohort")
     return last[-1], server[0]
 
 
@@ -300,7 +302,7 @@ def curious(cell: dict[str, Any], tiny: bool) -> tuple[dict[str, Any], dict[str,
     seen: list[View] = []
     rounds = 4 if tiny else 150
     if cell["keys"] is not None:
-        keys = {"rounds": rounds, "client_rate": 0.1, "client_sampling": "fixed", "learning_rate": 0.1}
+        keys: dict[str, Any] = {"rounds": rounds, "client_rate": 0.1, "client_sampling": "fixed", "learning_rate": 0.1}
         if "batch_rate" not in cell["keys"]:
             keys |= {"local_epochs": 2.0, "batch_size": min(50, each // 2)}
         keys |= cell["keys"]

@@ -90,7 +90,7 @@ def verdict(rows: dict[str, Row]) -> list[str]:
             others = [r["judged"] for n, r in rows.items() if n.startswith(f"fig4/{name}/") and n.endswith("sound/8")]
             text.append(
                 f"On {title}, {100 * plain['judged']:.0f} % of the pictures that a curious client's ACGAN makes of the "
-                f"private classes from FedAvg's models are recognised as such by an independent classifier; with a "
+                f"private classes from FedAvg's models are recognised as such by a second classifier; with a "
                 f"model that nobody trained it is {100 * blank['judged']:.0f} %"
                 + (f", with sound methods at epsilon 8 at most {100 * max(others):.0f} %." if others else ".")
             )
@@ -143,8 +143,9 @@ def fig4(rows: dict[str, Row]) -> list[str]:
            "    python benchmarks/reconstruction.py fig4", "",
            "The paper shows pictures and no numbers. Recognised: share of 32 generated pictures of the private classes "
            "that a classifier trained on all records assigns to the right class (guessing: 10 %). MSE, PSNR and SSIM "
-           "are to the nearest private training picture; they say little by themselves, as any clean picture is near "
-           "some other.", "",
+           "are to the nearest private training picture; they do not measure success: an all-black "
+           "picture is near every digit. The classifier has the architecture of the attacked model, so it may "
+           "also recognise features that a person would not.", "",
            "| data | method | epsilon | recognised | MSE | PSNR | SSIM | accuracy of the model |",
            "|" + " --- |" * 8]  # fmt: skip
     for name, row in rows.items():

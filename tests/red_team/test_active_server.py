@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,7 +10,9 @@ from torch import nn
 from sordino.attacks.base import Victim
 from sordino.attacks.imprint import Imprint
 from sordino.core.errors import SpecError
-from sordino.core.types import State
+from sordino.core.message import Message
+from sordino.core.types import Batch, State
+from sordino.core.view import View
 from sordino.models.mlp import mlp
 from sordino.red_team import picture_metrics as metrics
 from sordino.red_team.active_server import ImprintServer
@@ -41,6 +44,18 @@ def test_noise_for_every_record_stops_it(tmp_path):
     made, true = attacked(chosen(), tmp_path, method="dp-sgd", epsilon=8.0, clip=1.0)
     assert metrics.ssim(pixels(made), pixels(true)).max() < 0.3
     assert metrics.mse(made, true).min() > 0.1
+
+
+def test_clipping_without_noise_does_not_stop_it():
+    """A clip scales the weight and the bias gradient of a record alike, and their ratio stays."""
+    x, y = digits(8)
+    known_model = known(chosen())
+    model = known_model.model
+    start = model.layout.read(model.module)
+    sums = model.gradients.sums(start, Batch(x, y, (8,)), 0.1, seeds=[0])
+    sent = Message({"update": -0.1 * sums / 8}, ids=np.array([0]))
+    got = READ.reconstruct([View("server", 1, "train", State(start), (0,), sent)], known_model, Victim(0, records=8))
+    assert metrics.mse(got.x[metrics.matched(got.x, x)], x).max() < 1e-6
 
 
 def test_a_state_is_imprinted_in_any_round(tmp_path):

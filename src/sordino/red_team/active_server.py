@@ -51,15 +51,18 @@ class ImprintServer:
 def _layers(module: nn.Module) -> tuple[nn.Linear, nn.Linear]:
     """Return the first two linear layers; raise SpecError unless the model begins with linear, ReLU, linear."""
     steps = [m for m in module.modules() if not isinstance(m, nn.Sequential | nn.Flatten | nn.Identity)]
-    first, between, second = (*steps[:3], *[None] * max(0, 3 - len(steps)))
-    if isinstance(first, nn.Linear) and isinstance(between, nn.ReLU) and isinstance(second, nn.Linear):
-        found = first, second
-    else:
-        found = None
-    if found is not None and found[0].bias is not None:
-        return found
+    if len(steps) >= 3:
+        first, between, second = steps[:3]
+        if isinstance(first, nn.Linear) and isinstance(second, nn.Linear) and isinstance(between, nn.ReLU):
+            return _with_bias(first), second
     kinds = ", ".join(type(m).__name__ for m in steps[:3])
     raise SpecError(
         f"an imprint needs a model that begins with a linear layer with bias, ReLU and a linear layer; this one "
         f"begins with {kinds}."
     )
+
+
+def _with_bias(layer: nn.Linear) -> nn.Linear:
+    if layer.bias is None:
+        raise SpecError("an imprint needs a bias in the first linear layer, for its thresholds; this model has none.")
+    return layer
