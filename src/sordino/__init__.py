@@ -5,6 +5,7 @@ load        read a finished run: its model, guarantee and history
 compare     compare methods at the same total budget
 plan        say before training what would work
 check       look for what makes a run less private than it seems
+attack      what a curious server, client or outsider really learns of a run
 Ledger      who has spent what, over all runs on the same people's data
 accounting  price releases without training; imports no torch
 callbacks   functions to call after every round: trackers, early ends
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from sordino.data.clients import LazyClients
     from sordino.ledger.ledger import Ledger
     from sordino.privacy.guarantee import Guarantee
+    from sordino.red_team.attack import attack
     from sordino.runs.load import load
     from sordino.runs.run import Result, train
 
@@ -38,6 +40,7 @@ __all__ = [
     "__version__",
     "accounting",
     "algorithms",
+    "attack",
     "callbacks",
     "check",
     "compare",
@@ -55,6 +58,7 @@ _HOME = {
     "Ledger": "sordino.ledger.ledger",
     "Result": "sordino.runs.run",
     "SordinoError": "sordino.core.errors",
+    "attack": "sordino.red_team.attack",
     "check": "sordino.advice.questions",
     "compare": "sordino.comparisons.results",
     "load": "sordino.runs.load",

@@ -33,6 +33,7 @@ COMMANDS = {  # name -> (module, one line for --help)
         "sordino.cli.reproduce",
         "Reproduce a figure or table of a paper: as printed, sound, with an honest epsilon.",
     ),
+    "attack": ("sordino.cli.attack", "Attack a run: what a curious server, client or outsider really learns."),
     "explain": ("sordino.cli.explain", "Explain a run: its guarantee, its claim, and what its method chose and why."),
     "audit": (
         "sordino.cli.audit",

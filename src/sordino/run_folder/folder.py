@@ -19,6 +19,7 @@ Files in `private/` (mode 0700) are for the owner alone:
     checkpoint.safetensors  the state after a round (and the one before it, checkpoint.previous.safetensors)
     clients.sqlite          the clients' own state, if they keep any (clients-N.sqlite: of block N)
     views/                  what server and public saw in every round, if record_views is set
+    attacks/                what `sordino attack` found: figures, scores, pictures, shadow models
     result.json             epsilon for the draws that happened
     notes.txt               what the owner was told
     statistics.key          the key of the noise of private statistics, until these are in the first checkpoint
