@@ -39,6 +39,12 @@ def test_weights_count_like_repeated_rows():
     assert not np.allclose(location("median", ROWS, WEIGHT), np.median(ROWS.numpy(), axis=0), atol=1e-2)
 
 
+def test_rows_without_senders_are_enough():
+    """A shuffler shows neither senders nor weights."""
+    shuffled = parsed("median")(Message({"update": ROWS[torch.tensor([4, 0, 8, 2, 6, 1, 7, 3, 5])]}))
+    assert torch.allclose(shuffled["update"][0] / 9, location("median", ROWS)) and shuffled.weight.tolist() == [9.0]
+
+
 def test_krum_keeps_the_rows_that_naive_krum_keeps():
     rows = torch.cat([ROWS[:6], 8 + 0.1 * ROWS[6:8]])
     scores = [sorted(float((a - b).square().sum()) for j, b in enumerate(rows) if j != i) for i, a in enumerate(rows)]

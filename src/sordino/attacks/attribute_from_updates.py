@@ -5,11 +5,12 @@ reconstruction of Lyu and Chen (2021), arXiv:2108.06910, Section 4, but over a l
 
     cosine       the cosine of the candidate's gradient and the sum of the client's gradients, as they match it
     likelihood   the client's sum of gradients is that of the candidate and of size - 1 others, whose mean and
-                 covariance the auxiliary records tell; the score is the Gaussian log likelihood of the candidate
+                 covariance the auxiliary records tell, and of noise, which all rows together tell; the score is the
+                 Gaussian log likelihood of the candidate
 
 Scores are averaged over the rounds, since a client's other records hide the one that is asked for in all of them alike;
-the log prior of an imputation is added. One local step of plain SGD gives the sum of
-gradients exactly; for more steps it is approximated to first order.
+the log prior of an imputation is added. One local step of plain SGD gives the sum of gradients exactly; for more steps
+it is approximated to first order. Clipped gradients are taken for plain ones.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class AttributeFromUpdates:
         if self.match == "likelihood" and knowledge.auxiliary is not None:
             pieces = record_gradients(model, params, knowledge.auxiliary)
             others = torch.cat([piece for _, piece in pieces]).double()
-            whiten = _Whitening(others, self.ridge)
+            whiten = _Whitening(others, self.ridge, _noise(sums.double(), others, size))
             rest = whiten(sums.double() - (size - 1) * others.mean(dim=0))
         out = torch.zeros(len(asked), len(question.candidates), dtype=torch.float64)
         for answer in range(len(question.candidates)):
@@ -107,9 +108,9 @@ class AttributeFromUpdates:
 class _Whitening:
     """The map after which gradients of auxiliary records have unit covariance (long ones: unit variances)."""
 
-    def __init__(self, gradients: Tensor, ridge: float) -> None:
+    def __init__(self, gradients: Tensor, ridge: float, noise: float) -> None:
         centred = gradients - gradients.mean(dim=0)
-        floor = ridge * centred.square().mean() + 1e-12
+        floor = ridge * centred.square().mean() + noise + 1e-12
         self._scale = (centred.square().mean(dim=0) + floor).rsqrt()
         self._root: Tensor | None = None
         if gradients.shape[1] <= MOST:
@@ -122,3 +123,9 @@ class _Whitening:
             return rows * self._scale
         white: Tensor = torch.linalg.solve_triangular(self._root, rows.T, upper=False).T
         return white
+
+
+def _noise(sums: Tensor, gradients: Tensor, size: int) -> float:
+    """Return the variance per record and coordinate by which sums vary more than sums of such gradients would."""
+    more = (sums - size * gradients.mean(dim=0)).square().mean() / size - gradients.var(dim=0).mean()
+    return max(0.0, float(more))
