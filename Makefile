@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: run test quick lint dist clean
 
 run: $(READY)
-	$(BIN)/sordino run --baseline
+	$(BIN)/sordino run --baseline --audit
 
 test: $(READY) lint
 	$(BIN)/python -m pytest -n 2

@@ -37,6 +37,16 @@ OTHERS = [
 ]
 
 
+SETTINGS = ("rounds", "batch_rate", "local_steps", "client_rate", "channel")
+NOTES = """
+All bounds have a confidence of 95 %, at delta = 1e-5. *Gaussian* takes a Gaussian trade-off for granted; with canaries
+on separate coordinates also that noise on them is independent. *Free* takes nothing for granted where canaries are at
+separate clients, whose noise is independent, and independent coordinates elsewhere. *One run* (Steinke, Nasr and
+Jagielski 2023) takes nothing for granted; it uses the canaries of a single run (10,000 to 40,000 at clients, 500 or
+2,000 on coordinates). In brackets: the most that so few trials could have shown.
+"""
+
+
 def row(keys: dict, counted: int, seed: int = 0) -> dict:
     """Play one audit and return its figures."""
     start = time.time()
@@ -87,34 +97,25 @@ def page() -> None:
     lines = [
         "# Audits: how much of the accounted epsilon can be shown?",
         "",
-        f"With full batches and every client in every round, at least {100 * worst:.0f} % of the accounted epsilon of `dp-sgd`"
-        " and `dp-fedavg` is shown by canaries",
-        f"(goal: {100 * GOAL:.0f} %), so that the accounting is nearly tight there; no audit refuted a guarantee. Where batches or clients are",
-        "drawn, audits show less: the draw hides the canary from this auditor, and no bar is set.",
+        f"With full batches and every client in every round, at least {100 * worst:.0f} % of the accounted epsilon of",
+        f"`dp-sgd` and `dp-fedavg` is shown by canaries (goal: {100 * GOAL:.0f} %), so that the accounting is nearly tight",
+        "there; no audit refuted a guarantee. Where batches or clients are drawn, audits show less: the draw hides the",
+        "canary from this auditor, and no bar is set.",
         "",
         "    python benchmarks/audits.py run && python benchmarks/audits.py page",
         "",
-        "All bounds have a confidence of 95 %, at delta = 1e-5. *Gaussian*: takes a Gaussian trade-off for granted; with the",
-        "canaries on separate coordinates also that noise on them is independent. *Free*: takes nothing for granted where",
-        "canaries are at separate clients (their trials are independent), and independent coordinates elsewhere. *One run*:",
-        "Steinke, Nasr and Jagielski (2023), which takes nothing for granted. In brackets: the most that so few trials could",
-        "have shown.",
+        *NOTES.strip().splitlines(),
         "",
         "| method | settings | canaries | where | accounted | Gaussian | share | free | one run |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for r in rows:
-        settings = ", ".join(
-            f"{k.replace('_', ' ')} {r[k]}"
-            for k in ("rounds", "batch_rate", "local_steps", "client_rate", "channel")
-            if k in r
-        )
+        settings = ", ".join(f"{k.replace('_', ' ')} {r[k]}" for k in SETTINGS if k in r)
         where = "clients" if r["placement"] == "apart" else "coordinates"
-        lines.append(
-            f"| `{r['method']}` | {settings} | {r['canaries']:,} + {r['canaries']:,} | {where} | {r['accounted']:.2f} | "
-            f"{r['gaussian']:.2f} | {100 * r['gaussian'] / r['accounted']:.0f} % | {r['free']:.2f} ({r['free_ceiling']:.1f}) | "
-            f"{r['one_run']:.2f} ({r['one_run_ceiling']:.1f}) |"
-        )
+        cells = [f"`{r['method']}`", settings, f"{r['canaries']:,} + {r['canaries']:,}", where]
+        cells += [f"{r['accounted']:.2f}", f"{r['gaussian']:.2f}", f"{100 * r['gaussian'] / r['accounted']:.0f} %"]
+        cells += [f"{r['free']:.2f} ({r['free_ceiling']:.1f})", f"{r['one_run']:.2f} ({r['one_run_ceiling']:.1f})"]
+        lines.append(f"| {' | '.join(cells)} |")
     (OUT.parent / "audits.md").write_text("\n".join(lines) + "\n")
 
 

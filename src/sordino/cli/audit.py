@@ -21,7 +21,7 @@ from sordino.core import check
 from sordino.core.errors import RunError, SpecError
 from sordino.core.record import plain
 from sordino.core.rounding import up
-from sordino.red_team.audit import CANARIES, Audit, Told, Trial, check_viewer
+from sordino.red_team.audit import CANARIES, Audit, Told, PlayedGame, check_viewer
 from sordino.red_team.audit import audit as audited
 from sordino.red_team.probe import APART, COORDINATES
 from sordino.run_folder.folder import RunFolder
@@ -164,7 +164,7 @@ def show(found: Audit) -> None:
     Console(highlight=False).print(table)
 
 
-def rows(trial: Trial) -> list[tuple[str, str, Lower]]:
+def rows(trial: PlayedGame) -> list[tuple[str, str, Lower]]:
     """Return the bounds of a game: name, what they take for granted, value."""
     name = {APART: "many clients", COORDINATES: "many coordinates"}.get(trial.placement, "many runs")
     out = [(name, trial.assumes or "nothing", trial.shown)]

@@ -35,7 +35,7 @@ RUN_COST = 3e4  # what a round of a small run costs besides, in records
 
 
 @dataclass(frozen=True)
-class Trial:
+class PlayedGame:
     """One game of an audit: how it was played, and what it shows."""
 
     placement: str
@@ -69,7 +69,7 @@ class Audit:
     confidence: float
     claimed: float | None  # by a paper, where that does not hold
     accounted: float  # of the audited plan
-    trials: tuple[Trial, ...]
+    trials: tuple[PlayedGame, ...]
     moves: tuple[Move, ...] = ()
     planted: Lower | None = None  # from canaries in the run itself
     notes: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ def _affordable(world: probe.Probe, canaries: int) -> int:
     return max(200, min(canaries, int(WORK / (2 * each))))
 
 
-def _played(world: probe.Probe, canaries: int, confidence: float, seed: int, told: Told | None) -> Trial:
+def _played(world: probe.Probe, canaries: int, confidence: float, seed: int, told: Told | None) -> PlayedGame:
     """Play the game on a made-up federation."""
     curve, delta = probe.epsilon_curve(world.job), world.job.spec.delta
     count = _affordable(world, canaries)
@@ -207,7 +207,7 @@ def _played(world: probe.Probe, canaries: int, confidence: float, seed: int, tol
         sign = np.sign(many.inside[:, -1].mean() - many.outside[:, -1].mean())
         one = bounds.one_run_scores(drift * sign, included, delta, sure)
     runs = len(many.inside) * 2 if world.placement == RUNS else max(1, math.ceil(2 * len(many.inside) / world.canaries))
-    return Trial(
+    return PlayedGame(
         world.placement,
         len(many.inside),
         runs,

@@ -78,7 +78,9 @@ def from_prepared(prepared: Prepared, device: str | None = None) -> Job:
         own_file=True,
         own=Own(task=MULTI_LABEL if prepared.data.task == MULTI_LABEL else None),
     )
-    job = replace(job, owner=replace(job.owner, notes=prepared.owner_notes), planted=prepared.planted)
+    job = replace(job, owner=replace(job.owner, notes=prepared.owner_notes))
+    if prepared.planted is not None:
+        job = replace(job, planted=prepared.planted, notes=(*job.notes, prepared.planted.note()))
     job = replace(job, form=format_of(prepared.data, prepared.sample, outputs_of(prepared.data)))
     if prepared.data.public:
         return replace(job, public_data=True, owner=replace(job.owner, benchmark=dataset_path(prepared.spec)))

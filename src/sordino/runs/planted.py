@@ -40,6 +40,13 @@ class Planted:
         at = torch.from_numpy(order)
         return Batch(self.x[at], self.y[at], tuple(counts.tolist())), tuple(who.tolist())
 
+    def note(self) -> str:
+        """Return what whoever starts the run should know of them."""
+        return (
+            f"{len(self.y)} canaries with random features and labels were made for the audit, and by fair coins about "
+            "half of them are among the clients' records, which costs a little accuracy"
+        )
+
     @property
     def order(self) -> Ints:
         """Return the places of the canaries in the order of `batch`."""

@@ -113,10 +113,8 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None, stand_in
             lambda: [_features(spec, data, x) if len(x) else sample[:0] for x in (data.x_train, data.x_test)],
         )
         x_train, x_test = both
-    clients = ArrayClients.split(x_train, data.y_train, parts, users=who, tags=tags)
-    real, planted = clients, None
-    if spec.audit:
-        clients, planted = plant(spec, clients, outputs_of(data))
+    real = ArrayClients.split(x_train, data.y_train, parts, users=who, tags=tags)
+    clients, planted = plant(spec, real, outputs_of(data)) if spec.audit else (real, None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.at("init").integer())
         module = defaults.module(spec, tuple(sample.shape[1:]), outputs_of(data), data.unit_target)
