@@ -165,7 +165,8 @@ def readings() -> list[str]:
         "## What we read differently",
         "",
         "- *Table 6.* The paper does not say which network, which round or how many steps. Ours is a small CNN "
-        "(106,538 parameters) at its random start, where gradients tell most. Single pictures: two victims, one seed. The noise is that of the first of 300 "
+        "(106,538 parameters) at its random start, where gradients tell most. "
+        "Single pictures: two victims, one seed. The noise is that of the first of 300 "
         "steps, of which epsilon covers all: 10 clients, records drawn at rate 0.05 for batches of one, as in Section "
         "5.2, and 1/9 for batches of about 100, delta 1e-5, clip 0.01. Clients take plain SGD steps, as the attack "
         "needs; the paper trains with Adam. The attacker is told the number of pictures and reads the labels itself. "

@@ -21,7 +21,7 @@ from sordino.core import check
 from sordino.core.errors import RunError, SpecError
 from sordino.core.record import plain
 from sordino.core.rounding import up
-from sordino.red_team.audit import CANARIES, Audit, Told, PlayedGame, check_viewer
+from sordino.red_team.audit import CANARIES, Audit, PlayedGame, Told, check_viewer
 from sordino.red_team.audit import audit as audited
 from sordino.red_team.probe import APART, COORDINATES
 from sordino.run_folder.folder import RunFolder
