@@ -158,13 +158,19 @@ def _audited(job: Job, result: Result, canaries: Any, resumed: bool, progress: R
     if canaries is not None and not resumed:  # a resumed run was seen in part only
         found = replace(found, planted=canaries.lower(job.spec.delta, audit.each(found.confidence)))
     publish(RunFolder(result.folder), job, found)
-    progress.say(found.sentence())
     return result
 
 
 def _as_json(job: Job, result: Result, plain: Result | None) -> dict[str, Any]:
     out = {"folder": str(result.folder)} | summary(job, result) | {"plan": describe(job)}
+    out |= {} if (audited := _audit_of(result)) is None else {"audit": audited}
     return out | ({"accuracy_without_privacy": plain.accuracy} if plain is not None else {})
+
+
+def _audit_of(result: Result) -> dict[str, Any] | None:
+    """Return the public audit of a run, if it was audited."""
+    path = result.folder / PUBLIC / "audit.json"
+    return jsonlib.loads(path.read_text()) if path.is_file() else None
 
 
 def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress) -> None:
@@ -176,6 +182,8 @@ def _tell(job: Job, result: Result, plain: Result | None, progress: RunProgress)
     if (claim := job.method.claim(job.plan)) is not None:
         say(claim.sentence())
     say(accounted(result.guarantee.sentence(), result.guarantee.reason, claim is not None))
+    if (audited := _audit_of(result)) is not None:
+        say(str(audited["sentence"]))
     for viewer, other in result.guarantees.items():
         if viewer != job.viewer and (job.method.private or math.isfinite(other.epsilon)):
             say(

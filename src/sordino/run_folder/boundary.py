@@ -125,7 +125,7 @@ def check_fields(name: str, data: Mapping[str, Any], also: Iterable[str] = ()) -
 def check_output(data: Mapping[str, Any]) -> None:
     """Raise BoundaryError if a JSON object that is about to be printed has a field that is not listed as public."""
     known = {*TABLE["stdout"], *TABLE["result.json"], "accuracy_without_privacy"}
-    known |= {f"tune.{field}" for field in TABLE["tune.json"]}
+    known |= {f"{part}.{field}" for part in ("tune", "audit") for field in TABLE[f"{part}.json"]}
     _check("standard output", data, known | {f"plan.{field}" for field in TABLE["plan.json"]})
 
 

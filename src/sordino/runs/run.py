@@ -229,6 +229,7 @@ def without_privacy(job: Job) -> Job:
         options=tuple((k, v) for k, v in job.spec.options if k in option_names),
         viewer=None,
         baseline=False,
+        audit=False,
         name=name,
         budgets=None,
     )
@@ -237,7 +238,7 @@ def without_privacy(job: Job) -> Job:
         job = build.again(replace(job, model=replace(job.model, module=statistics.reset(job.model.module))))
         job = replace(job, rows=None if job.rows is None else job.rows.exact())
     plain = replace(job, spec=wanted, method=wanted.method_object(), plan=plan, viewer="server", once=(), apart=())
-    return replace(plain, budgets=None, caps=None)
+    return replace(plain, budgets=None, caps=None, planted=None)
 
 
 def execute(
