@@ -209,3 +209,12 @@ def test_rates_that_so_few_records_cannot_show_are_left_out():
     fewer = measure._membership_figures(measure.Roc.of(scores[:600], members[:600]))
     assert [f.metric for f in fewer] == ["AUC", "TPR at 1 % FPR", "balanced accuracy"]
     assert fewer[-1].low < 0.69 < fewer[-1].high  # Phi(1/2) is the best that can be done
+
+
+def test_scores_bound_epsilon_from_below():
+    draw = np.random.default_rng(3)
+    members = np.arange(4000) % 2 == 0
+    clear = draw.normal(size=4000) + 2.0 * members  # two deviations apart: epsilon(1e-5) is 9.9
+    shown = measure.epsilon_figure(clear, members, 1e-5)
+    assert shown.metric == "epsilon at least" and 1.5 < shown.value < 9.9
+    assert measure.epsilon_figure(draw.normal(size=4000), members, 1e-5).value < 0.3

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from sordino.attacks.base import Bools, Knowledge
+from sordino.audits import game
 from sordino.audits.bounds import clopper_pearson
 from sordino.audits.roc import Roc, RocBound
 from sordino.core.errors import SpecError
@@ -20,6 +21,7 @@ from sordino.red_team.words import AttackFigure
 
 RATES = (0.01, 0.001)  # false positive rates at which true positive rates are shown
 CONFIDENCE = 0.95  # of the intervals that are shown
+ENOUGH = 100  # members, and others, below which no bound on epsilon is shown
 SURE = 0.9999  # confidence with which a guarantee is called violated
 
 
@@ -40,7 +42,20 @@ def membership(attack: Any, case: AttackCase, knowledge: Knowledge) -> Answer:
     scores = np.asarray(attack.score(case.views, knowledge, case.targets), dtype=np.float64)
     if scores.shape != case.members.shape or np.isnan(scores).any():
         raise SpecError(f"{attack.name} must return one number for each of {len(case.members)} records.")
-    return Answer(_membership_figures(Roc.of(scores, case.members)), scores=scores, members=case.members)
+    figures = _membership_figures(Roc.of(scores, case.members))
+    if min(case.members.sum(), (~case.members).sum()) >= ENOUGH:
+        figures = (*figures, epsilon_figure(scores, case.members, case.job.spec.delta))
+    return Answer(figures, scores=scores, members=case.members)
+
+
+def epsilon_figure(scores: Floats, members: Bools, delta: float) -> AttackFigure:
+    """Return the least epsilon with which a run can have such scores: an audit from outside, as by LiRA.
+
+    Half of the records choose the threshold, the other half are counted. The records are taken for independent trials,
+    which records of one model are only nearly."""
+    trials = game.Trials(scores[members, None], scores[~members, None])
+    found = game.play(trials, lambda _: math.inf, delta, CONFIDENCE)
+    return AttackFigure(words.EPSILON, found.lower.epsilon, chance=0.0, unit=words.NUMBER)
 
 
 def _membership_figures(roc: Roc) -> tuple[AttackFigure, ...]:

@@ -12,7 +12,7 @@ from sordino.core.rounding import up
 from sordino.privacy.guarantee import Guarantee, power
 
 SHARE, NUMBER, DECIBEL = "share", "number", "dB"
-AUC, BALANCED = "AUC", "balanced accuracy"
+AUC, BALANCED, EPSILON = "AUC", "balanced accuracy", "epsilon at least"
 SSIM, IDENTIFIED, RECOGNISED, LABELS = "SSIM", "records identified", "classes recognised", "labels read"
 RIGHT, RIGHT_OTHERS, SHARE_ERROR = "right answers", "right answers, others", "error of shares"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
