@@ -111,3 +111,23 @@ def test_a_batch_that_is_clipped_as_a_whole_is_found_at_the_real_batch_size():
 
 def test_what_has_no_promise_is_not_measured():
     assert own_model.moves(job(method="none")) == ()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"method": "distributed"},
+        {"channel": "secure-sum", "min_cohort": 6, "allowed_dropouts": 1},
+        {"channel": "secure-sum", "viewer": "server+5"},
+        {"merge": "krum:2"},
+        {"method": "dp-fedavg", "merge": "norm-bound:1"},
+        {"method": "udp-fl"},
+    ],
+    ids=lambda keys: "-".join(map(str, keys.values())),
+)
+def test_every_kind_of_plan_can_be_audited(keys):
+    made = job(**{"method": "dp-sgd", "epsilon": 4.0, "rounds": 1} | keys)
+    found = audit(made, canaries=100)
+    assert not found.alarm and found.accounted == made.promise.epsilon and found.least < found.played
+    differs = found.played != pytest.approx(found.accounted, rel=1e-3)
+    assert differs == any("the made-up plan is accounted at" in note for note in found.notes)

@@ -7,8 +7,6 @@ import json as jsonlib
 import math
 import sys
 import typing
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,10 @@ from typing import Any
 import click
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from sordino.attacks.base import KINDS
+from sordino.cli.steps import steps
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.core.record import plain as finite
@@ -27,7 +25,6 @@ from sordino.red_team import attack as attacking
 from sordino.red_team import words
 from sordino.red_team.attack import AttackReport
 from sordino.red_team.attack_files import FOLDER
-from sordino.red_team.twin import Step
 from sordino.spec.values import parse
 
 OWNERS = (
@@ -163,34 +160,6 @@ def _list(as_json: bool) -> None:
 
 
 # --- progress and the table
-
-
-@contextmanager
-def steps(quiet: bool) -> Iterator[Step]:
-    """Show what is being done on standard error, if that is a terminal, with the time that is left."""
-    console = Console(stderr=True, quiet=quiet)
-    if quiet or not console.is_terminal:
-        yield lambda what, done, of: None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-    )
-    with Progress(*columns, console=console, refresh_per_second=5) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def step(what: str, done: int, of: int) -> None:
-            if what not in tasks:
-                for task in tasks.values():  # whatever comes next is another step
-                    total = bar.tasks[bar.task_ids.index(task)].total
-                    bar.update(task, completed=total)
-                tasks[what] = bar.add_task(what, total=of)
-            bar.update(tasks[what], completed=done, total=of)
-
-        yield step
 
 
 def _console() -> Console:

@@ -5,23 +5,21 @@ from __future__ import annotations
 import json as jsonlib
 import math
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from sordino.audits import game
 from sordino.audits.bounds import Lower
+from sordino.cli.steps import steps
 from sordino.core import check
 from sordino.core.errors import RunError, SpecError
 from sordino.core.record import plain
 from sordino.core.rounding import up
-from sordino.red_team.audit import CANARIES, Audit, PlayedGame, Told, check_viewer
+from sordino.red_team.audit import CANARIES, Audit, PlayedGame, check_viewer
 from sordino.red_team.audit import audit as audited
 from sordino.red_team.probe import APART, COORDINATES
 from sordino.run_folder.folder import RunFolder
@@ -61,8 +59,8 @@ def audit(target: Path, canaries: int, view: str | None, confidence: float, seed
     check_viewer(view)
     job, folder = _opened(target)
     try:
-        with _bar(as_json) as told:
-            found = audited(job, canaries, confidence, view, seed, told)
+        with steps(quiet=as_json) as step:
+            found = audited(job, canaries, confidence, view, seed, step)
     finally:
         job.federation.close()
     if folder is not None:
@@ -106,25 +104,6 @@ def publish(folder: RunFolder, job: Job, found: Audit) -> None:
         folder.publish_json(FILE, data)
     else:
         folder.write_json(FILE, data)
-
-
-@contextmanager
-def _bar(quiet: bool) -> Iterator[Told | None]:
-    """Show how far the audit is, with the time left, on a terminal."""
-    console = Console(stderr=True, quiet=quiet)
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def told(what: str, done: int, of: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=of)
-            bar.update(tasks[what], completed=done, total=of)
-
-        yield told
 
 
 def lines(found: Audit) -> list[str]:

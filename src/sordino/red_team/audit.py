@@ -10,7 +10,6 @@ An audit can refute a guarantee; it never proves one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,9 +24,9 @@ from sordino.privacy import price, trust
 from sordino.red_team import own_model, probe
 from sordino.red_team.own_model import Move
 from sordino.red_team.probe import APART, COORDINATES, RUNS
+from sordino.red_team.twin import Step
 from sordino.runs.job import Job
 
-Told = Callable[[str, int, int], None]  # what is being done, how much of it is done, how much there is
 CANARIES = 5000  # trials with and as many without a canary
 WORK = 2e8  # most records whose gradients an audit computes
 BOUNDS = 3  # bounds whose largest is shown: each has a third of the error that the confidence allows
@@ -68,7 +67,8 @@ class Audit:
     delta: float
     confidence: float
     claimed: float | None  # by a paper, where that does not hold
-    accounted: float  # of the audited plan
+    accounted: float  # of the whole run
+    played: float  # accounted of the made-up plan, which has other clients and nothing outside its rounds
     trials: tuple[PlayedGame, ...]
     moves: tuple[Move, ...] = ()
     planted: Lower | None = None  # from canaries in the run itself
@@ -77,8 +77,7 @@ class Audit:
     @property
     def alarm(self) -> bool:
         """Return whether the guarantee is refuted, with a confidence of 99.99 %."""
-        finite = math.isfinite(self.accounted)
-        return finite and (any(t.refuted for t in self.trials) or any(m.fails for m in self.moves))
+        return math.isfinite(self.played) and (any(t.refuted for t in self.trials) or any(m.fails for m in self.moves))
 
     @property
     def least(self) -> float:
@@ -117,7 +116,7 @@ def audit(
     confidence: float = game.SHOWN,
     viewer: str | None = None,
     seed: int = 0,
-    told: Told | None = None,
+    told: Step | None = None,
 ) -> Audit:
     """Audit the method, plan, channel, model and loss of a job on made-up records.
 
@@ -132,12 +131,16 @@ def audit(
     who = str(trust.viewer(viewer)) if viewer is not None else job.viewer
     watched = replace(job, viewer=who)
     world = probe.of_job(watched, canaries * 2)
-    accounted = world.job.promise.epsilon
-    notes = []
+    played_epsilon, notes = world.job.promise.epsilon, []
     played = [_played(world, canaries, confidence, seed, told)]
-    if world.placement == RUNS and math.isfinite(accounted) and _has_axes(world):
+    if world.placement == RUNS and math.isfinite(played_epsilon) and _has_axes(watched):
         played.append(_played(_on_axes(watched, canaries), canaries, confidence, seed, told))
     least = min(t.trials for t in played)
+    if abs(watched.promise.epsilon - played_epsilon) > 1e-3 * played_epsilon and math.isfinite(played_epsilon):
+        notes.append(
+            f"the made-up plan is accounted at epsilon = {up(played_epsilon)}, with which the trials were compared: "
+            "its clients and its network are others, and it releases nothing outside its rounds"
+        )
     if least < canaries:
         notes.append(f"{least} trials of each kind instead of {canaries}, since a run of this plan takes long")
     if told is not None:
@@ -155,7 +158,8 @@ def audit(
         job.spec.delta,
         confidence,
         None if claim is None else claim.epsilon,
-        accounted,
+        watched.promise.epsilon,
+        played_epsilon,
         tuple(played),
         moved,
         None,
@@ -173,11 +177,10 @@ def _on_axes(job: Job, canaries: int) -> probe.Probe:
     return probe.of_job(job, min(2 * canaries, probe.WIDE), COORDINATES)
 
 
-def _has_axes(world: probe.Probe) -> bool:
-    """Return whether canaries can be told apart by their coordinates: where models or plain sums are seen."""
-    return world.job.plan.channel.name != "shuffler" and all(
-        not hasattr(r.mechanism, "rotation") for r in pricing.declared(world.job.method, world.job.plan)
-    )
+def _has_axes(job: Job) -> bool:
+    """Return whether the viewer sees numbers that belong to single axes, as it does not where rows are rotated."""
+    few = probe.of_job(job, 7, COORDINATES)  # rotated rows are filled up to a power of two, which 2 x 7 is not
+    return job.plan.channel.name != "shuffler" and probe.run(few, probe.coins(few, 0), 0).shape[1] > 0
 
 
 def _affordable(world: probe.Probe, canaries: int) -> int:
@@ -190,7 +193,7 @@ def _affordable(world: probe.Probe, canaries: int) -> int:
     return max(200, min(canaries, int(WORK / (2 * each))))
 
 
-def _played(world: probe.Probe, canaries: int, confidence: float, seed: int, told: Told | None) -> PlayedGame:
+def _played(world: probe.Probe, canaries: int, confidence: float, seed: int, told: Step | None) -> PlayedGame:
     """Play the game on a made-up federation."""
     curve, delta = probe.epsilon_curve(world.job), world.job.spec.delta
     count = _affordable(world, canaries)

@@ -16,7 +16,7 @@ import torch
 from sordino.contract.method import started
 from sordino.core.errors import RunError
 from sordino.core.types import Batch, Model, State
-from sordino.federations.rehearsal import SLACK, Cast
+from sordino.federations.rehearsal import Cast
 from sordino.federations.replay import Passages, length, same
 from sordino.privacy.accountants import gdp
 from sordino.privacy.mechanisms.gaussian import Gaussian
@@ -25,6 +25,7 @@ from sordino.runs.job import Job
 
 SCALES = {"far away": 100.0, "usual": 1.0, "blank": 0.0}  # canaries, and how large they are
 MOST = 2000  # records of a made-up client at most
+SLACK = 1e-3  # in bounds: rounding of float32 sums over that many records stays below it
 LABELS = 10  # labels that a canary is tried with, at most
 
 

@@ -29,7 +29,7 @@ class CanaryWatch:
         viewer = trust.viewer(job.viewer)
         self.name = job.viewer if viewer.kind == "server" else "public"
         self._before = job.model.layout.read(job.model.module)
-        batch, self._clients = self.planted.batch()
+        batch = self.planted.batch()
         self._alone = replace(batch, x=batch.x.to(self.device), y=batch.y.to(self.device), sizes=(1,) * len(batch.y))
         self._owner = self.planted.clients[self.planted.order]
         self._scores = np.zeros(len(batch.y))

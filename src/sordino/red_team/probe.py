@@ -51,7 +51,7 @@ SAME = (
     *("method", "algorithm", "options", "epsilon", "delta", "unit", "viewer", "seed"),
     *("max_participations", "clients_per_user", "rounds", "client_sampling", "client_rate", "channel", "min_cohort"),
     *("allowed_dropouts", "dropout", "late", "slow", "joining", "local_steps", "optimizer", "momentum", "schedule"),
-    *("warmup", "server_lr", "averaging"),
+    *("warmup", "server_lr", "merge", "averaging"),
 )
 
 
@@ -120,15 +120,16 @@ def probe(
     small = _spec(spec)
     unit, rate = spec.unit or spec.method_object().units[0], small.batch_rate or 1.0
     size = 1 if unit == "client" else min(200, max(2, math.ceil(1 / rate)))
-    first = _job(small, FEW, 2, size, noise, viewer)
+    few = _few(small, viewer)
+    first = _job(small, few, 2, size, noise, viewer)
     placement = placement or (APART if _shows_noise(first) else RUNS)
     if placement == APART and not _shows_noise(first):
         raise SpecError("clients are independent trials only if the server sees each one's row with its own noise.")
     axes = canaries if placement == COORDINATES else 2
-    clients = {APART: canaries, RUNS: FEW, COORDINATES: canaries if unit == "client" else FEW}[placement]
+    clients = {APART: canaries, RUNS: few, COORDINATES: canaries if unit == "client" else few}[placement]
     if placement == COORDINATES and unit != "client":
-        size = max(size, math.ceil(canaries / FEW))
-    job = first if (clients, axes) == (FEW, 2) else _job(small, clients, axes, size, noise, viewer)
+        size = max(size, math.ceil(canaries / few))
+    job = first if (clients, axes) == (few, 2) else _job(small, clients, axes, size, noise, viewer)
     planned = price.cost_to(job.viewer, pricing.planned(job.method, job.plan))
     many = canaries if placement != RUNS else 1
     return Probe(job, small, placement, many, axes, size, planned.relation, _scales(spec)[0])
@@ -146,6 +147,12 @@ def _spec(spec: Spec) -> Spec:
     if spec.budgets is not None:  # every made-up client has the largest budget, which is what the run promises
         keys["budgets"] = f"{spec.epsilon!r}:1"
     return Spec(**keys, batch_rate=spec.batch_rate or 1.0, normalise="none")
+
+
+def _few(spec: Spec, viewer: str | None) -> int:
+    """Return the number of clients of a run with one canary: as few as its cohorts, merge and viewer allow."""
+    viewers = [trust.viewer(who).colluders for who in (spec.viewer, viewer) if who is not None]
+    return max(FEW, (spec.min_cohort or 0), spec.merging().fewest, max(viewers, default=0) + 2)
 
 
 def _scales(spec: Spec) -> tuple[float, float]:

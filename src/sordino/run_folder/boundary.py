@@ -89,8 +89,8 @@ TABLE: dict[str, dict[str, str]] = {
     | _of(FIGURES, "score"),
     "audit.json": _of(
         AUDITED,
-        "method unit relation viewer channel rounds delta confidence claimed accounted trials.* moves.* planted.* "
-        "notes alarm least least_gaussian sentence",
+        "method unit relation viewer channel rounds delta confidence claimed accounted played trials.* moves.* "
+        "planted.* notes alarm least least_gaussian sentence",
     ),
     "stdout": _of(INPUT, "folder"),
 }

@@ -33,12 +33,10 @@ class Planted:
     clients: Ints  # [canaries]: the client that holds each, if it is included
     included: NDArray[np.bool_]  # [canaries]
 
-    def batch(self) -> tuple[Batch, tuple[int, ...]]:
-        """Return all canaries ordered by client, and the clients."""
-        order = np.argsort(self.clients, kind="stable")
-        who, counts = np.unique(self.clients, return_counts=True)
-        at = torch.from_numpy(order)
-        return Batch(self.x[at], self.y[at], tuple(counts.tolist())), tuple(who.tolist())
+    def batch(self) -> Batch:
+        """Return all canaries, ordered by client."""
+        at, (_, counts) = torch.from_numpy(self.order), np.unique(self.clients, return_counts=True)
+        return Batch(self.x[at], self.y[at], tuple(counts.tolist()))
 
     def note(self) -> str:
         """Return what whoever starts the run should know of them."""
