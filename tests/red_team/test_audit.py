@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from sordino.audits import game
 from sordino.core.errors import SpecError
+from sordino.data.clients import ArrayClients
 from sordino.methods.dp_sgd import ClipRule, DpSgd, Recipe
 from sordino.privacy.accountants import gdp
 from sordino.privacy.clip import clip_rows
@@ -131,3 +134,12 @@ def test_every_kind_of_plan_can_be_audited(keys):
     assert not found.alarm and found.accounted == made.promise.epsilon and found.least < found.played
     differs = found.played != pytest.approx(found.accounted, rel=1e-3)
     assert differs == any("the made-up plan is accounted at" in note for note in found.notes)
+
+
+# a user who leaves may turn a client's update round, and dp-fedavg pays for that; a canary that leaves shows half of it
+@pytest.mark.parametrize(("method", "share"), [("dp-sgd", 0.4), ("dp-fedavg", 0.1)])
+def test_users_are_audited(method, share):
+    x, y = (torch.cat(parts) for parts in zip(*federation((12,) * 8), strict=True))
+    held = ArrayClients(x, y, [12] * 8, np.repeat(np.arange(48), 2))
+    found = audit(job(clients=held, method=method, unit="user", epsilon=6.0, rounds=1), canaries=400)
+    assert found.unit == "user" and not found.alarm and share * 6 < found.least_gaussian < 6

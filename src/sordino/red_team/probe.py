@@ -126,8 +126,9 @@ def probe(
     if placement == APART and not _shows_noise(first):
         raise SpecError("clients are independent trials only if the server sees each one's row with its own noise.")
     axes = canaries if placement == COORDINATES else 2
-    clients = {APART: canaries, RUNS: few, COORDINATES: canaries if unit == "client" else few}[placement]
-    if placement == COORDINATES and unit != "client":
+    in_steps = spec.method_object().noisy_steps  # otherwise a client's update is clipped as one, so it holds one canary
+    clients = {APART: canaries, RUNS: few, COORDINATES: few if in_steps else canaries}[placement]
+    if placement == COORDINATES and in_steps:
         size = max(size, math.ceil(canaries / few))
     job = first if (clients, axes) == (few, 2) else _job(small, clients, axes, size, noise, viewer)
     planned = price.cost_to(job.viewer, pricing.planned(job.method, job.plan))
