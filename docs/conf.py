@@ -10,6 +10,7 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
+from sphinx.transforms.post_transforms import SphinxPostTransform
 
 DOCS = Path(__file__).parent
 
@@ -29,7 +30,7 @@ myst_enable_extensions = ["deflist"]
 html_theme = "furo"
 html_title = "Sordino"
 html_static_path = ["_static"]
-html_css_files = ["sordino.css"]
+html_css_files = ["sordino.css", "drawings.css"]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_sphinx = False
@@ -77,7 +78,20 @@ def _is_fixed(text: nodes.Text) -> bool:
     return False
 
 
+class Drawings(SphinxPostTransform):
+    """Put the drawings of docs/drawings into the pages, where they follow the theme that the reader chose."""
+
+    default_priority = 5
+
+    def run(self, **kwargs: Any) -> None:
+        for image in list(self.document.findall(nodes.image)):
+            if image["uri"].startswith("drawings/"):
+                drawing = re.sub(r"<style>.*?</style>\n?", "", (DOCS / image["uri"]).read_text(), flags=re.DOTALL)
+                image.replace_self(nodes.raw("", f'<div class="drawing-frame">{drawing}</div>', format="html"))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register what this file adds to Sphinx."""
     app.add_transform(Mentions)
+    app.add_post_transform(Drawings)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
