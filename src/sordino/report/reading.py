@@ -33,6 +33,7 @@ class OwnerFiles:
     ledger: dict[str, Any] = field(default_factory=dict)  # which ledger, which job in it
     audit: dict[str, Any] = field(default_factory=dict)  # of a viewer who is not the guarantee's
     notes: tuple[str, ...] = ()
+    participation: dict[str, Any] = field(default_factory=dict)  # how often every client took part
     attacks: tuple[dict[str, Any], ...] = ()  # the contents of private/attacks/*.json, with "file"
     error: str = ""  # why the run stopped
 
@@ -55,6 +56,7 @@ class RunRecords:
     rounds: tuple[RoundRecord, ...]
     owner: OwnerFiles | None = None
     damage: tuple[str, ...] = ()
+    baseline: dict[str, Any] = field(default_factory=dict)  # of the same run without privacy, where that is public
     signed: bool = False  # whether a signature lies beside the seal; it is not checked here
 
     @property
@@ -130,6 +132,7 @@ def read_run(path: Path, audience: Audience = "public") -> RunRecords:
         seal=_object(public / "seal.json", damage),
         rounds=tuple(rounds),
         owner=owner,
+        baseline=_object(public / "baseline.json", damage),
         damage=(*damage, *([tail.damage] if tail.damage else [])),
         signed=(public / "seal.json.sig").is_file(),
     )
@@ -233,6 +236,7 @@ def _of_owner(run: Path, public: Path, damage: list[str]) -> OwnerFiles:
         ledger,
         _object(private / "audit.json", damage),
         tuple(_lines(private / "notes.txt", damage)),
+        _object(private / "participation.json", damage),
         tuple(attacks),
         str(next((v for v in error.values() if isinstance(v, str)), "")) if error else "",
     )
