@@ -135,6 +135,7 @@ CORE = {
     "html": (),
     "svg": (),
     "floats": (),
+    "clip_counts": (),
     "holders": ("errors",),
     "state": ("holders",),
     "vector": (),

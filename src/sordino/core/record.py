@@ -56,6 +56,7 @@ class OwnerRecord:
     answers: int | None = None  # number of messages that arrived, where clients may fail or be late
     noise: float | None = None  # as injected; the mean over the clients of the round if each has its own
     decided: dict[str, Any] | None = None  # choices of the method in this round, with reasons: see its module
+    measured: dict[str, Any] | None = None  # clips, signal and noise by layer: contract/round_meter.py
 
     def to_line(self) -> str:
         """Return the record as one line of JSON."""
@@ -68,7 +69,7 @@ class OwnerRecord:
         return OwnerRecord(**{k: data[k] for k in OwnerRecord.__dataclass_fields__ if k in data})
 
 
-OWNERS = {"clients", "bytes_up", "bytes_down", "seconds", "answers", "decided"}  # once in RoundRecord
+OWNERS = {"clients", "bytes_up", "bytes_down", "seconds", "answers", "decided", "measured"}  # once in RoundRecord
 
 
 def plain(value: Any) -> Any:

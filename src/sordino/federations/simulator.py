@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,7 +20,9 @@ from sordino.contract.method import Method
 from sordino.contract.outlets import Outlets, Witness
 from sordino.contract.plan import Plan
 from sordino.contract.pricing import check_weights, declared, setting
+from sordino.contract.round_meter import RoundMeter
 from sordino.contract.site import ALGORITHM, Own, Site
+from sordino.core import clip_counts
 from sordino.core.errors import DataError, RunError
 from sordino.core.message import Message, together
 from sordino.core.rng import Ints, Stream
@@ -87,6 +89,7 @@ class Simulator:
         self.store = Store(memory_gb)
         self.public = public or Stream.research(0)  # determines the clients' dropout probabilities
         self.whose = "all clients"  # the clients held here, as noted in the file of the store
+        self.meter: RoundMeter | None = None  # measures clips and noise of every round, for the owner of the data
         self._work: Work | None = None
         self._by_block: dict[int, ClientPart] = {}  # data by block, if there are several blocks
         if device.type == "cpu":
@@ -190,11 +193,16 @@ class Simulator:
         return [message.pick(~waiting), held]
 
     def _answers(self, phase: str, state: State, ids: Ints, rng: Stream) -> Message:
-        done = [
-            answer(self.work, self.store, self._data(part), self.device, phase, state, part, rng)
-            for part in self._chunks(ids)
-        ]
+        with clip_counts.counting(None if self.meter is None else self.meter.clips):
+            done = [
+                answer(self.work, self.store, self._data(part), self.device, phase, state, part, rng, self.meter)
+                for part in self._chunks(ids)
+            ]
         return together(done)
+
+    def measured(self) -> dict[str, Any] | None:
+        """Return what was measured since the last call, for the owner of the data; None if nothing was."""
+        return None if self.meter is None else self.meter.take(setting(self.work.method, self.work.plan).split)
 
     def _data(self, chunk: Ints) -> Clients | ClientPart:
         """Return the data with the records of these clients; last bits also depend on where records lie in memory."""

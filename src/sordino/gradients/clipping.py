@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.core import check
+from sordino.core import check, clip_counts
 from sordino.core.errors import SpecError
 from sordino.core.vector import Layout
 from sordino.gradients.scale import Scale
@@ -64,6 +64,7 @@ def full_products(device: torch.device) -> None:
 def factors(squared: Tensor, clip: float | Tensor) -> Tensor:
     """Return clip factors [records] in [0, 1] for squared L2 norms [records]."""
     norms = squared.clamp(min=0).sqrt()  # clamp preserves nan
+    clip_counts.note(norms, clip)
     inside = clip * (1 - MARGIN)
     scaled = torch.where(norms > inside, inside / norms, torch.ones_like(norms))
     good = torch.isfinite(norms) & (scaled >= torch.finfo(norms.dtype).tiny)
@@ -72,6 +73,7 @@ def factors(squared: Tensor, clip: float | Tensor) -> Tensor:
 
 def factors_l1(norms: Tensor, clip: float | Tensor, dtype: torch.dtype) -> Tensor:
     """Return clip factors [records] in [0, 1] for L1 norms [records] in float64."""
+    clip_counts.note(norms, clip)
     inside = clip * (1 - MARGIN)
     scaled = torch.where(norms > inside, inside / norms, torch.ones_like(norms))
     good = torch.isfinite(norms) & (scaled >= torch.finfo(dtype).tiny)

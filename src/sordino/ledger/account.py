@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,6 +128,11 @@ class Account:
         if row is None:
             return None
         return ids(next(self._chain.select("id = ?", [row])).owners or b"")
+
+    def cohorts(self) -> Iterator[tuple[int, Ints]]:
+        """Yield every charge of a round, numbered from 0, with the clients that took part."""
+        for entry in self._chain.select("job = ? AND kind = 'round'", [self.job]):
+            yield int(entry.details()["round"]), ids(entry.owners or b"")
 
     def has_paid(self, number: int) -> bool:
         """Return whether this round was charged."""

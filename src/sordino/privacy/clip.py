@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sordino.core import check
+from sordino.core import check, clip_counts
 from sordino.core.errors import SpecError
 from sordino.core.types import Rows
 
@@ -36,6 +36,7 @@ def clip_rows(rows: Rows, bound: float, norm: float = 2) -> Bounded:
     if norm not in (1, 2, math.inf):
         raise SpecError(f"rows are clipped in the L1, L2 or L-infinity norm, not in L{norm!r}.")
     norms = torch.linalg.vector_norm(rows, ord=norm, dim=1, keepdim=True, dtype=torch.float64)
+    clip_counts.note(norms, bound)
     if not torch.isfinite(norms).all():
         rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
         norms = torch.linalg.vector_norm(rows, ord=norm, dim=1, keepdim=True, dtype=torch.float64)

@@ -17,6 +17,7 @@ from torch import nn
 from sordino.contract import pricing
 from sordino.contract.method import Method, started
 from sordino.contract.outlets import received
+from sordino.contract.round_meter import RoundMeter
 from sordino.core import faults
 from sordino.core.errors import LostRound, RunError
 from sordino.core.message import Message
@@ -24,7 +25,7 @@ from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import State, Vector
 from sordino.core.view import View
-from sordino.federations.simulator import fresh
+from sordino.federations.simulator import Simulator, fresh
 from sordino.ledger.account import Account
 from sordino.measures import beside, held_out
 from sordino.measures.figure import Figure
@@ -70,6 +71,8 @@ def run(
 
     `end` is asked before every round whether the run shall stop here."""
     seen_by: list[Observe] = [ViewRecorder(folder), *observe] if job.spec.record_views else [*observe]
+    if isinstance(job.federation, Simulator):  # clients elsewhere tell nobody what their clips did
+        job.federation.meter = RoundMeter(job.model.layout)
     # epsilon depends only on the charges, so it is computed while the clients train
     with noting(folder), ThreadPoolExecutor(1) as beside:
         yield from _rounds(job, folder, ledger, state, done, beside, seen_by, end or End())
@@ -222,6 +225,7 @@ def _owners(
         answers=None if job.plan.stragglers.none or not sent else len(sent[-1]),
         noise=_injected(decided) if foreseen is None else foreseen,
         decided=decided,
+        measured=job.federation.measured() if isinstance(job.federation, Simulator) else None,
     )
 
 

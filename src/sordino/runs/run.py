@@ -35,14 +35,17 @@ from sordino.ledger.ledger import Ledger
 from sordino.ledger.transfer import old_ledger
 from sordino.privacy.guarantee import Guarantee
 from sordino.run_folder.folder import CHECKPOINT, RunFolder, pack_model
+from sordino.run_folder.seal import plugin_hashes, write_seal
 from sordino.run_folder.views import Observe
 from sordino.runs import build, callbacks, early, head, left_out, loop, own_code, returned, statistics, verdict
+from sordino.runs.accounting_facts import ACCOUNTING, accounting_facts
 from sordino.runs.callbacks import Watch
 from sordino.runs.dry_evaluation import try_evaluation
 from sordino.runs.fingerprint import fingerprints
 from sordino.runs.html import of_run
 from sordino.runs.job import Job
 from sordino.runs.live import progress_bar, watching
+from sordino.runs.participation import PARTICIPATION, participation
 from sordino.runs.paying import account, afford, opened, whose_data
 from sordino.runs.predicts import Predicts
 from sordino.runs.prepare import columns_of, with_tags, with_users
@@ -428,7 +431,11 @@ def _finish(
     result = Result(module.cpu(), *outcome, claim=job.method.claim(job.plan))
     folder.note_ledger(ledger.head())
     folder.write_json("result.json", {"guarantees": {v: g.to_json() for v, g in drawn.items()}})
+    folder.write_json(PARTICIPATION, participation(ledger, job.plan.population))
+    folder.publish_json(ACCOUNTING, accounting_facts(job, rounds, guarantees), compact=True)
     folder.publish_json("result.json", summary(job, result))
+    chosen = (("methods", job.spec.method), ("algorithms", job.spec.algorithm), ("models", job.spec.model))
+    write_seal(folder, folder.read_json("ledger.json"), plugin_hashes(chosen))
     return result
 
 
