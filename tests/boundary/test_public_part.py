@@ -63,6 +63,13 @@ def public(folder):
     return {p.name: p.read_bytes() for p in sorted((folder / "public").iterdir())}
 
 
+def without_commitments(files):
+    """The same, with the two commitments of the seal blanked: 64 hexadecimal digits each, under a random key."""
+    text, blanked = re.subn(rb'"(private|ledger)": "[0-9a-f]{64}"', rb'"\1": ""', files["seal.json"])
+    assert blanked == 2
+    return files | {"seal.json": text}
+
+
 def test_other_draws_and_other_data_leave_the_same_public_part(tmp_path, silent):
     told, cohorts, heard = [], set(), []
     for seed in range(6):
@@ -75,9 +82,11 @@ def test_other_draws_and_other_data_leave_the_same_public_part(tmp_path, silent)
         cohorts.add(tuple(r.clients for r in result.private.history))
     assert len(cohorts) > 3  # the draws did differ
     assert set(told[0]) == {
-        "spec.toml", "plan.json", "inputs.json", "records.jsonl", "model.safetensors", "result.json"
+        "spec.toml", "plan.json", "inputs.json", "records.jsonl", "model.safetensors", "result.json",
+        "accounting.json", "seal.json",
     }  # fmt: skip
-    assert all(one == told[0] for one in told)
+    assert len({files["seal.json"] for files in told}) == 6  # every run has a key of its own
+    assert all(without_commitments(files) == without_commitments(told[0]) for files in told)
     assert all(records == heard[0] for records in heard)  # callbacks
 
 

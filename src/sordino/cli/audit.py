@@ -23,6 +23,7 @@ from sordino.red_team.audit import CANARIES, Audit, PlayedGame, check_viewer
 from sordino.red_team.audit import audit as audited
 from sordino.red_team.probe import APART, COORDINATES
 from sordino.run_folder.folder import RunFolder
+from sordino.run_folder.seal import reseal
 from sordino.runs.build import from_spec
 from sordino.runs.job import Job
 from sordino.runs.run import resume_spec
@@ -98,12 +99,13 @@ def publish(folder: RunFolder, job: Job, found: Audit) -> None:
     """Write an audit to the public part of a run, or to the private part if its view is not the guarantee's.
 
     Made-up records tell nothing of anyone; planted canaries were scored from a view of the run, which may be shown to
-    those alone against whom the guarantee holds."""
+    those alone against whom the guarantee holds. The seal of the run covers it."""
     data = plain(found.to_json())
     if found.planted is None or (found.viewer == job.viewer and math.isfinite(found.accounted)):
         folder.publish_json(FILE, data)
     else:
         folder.write_json(FILE, data)
+    reseal(folder, FILE)
 
 
 def lines(found: Audit) -> list[str]:

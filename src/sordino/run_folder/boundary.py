@@ -26,6 +26,7 @@ DECLARED = "declared by the owner before the run, in a schema, in the spec or by
 HEADER = "declared in the schema; without one, taken as public, as the sentence says (the names of the columns)"
 AUDITED = "computed from made-up records, or from what a viewer saw whom the guarantee names: post-processing of it"
 PLANNED = "the bound that was planned: it does not depend on who was drawn"
+COMMITTED = "a commitment under a secret random key of the run: without the key it tells nothing, and confirms no guess"
 
 HIDDEN = (  # keys of a spec: paths on the owner's machine, the run's name, what the owner records
     "data_dir", "schema", "test", "name", "out", "ledger", "record_views",
@@ -83,6 +84,14 @@ TABLE: dict[str, dict[str, str]] = {
     "result.json": _of(PLANNED, f"{_below('guarantee', GUARANTEE)} {_below('guarantees.*', GUARANTEE)} claim.*")
     | _of(DERIVED, "rounds notes together")
     | _of(FIGURES, "accuracy metrics.* confusion evaluated_on"),
+    "accounting.json": _of(
+        PLANNED,
+        "delta spendable rounds "
+        + _below("viewers.*", "unit relation reason left_out spent spent.round spent.event.*"),
+    ),
+    "seal.json": _of(INPUT, "version algorithm sordino code plugins.*")
+    | _of(DERIVED, "files.*")
+    | _of(COMMITTED, "private ledger"),
     "tune.json": _of(INPUT, "space.* disjoint expected_trials law eta")
     | _of(PLANNED, "total.epsilon total.delta trial_epsilon sentence")
     | _of(RELEASED, "settings.*")
@@ -96,6 +105,8 @@ TABLE: dict[str, dict[str, str]] = {
 }
 FILES: dict[str, str] = {  # files without fields, or made only of fields of the files above
     "model.safetensors": RELEASED,
+    "seal.json.sig": "a signature of seal.json by the owner's key; it names the public key",
+    "report.html": "drawn from the public records of the run alone",
     "results.csv": "made of the public records and results of the cells alone",
     "summary.csv": "made of the public records and results of the cells alone",
     "table.md": "made of the public records and results of the cells alone",

@@ -9,6 +9,10 @@ whom the guarantee names; every field in them is checked against the table in bo
     records.jsonl           one line per round: epsilon, loss, accuracy
     model.safetensors       the final model
     result.json             the guarantee and the final figures
+    accounting.json         the privacy events of the run by viewer, as planned, to be priced again
+    seal.json               hashes of these files and of the code, and commitments to the private part (seal.py)
+    seal.json.sig           a signature of seal.json, if the owner signed it
+    report.html             the report
 
 Files in `private/` (mode 0700) are for the owner alone:
 
@@ -24,6 +28,7 @@ Files in `private/` (mode 0700) are for the owner alone:
     notes.txt               what the owner was told
     statistics.key          the key of the noise of private statistics, until these are in the first checkpoint
     error.json              why the run stopped, if it did
+    seal.key, seal.json     what opens the commitments of public/seal.json: their key and their contents
 """
 
 from __future__ import annotations
@@ -142,10 +147,10 @@ class RunFolder:
         boundary.check_file(name)
         self._write(PUBLIC, name, data)
 
-    def publish_json(self, name: str, data: dict[str, Any]) -> None:
+    def publish_json(self, name: str, data: dict[str, Any], compact: bool = False) -> None:
         """Write a JSON file of the public part; all its fields must be listed in run_folder/boundary.py."""
         boundary.check_fields(name, data)
-        self._write(PUBLIC, name, _json(data))
+        self._write(PUBLIC, name, _json(data, compact))
 
     def _write(self, part: str, name: str, data: bytes) -> None:
         """Write a temporary file, sync it to disk, then rename it."""
@@ -276,8 +281,8 @@ class RunFolder:
         return None
 
 
-def _json(data: Any) -> bytes:
-    return (json.dumps(data, indent=2, allow_nan=False) + "\n").encode()
+def _json(data: Any, compact: bool = False) -> bytes:
+    return (json.dumps(data, indent=None if compact else 2, allow_nan=False) + "\n").encode()
 
 
 def _sync_folder(path: Path) -> None:

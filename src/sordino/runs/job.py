@@ -93,17 +93,33 @@ class Job:
             evaluated: False leaves out an evaluation apart from the rounds that has not taken place yet.
         """
         plan = self.plan
-        if rounds and self.may_end and self.whole_costs is None:
-            rounds, participations = plan.rounds, plan.participations
-        elif not trust.viewer(viewer).sees_draw:
-            participations = min(rounds, plan.participations)
-        apart = self.apart if evaluated else ()
-        cost, events = totals(self.method, plan, viewer, rounds, participations, self.once, apart, known=self._by_round)
+        cost, events, rounds = self.total(viewer, rounds, participations, evaluated)
         cells = pld.ROUGH if rough else pld.FINE
         guarantee = price.of(events, cost, viewer, rounds, plan.spendable(self.spec.delta), self.mode, cells)
         delta = self.spec.delta
         proven = self.mode == "secure" and math.isfinite(guarantee.epsilon) and self.doubt(viewer) is None
         return replace(guarantee, delta=delta, channel=plan.channel.name, public=self.public, exact=proven)
+
+    def total(
+        self, viewer: str, rounds: int, participations: int, evaluated: bool = True
+    ) -> tuple[Cost, tuple[Event, ...], int]:
+        """Return the total cost of a number of rounds, events that each bound it, and the number of rounds charged.
+
+        The arguments are those of `guarantee`, and so is the rule which rounds and participations are charged.
+        """
+        plan = self.plan
+        if rounds and self.may_end and self.whole_costs is None:
+            rounds, participations = plan.rounds, plan.participations
+        elif not trust.viewer(viewer).sees_draw:
+            participations = min(rounds, plan.participations)
+        apart = self.apart if evaluated else ()
+        known = self._by_round
+        return *totals(self.method, plan, viewer, rounds, participations, self.once, apart, known=known), rounds
+
+    @property
+    def charged_as_a_whole(self) -> bool:
+        """Whether the whole run is charged from its first round on."""
+        return self.may_end or self.whole_costs is not None
 
     def doubt(self, viewer: str) -> str | None:
         """Return why the proof against a viewer does not cover floating point rounding; None if it does."""
