@@ -17,6 +17,7 @@ from sordino.audits.bounds import Lower
 from sordino.cli.steps import steps
 from sordino.core import check
 from sordino.core.errors import RunError, SpecError
+from sordino.core.parts import PRIVATE
 from sordino.core.record import plain
 from sordino.core.rounding import up
 from sordino.red_team.audit import CANARIES, Audit, PlayedGame, check_viewer
@@ -103,9 +104,10 @@ def publish(folder: RunFolder, job: Job, found: Audit) -> None:
     data = plain(found.to_json())
     if found.planted is None or (found.viewer == job.viewer and math.isfinite(found.accounted)):
         folder.publish_json(FILE, data)
+        reseal(folder, FILE)
     else:
         folder.write_json(FILE, data)
-    reseal(folder, FILE)
+        reseal(folder, FILE, PRIVATE)
 
 
 def lines(found: Audit) -> list[str]:

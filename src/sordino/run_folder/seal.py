@@ -1,7 +1,8 @@
 """The seal of a finished run: hashes of its public files and of the code, and commitments to what stays private.
 
     public/seal.json    for everybody: is this file the one that the run wrote?
-    private/seal.json   for the owner: the hashes of private files and the head of the ledger, as they were
+    private/seal.json   for the owner: the hashes of private files and the head of the ledger, as they were, and what
+                        the public seal said
     private/seal.key    32 random bytes, made once per run and readable by the owner alone
 
 The public seal says nothing about the private part but two commitments, HMAC-SHA256 under the secret key. Plain hashes
@@ -11,8 +12,10 @@ runs on the same people's data.) A keyed commitment confirms no guess, as long a
 the key is secret; it binds the owner all the same, who cannot find other files with the same commitment. Fields and
 their lengths are the same for every run, whatever is in the private part.
 
-Hashes and commitments prove that nothing changed since the seal was written. They do not prove who wrote it, because
-whoever changes a file can seal the folder again: that is what a signature is for (cli/seal.py).
+The commitment to the private files covers the rest of the public seal as well. Whoever changes a public file and
+writes its new hash into the seal is found out by the owner, who alone has the key; so is an earlier seal of the same
+run, put back with its files. To everybody else the hashes prove only that nothing changed since the seal was written,
+and not who wrote it: that is what a signature is for (cli/seal.py).
 
 This module needs neither torch nor the ledger.
 """
@@ -29,7 +32,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,10 +48,12 @@ if TYPE_CHECKING:
 SEAL, SIGNATURE, KEY = "seal.json", "seal.json.sig", "seal.key"
 APART = (SEAL, SIGNATURE, "report.html")  # public files that the seal does not cover
 OWNERS = (  # private files that the seal covers, if they are there; the others may change after a run
-    "spec.toml", "job.json", "ledger.json", "records.jsonl", "result.json", "notes.txt", "audit.json",
+    "spec.toml", "job.json", "ledger.json", "records.jsonl", "result.json", "participation.json", "notes.txt",
+    "audit.json", "tune.json", "trials.json",
 )  # fmt: skip
 FORM = 1  # of the file
 ALGORITHM = "sha256"
+COMMITMENTS = ("private", "ledger")  # fields of the public seal
 HEAD = ("job", "entries", "head")  # what is committed to of the ledger
 MOST = 4_000_000  # bytes of a seal that is read
 HEX = re.compile(r"[0-9a-f]{64}\Z")
@@ -70,12 +75,13 @@ class SealReport:
     private_changed: tuple[str, ...] = ()  # private files that are missing or not as they were sealed
     ledger: bool | None = None  # whether the commitment to the head of the ledger opens; None: not asked for
     head: tuple[str, int, str] | None = None  # job, entries and head of the ledger, if that commitment opens
+    latest: bool | None = None  # whether the public seal is the one that the owner wrote last; None: not asked for
 
     @property
     def well(self) -> bool:
         """Whether nothing that was compared differs from the seal."""
         files = not (self.changed or self.missing or self.added or self.private_changed)
-        return files and self.private is not False and self.ledger is not False
+        return files and all(found is not False for found in (self.private, self.ledger, self.latest))
 
 
 def write_seal(folder: RunFolder, ledger_head: Mapping[str, Any], plugins: Mapping[str, str] | None = None) -> None:
@@ -86,16 +92,15 @@ def write_seal(folder: RunFolder, ledger_head: Mapping[str, Any], plugins: Mappi
         ledger_head: the job of the run in the ledger, the number of entries and the head: `Account.head`.
         plugins: the hashes of the plug-ins outside the package that the run used, from `plugin_hashes`.
     """
-    names = (path.name for path in sorted(folder.public.iterdir()) if not _passing(path.name))
-    files = {name: _hash(folder.public / name) for name in names if name not in APART}
-    owners = {name: _hash(folder.private / name) for name in OWNERS if (folder.private / name).is_file()}
+    files = {p.name: _sealed(p) for p in sorted(folder.public.iterdir()) if _covered(p)}
+    owners = {name: _sealed(folder.private / name) for name in OWNERS if (folder.private / name).is_file()}
     about = {"version": FORM, "algorithm": ALGORITHM, "sordino": VERSION, "code": code_hash()}
-    about |= {"plugins": dict(plugins or {})}
-    _commit(folder, about, files, {"files": owners, "ledger": {name: ledger_head[name] for name in HEAD}})
+    about |= {"plugins": {re.sub(r"[^\w./-]", "_", k, flags=re.ASCII): v for k, v in (plugins or {}).items()}}
+    _commit(folder, about | {"files": files}, {"files": owners, "ledger": {name: ledger_head[name] for name in HEAD}})
 
 
-def reseal(folder: RunFolder, *names: str) -> None:
-    """Renew the hashes of these files in the seal of a run, after they were written; nothing else in it changes.
+def reseal(folder: RunFolder, name: str, part: str = PUBLIC) -> None:
+    """Renew the hash of one file in the seal of a run, after it was written; nothing else in it changes.
 
     A run without a seal, or with a damaged one, is left as it is. The signature of the earlier seal is removed.
     """
@@ -103,27 +108,37 @@ def reseal(folder: RunFolder, *names: str) -> None:
         sealed, private = _read_seal(folder.public / SEAL), _read_private(folder.private / SEAL)
     except RunError:
         return
-    files, owners = dict(sealed["files"]), dict(private["files"])
-    for name in names:
-        for part, hashes, covered in (
-            (folder.public, files, name not in APART),
-            (folder.private, owners, name in OWNERS),
-        ):
-            if covered and (part / name).is_file():
-                hashes[name] = _hash(part / name)
-    _commit(folder, sealed, files, private | {"files": owners})
+    path = folder.path / part / name
+    if part == PUBLIC and _covered(path):
+        sealed["files"] |= {name: _sealed(path)}
+    elif part == PRIVATE and name in OWNERS:
+        private["files"] |= {name: _sealed(path)}
+    about = {k: v for k, v in sealed.items() if k not in COMMITMENTS}
+    _commit(folder, about, {k: private[k] for k in ("files", "ledger")})
 
 
-def _commit(folder: RunFolder, about: Mapping[str, Any], files: Mapping[str, str], private: Mapping[str, Any]) -> None:
-    key = _key(folder)
-    seal = dict(about) | {"files": dict(sorted(files.items()))}
-    seal |= {"private": commitment(key, "private", private["files"])}
-    seal |= {"ledger": commitment(key, "ledger", private["ledger"])}
+def _covered(path: Path) -> bool:
+    """Return whether the seal covers this file of a public part: one that a run writes, and that may be public."""
+    from sordino.run_folder import boundary  # which needs torch
+
+    listed = path.name in boundary.TABLE or path.name in boundary.FILES
+    return listed and path.name not in APART and path.is_file() and not path.is_symlink()
+
+
+def _commit(folder: RunFolder, about: Mapping[str, Any], private: Mapping[str, Any]) -> None:
+    key, public = _key(folder), dict(about) | {"files": dict(sorted(about["files"].items()))}
+    seal = public | _commitments(key, public, private)
     before = folder.public / SEAL
-    if (folder.public / SIGNATURE).is_file() and (not before.is_file() or _json_of(before) != seal):
+    if (folder.public / SIGNATURE).is_file() and not (before.is_file() and before.read_bytes() == _text(seal)):
         (folder.public / SIGNATURE).unlink()
-    folder.write_json(SEAL, {"version": FORM, **private})
+    folder.write_json(SEAL, {"version": FORM, "public": public, **private})
     folder.publish_json(SEAL, seal)
+
+
+def _commitments(key: bytes, public: Mapping[str, Any], private: Mapping[str, Any]) -> dict[str, str]:
+    """Return the two commitments of a seal; the first covers the public part of the seal as well."""
+    files = commitment(key, "private", {"public": public, "files": private["files"]})
+    return {"private": files, "ledger": commitment(key, "ledger", private["ledger"])}
 
 
 def commitment(key: bytes, label: str, content: Any) -> str:
@@ -176,7 +191,8 @@ def check_seal(run: Path, owner: bool = False) -> SealReport:
     public = sealed_part(run)
     sealed = _read_seal(public / SEAL)
     files: dict[str, str] = sealed["files"]
-    there = {p.name for p in public.iterdir() if not _passing(p.name) and (public != run or not p.is_dir())}
+    left_behind = {f"{name}.tmp" for name in (*files, *APART)}  # by a crash; nothing reads them
+    there = {p.name for p in public.iterdir() if public != run or not p.is_dir()} - left_behind
     intact = [name for name, hash in files.items() if name in there and _matches(public / name, hash)]
     report = SealReport(
         intact=tuple(intact),
@@ -216,14 +232,20 @@ def _opened(run: Path, sealed: Mapping[str, Any], report: SealReport) -> SealRep
     except OSError as error:
         raise RunError(f"cannot read {folder / KEY}, without which no commitment opens: {error.strerror}.") from error
     private = _read_private(folder / SEAL)
-    opens = hmac.compare_digest(commitment(key, "private", private["files"]), sealed["private"])
-    also = hmac.compare_digest(commitment(key, "ledger", private["ledger"]), sealed["ledger"])
+    public = {k: v for k, v in sealed.items() if k not in COMMITMENTS}
+    mine = _commitments(key, public, private)
+    opens, also = (hmac.compare_digest(mine[name], sealed[name]) for name in COMMITMENTS)
     hashes: dict[str, str] = private["files"]
     unsealed = [n for n in OWNERS if n not in hashes and (folder / n).exists()]
     changed = [n for n, hash in hashes.items() if not _matches(folder / n, hash)]
-    head = tuple(private["ledger"][name] for name in HEAD) if also else None
-    found = {"private": opens, "private_changed": tuple(sorted([*changed, *unsealed])), "ledger": also, "head": head}
-    return SealReport(**(vars(report) | found))
+    return replace(
+        report,
+        private=opens,
+        private_changed=tuple(sorted([*changed, *unsealed])),
+        ledger=also,
+        head=tuple(private["ledger"][name] for name in HEAD) if also else None,
+        latest=private["public"] == public,
+    )
 
 
 # --- files
@@ -245,6 +267,7 @@ def _read_seal(path: Path) -> dict[str, Any]:
             and all(re.fullmatch(r"[\w./-]{1,200}", k, re.ASCII) and HEX.match(v) for k, v in data["plugins"].items())
             and _hashes(data["files"])
             and not set(data["files"]) & set(APART)
+            and path.read_bytes() == _text(data)  # as it is written, to the byte
         )
     except (TypeError, AttributeError, KeyError):
         fine = False
@@ -258,14 +281,14 @@ def _read_private(path: Path) -> dict[str, Any]:
     data = _json_of(path)
     try:
         job, entries, head = (data["ledger"][name] for name in HEAD)
-        fine = set(data) == {"version", "files", "ledger"} and set(data["ledger"]) == set(HEAD)
+        fine = set(data) == {"version", "public", "files", "ledger"} and set(data["ledger"]) == set(HEAD)
         fine = fine and isinstance(job, str) and isinstance(head, str) and type(entries) is int
         fine = fine and _hashes(data["files"]) and set(data["files"]) <= set(OWNERS)
     except (TypeError, AttributeError, KeyError):
         fine = False
     if not fine:
         raise RunError(f"{path} is damaged: it is not what Sordino writes beside a seal.")
-    return {"files": data["files"], "ledger": data["ledger"]}
+    return {name: data[name] for name in ("public", "files", "ledger")}
 
 
 def _hashes(files: Any) -> bool:
@@ -303,10 +326,6 @@ def _key(folder: RunFolder) -> bytes:
     return key
 
 
-def _passing(name: str) -> bool:
-    return name.endswith(".tmp")
-
-
 def _plain(path: Path) -> bool:
     """Return whether a path is a plain file: no link, pipe or device; FileNotFoundError if there is nothing."""
     return stat.S_ISREG(path.lstat().st_mode)
@@ -318,6 +337,18 @@ def _matches(path: Path, hash: str) -> bool:
         return _plain(path) and _hash(path) == hash
     except OSError:
         return False
+
+
+def _sealed(path: Path) -> str:
+    """Return the hash of a file that is about to be sealed."""
+    try:
+        return _hash(path)
+    except OSError as error:
+        raise RunError(f"cannot seal the run: {path} cannot be read ({error.strerror or error}).") from error
+
+
+def _text(data: Any) -> bytes:
+    return (json.dumps(data, indent=2, allow_nan=False) + "\n").encode()  # as RunFolder.publish_json writes it
 
 
 def _hash(path: Path) -> str:

@@ -25,6 +25,7 @@ from sordino.privacy import selection
 from sordino.report import figures
 from sordino.report import trials as picture
 from sordino.run_folder.folder import RunFolder
+from sordino.run_folder.seal import write_seal
 from sordino.runs import paying
 from sordino.runs.fingerprint import fingerprints
 from sordino.runs.head import absolute
@@ -169,7 +170,9 @@ def execute(folder: RunFolder, plan: PricedSearch, whose: Whose, processes: int,
         )
     if search.disjoint is not None:
         train(path, search.final(winner.trial.settings), path / PRIVATE / "final")
-    return publish.winner(folder, plan, winner, together)
+    told = publish.winner(folder, plan, winner, together)
+    write_seal(folder, folder.read_json("ledger.json"))
+    return told
 
 
 def _draw_picture(folder: RunFolder, plan: PricedSearch, scored: list[Scored]) -> None:
