@@ -125,7 +125,7 @@ def read_run(path: Path, audience: Audience = "public") -> RunRecords:
         run,
         run.name if public.name == PUBLIC or run.name != PUBLIC else run.parent.name,
         audience,
-        _state(run, bool(files["result"])),
+        state_of(run, bool(files["result"])),
         _toml(public / "spec.toml", damage),
         plan,
         **files,
@@ -242,7 +242,8 @@ def _of_owner(run: Path, public: Path, damage: list[str]) -> OwnerFiles:
     )
 
 
-def _state(run: Path, finished: bool) -> Literal["running", "finished", "stopped", "unknown"]:
+def state_of(run: Path, finished: bool) -> Literal["running", "finished", "stopped", "unknown"]:
+    """Return whether a run goes on, has ended or was stopped, without opening anything in its private part."""
     if finished:
         return "finished"
     lock = run / PRIVATE / "lock"
