@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from hashlib import sha256
 
 import pytest
 
@@ -71,13 +72,19 @@ def test_a_seed_repeats_a_run_and_another_does_not(call, here):
 
 
 @pytest.mark.parametrize("name", ["it", "x" * 64])
-def test_baseline_trains_a_benchmark_without_privacy_too(name, call, data_file):
+def test_baseline_trains_a_benchmark_without_privacy_too(name, call, data_file, here):
     """However long the name is: the private run has been paid for by then."""
     folder = data_file("breast_cancer_wdbc/breast_cancer.csv.gz").parents[1]
     flags = ("--clients", "5", "--rounds", "3", "--device", "cpu", "--baseline", "--json", "--name", name)
     done = call("run", "--dataset", "breast-cancer", "--data-dir", folder, *flags)
     assert done.returncode == 0, done.stderr
-    assert 0 <= json.loads(done.stdout)["accuracy_without_privacy"] <= 1
+    said = json.loads(done.stdout)["accuracy_without_privacy"]
+    public = here / "runs" / name / "public"
+    kept = json.loads((public / "baseline.json").read_text())
+    assert 0 <= said <= 1 and kept["accuracy"] == said == kept["curve"]["accuracy"][-1]
+    assert kept["curve"]["round"][-1] == kept["rounds"] == 3
+    hashes = json.loads((public / "seal.json").read_text())["files"]
+    assert hashes["baseline.json"] == sha256((public / "baseline.json").read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(

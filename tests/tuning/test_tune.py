@@ -17,6 +17,7 @@ from sordino.measures import held_out
 from sordino.measures.settings import Evaluation
 from sordino.privacy.events import Parallel, RandomStopping
 from sordino.privacy.tightest import epsilon
+from sordino.run_folder.seal import check_seal
 from sordino.runs.load import load
 from sordino.spec import spec
 from sordino.tuning import tune as tuning
@@ -82,9 +83,13 @@ def test_only_the_winner_leaves_and_one_charge_is_made(call, small_npz, monkeypa
         "plan.json",
         "records.jsonl",
         "result.json",
+        "seal.json",
         "spec.toml",
         "tune.json",
     }
+    sealed = check_seal(folder, owner=True)
+    assert sealed.well and sealed.head is not None and sealed.head[1] == 1
+    assert {"tune.json", "trials.json"} <= json.loads((folder / "private" / "seal.json").read_text())["files"].keys()
     losers = [repr(s["settings"]["learning_rate"]) for s in scored if s["settings"] != about["settings"]]
     everything = b"".join(public.values()).decode(errors="replace") + done.out
     assert losers and not any(text in everything for text in losers)

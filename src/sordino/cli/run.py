@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from sordino.advice import startup
-from sordino.cli import figures
+from sordino.cli import baseline, figures
 from sordino.cli.completion import completes
 from sordino.cli.progress import RunProgress
 from sordino.cli.run_help import KeyCommand, help_all
@@ -122,6 +122,7 @@ def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
         with progress.preparing("Choosing a learning rate for the run without privacy ..."):
             twin = without_privacy(job)
         plain = _train(twin, None, progress)
+        baseline.publish(result.folder, plain)
     if as_json:
         output = finite(_as_json(job, result, plain))
         boundary.check_output(output)

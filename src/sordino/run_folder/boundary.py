@@ -89,6 +89,7 @@ TABLE: dict[str, dict[str, str]] = {
         "delta spendable rounds "
         + _below("viewers.*", "unit relation reason left_out spent spent.round spent.event.*"),
     ),
+    "baseline.json": _of(FIGURES, "accuracy metrics.* evaluated_on curve.*") | _of(DERIVED, "rounds"),
     "seal.json": _of(INPUT, "version algorithm sordino code plugins.*")
     | _of(DERIVED, "files.*")
     | _of(COMMITTED, "private ledger"),

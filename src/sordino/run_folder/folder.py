@@ -123,7 +123,7 @@ class RunFolder:
         try:
             self._with_parts()
             self._lock = open(self.private / "lock", "w")  # noqa: PTH123, SIM115 (held until the run ends)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(self._lock)
         except BlockingIOError as error:
             self.close()
             raise RunError(f"{self.path} is in use by another process.") from error
@@ -283,6 +283,18 @@ class RunFolder:
 
 def _json(data: Any, compact: bool = False) -> bytes:
     return (json.dumps(data, indent=None if compact else 2, allow_nan=False) + "\n").encode()
+
+
+def _take(lock: IO[str]) -> None:
+    """Lock a file; a reader that looks whether a run goes on (report/reading.py) holds the lock for an instant."""
+    for wait in (0.01, 0.03, 0.0):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if not wait:
+                raise
+            time.sleep(wait)
 
 
 def _sync_folder(path: Path) -> None:
