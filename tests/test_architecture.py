@@ -116,7 +116,7 @@ MAY = {
         *RUN,
         "deploy",
     ),
-    "report": ("core", "report"),
+    "report": ("core", "privacy", "report"),  # it prices the published events once more
     "papers": ("core", "privacy", "contract", "methods", *RUN, "comparisons", "red_team", "report", "papers"),
     "cli": None,  # anything
 }
