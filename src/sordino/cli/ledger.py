@@ -81,8 +81,8 @@ def budget(
     given = (unit, relation, viewer)
     if any(given) and not all(given):
         raise SpecError("give --unit, --relation and --viewer together, or none of them.")
-    reference = None if run is None else _reference(run)
-    path = chosen(file) if run is None or reference is None else _home(run, reference)
+    reference = None if run is None else reference_of(run)
+    path = chosen(file) if run is None or reference is None else home_of(run, reference)
     book = Ledger(path)
     try:
         label = _label(book, data, reference)
@@ -136,9 +136,9 @@ def verify(old: Path | None, against: tuple[Path, ...], file: Path | None, as_js
     """Verify the hash chain and, with --against, that it still has the entries a run saw. The exit code is 1 if not."""
     heads, homes = [], []
     for path in against:
-        reference = _reference(path)
+        reference = reference_of(path)
         heads.append((str(path), int(reference["entries"]), str(reference["head"])))
-        homes.append(_home(path, reference))
+        homes.append(home_of(path, reference))
     file = homes[0] if homes and file is None and old is None else chosen(file, old)
     book = Ledger(file, "read")
     try:
@@ -191,7 +191,7 @@ def export(target: Path, kind: str, file: Path | None) -> None:
 # --- helpers
 
 
-def _reference(path: Path) -> dict[str, Any]:
+def reference_of(path: Path) -> dict[str, Any]:
     """Return what a run folder (or its ledger.json) says about its ledger."""
     file = locate(path, PRIVATE, "ledger.json") if path.is_dir() else path
     try:
@@ -204,7 +204,7 @@ def _reference(path: Path) -> dict[str, Any]:
     raise RunError(f"{file} does not say which ledger a run was charged to.")
 
 
-def _home(path: Path, reference: dict[str, Any]) -> Path:
+def home_of(path: Path, reference: dict[str, Any]) -> Path:
     if reference["path"] is None:
         return home.registry()
     run = path if path.is_dir() else path.parent.parent if path.parent.name == PRIVATE else path.parent
