@@ -3,19 +3,23 @@
 A block of the language `console` holds commands after `$ ` and what they print; `toml` and `python` blocks whose first
 line names a file (`# study.toml`) are written to it; other `python` blocks are run, and an `output` block holds what the
 one before it prints. A line that is shown as `...` stands for any lines, and one that ends in ` ...` for any end. A
-command whose shown lines begin with `sordino: ` must fail with that message. Blocks of the language `text` are not run.
+command whose shown lines begin with `sordino: ` must fail with that message. `export NAME=VALUE` holds for what follows
+on the page, and `python FILE` runs in this process. Blocks of the language `text` are not run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
+import runpy
 import shlex
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from sordino.cli import main
 
@@ -60,37 +64,51 @@ def steps(page: str) -> list[Step]:
 
 def follow(page: str, shorter: dict[str, str] | None = None) -> list[Step]:
     """Do in the current folder what a page does; `shorter` replaces flags by cheaper ones."""
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"__name__": "__main__"}
     done = steps(page)
-    for step in done:
-        if step.kind == "file":
-            Path(step.name).parent.mkdir(parents=True, exist_ok=True)
-            Path(step.name).write_text(step.text)
-        elif step.kind == "python":
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                exec(compile(step.text, page, "exec"), names)
-            compare(step, out.getvalue())
-        else:
+    with patch.dict(os.environ):  # what the page exports holds for the page alone
+        for step in done:
+            if step.kind == "file":
+                Path(step.name).parent.mkdir(parents=True, exist_ok=True)
+                Path(step.name).write_text(step.text)
+                continue
             for old, new in (shorter or {}).items():
                 step.text = step.text.replace(old, new)
-            compare(step, run(step))
+            compare(step, execute(step, page, names) if step.kind == "python" else run(step))
     return done
+
+
+def execute(step: Step, page: str, names: dict[str, Any]) -> str:
+    """Run a block of Python with the names of the blocks before it, and return what it printed."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(step.text, page, "exec"), names)
+    return out.getvalue()
 
 
 def run(step: Step) -> str:
     """Run a command and return what it printed; it must end as the page shows it."""
+    if exported := re.fullmatch(r"export (\w+)=(\S+)", step.text):
+        os.environ[exported[1]] = exported[2]
+        return ""
+    out, err = io.StringIO(), io.StringIO()
+    if step.text.startswith("python "):
+        with contextlib.redirect_stdout(out):
+            runpy.run_path(step.text.split()[1], run_name="__main__")
+        return out.getvalue()
     if not step.text.startswith("sordino "):
         return subprocess.run(step.text, shell=True, check=True, capture_output=True, text=True).stdout
-    out, err = io.StringIO(), io.StringIO()
     code: Any = 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    words = shlex.split(step.text, comments=True)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), patch("sys.argv", words):
         try:
-            main.main(shlex.split(step.text, comments=True)[1:])
+            main.main()
         except SystemExit as end:
             code = end.code
     refused = any(line.startswith("sordino: ") for line in step.shown)
-    assert bool(code) == refused or step.text.startswith("sordino check"), f"$ {step.text}\n{out.getvalue()}{err.getvalue()}"
+    assert bool(code) == refused or step.text.startswith("sordino check"), (
+        f"$ {step.text}\n{out.getvalue()}{err.getvalue()}"
+    )
     return out.getvalue() + (err.getvalue() if refused else "")
 
 
