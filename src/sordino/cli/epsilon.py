@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from sordino.cli import plot as picture
+from sordino.cli import epsilon_plot as picture
 from sordino.cli.events import EventQuestion, ReleaseBlock, question, with_flags
 from sordino.core.errors import UnsupportedEvent
 from sordino.privacy import algebra, shuffle, tightest, written

@@ -34,6 +34,11 @@ COMMANDS = {  # name -> (module, one line for --help)
         "Reproduce a figure or table of a paper: as printed, sound, with an honest epsilon.",
     ),
     "attack": ("sordino.cli.attack", "Attack a run: what a curious server, client or outsider really learns."),
+    "report": (
+        "sordino.cli.report",
+        "Write the report of a run or a comparison: its guarantee, for whoever has to judge or sign it.",
+    ),
+    "plot": ("sordino.cli.plot", "Write the figures of a report as pictures."),
     "explain": ("sordino.cli.explain", "Explain a run: its guarantee, its claim, and what its method chose and why."),
     "audit": (
         "sordino.cli.audit",

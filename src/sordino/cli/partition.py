@@ -57,7 +57,7 @@ def show(
     check.count(clients=clients)
     stream = Stream.research(seed).at("partition")
     if plot is not None:
-        from sordino.cli.plot import ready
+        from sordino.cli.epsilon_plot import ready
 
         ready(plot)
     data = load(dataset, data_dir, columns=Columns(label=label_column, client=client_column, schema=schema))

@@ -22,13 +22,13 @@ from sordino.report.document import (
 MARK = "<!-- sordino report"  # by which a report is known as one of ours
 ROWS, COLUMNS = 13, 8  # of a chart's numbers
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&$!])")  # "$": formulas on GitHub
-BULLET = re.compile(r"^(\s*)([-+=]|\d+[.)])")
+START = re.compile(r"^(\d*)([-+.)=])(?=[-= ]|$)")  # of a list, a rule or a heading
 
 
 def escaped(text: str) -> str:
     """Return a text on one line that Markdown and HTML show as it stands."""
     line = " ".join(text.split())
-    return BULLET.sub(lambda m: f"{m[1]}{m[2][:-1]}\\{m[2][-1]}", SPECIAL.sub(r"\\\1", line))
+    return START.sub(r"\1\\\2", SPECIAL.sub(r"\\\1", line))
 
 
 def markdown(document: Document) -> str:
@@ -89,7 +89,7 @@ def _block(block: Block) -> Iterator[str]:
                 yield escaped(block.summary)
             yield _table(told.header, told.rows)
             if told.left_out:
-                yield f"{told.left_out:,} further values are left out here; the HTML report and `--format json` have them."
+                yield f"{told.left_out:,} further values are left out here; they are in the HTML report and in JSON."
             yield from _source(block.source)
         case PictureFile():
             yield f"### {escaped(block.title)}"
