@@ -21,7 +21,7 @@ from sordino.cli.run_help import KeyCommand, help_all
 from sordino.comparisons import compare as comparing
 from sordino.comparisons.bill import bill
 from sordino.comparisons.compare import Cell, News
-from sordino.comparisons.results import check_jobs, publish
+from sordino.comparisons.results import announce, check_jobs, publish
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.core.record import plain as finite
@@ -91,6 +91,7 @@ def compare(
     board.say(f"Comparison: {folder.path} (after an interruption: the same command with --name {folder.path.name})")
     try:
         with board.watching(cells, workers):
+            announce(folder, cells, charged)
             failures = comparing.execute(folder, cells, workers, board.hear)
         comparison, written = publish(folder, cells, failures, charged)
         results, failures = comparison.lines, comparison.failures
@@ -111,6 +112,7 @@ def compare(
             board.say(
                 'No figures: matplotlib is not installed; try: pip install "sordino[plot]", then the same command.'
             )
+        board.say(f"Report: {folder.public / 'report.html'}")
     if failures:
         sys.exit(1)
 

@@ -16,6 +16,8 @@ from sordino.core.errors import SpecError
 from sordino.core.html import PublicNames
 from sordino.report import cells as reading
 from sordino.report import figures, html, tables
+from sordino.report.comparison import document
+from sordino.report.page import page
 from sordino.report.summary import Line, lines
 from sordino.run_folder.boundary import check_file, public_reason
 from sordino.run_folder.folder import RunFolder
@@ -87,6 +89,7 @@ def compare(
         if charged is not None:
             print(charged.sentence(where=False), file=sys.stderr)
         with live.progress_bar(progress) as bar:
+            announce(folder, chosen, charged)
             failures = comparing.execute(folder, chosen, jobs, _Told(bar, len(chosen)))
         return publish(folder, chosen, failures, charged)[0]
     finally:
@@ -101,6 +104,16 @@ def check_jobs(jobs: int, cells: Sequence[Cell]) -> None:
             f"jobs = {jobs} runs cells in processes, which cannot start those of federation = {apart[0]}: use "
             "--jobs 1, or federation = simulator."
         )
+
+
+def announce(folder: RunFolder, cells: Sequence[Cell], charged: Bill | None) -> None:
+    """Publish what will be run and what it is charged, before the first run.
+
+    A report then knows of runs that have not begun, also in a comparison that goes on or died.
+    """
+    listed = [{"name": c.name, "method": c.method, "epsilon": c.epsilon, "seed": c.seed} for c in cells]
+    said = None if charged is None else {"runs": charged.runs, "sentence": charged.sentence(where=False)}
+    folder.publish_json("cells.json", {"cells": listed, "charged": said})
 
 
 def publish(
@@ -126,10 +139,11 @@ def publish(
     }
     for name, text in texts.items():
         folder.publish(name, text.encode())
+    folder.publish("report.html", page(document(folder.path)).encode())
     drawn = figures.draw(folder.public, comparison.lines) if figures.ready() else []
     for path in drawn:
         check_file(path.name)
-    return comparison, [*texts, *(path.name for path in drawn)]
+    return comparison, [*texts, "report.html", *(path.name for path in drawn)]
 
 
 def _about(cells: Sequence[Cell], charged: Bill | None) -> str:

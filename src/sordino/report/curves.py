@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.report.summary import Line, Spread
+from sordino.report.summary import Line
 
 Floats = NDArray[np.float64]
 
@@ -23,9 +21,9 @@ def curve(line: Line, name: str, scale: float = 1.0) -> tuple[Floats, Floats, Fl
     """Return the rounds measured in every cell, and there the mean, mean - std and mean + std over seeds."""
     rows = _rows(line, name)
     known = np.flatnonzero(np.isfinite(rows).all(axis=0)) if len(rows) else np.empty(0, dtype=np.int64)
-    spreads = [Spread.of((scale * rows[:, i]).tolist()) for i in known]
-    mean = np.array([s.mean for s in spreads])
-    half = np.array([0.0 if math.isnan(s.deviation) else s.deviation for s in spreads])
+    values = scale * rows[:, known]
+    mean = values.mean(axis=0) if len(known) else np.empty(0)
+    half = values.std(axis=0, ddof=1) if len(known) and len(rows) > 1 else np.zeros(len(known))
     return (known + 1).astype(np.float64), mean, mean - half, mean + half
 
 

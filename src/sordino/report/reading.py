@@ -281,6 +281,11 @@ def _state(held: bool | None, finished: bool) -> State:
     return "unknown" if held is None else "running" if held else "stopped"
 
 
+def held(folder: Path) -> bool | None:
+    """Return whether a process holds the lock of a run or of a comparison; None if that cannot be known."""
+    return _held(folder)
+
+
 def _held(run: Path) -> bool | None:
     """Return whether a process holds the lock of a run; None if that cannot be known.
 
@@ -298,6 +303,16 @@ def _held(run: Path) -> bool | None:
 
 
 # --- files
+
+
+def object_in(path: Path, root: Path, damage: list[str]) -> dict[str, Any]:
+    """Return the JSON object in a file inside the folder `root`; {} and a sentence in `damage` if it is damaged."""
+    return _object(path, root, damage)
+
+
+def text_in(path: Path, root: Path, damage: list[str]) -> str:
+    """Return the text of a file inside the folder `root`; "" if there is none, or it cannot be read."""
+    return "\n".join(_lines(path, root, damage))
 
 
 def _object(path: Path, root: Path, damage: list[str]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def tables(results: Sequence[Line]) -> list[Table]:
     parts: dict[str, list[Line]] = {}
     for line in results:
         parts.setdefault(line.kind, []).append(line)
-    by = _measures(results)
+    by = measures_of(results)
     out = _ranked(blocks(results), by)
     if lines := parts.get("printed"):
         out.append(_printed(lines, by))
@@ -50,12 +50,12 @@ def tables(results: Sequence[Line]) -> list[Table]:
         out.append(_plain("Reference: without privacy", "", lines, by))
     if lines := [line for line in results if line.errors]:
         out.append(_failed(lines))
-    if rows := _remarks(results):
+    if rows := remarks(results):
         out.append(Table("Remarks from the runs", "", ("method", "remark"), rows))
     return out
 
 
-def _remarks(results: Sequence[Line]) -> tuple[tuple[str, str], ...]:
+def remarks(results: Sequence[Line]) -> tuple[tuple[str, str], ...]:
     """Return each remark of the runs once, with the methods that made it."""
     who: dict[str, dict[str, None]] = {}
     for line in results:
@@ -82,7 +82,7 @@ def unspent(block: RankedGroup) -> str:
     )
 
 
-def _measures(results: Sequence[Line]) -> tuple[str, ...]:
+def measures_of(results: Sequence[Line]) -> tuple[str, ...]:
     """Return the measures to show, first the one that lines are compared by; for a regression those that are known."""
     first = compared_by(results)
     if first == "loss":
@@ -121,7 +121,7 @@ def _printed(lines: Sequence[Line], by: Sequence[str]) -> Table:
         *COSTS,
     )
     rows = tuple(
-        (e.method, claimed(e), up(e.accounted), *_scores(e, by), _claimed_for(e), *e.whom[:3], *_costs(e))
+        (e.method, claimed(e), up(e.accounted), *_scores(e, by), claimed_for(e), *e.whom[:3], *_costs(e))
         for e in lines
     )
     reasons = dict.fromkeys(f"{e.method}: {why}." for e in lines if (why := why_not(e)))
@@ -169,7 +169,7 @@ def claimed(line: Line) -> str:
     return f"{line.claim.epsilon:g}" + (" a round" if line.claim.scope == "round" else "")
 
 
-def _claimed_for(line: Line) -> str:
+def claimed_for(line: Line) -> str:
     """Return the unit and viewer of the paper's claim; other columns have those of the accounted guarantee."""
     if line.claim is None:
         return "-"

@@ -97,6 +97,8 @@ TABLE: dict[str, dict[str, str]] = {
     | _of(PLANNED, "total.epsilon total.delta trial_epsilon sentence")
     | _of(RELEASED, "settings.*")
     | _of(FIGURES, "score"),
+    "cells.json": _of(INPUT, "cells.name cells.method cells.epsilon cells.seed")
+    | _of(PLANNED, "charged.runs charged.sentence"),
     "audit.json": _of(
         AUDITED,
         "method unit relation viewer channel rounds delta confidence claimed accounted played trials.* moves.* "
