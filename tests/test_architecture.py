@@ -66,6 +66,7 @@ MAY = {
         "spec",
         "run_folder",
         "measures",
+        "report",  # Result.report
         "runs",
     ),
     "advice": ("core", "privacy", "data", "tasks", "contract", "methods", "ledger", *RUN, "advice"),
@@ -114,6 +115,7 @@ MAY = {
         "ledger",
         "measures",
         *RUN,
+        "report",
         "deploy",
     ),
     "report": ("core", "privacy", "report"),  # it prices the published events once more

@@ -23,6 +23,7 @@ from sordino.core.rounding import up
 from sordino.red_team.audit import CANARIES, Audit, PlayedGame, check_viewer
 from sordino.red_team.audit import audit as audited
 from sordino.red_team.probe import APART, COORDINATES
+from sordino.report import files
 from sordino.run_folder.folder import RunFolder
 from sordino.run_folder.seal import reseal
 from sordino.runs.build import from_spec
@@ -68,6 +69,8 @@ def audit(target: Path, canaries: int, view: str | None, confidence: float, seed
     if folder is not None:
         found = replace(found, planted=_known(folder, found))
         publish(folder, job, found)
+        if (folder.public / files.NAME).is_file():
+            files.automatic(folder.path)  # which shows the audit
     if as_json:
         click.echo(jsonlib.dumps(plain({"target": str(target)} | found.to_json()), indent=2, allow_nan=False))
     else:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from sordino.core.parts import PUBLIC
+from sordino.report import files
 from sordino.runs.run import execute, may_finish, resume_spec
 
 
@@ -23,3 +24,4 @@ def finish(folder: Path) -> None:
         click.echo(f"Note: {note}")
     click.echo(result.guarantee.sentence())
     click.echo(f"Model: {folder / PUBLIC / 'model.safetensors'}")
+    click.echo(files.automatic(folder))

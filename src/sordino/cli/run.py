@@ -22,6 +22,7 @@ from sordino.core import plugin
 from sordino.core.parts import PUBLIC
 from sordino.core.record import plain as finite
 from sordino.core.rounding import up
+from sordino.report import files
 from sordino.run_folder import boundary
 from sordino.run_folder.folder import RunFolder
 from sordino.runs import early
@@ -123,12 +124,15 @@ def _go(make: Callable[[], Job], at: Path | None, as_json: bool) -> None:
             twin = without_privacy(job)
         plain = _train(twin, None, progress)
         baseline.publish(result.folder, plain)
+        files.automatic(plain.folder)
+    report = files.automatic(result.folder)
     if as_json:
         output = finite(_as_json(job, result, plain))
         boundary.check_output(output)
         click.echo(jsonlib.dumps(output, indent=2, allow_nan=False))
     else:
         _tell(job, result, plain, progress)
+        progress.say(report)
 
 
 def _train(job: Job, at: Path | None, progress: RunProgress) -> Result:

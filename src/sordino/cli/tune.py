@@ -16,7 +16,7 @@ from sordino.core.errors import SpecError
 from sordino.core.parts import PUBLIC
 from sordino.core.record import plain
 from sordino.privacy import selection
-from sordino.report import figures
+from sordino.report import figures, files
 from sordino.run_folder import boundary
 from sordino.run_folder.folder import RunFolder
 from sordino.spec import spec
@@ -158,7 +158,7 @@ def _processes(text: str, asked: Search) -> int:
 
 
 def _show(folder: RunFolder, plan: PricedSearch, about: dict[str, Any], screen: Screen, as_json: bool) -> None:
-    result = folder.read_json("result.json", PUBLIC)
+    result, report = folder.read_json("result.json", PUBLIC), files.automatic(folder.path)
     if as_json:
         _print({"folder": str(folder.path), **result, "tune": about})
         return
@@ -173,6 +173,7 @@ def _show(folder: RunFolder, plan: PricedSearch, about: dict[str, Any], screen: 
     screen.say(f"Model and result: {folder.public}. For you alone: {folder.private}")
     if not figures.ready():
         screen.say('No picture: matplotlib is not installed; try: pip install "sordino[plot]", then the same command.')
+    screen.say(report)
 
 
 def _scored(plan: PricedSearch) -> str:

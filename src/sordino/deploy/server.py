@@ -22,6 +22,7 @@ from sordino.deploy.folder import Roster, read_roster
 from sordino.deploy.gathering import Asked
 from sordino.deploy.site_price import charge, own
 from sordino.federations.flower import Flower, Post
+from sordino.report import files
 from sordino.runs import run
 from sordino.runs.job import Job
 from sordino.spec import spec as specs
@@ -65,7 +66,7 @@ def serve(post: Post, roster: Roster, app: Path, out: Path, config: Mapping[str,
     board.job = job
     if at is not None:
         board.continued(at)
-    return run.execute(
+    result = run.execute(
         job,
         own_model=False,
         at=at,
@@ -73,6 +74,8 @@ def serve(post: Post, roster: Roster, app: Path, out: Path, config: Mapping[str,
         watch=board.noted,
         owner=_say,
     )
+    _say(files.automatic(result.folder))
+    return result
 
 
 def _asked(app: Path) -> Asked:

@@ -121,8 +121,13 @@ def home(run: Path, owner: bool) -> Path:
     return part / NAME
 
 
-def write_public(run: Path) -> Path:
-    """Write the public report of a run into its public part, and return the file.
+def write_report(run: Path, owner: bool = False, out: Path | None = None) -> Path:
+    """Write the report of a run as a page, and return its file.
+
+    Args:
+        run: the folder of the run.
+        owner: whether it is for the owner of the data alone.
+        out: the file; by default report.html in the part of the run that its reader may see.
 
     Raises:
         RunError: if there is no run, or the report cannot be written.
@@ -130,9 +135,24 @@ def write_public(run: Path) -> Path:
     from sordino.report.page import page
 
     found = find(run)
-    path = home(found, owner=False)
-    write(path, page(of_run(found)))
+    path = home(found, owner) if out is None else out
+    check_target(path, owner)
+    write(path, page(of_run(found, owner)), owner)
     return path
+
+
+def automatic(run: Path) -> str:
+    """Write the public report of a run that has just ended, and return the line that names it.
+
+    A finished run never fails for its report: whatever went wrong is a note.
+    """
+    try:
+        return f"Report: {write_report(run)}"
+    except RunError as error:
+        why = str(error)
+    except Exception as error:
+        why = type(error).__name__
+    return f"Note: the report was not written ({why.rstrip('.')}). To try again: sordino report {harmless(str(run))}"
 
 
 def of_run(run: Path, owner: bool = False) -> Document:
