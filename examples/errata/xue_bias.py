@@ -10,12 +10,12 @@ K, ETA, BETA = 16, 0.01, 1.1  # the paper's settings
 
 def trained(start: float, target: float) -> tuple[float, float]:
     """Return the weight after K steps on (w - target)^2 / 2, and the mean of what Eq. (4) releases."""
-    weight = foreseen = start
+    weights, gradients = [start], [0.0]
     for _ in range(K):
-        gradient = weight - target
-        foreseen, weight = weight - ETA * gradient, weight - ETA * gradient
-    q = BETA / 2 * abs(foreseen)  # Eq. (2); the noise of Eq. (4) has mean zero
-    return weight, float(np.clip(weight, start - q, start + q))
+        gradients.append(weights[-1] - target)
+        weights.append(weights[-1] - ETA * gradients[-1])
+    q = BETA / 2 * abs(weights[K - 1] - ETA * gradients[K - 1])  # Eq. (2); the noise of Eq. (4) has mean zero
+    return weights[K], float(np.clip(weights[K], start - q, start + q))
 
 
 for start in (0.0, 0.05, 0.1, 1.0):

@@ -3,13 +3,19 @@
 python examples/errata/xue_convergence.py
 """
 
+from math import comb
+
 import numpy as np
 from scipy.stats import norm
 
-# Lemma 8: clients drawn m of n have m T / n rounds each; the variance of one upload is c L_i
-for drawn, printed in ((1, "1"), (2, "1"), (3, "1/2")):
-    share = (1 / drawn**2) * drawn * drawn  # variance of the mean of m uploads, each c m T / n, in units of c T / n
-    print(f"Lemma 8, {drawn} of n clients: printed {printed} c T / n, true {share:g} c T / n.")
+N = 50  # clients, of whom m take part in a round; all variances are in units of c T / n of Lemma 7
+
+PROOF = {1: 1.0, 2: (N - 1) / 2 * 2 / (N - 1), 3: 3 * (N - 1) * (N - 2) / (6 * (N - 1) * (N - 2))}
+
+for m, printed in PROOF.items():
+    uploads = comb(N - 1, m - 1) / comb(N, m)  # expected number of uploads of a client, per round
+    true = m / m**2 * uploads * N  # the mean of m uploads, each with variance c times the number of uploads
+    print(f"Lemma 8, {m} of {N} clients: the proof has {printed:g} c T / n; the variance is {true:g} c T / n.")
 
 inside = 2 * norm.cdf(np.sqrt(3)) - 1
 print(f"Theorem 3: noise stays within the root of 3 variances with probability {inside:.4f}, not close to 1;")

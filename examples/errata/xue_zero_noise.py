@@ -7,21 +7,21 @@ python examples/errata/xue_zero_noise.py
 
 import numpy as np
 
-K, ETA, BETA, SIGMA0, M = 4, 0.01, 1.1, 26.0, 26_010  # the paper's settings; M: weights of a small network
+K, ETA, BETA, SIGMA0, M = 4, 0.01, 1.1, 26.0, 26_010  # eta, beta and sigma_0 of Section VI; M as of a small network
 rng = np.random.default_rng(0)
 X = np.column_stack([rng.standard_normal((20, 2)), np.zeros(20)])
 Y = (rng.random(20) > 0.5).astype(float)
 
 
 def third_weight(x: np.ndarray) -> tuple[float, float]:
-    """Return the centre and the standard deviation of the third weight's release."""
-    weights, foreseen = np.zeros(3), np.zeros(3)
+    """Return the centre and the standard deviation of the third weight's release; w_0 is zero."""
+    weights = [np.zeros(3)]
+    gradients = [np.zeros(3)]
     for _ in range(K):
-        gradient = x.T @ (1 / (1 + np.exp(-(x @ weights))) - Y) / len(Y)
-        foreseen = weights - ETA * gradient  # of the last step: w_{K-1} - G(g), Algorithm 3, line 19
-        weights = weights - ETA * gradient
-    q = BETA / 2 * np.abs(foreseen)
-    return float(np.clip(weights, -q, q)[2]), float(np.sqrt(M) * SIGMA0 * 2 * q[2])
+        gradients.append(x.T @ (1 / (1 + np.exp(-(x @ weights[-1]))) - Y) / len(Y))
+        weights.append(weights[-1] - ETA * gradients[-1])
+    q = BETA / 2 * np.abs(weights[K - 1] - ETA * gradients[K - 1])  # Eq. (2), Algorithm 3, line 19
+    return float(np.clip(weights[K], -q, q)[2]), float(np.sqrt(M) * SIGMA0 * 2 * q[2])
 
 
 lit = X.copy()
