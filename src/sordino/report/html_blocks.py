@@ -18,7 +18,7 @@ POINTS = 60_000  # of all lines of a page; more are thinned, so that a page of m
 ROWS = 40  # rows of numbers below a chart that are written out; the page makes the others when they are asked for
 FIGURE = re.compile(  # a cell that is a number, with its unit, its range or its deviation
     "[<>\N{LESS-THAN OR EQUAL TO}\N{GREATER-THAN OR EQUAL TO}~]? ?[-+\N{MINUS SIGN}]?[0-9][0-9.,]*"
-    "(e[-\N{MINUS SIGN}]?[0-9]+)?( ?(%|s|bytes|kB|MB|GB))?( ?(\N{PLUS-MINUS SIGN}|to |\\().*)?"
+    "(e[-\N{MINUS SIGN}]?[0-9]+)?( ?(%|s|bytes|kB|MB|GB|percentage points))?( ?(\N{PLUS-MINUS SIGN}|to |\\().*)?"
 )
 BLANK = ("", "-", "infinite", "none", "unknown", "not known")
 
@@ -58,10 +58,10 @@ def _block(block: Block, name: str) -> str:
         case Paragraph():
             return paragraph(block)
         case Listing():
-            items = "".join(f"<li>{escape(item)}</li>" for item in block.items)
+            items = "".join(f"<li>{prose(item)}</li>" for item in block.items)
             return f'<ul class="listing">{items}</ul>'
         case FactSheet():
-            rows = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in block.rows)
+            rows = "".join(f"<div><dt>{escape(k)}</dt><dd>{prose(v)}</dd></div>" for k, v in block.rows)
             return f'<div class="block"><dl class="facts">{rows}</dl>{source(block.source)}</div>'
         case Tiles():
             return f'<div class="block"><dl class="tiles">{_tiles(block)}</dl>{source(block.source)}</div>'
@@ -73,10 +73,15 @@ def _block(block: Block, name: str) -> str:
             return chart(block)
 
 
+def prose(text: str) -> str:
+    """Return a text in which `commands` stand out."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
 def paragraph(block: Paragraph) -> str:
     """Return a paragraph in its tone."""
     tone = "" if block.tone == "plain" else f' class="{escape(block.tone)}"'
-    return f"<p{tone}>{escape(block.text)}</p>"
+    return f"<p{tone}>{prose(block.text)}</p>"
 
 
 def source(text: str) -> str:
@@ -87,7 +92,7 @@ def source(text: str) -> str:
 def _tiles(block: Tiles) -> str:
     return "".join(
         f'<div class="tile"><dt>{escape(t.label)}</dt><dd class="value">{escape(t.value)}</dd>'
-        + (f'<dd class="detail">{escape(t.detail)}</dd>' if t.detail else "")
+        + (f'<dd class="detail">{prose(t.detail)}</dd>' if t.detail else "")
         + "</div>"
         for t in block.tiles
     )
@@ -109,7 +114,7 @@ def table(block: DataTable, name: str) -> str:
     marks = dict.fromkeys(block.caution, ' class="caution"')
     mark = " data-sortable" if sortable else ""
     inside = grid(block.header, block.rows, f'{mark} aria-labelledby="{escape(name)}"', marks, keys)
-    note = f'<p class="note">{escape(block.note)}</p>' if block.note else ""
+    note = f'<p class="note">{prose(block.note)}</p>' if block.note else ""
     title = f'<h3 id="{escape(name)}">{escape(block.title)}</h3>'
     return f'<div class="block">{title}{frame(inside, block.title)}{note}{source(block.source)}</div>'
 
@@ -158,7 +163,8 @@ def chart(block: Chart, most: int = 1000) -> str:
     left = f'<p class="note">{escape(_left_out(told.left_out))}</p>' if told.left_out else ""
     label = f"Numbers of the figure: {block.title}"
     save = '<button type="button" class="save" hidden>Save as CSV</button>'
-    lazy = " data-more" if told.left_out else ""
+    thin = any(len(s.points) < len(o.points) for s, o in zip(small.series, block.series, strict=True))
+    lazy = f' data-more="{"thinned" if thin else "all"}"' if told.left_out else ""
     inside = frame(grid(told.header, told.rows), label)
     table = f'<details class="numbers"{lazy}><summary>Numbers</summary>{inside}{left}{save}</details>'
     script = f'<script type="application/json">{data(small.to_json())}</script>'

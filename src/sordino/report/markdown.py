@@ -27,7 +27,13 @@ START = re.compile(r"^(\d*)([-+.)=])(?=[-= ]|$)")  # of a list, a rule or a head
 
 def escaped(text: str) -> str:
     """Return a text on one line that Markdown and HTML show as it stands."""
-    line = " ".join(text.split())
+    parts = " ".join(text.split()).split("`")
+    if len(parts) % 2 == 0:  # a backtick without its partner
+        return _escaped("`".join(parts))
+    return "".join(f"`{part}`" if k % 2 and part else _escaped(part) for k, part in enumerate(parts))
+
+
+def _escaped(line: str) -> str:
     return START.sub(r"\1\\\2", SPECIAL.sub(r"\\\1", line))
 
 

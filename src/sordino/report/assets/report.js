@@ -1,8 +1,10 @@
-// What a report does in a browser: draws its charts when they come into view, sorts tables, changes the theme,
-// unfolds everything for the printer. Without it the page shows all texts and tables.
+// What a report does in a browser: draws its charts when they come into view, writes out all of their numbers when they
+// are asked for, sorts tables, changes the theme, unfolds everything for the printer. Without it the page shows all
+// texts and tables.
 "use strict";
 
 (() => {
+  const CELLS = 60000;  // of a table of numbers; a file holds more
   const drawn = new Map();
 
   function draw(figure) {
@@ -30,6 +32,8 @@
     }, { rootMargin: "600px 0px" });
     for (const figure of all) {
       seen.observe(figure);
+      const part = figure.querySelector("details[data-more]");
+      if (part) part.addEventListener("toggle", () => written(figure, part), { once: true });
       const button = figure.querySelector("button.save");
       if (button) {
         button.hidden = false;
@@ -37,6 +41,54 @@
       }
     }
     return all;
+  }
+
+  // ---- the numbers of a figure
+
+  function written(figure, part) {
+    const chart = JSON.parse(figure.querySelector("script").textContent), note = part.querySelector(".note");
+    const rows = chart.kind === "heat" ? ofCells(chart) : ofSeries(chart);
+    if (rows.length * rows[0].length > CELLS) return;
+    const table = document.createElement("table"), head = table.createTHead().insertRow(), body = table.createTBody();
+    rows[0].forEach((text, k) => head.append(cell("th", text, "col", k)));
+    for (const row of rows.slice(1)) {
+      const line = body.insertRow();
+      row.forEach((text, k) => line.append(cell(k ? "td" : "th", text, k ? null : "row", k)));
+    }
+    part.querySelector(".frame").replaceChildren(table);
+    if (part.dataset.more === "thinned") note.textContent = "Of long lines the page holds as many points as a screen can show.";
+    else note.remove();
+  }
+
+  function cell(tag, text, scope, column) {
+    const node = document.createElement(tag);
+    node.textContent = text;
+    if (scope) node.scope = scope;
+    if (column) node.className = "figure";
+    return node;
+  }
+
+  function ofCells(chart) {
+    const { worded, number } = SordinoCharts;
+    const rows = chart.cells.map((line, r) => [worded(r, chart.y), ...line.map((v) => (v === null ? "" : number(v)))]);
+    return [[chart.y.label, ...(chart.cells[0] || []).map((_, c) => worded(c, chart.x))], ...rows];
+  }
+
+  function ofSeries(chart) {
+    const { worded } = SordinoCharts, side = (s) => (s.axis === "right" && chart.right ? chart.right : chart.y);
+    const value = (s, k) => {
+      const y = s.points[k][1], [low, high] = s.band[k] || [null, null];
+      if (y === null) return "";
+      return worded(y, side(s)) + (low === null || high === null ? "" : ` (${worded(low, side(s))} to ${worded(high, side(s))})`);
+    };
+    const at = chart.series.map((s) => new Map(s.points.map((p, k) => [p[0], k])));
+    if (chart.series.some((s, k) => at[k].size < s.points.length)) {
+      const rows = chart.series.flatMap((s) => s.points.map((p, k) => [s.name, worded(p[0], chart.x), value(s, k)]));
+      return [["series", chart.x.label, chart.y.label], ...rows];
+    }
+    const places = [...new Set(at.flatMap((m) => [...m.keys()]))].sort((a, b) => a - b);
+    const rows = places.map((x) => [worded(x, chart.x), ...chart.series.map((s, k) => (at[k].has(x) ? value(s, at[k].get(x)) : ""))]);
+    return [[chart.x.label, ...chart.series.map((s) => s.name)], ...rows];
   }
 
   function save(figure) {
