@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.pages import follow
 
 from sordino.advice import ledger_rules
+from support.pages import follow
 
 CONCEPTS = ("unit", "relation", "viewer", "channel", "total")
 
