@@ -120,6 +120,7 @@ MAY = {
     ),
     "report": ("core", "privacy", "report"),  # it prices the published events once more
     "papers": ("core", "privacy", "contract", "methods", *RUN, "comparisons", "red_team", "report", "papers"),
+    "ui": ("core", "privacy", "ledger", "deploy", "report", "ui"),
     "cli": None,  # anything
 }
 FRONT = ("__init__", "accounting", "callbacks", "flower", "mechanisms")  # modules that are public names

@@ -39,6 +39,7 @@ COMMANDS = {  # name -> (module, one line for --help)
         "Write the report of a run or a comparison: its guarantee, for whoever has to judge or sign it.",
     ),
     "plot": ("sordino.cli.plot", "Write the figures of a report as pictures."),
+    "ui": ("sordino.cli.ui", "Look at runs in the browser, while they go on and afterwards; compare, calculate and plan."),
     "explain": ("sordino.cli.explain", "Explain a run: its guarantee, its claim, and what its method chose and why."),
     "audit": (
         "sordino.cli.audit",

@@ -114,12 +114,12 @@ class FederationState:
         }
 
 
-def look(folder: Folder) -> FederationState:
-    """Look at everything once. Asking the SuperLink takes about a second."""
+def look(folder: Folder, ask: bool = True) -> FederationState:
+    """Look at everything once; with `ask`, the SuperLink is asked too, which takes about a second."""
     roster = folder.roster()
     records = {r.name: r for r in processes.read(folder.state)}
     runs = {name: _runs(records.get(name)) for name in ("superlink", "superexec", "gate")}
-    seen = _seen(folder) if runs["superlink"] == "running" else None
+    seen = _seen(folder) if ask and runs["superlink"] == "running" else None
     job, known = newest(folder.runs), known_nodes(folder)
     rows = []
     for site in roster.sites:
