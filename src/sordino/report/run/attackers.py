@@ -44,8 +44,8 @@ def section(run: RunSources) -> Section | None:
     asked = question(main.unit, main.relation)
     text = (
         f"An attacker, in the place of {who(main.viewer, main.channel)}, asks {asked}. It knows everything else: all "
-        "other data, and how the noise is made. A false alarm says yes where the truth is no, and a miss says no where "
-        f"it is yes. If both are equally likely beforehand, at most {percent_up(bound.right())} of all answers are right."
+        "other data, and how the noise is made. A false alarm says yes where the truth is no, a miss no where it is yes. "
+        f"If both are equally likely beforehand, at most {percent_up(bound.right())} of all answers are right."
     )
     blocks: list[Block] = [
         Paragraph(text),
@@ -61,6 +61,10 @@ def section(run: RunSources) -> Section | None:
 
 def _alone(main: Guarantee) -> str:
     return f"epsilon = {up(main.epsilon)}, delta = {main.delta:g} alone"
+
+
+def _rate(share: float) -> str:
+    return f"{100 * share:g} %"
 
 
 def _own(bound: AttackBound) -> bool:
@@ -122,10 +126,10 @@ def _posterior(main: Guarantee, bound: AttackBound, alone: AttackBound) -> Chart
     series = [ChartSeries("nothing learnt", ((0.0, 0.0), (1.0, 1.0)), role="reference")]
     for rate in RATES:
         points = tuple((x, after_alarm(x, bound, rate)) for x in grid)
-        series.append(ChartSeries(f"at {percent(rate)} false alarms", points))
+        series.append(ChartSeries(f"at {_rate(rate)} false alarms", points))
     if _own(bound):
         points = tuple((x, after_alarm(x, alone, 0.01)) for x in grid)
-        series.append(ChartSeries(f"{_alone(main)}, at 1.0 % false alarms", points, role="limit"))
+        series.append(ChartSeries(f"{_alone(main)}, at 1 % false alarms", points, role="limit"))
     summary = (
         "After an alarm of a test with 1 % false alarms, a belief of 50 % becomes "
         f"{percent_up(after_alarm(0.5, bound, 0.01))} at most, and a belief of 1 % becomes "
@@ -149,7 +153,7 @@ def _rates(main: Guarantee, bound: AttackBound, alone: AttackBound) -> DataTable
     header += [f"certainty from {percent(p, 0)} before, at most" for p in PRIORS]
     rows = []
     for rate in RATES:
-        row = [percent(rate), percent_up(bound.found(rate)), percent(rate)]
+        row = [_rate(rate), percent_up(bound.found(rate)), _rate(rate)]
         row += [percent_up(alone.found(rate))] if _own(bound) else []
         rows.append((*row, *(percent_up(after_alarm(p, bound, rate)) for p in PRIORS)))
     note = f"Upper bounds, rounded up, from {bound.formula}."

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sordino.privacy.guarantee import Guarantee
 from sordino.report.run.fields import RunSources
 from sordino.report.run.guarantee_words import Statement
-from sordino.report.run.words import joined, number_of
+from sordino.report.run.words import capital, joined, number_of
 
 TAKEN = 12  # things that were taken as public that are listed
 HIDDEN_DRAW = ("public", "client")  # viewers who do not see who takes part
@@ -35,24 +35,36 @@ def _topics(run: RunSources, said: Statement, main: Guarantee) -> Iterator[tuple
         yield "Floating point", "Noise and sums are computed in floating point, whose rounding no proof covers."
     if main.public:
         more = f" and {len(main.public) - TAKEN} more" if len(main.public) > TAKEN else ""
-        yield "Taken as public", f"{'; '.join(main.public[:TAKEN])}{more}."
+        yield "Taken as public", capital(f"{'; '.join(main.public[:TAKEN])}{more}.")
     yield from _of_labels(run, main, public_data)
     yield from _of_metrics(run)
-    yield "Preparation", "Whatever was done to the records before they were read: cleaning, joining, selecting people."
+    yield (
+        "Preparation",
+        "Nothing is counted that was done to the records before they were read, such as selecting people.",
+    )
     if main.unit in ("record", "label"):
         yield "Several records", "Somebody with several records is protected less, the more records there are."
     yield from _of_draws(run, said)
     yield from _of_collusion(said)
     if not public_data:
-        yield "Other uses", "Releases of the same people's data that were not charged to the ledger of these runs."
+        yield (
+            "Other uses",
+            "Releases of these people's data that were not charged to the ledger of this run are not counted.",
+        )
     if plugins := list(run.seal.part("plugins").keys()):
         yield (
             "Plug-ins",
             f"The code of {joined(plugins[:5])} is not Sordino's; it is taken to do what it declares.",
         )
     if run.spec.text("federation") == "flower":
-        yield "Other programs", "Sites and servers that run other code than the code that is named below."
-    yield "Side channels", "How long computing takes, and what a network or a machine shows of it."
+        yield (
+            "Other programs",
+            "The bound is that of the code named below; whether every site ran it, nothing here shows.",
+        )
+    yield (
+        "Side channels",
+        "How long computing takes, and what a network or a machine shows of it, is not part of the bound.",
+    )
 
 
 def _of_labels(run: RunSources, main: Guarantee, public_data: bool) -> Iterator[tuple[str, str]]:
@@ -89,5 +101,8 @@ def _of_collusion(said: Statement) -> Iterator[tuple[str, str]]:
         if kind != "server" or g.channel == "direct":
             continue
         how_many = f"more than {colluders} clients" if colluders else "clients"
-        yield "Collusion", f"A server that conspires with {how_many}, whose share of the noise it then knows."
+        yield (
+            "Collusion",
+            f"The bound does not hold if the server conspires with {how_many}, whose share of the noise it then knows.",
+        )
         return

@@ -17,8 +17,8 @@ from sordino.report.reading import RunRecords
 from sordino.report.run.fields import RunSources
 
 SECTIONS = (  # in the order of the report
-    "first_page", "attackers", "accuracy", "convergence", "budget", "noise", "participation", "gaps", "traffic",
-    "choices", "attacks", "audit", "environment",
+    "first_page", "attackers", "accuracy", "convergence", "budget", "noise", "participation", "sites", "gaps", "traffic",
+    "choices", "attacks", "audit", "environment", "sealed",
 )  # fmt: skip
 
 
