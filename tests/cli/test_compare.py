@@ -58,6 +58,8 @@ def test_one_command_leaves_tables_and_figures(call, small_npz):
         "accuracy.png",
     }
     assert len(list((folder / "cells").iterdir())) == len(rows(folder / "public" / "results.csv")) == 5
+    assert done.out.splitlines()[-1] == f"Report: {folder.relative_to(small_npz.parent) / 'public' / 'report.html'}"
+    assert "Unit client (add/remove)" in (folder / "public" / "report.html").read_text()
     assert "5/5 cells" in done.out and "left" not in done.out  # how long it takes is the owner's on private data
     assert "Unit record (add/remove), against the server" in done.out
     assert "must not be ranked against each other" in done.out.replace("\n", " ")

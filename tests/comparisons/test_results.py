@@ -33,6 +33,11 @@ def test_a_comparison_is_run_shown_and_continued(compared, capsys):
     shown = " ".join(ElementTree.fromstring(comparison._repr_html_()).itertext())
     assert "claimed epsilon" in shown and "geodp-paper, epsilon 4 claimed" in shown and "none, no privacy" in shown
     assert "<svg" in comparison._repr_html_()
+    written = comparison.folder / "public" / "report.html"
+    page = written.read_text()
+    assert "2 runs are charged to them" in page and "registry" not in page and "geodp-paper" in page
+    assert comparison.report() == written and written.read_text() == page
+    assert comparison.report(comparison.folder.parent / "elsewhere.html").read_text() == page
     again = compared(["none", "geodp-paper"], epsilon=[4])
     assert again.rows() == comparison.rows() and not again.failures
 

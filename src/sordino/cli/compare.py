@@ -21,7 +21,7 @@ from sordino.cli.run_help import KeyCommand, help_all
 from sordino.comparisons import compare as comparing
 from sordino.comparisons.bill import bill
 from sordino.comparisons.compare import Cell, News
-from sordino.comparisons.results import announce, check_jobs, publish
+from sordino.comparisons.results import REPORT, announce, check_jobs, publish
 from sordino.core import plugin
 from sordino.core.errors import SpecError
 from sordino.core.record import plain as finite
@@ -112,7 +112,10 @@ def compare(
             board.say(
                 'No figures: matplotlib is not installed; try: pip install "sordino[plot]", then the same command.'
             )
-        board.say(f"Report: {folder.public / 'report.html'}")
+        if REPORT in written:
+            board.say(f"Report: {folder.public / REPORT}")
+        else:
+            board.say(f"Note: the report was not written. To try again: sordino report {folder.path}")
     if failures:
         sys.exit(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,17 @@ from sordino.comparisons.compare import Cell, News
 from sordino.core import check
 from sordino.core.errors import SpecError
 from sordino.core.html import PublicNames
+from sordino.core.parts import PUBLIC
 from sordino.report import cells as reading
-from sordino.report import figures, html, tables
+from sordino.report import figures, files, html, tables
 from sordino.report.comparison import document
 from sordino.report.page import page
 from sordino.report.summary import Line, lines
 from sordino.run_folder.boundary import check_file, public_reason
 from sordino.run_folder.folder import RunFolder
 from sordino.runs import live
+
+REPORT = files.NAME
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,16 @@ class Comparison(PublicNames):
     def rows(self) -> list[dict[str, Any]]:
         """Return one dictionary per line, as a data frame takes them."""
         return tables.line_rows(self.lines)
+
+    def report(self, out: str | Path | None = None) -> Path:
+        """Write the page of the comparison for the browser, and return its file.
+
+        Args:
+            out: the file; by default report.html in the public part of the comparison.
+        """
+        path = self.folder / PUBLIC / REPORT if out is None else Path(out)
+        files.write(path, page(document(self.folder)))
+        return path
 
     def _repr_html_(self) -> str:
         """Return the comparison for a notebook."""
@@ -139,11 +153,18 @@ def publish(
     }
     for name, text in texts.items():
         folder.publish(name, text.encode())
-    folder.publish("report.html", page(document(folder.path)).encode())
     drawn = figures.draw(folder.public, comparison.lines) if figures.ready() else []
     for path in drawn:
         check_file(path.name)
-    return comparison, [*texts, "report.html", *(path.name for path in drawn)]
+    return comparison, [*texts, *(path.name for path in drawn), *_report(folder)]
+
+
+def _report(folder: RunFolder) -> list[str]:
+    """Write the page of a comparison; the results of a finished comparison never fail for their page."""
+    with contextlib.suppress(Exception):
+        folder.publish(REPORT, page(document(folder.path)).encode())
+        return [REPORT]
+    return []
 
 
 def _about(cells: Sequence[Cell], charged: Bill | None) -> str:

@@ -168,7 +168,9 @@ def blocks(results: Sequence[Line]) -> list[RankedGroup]:
         ranked: list[tuple[int, Line]] = []
         inside = [line for line in sound if line.whom == whom]
         for asked in sorted({line.asked for line in inside if line.asked is not None}):
-            at = sorted((line for line in inside if line.asked == asked), key=lambda line: -line.score)
-            ranked += [(1 + sum(other.score > line.score for other in at), line) for line in at]
+            at = [(line.score, line) for line in inside if line.asked == asked]
+            scores = [score for score, _ in at]
+            at.sort(key=lambda pair: -pair[0])
+            ranked += [(1 + sum(other > score for other in scores), line) for score, line in at]
         out.append(RankedGroup(whom, tuple(ranked)))
     return out

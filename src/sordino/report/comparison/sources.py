@@ -11,10 +11,12 @@ import csv
 import io
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sordino.core.errors import RunError
 from sordino.core.parts import PRIVATE, PUBLIC
@@ -311,18 +313,27 @@ def _curve(records: RunRecords) -> Curve:
         if record.round != place:
             break
         rounds.append(record)
-    metrics = [r.metrics if isinstance(r.metrics, dict) else {} for r in rounds]
+    errors: dict[str, Sequence[Any]] = {}
+    if any(r.metrics for r in rounds):
+        metrics = [r.metrics if isinstance(r.metrics, dict) else {} for r in rounds]
+        errors = {name: [m.get(name) for m in metrics] for name in ("rmse", "mae")}
     return Curve(
-        accuracy=tuple(_measured(r.accuracy) for r in rounds),
-        loss=tuple(_measured(r.loss) for r in rounds),
-        rmse=tuple(_measured(m.get("rmse")) for m in metrics),
-        mae=tuple(_measured(m.get("mae")) for m in metrics),
-        noise=tuple(_measured(r.noise or None) for r in rounds),
+        accuracy=_measured([r.accuracy for r in rounds]),
+        loss=_measured([r.loss for r in rounds]),
+        rmse=_measured(errors.get("rmse", [None] * len(rounds))),
+        mae=_measured(errors.get("mae", [None] * len(rounds))),
+        noise=_measured([r.noise or None for r in rounds]),
     )
 
 
-def _measured(value: Any) -> float:
-    return float(value) if is_number(value) and abs(value) <= LARGEST else math.nan
+def _measured(values: Sequence[Any]) -> tuple[float, ...]:
+    """Return measurements, nan where there is none; the records hold numbers and None alone."""
+    try:
+        out = np.array(values, dtype=np.float64)
+    except OverflowError:  # a whole number that floating point cannot hold
+        out = np.array([v if is_number(v) else None for v in values], dtype=np.float64)
+    out[~(np.abs(out) <= LARGEST)] = np.nan
+    return tuple(out.tolist())
 
 
 def _known(value: float | None) -> float:
