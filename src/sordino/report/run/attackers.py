@@ -44,8 +44,8 @@ def section(run: RunSources) -> Section | None:
     asked = question(main.unit, main.relation)
     text = (
         f"An attacker, in the place of {who(main.viewer, main.channel)}, asks {asked}. It knows everything else: all "
-        "other data, and how the noise is made. A false alarm says yes where the truth is no, a miss no where it is yes. "
-        f"If both are equally likely beforehand, at most {percent_up(bound.right())} of all answers are right."
+        "other data, and how the noise is made. A false alarm says yes where the truth is no, a miss no where it is "
+        f"yes. If both are equally likely beforehand, at most {percent_up(bound.right())} of all answers are right."
     )
     blocks: list[Block] = [
         Paragraph(text),
@@ -89,7 +89,7 @@ def _trade_off(said: Statement, main: Guarantee, bound: AttackBound, alone: Atta
     source = f"{bound.source} ({bound.formula})"
     if (audit := said.audit) is not None and audit.unit == main.unit and 0 < audit.least < math.inf:
         shown = AttackBound(((audit.least, main.delta),), "", audit.source)
-        series.append(ChartSeries(f"audited: epsilon is at least {down(audit.least)}", missed(shown), role="limit"))
+        series.append(ChartSeries(f"audited: epsilon is at least {down(audit.least)}", missed(shown)))
         summary += " With an epsilon below the audited curve, the attack of the audit would not succeed so often."
         source += f"; {audit.source}"
     return Chart(
