@@ -207,7 +207,7 @@ class _Picture:
             if self.chart.kind == "heat" and name == "y":
                 side.invert_yaxis()
             return
-        if about.scale == "log":
+        if about.scale == "log" and any(v > 0 for v in self._values(axis)):
             getattr(side, f"set_{name}scale")("log")
             axis.set_minor_locator(NullLocator())
         else:

@@ -14,7 +14,7 @@ from sordino.report.chart import Chart
 from sordino.report.chart_numbers import compact, number, numbers
 from sordino.report.document import Block, DataTable, FactSheet, Listing, Paragraph, PictureFile, Section, Tiles
 
-POINTS = 60_000  # of all lines of a page; more are thinned, so that a page of many charts stays small
+NUMBERS = 180_000  # of all lines of a page; longer ones are thinned, so that a page of many charts stays small
 ROWS = 40  # rows of numbers below a chart that are written out; the page makes the others when they are asked for
 FIGURE = re.compile(  # a cell that is a number, with its unit, its range or its deviation
     "[<>\N{LESS-THAN OR EQUAL TO}\N{GREATER-THAN OR EQUAL TO}~]? ?[-+\N{MINUS SIGN}]?[0-9][0-9.,]*"
@@ -25,8 +25,8 @@ BLANK = ("", "-", "infinite", "none", "unknown", "not known")
 
 def sections(parts: Sequence[Section]) -> str:
     """Return all sections."""
-    lines = sum(len(b.series) for s in parts for b in s.blocks if isinstance(b, Chart))
-    most = max(100, min(1000, POINTS // max(1, lines)))
+    lines = [line for s in parts for b in s.blocks if isinstance(b, Chart) for line in b.series]
+    most = max(100, min(1000, NUMBERS // max(1, sum(4 if line.band else 2 for line in lines))))
     return "\n".join(section(part, most) for part in parts)
 
 

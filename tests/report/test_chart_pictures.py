@@ -1,0 +1,66 @@
+"""Charts as pictures: drawn, the same every time, and honest about what is not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sordino.core.errors import SpecError
+from sordino.report import chart_pictures
+from sordino.report.chart import Axis, Chart, ChartSeries
+from sordino.report.chart_pictures import names, picture
+from support.report_documents import bars, curve, dots, heat
+
+pytest.importorskip("matplotlib")
+
+
+def pixels(chart):
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(picture(chart))).convert("RGB")).astype(int)
+
+
+def share(image, colour):
+    rgb = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
+    return float((np.abs(image - rgb).max(axis=2) < 12).mean())
+
+
+def test_every_kind_is_drawn_in_the_colours_of_the_page():
+    first, second = chart_pictures.COLOURS[:2]
+    assert share(pixels(curve()), first) > 1e-3 and share(pixels(curve()), chart_pictures.LIMIT) > 1e-4
+    assert share(pixels(dots()), first) > 1e-4 and share(pixels(dots()), second) > 1e-4
+    assert share(pixels(heat()), chart_pictures.HEAT) > 0.05
+    from sordino.report.page import ASSETS
+
+    css = (ASSETS / "report.css").read_text()
+    light = css[: css.index("@media")]
+    assert all(f"--chart-{k}: {c};" in light for k, c in enumerate(chart_pictures.COLOURS, 1))
+
+
+def test_a_vector_picture_is_the_same_every_time_and_names_are_text():
+    chart = replace(dots("$x^2$ & <b>"), title="Of $money$ & <b>")
+    svg = picture(chart, "svg")
+    assert svg == picture(chart, "svg") and b"Sordino" in svg[:2000] and b"<b>" not in svg
+
+
+def test_nothing_to_draw_is_no_error():
+    empty = Chart("none", "lines", "Nothing", Axis("round"), Axis("loss", "log"), (ChartSeries("a", ()),))
+    lonely = replace(empty, series=(ChartSeries("a", ((1.0, math.nan), (2.0, math.nan))),))
+    blank = replace(heat(), cells=((math.nan,),))
+    for chart in (empty, lonely, blank):
+        assert picture(chart).startswith(b"\x89PNG")
+
+
+def test_files_have_the_names_of_their_charts():
+    assert names([curve(), bars(), curve()], "svg") == ["accuracy.svg", "bytes.svg", "accuracy-2.svg"]
+
+
+def test_without_matplotlib_there_is_one_clear_error(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SpecError, match=r'try: pip install "sordino\[plot\]"'):
+        picture(curve())
