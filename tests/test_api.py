@@ -13,9 +13,11 @@ import torch
 from torch import nn
 
 import sordino
+from sordino.cli.main import COMMANDS
 from sordino.core import plugin
 from sordino.core.errors import RunError, SpecError
 from sordino.methods import Method
+from sordino.spec import spec
 from support.problems import federation, held_out, linear
 
 ROOT = Path(__file__).parent.parent
@@ -56,15 +58,53 @@ def test_every_plug_in_is_an_attribute_by_its_class():
         assert len(plugin.available(kind)) <= len(dir(getattr(sordino, package)))
 
 
-def test_the_reference_is_made_of_the_docstrings_and_names_everything():
+def test_the_reference_is_made_of_the_docstrings_and_help_texts():
     made = reference()
-    assert made.page() == made.PAGE.read_text(), "run python docs/reference.py"
-    text = made.PAGE.read_text()
+    old = [path for path, text in made.pages().items() if (made.DOCS / path).read_text() != text]
+    assert old == [], "run python docs/reference.py"
+    assert sorted(p.name for p in (made.DOCS / "reference").glob("*.md")) == sorted(
+        path.removeprefix("reference/") for path in made.pages() if path.startswith("reference/")
+    )
+
+
+def test_the_reference_names_every_public_name_plug_in_command_and_key():
+    made = reference().pages()
     for name in set(sordino.__all__) - {"__version__", *PACKAGES}:
-        assert f"### sordino.{name}\n" in text
+        assert f"(sordino.{name})=\n## {name}\n" in made["reference/sordino.md"]
     for package in PACKAGES:
         for name in getattr(getattr(sordino, package), "__all__", ()):
-            assert f"### sordino.{package}.{name}\n" in text
+            assert f"(sordino.{package}.{name})=\n" in made[f"reference/{package}.md"]
+    for package, kind in (("methods", "methods"), ("attacks", "attacks"), ("mechanisms", "privacy.mechanisms")):
+        for name in plugin.available(kind):
+            assert not plugin.ours(kind, name) or f"({package}-{name})=\n" in made[f"reference/{package}.md"]
+    for name in COMMANDS:
+        assert f"(sordino-{name})=\n## sordino {name}\n" in made["reference/commands.md"]
+    for field in spec.fields():
+        assert f"| `{field.name}` |" in made["reference/keys.md"]
+
+
+def test_a_docstring_becomes_prose_lists_code_and_a_table_of_arguments():
+    made = reference()
+
+    def example(rows, noise=1.0, *, clip=None):
+        """Add noise to a*b.
+
+        rows       what is clipped,
+                   row by row
+        noise, clip  numbers | or nothing
+
+            >>> example(1)
+
+        Returns:
+            Noisy rows.
+        """
+
+    page = made._entry("sordino", "example", example)
+    assert "sordino.example(rows, noise=1.0, *, clip=None)" in page
+    assert "Add noise to a\\*b." in page and "```pycon\n>>> example(1)\n```" in page
+    assert "**Returns** Noisy rows." in page
+    assert "| `rows` |  | what is clipped, row by row |" in page
+    assert "| `clip` | `None` | numbers \\| or nothing |" in page
 
 
 @pytest.mark.parametrize("name", ["sordino.accounting", "sordino.mechanisms", "sordino.methods"])
