@@ -103,7 +103,8 @@ def _trade_off(said: Statement, main: Guarantee, bound: AttackBound, alone: Atta
 def missed(bound: AttackBound) -> tuple[Point, ...]:
     """Return the smallest share of misses by the share of false alarms, with more points where the curve is steep."""
     near = np.linspace(0.0, 1.0, POINTS) ** 2 / 2  # up to the middle; then the same from the other end
-    grid = np.unique(np.concatenate([near, 1 - near, [bound.missed(0.0)]]))
+    corner = 1 - bound.right()  # of the two lines that one (epsilon, delta) allows
+    grid = np.unique(np.clip(np.concatenate([near, 1 - near, [corner, bound.missed(0.0)]]), 0.0, 1.0))
     return tuple((float(x), bound.missed(float(x))) for x in grid)
 
 
