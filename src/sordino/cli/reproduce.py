@@ -12,10 +12,11 @@ import click
 
 from sordino.cli.compare import FLAGS, Board
 from sordino.core.errors import RunError, SpecError
-from sordino.papers import curves, page, pictures
+from sordino.papers import curves, page, pictures, report
 from sordino.papers import run as running
 from sordino.papers.base import Experiment, Outcome
-from sordino.report import figures
+from sordino.report import figures, files
+from sordino.report.page import page as html_page
 from sordino.run_folder.folder import RunFolder
 from sordino.spec.values import parse
 
@@ -161,4 +162,13 @@ def _write(where: Path, beside: Path, experiment: Experiment, results: Sequence[
         raise RunError(f"cannot write into {numbers.parent}: {error.strerror or error}.") from error
     text = page.section(experiment, results, how, picture, listed)
     page.put(path, experiment, text, running.PAPERS[path.stem])
-    return f"{notice}Page: {path}"
+    return "\n".join([f"{notice}Page: {path}", *_report(beside, experiment, results, how)])
+
+
+def _report(beside: Path, experiment: Experiment, results: Sequence[Outcome], how: page.Provenance) -> list[str]:
+    """Write the page for the browser beside the runs, if there are any; return the line that names it."""
+    if not beside.is_dir():
+        return []
+    path = beside / f"{experiment.name.replace('/', '-')}.html"
+    files.write(path, html_page(report.document(experiment, results, how, running.PAPERS[experiment.name[:3]])))
+    return [f"Report: {path}"]
