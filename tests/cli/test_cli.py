@@ -39,7 +39,10 @@ def test_run_prints_one_json_object(call, here):
     assert found["rounds"] == 3 and 0 <= found["accuracy"] <= 1 and found["plan"]["noise_multiplier"] > 0
     folder = here / found["folder"]
     public, private = ({p.name for p in (folder / part).iterdir()} for part in ("public", "private"))
-    assert public == {"spec.toml", "inputs.json", "plan.json", "records.jsonl", "model.safetensors", "result.json"}
+    assert public == {
+        "spec.toml", "inputs.json", "plan.json", "records.jsonl", "model.safetensors", "result.json",
+        "accounting.json", "seal.json", "report.html",
+    }  # fmt: skip
     assert private >= {"spec.toml", "job.json", "ledger.json", "records.jsonl", "checkpoint.safetensors"}
     assert json.loads((folder / "public" / "result.json").read_text())["guarantee"] == found["guarantee"]
 

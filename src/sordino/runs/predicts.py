@@ -32,6 +32,17 @@ class Predicts:
     Records are given raw, as the run was given them: an array, a pandas table, or the path of a table, an .npz file or
     a folder of images. The features, the schema and the names of the classes are those of the run."""
 
+    def report(self: Trained, owner: bool = False, out: str | Path | None = None) -> Path:
+        """Write the report of the run as a page for the browser, and return its file.
+
+        Args:
+            owner: also show what was not released; then the report is for the owner of the data alone.
+            out: the file; by default report.html in the public or, for the owner, in the private part of the run.
+        """
+        from sordino.report.files import write_report
+
+        return write_report(self.folder, owner, None if out is None else Path(out))
+
     def predict(self: Trained, x: Any) -> NDArray[Any]:
         """Return one prediction a record: the name or number of the class, or a number on the scale of the data."""
         return predictor(self.folder, self.model).predict(x)

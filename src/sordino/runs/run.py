@@ -71,7 +71,8 @@ class OwnersPart:
 class Result(Predicts, PublicNames):
     """What a run leaves. All fields but `private` may be handed to anyone whom the guarantee names.
 
-    It has `predict`, `predict_proba`, `predict_table` and `evaluate` for further records (docs/using.md)."""
+    It has `predict`, `predict_proba`, `predict_table` and `evaluate` for further records (docs/using.md); `report`
+    writes its report."""
 
     model: nn.Module
     guarantee: Guarantee
@@ -95,17 +96,6 @@ class Result(Predicts, PublicNames):
     def confusion(self) -> list[list[float]] | None:
         """The number of evaluated records by class (rows) and predicted class, after the last round."""
         return self.history[-1].confusion if self.history else None
-
-    def report(self, owner: bool = False, out: str | Path | None = None) -> Path:
-        """Write the report of the run as a page for the browser, and return its file.
-
-        Args:
-            owner: also show what was not released; then the report is for the owner of the data alone.
-            out: the file; by default report.html in the public or, for the owner, in the private part of the run.
-        """
-        from sordino.report.files import write_report
-
-        return write_report(self.folder, owner, None if out is None else Path(out))
 
     def _repr_html_(self) -> str:
         """Return the public part of the result for a notebook."""
