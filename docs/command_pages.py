@@ -111,7 +111,7 @@ def keys() -> str:
     texts = plugin.field_help(spec.Spec)
     for group, holder in GROUPS.items():
         rows = [(f.name, _type(f), f.default, texts.get(f.name, "")) for f in dataclasses.fields(holder)]
-        parts += [f"(keys-{group})=\n## {group}", escaped(holder.__doc__ or "", anchor), _rows(rows)]
+        parts += [f"(keys-{group})=\n## {group.capitalize()}", escaped(holder.__doc__ or "", anchor), _rows(rows)]
     for kind in spec.PLUGINS:
         parts.append(f"## Keys of single {kind}\n\nThey exist where one of the {kind} in the last column is chosen.")
         found: dict[tuple[str, str, str, str], list[str]] = {}

@@ -36,6 +36,8 @@ else may change without notice; [contributing](contributing.md) says how public 
 ## Python
 
 ```{toctree}
+:maxdepth: 1
+
 sordino: train, load, compare, plan, check, attack <reference/sordino>
 sordino.accounting: price releases without training <reference/accounting>
 sordino.callbacks: functions that are called after every round <reference/callbacks>
@@ -48,6 +50,8 @@ Attacks <reference/attacks>
 ## Command line and files
 
 ```{toctree}
+:maxdepth: 1
+
 Commands and flags <reference/commands>
 Keys of a run <reference/keys>
 ```
