@@ -6,37 +6,40 @@ What the sections find damaged gathers in `run.damage` and is shown at the top.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections.abc import Iterator
-from types import ModuleType
-from typing import Any
-
-from sordino.report.document import Document, Section
+from sordino.report.document import Document
 from sordino.report.reading import RunRecords
+from sordino.report.run import (
+    accuracy,
+    attackers,
+    attacks,
+    audit,
+    budget,
+    choices,
+    convergence,
+    environment,
+    first_page,
+    gaps,
+    noise,
+    participation,
+    sealed,
+    sites,
+    traffic,
+)
 from sordino.report.run.fields import RunSources
 
 SECTIONS = (  # in the order of the report
-    "first_page", "attackers", "accuracy", "convergence", "budget", "noise", "participation", "sites", "gaps", "traffic",
-    "choices", "attacks", "audit", "environment", "sealed",
+    first_page, attackers, accuracy, convergence, budget, noise, participation, sites, gaps, traffic, choices, attacks,
+    audit, environment, sealed,
 )  # fmt: skip
 
 
 def document(records: RunRecords) -> Document:
     """Return the report of a run for whoever its records were read for."""
     run = RunSources(records, list(records.damage))
-    modules = list(_modules())
-    found = [module.section(run) for module in modules]
-    sections: tuple[Section, ...] = tuple(section for section in found if section is not None)
-    facts: dict[str, Any] = next((m.facts(run) for m in modules if hasattr(m, "facts")), {})
+    found = [module.section(run) for module in SECTIONS]
+    sections = tuple(section for section in found if section is not None)
+    facts = first_page.facts(run)
     return Document(records.name, _subtitle(run), records.audience, sections, tuple(dict.fromkeys(run.damage)), facts)
-
-
-def _modules() -> Iterator[ModuleType]:
-    for name in SECTIONS:
-        path = f"sordino.report.run.{name}"
-        if importlib.util.find_spec(path) is not None:
-            yield importlib.import_module(path)
 
 
 def _subtitle(run: RunSources) -> str:
