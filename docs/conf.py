@@ -31,6 +31,7 @@ html_theme = "furo"
 html_title = "Sordino"
 html_static_path = ["_static"]
 html_css_files = ["sordino.css", "drawings.css"]
+html_js_files = ["from_disk.js"]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_sphinx = False
