@@ -32,7 +32,7 @@ def test_the_tutorial_can_be_followed(folder):
     assert {path.name for path in (folder / "runs").iterdir()} == {"first", "two-methods"}
 
 
-@pytest.mark.parametrize("name", ["own_data", "own_model", "audit"])
+@pytest.mark.parametrize("name", ["own_data", "own_model", "audit", "read_a_report"])
 def test_a_how_to_page_can_be_followed(name, folder, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     follow(f"how_to/{name}.md")
