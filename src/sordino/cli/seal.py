@@ -146,10 +146,10 @@ def _of_report(found: Verification) -> str:
         case "unreadable":
             return f"{REPORT} cannot be read, or is not a plain file."
         case _:
-            return (
-                f"{REPORT} is not what this installation writes for these records: it was changed, or written by "
-                f"another version. Write it again: sordino report {found.run}"
-            )
+            files = found.seal.changed or found.seal.missing
+            why = "the records or the page were changed" if files else "it was changed, or written by another version"
+            again = "" if files else f" `sordino report {found.run}` writes it again."
+            return f"{REPORT} is not what this installation writes for these records: {why}.{again}"
 
 
 def _of_private(seal: SealReport) -> str:
@@ -171,10 +171,9 @@ def _of_ledger(found: Verification) -> str:
     match ledger.state:
         case "kept":
             since = ledger.now - ledger.seen
-            moved = f"it has moved on by {since:,} since" if since else "and nothing was added since"
-            entries = "entry" if since == 1 else "entries"
-            moved = moved.replace(" since", f" {entries} since") if since else moved
-            return f"{ledger.path} is intact and still holds {seen}; {moved}."
+            moved = f"; it has moved on by {since:,} {'entry' if since == 1 else 'entries'} since"
+            end = moved if since else ", and nothing was added since"
+            return f"{ledger.path} is intact and still holds {seen}{end}."
         case "missing":
             why = f" ({ledger.problems[0]})" if ledger.problems else ""
             where = ledger.path or "the ledger of the run"
