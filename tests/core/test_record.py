@@ -15,6 +15,11 @@ def test_a_record_comes_back_bit_for_bit_with_its_infinities():
     assert OwnerRecord.from_line(OWNERS.to_line()) == OWNERS
 
 
+def test_figures_of_single_clients_take_no_room_where_there_are_none():
+    last = replace(OWNERS, by_client={"metric": "accuracy", "clients": {"0": [0.5, 4]}})
+    assert OwnerRecord.from_line(last.to_line()) == last and "by_client" not in OWNERS.to_line()
+
+
 def test_a_line_of_an_earlier_version_held_both_and_is_read_as_either():
     line = json.dumps(json.loads(OWNERS.to_line()) | json.loads(ROUND.to_line()) | {"noise": OWNERS.noise})
     assert RoundRecord.from_line(line) == replace(ROUND, noise=OWNERS.noise) and OwnerRecord.from_line(line) == OWNERS

@@ -252,3 +252,15 @@ def test_records_of_nobody_count_for_all_and_for_no_client():
     nobody = Meter("classification", CLASSES, clients=True)
     nobody.add(LOGITS, LABELS, torch.full((N,), -1))
     assert nobody.result() == every.result()
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_single_clients_have_the_figures_whose_worst_and_spread_are_shown(task):
+    meter = Meter(task, None, clients=True)
+    predictions, targets = DATA[task]
+    meter.add(predictions, targets, OWNERS)
+    each, shown = meter.clients(), meter.result()
+    values = [value for value, _ in each.values()]
+    assert sorted(each) == sorted(set(OWNERS.tolist()) - {-1}) and meter.compared() in shown
+    worst = min(values) if task == "classification" else max(values)
+    assert worst == shown["worst_client"] and sum(n for _, n in each.values()) == int((OWNERS >= 0).sum())

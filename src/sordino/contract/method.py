@@ -154,6 +154,10 @@ class Method:
         """
         return None
 
+    def chosen_before(self, plan: Plan) -> dict[str, Any] | None:
+        """Return what was chosen from the public plan alone, before the first round, for the public plan.json."""
+        return None
+
     def explain(self, rounds: list[dict[str, Any]]) -> list[str]:
         """Return an explanation in words of what was `decided`, round by round, for `sordino explain`."""
         return []

@@ -57,10 +57,14 @@ class OwnerRecord:
     noise: float | None = None  # as injected; the mean over the clients of the round if each has its own
     decided: dict[str, Any] | None = None  # choices of the method in this round, with reasons: see its module
     measured: dict[str, Any] | None = None  # clips, signal and noise by layer: contract/round_meter.py
+    by_client: dict[str, Any] | None = None  # in the last round: {"metric": ..., "clients": {client: [value, records]}}
 
     def to_line(self) -> str:
-        """Return the record as one line of JSON."""
-        return json.dumps(plain(asdict(self)), allow_nan=False)
+        """Return the record as one line of JSON; `by_client` is left out where it is not known."""
+        data = asdict(self)
+        if self.by_client is None:
+            del data["by_client"]
+        return json.dumps(plain(data), allow_nan=False)
 
     @staticmethod
     def from_line(line: str) -> OwnerRecord:

@@ -71,7 +71,7 @@ TABLE: dict[str, dict[str, str]] = {
     )
     | _of(ASSUMED, "clients expected_cohort local_steps public")
     | _of(PLANNED, f"noise_multiplier {_below('promise', GUARANTEE)} claim.*")
-    | _of(DERIVED, f"evaluated_on {_below('evaluation', 'releases epsilon delta deviation apart text')}")
+    | _of(DERIVED, f"chosen.* evaluated_on {_below('evaluation', 'releases epsilon delta deviation apart text')}")
     | _of(INPUT, _below("budgets", "epsilon delta clients participations noise_multiplier")),
     "inputs.json": _of(SHAPE, "task shape dtype inputs outputs")
     | _of(DECLARED, "class_names scale.* table.schema.*")

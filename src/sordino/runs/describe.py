@@ -24,6 +24,7 @@ def describe(job: Job) -> dict[str, Any]:
         "noise_multiplier": plan.noise_multiplier,
         "promise": promise.to_json(),
         "claim": None if (claim := job.method.claim(plan)) is None else claim.to_json(),
+        "chosen": job.method.chosen_before(plan),
         "channel": plan.channel.name,
         "mode": job.spec.mode,
         "public_data": job.public_data,

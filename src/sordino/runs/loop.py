@@ -41,6 +41,7 @@ PUBLIC = "public test data"
 FAILED = "error.json"  # in the private part of a run folder: why the run stopped
 RECORDS = 2000  # evaluated at once
 MOST_LOST = 10  # lost rounds in a row, after which the run stops
+CLIENTS = 5000  # most clients whose figures are recorded one by one
 
 
 def begin(job: Job) -> State:
@@ -151,15 +152,10 @@ def _rounds(
             _save(job, folder, ledger, state, done)
             saved_at, saved_round = time.monotonic(), done
         foreseen, decided = method.noise(before, job.plan), method.decided(state, job.plan) if lost is None else None
-        record = RoundRecord(
-            round=done,
-            epsilon=epsilon.result(),
-            clip=_clip(before),
-            noise=foreseen,
-            lost=lost,
-            **(evaluate(job, state.model, done) if due else {}),
-        )
-        folder.append(record, _owners(job, state, len(cohort), sent, foreseen, decided, start))
+        each: dict[str, Any] | None = {} if last else None  # figures of single clients
+        scores = evaluate(job, state.model, done, each) if due else {}
+        record = RoundRecord(done, epsilon.result(), clip=_clip(before), noise=foreseen, lost=lost, **scores)
+        folder.append(record, _owners(job, state, len(cohort), sent, foreseen, decided, start, each))
         faults.point("recorded")
         if saved_round < done and (
             done == job.plan.rounds or time.monotonic() - saved_at >= job.spec.checkpoint_seconds
@@ -214,6 +210,7 @@ def _owners(
     foreseen: float | None,
     decided: dict[str, Any] | None,
     start: float,
+    by_client: dict[str, Any] | None,
 ) -> OwnerRecord:
     """Return the record of a round that only the owner of the data may see."""
     return OwnerRecord(
@@ -226,6 +223,7 @@ def _owners(
         noise=_injected(decided) if foreseen is None else foreseen,
         decided=decided,
         measured=job.federation.measured() if isinstance(job.federation, Simulator) else None,
+        by_client=by_client or None,
     )
 
 
@@ -377,8 +375,15 @@ def _due(job: Job, done: int) -> bool:
     return _can_evaluate(job) and (done % job.evaluation.every == 0 or done == job.plan.rounds)
 
 
-def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
-    """Return loss and metrics on the public test data, or noisy metrics, which are charged, on held-out records."""
+def evaluate(job: Job, params: Vector, done: int = 0, each: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return loss and metrics on the public test data, or noisy metrics, which are charged, on held-out records.
+
+    Args:
+        job: the job.
+        params: the model.
+        done: the number of rounds so far.
+        each: is filled with the figures of single clients on public test data, for the owner.
+    """
     module = trained(job, params).eval()
     if job.held_out is not None:
         return _on_held_out(job, params, done)
@@ -396,6 +401,8 @@ def evaluate(job: Job, params: Vector, done: int = 0) -> dict[str, Any]:
     scores: dict[str, Any] = {"loss": total / len(y), "evaluated_on": PUBLIC, "accuracy": figures.pop("accuracy", None)}
     if own is not None:
         figures[own.name] = own.value(torch.cat(outputs), y)
+    if each is not None and 1 < len(by_client := meter.clients()) <= CLIENTS:
+        each |= {"metric": meter.compared(), "clients": {str(i): list(pair) for i, pair in by_client.items()}}
     return scores | {"metrics": figures, "confusion": meter.confusion()}
 
 

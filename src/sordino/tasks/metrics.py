@@ -95,6 +95,14 @@ class Meter:
             out |= {"worst_client": worst(each), "client_gap": _gap(best(each), worst(each)), "client_std": _std(each)}
         return out
 
+    def clients(self) -> dict[int, tuple[float, int]]:
+        """Return the figure by which clients are compared, and the number of values it was computed from, by client."""
+        return {i: (self._figure(row), int(row[0])) for i, row in sorted(self._by_client.items())}
+
+    def compared(self) -> str:
+        """Return the name of the figure by which clients are compared."""
+        return {REGRESSION: "rmse", NEXT_TOKEN: "perplexity"}.get(self._task, "accuracy")
+
     def confusion(self) -> list[list[int]] | None:
         """Return the number of records by class and predicted class; None for other tasks and for many classes."""
         return self._scores.confusion() if isinstance(self._scores, ClassScores) else None

@@ -193,6 +193,15 @@ class UdpFl(Harmonised):
             out["path_loss"], out["straight_loss"] = known.path.tolist()
         return out
 
+    def chosen_before(self, plan: Plan) -> dict[str, Any] | None:
+        """Return the Harmonizer's choice for each kind of clients, which depends on public numbers alone."""
+        if self.mechanism != "auto":
+            return None
+        dealt = self.kinds(plan)
+        choices = [self.chosen(plan, kind=k).to_json() for k in range(len(dealt.kinds))]
+        every = zip(dealt.kinds, dealt.counts(), choices, strict=True)
+        return {"kinds": [vars(kind) | {"clients": n, "choice": choice} for kind, n, choice in every]}
+
     def _of_kind(self, state: State, plan: Plan, kind: int, look: ReleasedStatistics | None) -> dict[str, Any]:
         """Return the mechanism, scale and clip bound of one kind of clients in the last round, and the choice if it
         was made in that round."""
