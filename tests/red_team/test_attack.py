@@ -61,6 +61,9 @@ def test_an_attack_is_compared_with_the_run_without_privacy_and_leaves_the_publi
     ]
     assert stat.S_IMODE(private.parent.stat().st_mode) == 0o700
     stored = json.loads((private / "gradient-alignment-server.json").read_text())
+    false, true = stored["roc"]["this run"]
+    assert false[0] == 0.0 and false[-1] == true[-1] == 1.0 and len(false) == len(true) <= 100
+    assert false == sorted(false) and true == sorted(true)
     assert stored["figures"][0]["value"] == outcome.figures[0].value and stored["options"] == {"field": "update"}
     arrays = np.load(private / "gradient-alignment-server.npz")
     assert arrays["scores"].shape == arrays["without_privacy_members"].shape == (120,)

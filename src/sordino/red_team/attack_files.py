@@ -1,6 +1,6 @@
 """The files of an attack, all of them in the private part of a run folder:
 
-private/attacks/NAME-VIEW.json   figures with intervals, sentences, options of the attack
+private/attacks/NAME-VIEW.json   figures with intervals, sentences, options of the attack, points of the ROC curve
 private/attacks/NAME-VIEW.npz    the scores of all targets, or originals and reconstructions
 private/attacks/NAME-VIEW.png    the ROC curve, or a grid of pictures
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FOLDER = "attacks"
 LOWEST = 1e-4  # least rate on the axes of a ROC curve
+POINTS = 100  # points of a ROC curve in the JSON file
 
 
 def write(
@@ -55,6 +56,8 @@ def write(
     outcome = replace(outcome, files=tuple(str(folder.private / name) for name in names))
     options = {f.name: getattr(attack, f.name) for f in fields(attack)} if is_dataclass(attack) else {}
     data = asdict(outcome) | {"options": {k: v if _simple(v) else str(v) for k, v in options.items()}}
+    if rocs := _rocs(answer, twin):
+        data["roc"] = {name: [levels.tolist() for levels in roc.points(POINTS)] for name, roc in rocs.items()}
     folder.write_json(f"{stem}.json", plain(data))
     return outcome
 
@@ -74,11 +77,15 @@ def _arrays(answer: Answer, prefix: str) -> dict[str, Any]:
     return out
 
 
+def _rocs(answer: Answer, twin: Answer | None) -> dict[str, Roc]:
+    """Return the ROC curves of a membership attack, with and without privacy; {} for attacks of other kinds."""
+    both = {"this run": answer} | ({} if twin is None else {"without privacy": twin})
+    return {k: Roc.of(a.scores, a.members) for k, a in both.items() if a.scores is not None and a.members is not None}
+
+
 def _drawn(path: Path, outcome: AttackOutcome, answer: Answer, twin: Answer | None, bound: tuple[float, float]) -> bool:
     """Draw the picture of an attack, and return whether there was anything to draw."""
-    both = {"this run": answer} | ({} if twin is None else {"without privacy": twin})
-    rocs = {k: Roc.of(a.scores, a.members) for k, a in both.items() if a.scores is not None and a.members is not None}
-    if rocs:
+    if rocs := _rocs(answer, twin):
         curves = {name: roc.points() for name, roc in rocs.items()}
         floor = max(LOWEST, 1 / max(10, rocs["this run"].negatives))
         roc_curve.draw(path, curves, f"{outcome.attack} by {words.who(outcome.view)}", *bound, floor=floor)
