@@ -38,8 +38,12 @@ COMMANDS = {  # name -> (module, one line for --help)
         "sordino.cli.report",
         "Write the report of a run or a comparison: its guarantee, for whoever has to judge or sign it.",
     ),
+    "watch": ("sordino.cli.watch", "Show runs in the terminal as they go on: rounds, epsilon, score and curves."),
     "plot": ("sordino.cli.plot", "Write the figures of a report as pictures."),
-    "ui": ("sordino.cli.ui", "Look at runs in the browser, while they go on and afterwards; compare, calculate and plan."),
+    "ui": (
+        "sordino.cli.ui",
+        "Look at runs in the browser, while they go on and afterwards; compare, calculate and plan.",
+    ),
     "explain": ("sordino.cli.explain", "Explain a run: its guarantee, its claim, and what its method chose and why."),
     "audit": (
         "sordino.cli.audit",
