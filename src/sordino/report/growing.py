@@ -188,7 +188,7 @@ class _Later:
 class LazyRecord(RoundRecord):
     """A public record whose confusion matrix is still text; it is equal to a record with the same contents."""
 
-    confusion = _Later()  # type: ignore[assignment]
+    confusion = _Later()
     written: bytes  # the matrix as it stands in the file
 
     @staticmethod
@@ -205,7 +205,7 @@ class LazyRecord(RoundRecord):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RoundRecord) and asdict(self) == asdict(other)
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
 
 MATRIX = b', "confusion": [['
@@ -265,7 +265,7 @@ def owner_record(line: bytes) -> OwnerRecord:
         raise ValueError("a count")
     if not all(v is None or _number(v) for v in (record.answers, record.noise)):
         raise ValueError("a number")
-    if not all(isinstance(v, dict | None) for v in (record.decided, record.measured)):
+    if not all(isinstance(v, dict | None) for v in (record.decided, record.measured, record.by_client)):
         raise ValueError("an object")
     return record
 

@@ -83,6 +83,7 @@ class OwnerFiles:
     audit: dict[str, Any] = field(default_factory=dict)  # of a viewer who is not the guarantee's
     notes: tuple[str, ...] = ()
     participation: dict[str, Any] = field(default_factory=dict)  # how often every client took part
+    federation: dict[str, Any] = field(default_factory=dict)  # sites of a run on real sites, and what they answered
     attacks: tuple[dict[str, Any], ...] = ()  # the contents of private/attacks/*.json, with "file"
     error: str = ""  # why the run stopped
 
@@ -254,7 +255,7 @@ def _of_owner(run: Path, public: Path, damage: list[str]) -> OwnerFiles:
     for path in sorted((private / "attacks").glob("*.json")):
         if found := _object(path, private, damage):
             attacks.append({**found, "file": f"{PRIVATE}/attacks/{path.name}"})
-    names = ("result", "ledger", "audit", "participation")
+    names = ("result", "ledger", "audit", "participation", "federation")
     files = {name: _object(private / f"{name}.json", private, damage) for name in names}
     error_file = _object(private / "error.json", private, damage)
     return OwnerFiles(
@@ -308,6 +309,11 @@ def _held(run: Path) -> bool | None:
 def object_in(path: Path, root: Path, damage: list[str]) -> dict[str, Any]:
     """Return the JSON object in a file inside the folder `root`; {} and a sentence in `damage` if it is damaged."""
     return _object(path, root, damage)
+
+
+def toml_in(path: Path, root: Path, damage: list[str]) -> dict[str, Any]:
+    """Return the contents of a TOML file inside the folder `root`; {} and a sentence if it is damaged."""
+    return _toml(path, root, damage)
 
 
 def text_in(path: Path, root: Path, damage: list[str]) -> str:

@@ -121,8 +121,7 @@ def _printed(lines: Sequence[Line], by: Sequence[str]) -> Table:
         *COSTS,
     )
     rows = tuple(
-        (e.method, claimed(e), up(e.accounted), *_scores(e, by), claimed_for(e), *e.whom[:3], *_costs(e))
-        for e in lines
+        (e.method, claimed(e), up(e.accounted), *_scores(e, by), claimed_for(e), *e.whom[:3], *_costs(e)) for e in lines
     )
     reasons = dict.fromkeys(f"{e.method}: {why}." for e in lines if (why := why_not(e)))
     return Table(PRINTED, " ".join(["Not ranked.", *reasons]), header, rows)

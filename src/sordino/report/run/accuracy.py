@@ -138,7 +138,8 @@ def _table(run: RunSources, now: FinalFigures, reference: dict[str, float]) -> D
     middle = ("this run", "without privacy", "difference") if reference else ("this run",)
     source = now.source + ("; public/baseline.json: accuracy, metrics" if reference else "")
     title = "Figures of the final model" if run.finished else "Figures of the model so far"
-    return DataTable(title, ("metric", *middle, "what it is"), tuple(rows), tuple(keys), source=source)
+    note = "Differences between shares are in percentage points." if reference else ""
+    return DataTable(title, ("metric", *middle, "what it is"), tuple(rows), tuple(keys), note=note, source=source)
 
 
 def _chart(run: RunSources, now: FinalFigures, reference: dict[str, float]) -> list[Chart]:
@@ -165,8 +166,8 @@ def _chart(run: RunSources, now: FinalFigures, reference: dict[str, float]) -> l
     source = now.source + ("; public/baseline.json: accuracy, metrics" if beside else "")
     return [
         Chart(
-            "accuracy-metrics", "bars", "Figures of the final model" + (" with and without privacy" if beside else ""),
-            Axis("metric", "category", labels), Axis("share", low=0.0, high=1.0, percent=True), tuple(bars),
+            "accuracy-metrics", "dots", "Figures of the final model" + (" with and without privacy" if beside else ""),
+            Axis("metric", "category", labels), Axis("share", percent=True), tuple(bars),
             summary=summary, source=source,
         )
     ]  # fmt: skip

@@ -121,17 +121,18 @@ def _roc(run: RunSources, attack: Fields, k: int) -> list[Block]:
         return []
     low = min(x for points in curves.values() for x, _ in points)
     grid = [low * (1 / low) ** (i / 99) for i in range(100)] if low < 1 else [1.0]
-    lines = [
-        ChartSeries(name, points, role="data" if name == "this run" else "reference") for name, points in curves.items()
-    ]
+    lines = [ChartSeries(name, points) for name, points in curves.items()]
     lines.append(ChartSeries("guessing", tuple((x, x) for x in grid), role="reference"))
     summary = f"{_name(attack)}: " + _at_one_percent(curves)
     bound = _bound(run, attack.text("view"))
     if bound is not None:
+        above = any(y > bound.found(x) + 1e-9 for x, y in curves["this run"])
         lines.append(
             ChartSeries("most that the guarantee allows", tuple((x, bound.found(x)) for x in grid), role="limit")
         )
         summary += f" The guarantee allows at most {percent(min(1.0, bound.found(max(0.01, low))))} there."
+        if above and not attack.text("warning"):
+            summary += " Where the curve lies above that, it may do so by chance: too few records were tried to tell."
     return [
         Chart(
             f"attacks-roc-{k + 1}", "lines", f"Records found for false alarms: {_name(attack)}",

@@ -16,7 +16,7 @@ PLACES = {
     "runs": "whole runs with and without a canary",
 }
 STATISTICS = {
-    "shown": "without assumptions (Clopper and Pearson)",
+    "shown": "without assumptions",
     "gaussian": "if the noise is Gaussian",
     "one_run": "one run, many canaries",
 }
@@ -63,7 +63,7 @@ def _verdict(audit: Fields) -> list[Block]:
     for name, label in (("claimed", "claimed"), ("accounted", "accounted"), ("least", "audited at least")):
         if (value := audit.number(name, 0.0)) is not None:
             tiles.append(FigureTile(up(value) if name != "least" else figures(value), f"epsilon {label}"))
-    if "accounted" not in (names := set(audit.keys())) and "least" in names:
+    if "accounted" not in (names := set(audit.names())) and "least" in names:
         tiles.append(FigureTile("infinite", "epsilon accounted"))
     if tiles:
         out.append(Tiles(tuple(tiles), f"{audit.file}: claimed, accounted, least"))
@@ -79,7 +79,7 @@ def _named(audit: Fields) -> list[tuple[str, str, Fields, int | None]]:
             if part := trial.part(key):
                 out.append((PLACES.get(place, place or "canaries"), name, part, trial.count("trials")))
     if part := audit.part("planted"):
-        out.append(("canaries planted in this very run", "on the run itself", part, None))
+        out.append(("canaries planted in this very run", "planted in this run", part, None))
     return out
 
 
@@ -100,24 +100,27 @@ def _bounds(audit: Fields) -> list[Block]:
         rows.append((place, name, *cells, "-" if sure is None else percent(sure, 2)))
         known = [math.nan if v is None else float(v) for v in (trials, value, ceiling, sure)]
         keys.append((place, name, *known))
-        bars.append((f"{place}; {name}", value))
+        bars.append((place, name, value))
     if not rows:
         return []
     note = (
         "A trial plays one run with a canary and one without. The ceiling is the most that so many trials could have "
         "shown of any mechanism."
     )
-    head = ("canaries", "statistic", "trials", "epsilon at least", "at most visible", "confidence")
+    head = ("canaries", "statistic", "trials", "epsilon at least", "ceiling", "confidence")
     source = f"{audit.file}: trials, planted"
-    axis = Axis("statistic", "category", tuple(name for name, _ in bars))
-    lines = [ChartSeries("audited at least", tuple((float(k), v) for k, (_, v) in enumerate(bars)))]
+    several = len({place for place, name, _ in bars if name in STATISTICS.values()}) > 1
+    names = tuple(f"{name}: {place}" if several else name for place, name, _ in bars)
+    values = [value for *_, value in bars]
+    lines = [ChartSeries("audited at least", tuple((float(k), v) for k, v in enumerate(values)))]
     accounted = audit.number("accounted", 0.0)
-    summary = f"The largest lower bound is epsilon = {figures(max(v for _, v in bars))}"
+    summary = f"The largest lower bound is epsilon = {figures(max(values))}"
     if accounted is not None:
         lines.append(ChartSeries("accounted", tuple((float(k), accounted) for k in range(len(bars))), role="limit"))
         summary += f", below the accounted {up(accounted)}" if not audit.flag("alarm") else f" against {up(accounted)}"
     chart = Chart(
-        "audit-bounds", "bars", "Epsilon that the audit shows at least", axis, Axis("epsilon", low=0.0), tuple(lines),
+        "audit-bounds", "bars", "Epsilon that the audit shows at least",
+        Axis("statistic", "category", names), Axis("epsilon", low=0.0), tuple(lines),
         summary=f"{summary}.", source=f"{source}, accounted",
     )  # fmt: skip
     return [chart, DataTable("Lower bounds of epsilon", head, tuple(rows), tuple(keys), note=note, source=source)]

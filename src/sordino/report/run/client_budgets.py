@@ -18,7 +18,7 @@ KINDS = 200  # most budgets in the table
 
 
 @dataclass(frozen=True)
-class Kind:
+class ClientBudget:
     """A budget and the clients that have it."""
 
     epsilon: float
@@ -28,14 +28,14 @@ class Kind:
     multiplier: float | None
 
 
-def kinds(run: RunSources) -> list[Kind]:
+def kinds(run: RunSources) -> list[ClientBudget]:
     """Return the budgets of a plan; damaged entries are left out."""
     out = []
     for entry in run.plan.parts("budgets")[:KINDS]:
         epsilon, delta, clients = entry.number("epsilon", 0.0), entry.number("delta", 0.0, 1.0), entry.count("clients")
         if epsilon is not None and delta is not None and clients is not None:
             cap, z = entry.count("participations"), entry.number("noise_multiplier", 0.0)
-            out.append(Kind(epsilon, delta, clients, cap, z))
+            out.append(ClientBudget(epsilon, delta, clients, cap, z))
     return out
 
 
@@ -53,7 +53,7 @@ def client_budgets(run: RunSources) -> list[Block]:
     return out
 
 
-def _lead(known: Sequence[Kind]) -> str:
+def _lead(known: Sequence[ClientBudget]) -> str:
     everybody = sum(k.clients for k in known)
     low, high = min(k.epsilon for k in known), max(k.epsilon for k in known)
     text = (
@@ -68,7 +68,7 @@ def _lead(known: Sequence[Kind]) -> str:
     return text
 
 
-def _table(known: Sequence[Kind]) -> DataTable:
+def _table(known: Sequence[ClientBudget]) -> DataTable:
     rows: list[tuple[str, ...]] = []
     keys: list[tuple[float | str, ...]] = []
     capped = any(k.participations is not None for k in known)
@@ -115,10 +115,10 @@ def _left(left: dict[int, float]) -> list[Block]:
     summary = (
         f"Of their budgets, clients have used {much}, by what the method recorded of {number_of(len(left), 'client')}."
     )
-    return [Paragraph(summary), _bars("budget-clients", title, spent_share, "share of the budget", summary, source)]
+    return [_bars("budget-clients", title, spent_share, "share of the budget", summary, source)]
 
 
-def _used(run: RunSources, known: Sequence[Kind]) -> list[Block]:
+def _used(run: RunSources, known: Sequence[ClientBudget]) -> list[Block]:
     """Return how many of its rounds every client has used, where each has a cap and a budget in the public spec."""
     of = _listed(run.spec, run.plan.count("clients") or 0)
     taken = participations(run.owner("participation"))
@@ -144,7 +144,7 @@ def _used(run: RunSources, known: Sequence[Kind]) -> list[Block]:
         tuple(keys[:500]), source=source,
     )  # fmt: skip
     title = "Share of its rounds that every client has used"
-    return [Paragraph(summary), _bars("budget-clients", title, shares, "share of its rounds", summary, source), table]
+    return [_bars("budget-clients", title, shares, "share of its rounds", summary, source), table]
 
 
 def _bars(id: str, title: str, shares: dict[int, float], label: str, summary: str, source: str) -> Chart:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from sordino.report.chart import Axis, Chart, ChartSeries
-from sordino.report.document import Block, DataTable, Paragraph
+from sordino.report.document import Block, DataTable
 from sordino.report.run.evaluated import interval
 from sordino.report.run.fields import RunSources
 from sordino.report.run.lines import real
@@ -60,7 +60,7 @@ def client_figures(run: RunSources) -> list[Block]:
     note = "The worst clients first." + (f" {LISTED:,} of {len(each):,} are listed." if len(each) > LISTED else "")
     head = ("client", kind.label, "test records", "95 % interval")
     table = DataTable("Figures of clients", head, tuple(rows), tuple(keys), note=note, source=SOURCE)
-    return [Paragraph(text), chart, table]
+    return [chart, table]
 
 
 def _single(order: list[int], each: dict[int, tuple[float, float]], label: str, share: bool, text: str) -> Chart:

@@ -136,7 +136,7 @@ def _several(
     """Return a chart of several metrics between 0 and 1."""
     kind = kind_of(run)
     lines = tuple(series(kind(n).label, points) for n, points in curves.items())
-    summary = " ".join(trend(capital(kind(n).label), points, share=True) for n, points in curves.items())
+    summary = " ".join(trend(capital(kind(n).label), points, share=True, brief=True) for n, points in curves.items())
     axis = Axis("share", percent=True)
     return Chart(id, "lines", title, ROUNDS, axis, lines, summary=summary, source=f"{RECORDS}: metrics")
 

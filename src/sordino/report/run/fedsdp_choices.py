@@ -64,7 +64,7 @@ def _shares(
                 "R, with the range over clients", tuple(ratio[a] for a, _ in parts), band=band, role="reference"
             )
         )
-    summary = " ".join(trend(f"The share of {names[k]}", points, share=True) for k, points in curves)
+    summary = " ".join(trend(f"The share of {names[k]}", points, share=True, brief=True) for k, points in curves)
     return [
         Chart(
             "choices-shares", "lines", "Contributions to the step, by round", ROUNDS,
@@ -113,7 +113,9 @@ def _accuracies(found: Sequence[Decision]) -> list[Block]:
         "general": "on general records alone",
     }
     lines = tuple(series(words.get(n, "as received"), points) for n, points in shown.items())
-    summary = " ".join(trend(f"Accuracy, {words.get(n, 'as received')},", p, share=True) for n, p in shown.items())
+    summary = " ".join(
+        trend(f"Accuracy, {words.get(n, 'as received')},", p, share=True, brief=True) for n, p in shown.items()
+    )
     return [
         Chart(
             "choices-accuracies", "lines", "Accuracies behind the shares, mean over clients", ROUNDS,

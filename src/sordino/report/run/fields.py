@@ -44,7 +44,8 @@ class Fields:
             return None
         if is_number(value) and low <= value <= high:
             return float(value)
-        return self._wrong(key, f"a number{_between(low, high)}")
+        self.report(key, f"a number{_between(low, high)}")
+        return None
 
     def share(self, key: str) -> float | None:
         """Return a number between 0 and 1."""
@@ -57,7 +58,8 @@ class Fields:
             return None
         if is_number(value) and value == int(value) and low <= value <= WHOLE:
             return int(value)
-        return self._wrong(key, f"a whole number of at least {low}")
+        self.report(key, f"a whole number of at least {low}")
+        return None
 
     def text(self, key: str) -> str:
         """Return a text on one line; "" if there is none."""
@@ -66,7 +68,7 @@ class Fields:
             return ""
         if isinstance(value, str):
             return one_line(value)
-        self._wrong(key, "a text")
+        self.report(key, "a text")
         return ""
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -76,19 +78,22 @@ class Fields:
             return ()
         if isinstance(value, list | tuple) and all(isinstance(v, str) for v in value):
             return tuple(one_line(v) for v in value)
-        self._wrong(key, "a list of texts")
+        self.report(key, "a list of texts")
         return ()
 
     def flag(self, key: str) -> bool | None:
         """Return true or false."""
         value = self._value(key)
-        return value if value is None or isinstance(value, bool) else self._wrong(key, "true or false")
+        if value is None or isinstance(value, bool):
+            return value
+        self.report(key, "true or false")
+        return None
 
     def part(self, key: str) -> Fields:
         """Return a mapping inside this one; it is empty if there is none."""
         value = self._value(key)
         if value is not None and not isinstance(value, dict):
-            self._wrong(key, "an object")
+            self.report(key, "an object")
             value = None
         return Fields(self.file, value or {}, self.damage, self._path(key))
 
@@ -99,19 +104,19 @@ class Fields:
             return ()
         if isinstance(value, list | tuple) and all(isinstance(v, dict) for v in value):
             return tuple(Fields(self.file, v, self.damage, self._path(key)) for v in value)
-        self._wrong(key, "a list of objects")
+        self.report(key, "a list of objects")
         return ()
 
     def numbers(self, low: float = -math.inf, high: float = math.inf) -> dict[str, float]:
         """Return all fields that are numbers between two bounds, by name."""
         out = {}
-        for key in self.keys():
+        for key in self.names():
             value = self.number(key, low, high)
             if value is not None:
                 out[key] = value
         return out
 
-    def keys(self) -> Iterator[str]:
+    def names(self) -> Iterator[str]:
         """Yield the names of all fields that have a value."""
         if isinstance(self.data, dict):
             yield from (str(k) for k, v in self.data.items() if v is not None)
@@ -121,7 +126,7 @@ class Fields:
         value = self._value(key)
         rows = table(value, low)
         if value is not None and not rows and value != []:
-            self._wrong(key, "a table of numbers")
+            self.report(key, "a table of numbers")
         return rows
 
     def row(self, key: str, low: float = -math.inf) -> tuple[float, ...]:
@@ -131,7 +136,7 @@ class Fields:
             return ()
         if isinstance(value, list | tuple) and all(is_number(v) and v >= low for v in value):
             return tuple(float(v) for v in value)
-        self._wrong(key, "a list of numbers")
+        self.report(key, "a list of numbers")
         return ()
 
     def _value(self, key: str) -> Any:
@@ -140,7 +145,8 @@ class Fields:
     def _path(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
 
-    def _wrong(self, key: str, what: str) -> None:
+    def report(self, key: str, what: str) -> None:
+        """Note that a field is not what it should be."""
         sentence = f"{self.file}: {one_line(self._path(key))[:80]} is not {what}; what depends on it is left out."
         if sentence not in self.damage:
             self.damage.append(sentence)

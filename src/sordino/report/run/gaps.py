@@ -74,13 +74,20 @@ def _classes(run: RunSources) -> list[Block]:
     blocks.append(
         Chart(
             "gaps-classes", "dots", "Accuracy by class", axis, Axis("share of records that are right", percent=True),
-            (dots,), summary=lead, source=source,
+            (dots,), summary=_range(rates), source=source,
         )
     )  # fmt: skip
     blocks.append(_class_table(names, totals, right, noisy, source))
     if len(matrix) <= CLASSES:
         blocks.append(_mistakes(matrix, names, totals, source))
     return blocks
+
+
+def _range(rates: dict[int, float]) -> str:
+    """Return how far the accuracies of classes spread."""
+    values = sorted(rates.values())
+    middle = values[len(values) // 2]
+    return f"Classes lie between {percent(values[0])} and {percent(values[-1])}, the middle one at {percent(middle)}."
 
 
 def _class_table(
@@ -99,9 +106,10 @@ def _class_table(
 
 
 def _mistakes(matrix: tuple[tuple[float, ...], ...], names: tuple[str, ...], totals: list[float], source: str) -> Chart:
-    """Return the confusion matrix as shares of every class."""
+    """Return the mistakes as shares of every class; the diagonal is blank, since it would outshine them."""
     cells = tuple(
-        tuple(v / total if total > 0 else math.nan for v in row) for row, total in zip(matrix, totals, strict=True)
+        tuple(v / total if total > 0 and a != b else math.nan for b, v in enumerate(row))
+        for a, (row, total) in enumerate(zip(matrix, totals, strict=True))
     )
     wrong = [(cells[a][b], a, b) for a in range(len(names)) for b in range(len(names)) if a != b and totals[a] > 0]
     share, a, b = max(wrong, default=(0.0, 0, 0))
@@ -111,8 +119,9 @@ def _mistakes(matrix: tuple[tuple[float, ...], ...], names: tuple[str, ...], tot
         else "No record was taken for another class."
     )
     return Chart(
-        "gaps-confusion", "heat", "What the model takes a class for", Axis("predicted class", "category", names),
-        Axis("true class", "category", names), cells=cells, cell_label="share of the true class", summary=summary,
+        "gaps-confusion", "heat", "Which classes the model confuses", Axis("predicted class", "category", names),
+        Axis("true class", "category", names), cells=cells, cell_label="share of the true class",
+        summary=summary,
         source=source,
     )  # fmt: skip
 

@@ -93,6 +93,7 @@ def _choice(choice: Fields, id: str, whose: str, source: str) -> list[Block]:
     rest = [f"{c.text('mechanism')[:60]} {s:.3f}" for c, s in sorted(scored, key=lambda p: -p[1]) if c is not best]
     lead += f" before {joined(rest)}" if rest else ""
     lead += f", for {whose}." if whose else "."
+    short = f"{capital(best.text('mechanism')[:60])} has the highest score, {top:.3f}."
     weights = choice.row("weights", 0.0)
     if len(weights) == 3:
         lead += " Its weights are " + joined(
@@ -123,7 +124,7 @@ def _choice(choice: Fields, id: str, whose: str, source: str) -> list[Block]:
     title = "Scores of the Harmonizer" + (f": {whose}" if whose else "")
     chart = Chart(
         f"choices-{id}", "bars", title, Axis("mechanism", "category", names), Axis("score and its terms", low=0.0),
-        tuple(b for b in bars if b.points), summary=lead, source=source,
+        tuple(b for b in bars if b.points), summary=short, source=source,
     )  # fmt: skip
     return [Paragraph(lead), chart, DataTable(title, head, tuple(rows), tuple(keys), source=source)]
 
@@ -234,7 +235,8 @@ def _printed(found: Sequence[Decision]) -> list[Block]:
         out.append(
             Chart(
                 "choices-printed", "lines", "Noise that the clients chose, by round", ROUNDS, Axis("clients", low=0.0),
-                lines, summary=lead, source=f"{SOURCE}.mechanisms",
+                lines, summary=" ".join(trend(f"{capital(n[:60])} noise", p, brief=True) for n, p in counts.items()),
+                source=f"{SOURCE}.mechanisms",
             )
         )  # fmt: skip
     if each:
@@ -284,7 +286,6 @@ def _path(found: Sequence[Decision]) -> list[Block]:
             f"the path and {figures(highest[1])} straight across."
         )
         return [
-            Paragraph(summary),
             Chart(
                 "choices-path", "lines", "Loss between the first two models",
                 Axis("way from the first to the second", percent=True), Axis("loss on the server's data"), tuple(lines),

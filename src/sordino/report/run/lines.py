@@ -52,8 +52,15 @@ def worded(value: float, share: bool = False) -> str:
     return percent(value) if share and 0 <= value <= 1 else figures(value)
 
 
-def trend(name: str, points: Sequence[Point], share: bool = False) -> str:
-    """Return what a curve shows: "Accuracy rises from 43 % in round 1 to 93 % in round 12"."""
+def trend(name: str, points: Sequence[Point], share: bool = False, brief: bool = False) -> str:
+    """Return what a curve shows: "Accuracy rises from 43 % in round 1 to 93 % in round 12".
+
+    Args:
+        name: what the curve is of; it begins the sentence.
+        points: the points.
+        share: whether values are shares, shown in percent.
+        brief: whether the highest and the lowest value are left out.
+    """
     known = finite(points)
     if not known:
         return f"{name} is not known in any round."
@@ -69,9 +76,9 @@ def trend(name: str, points: Sequence[Point], share: bool = False) -> str:
         text = f"{name} is {before} in round {first:,.0f} and in round {last:,.0f}"
     low, high = min(known, key=lambda p: p[1]), max(known, key=lambda p: p[1])
     ends, extremes = {worded(start, share), worded(end, share)}, []
-    if high[1] > max(start, end) and worded(high[1], share) not in ends:
+    if not brief and high[1] > max(start, end) and worded(high[1], share) not in ends:
         extremes.append(f"highest {worded(high[1], share)} in round {high[0]:,.0f}")
-    if low[1] < min(start, end) and worded(low[1], share) not in ends:
+    if not brief and low[1] < min(start, end) and worded(low[1], share) not in ends:
         extremes.append(f"lowest {worded(low[1], share)} in round {low[0]:,.0f}")
     return f"{text}{''.join(f'; {e}' for e in extremes)}."
 

@@ -72,4 +72,4 @@ def difference(kind: Metric, value: float, reference: float) -> str:
     gap = value - reference
     text = f"{abs(100 * gap):.2f}" if kind.share else figures(abs(gap))
     sign = "" if text in ("0", "0.00") else "+" if gap > 0 else "-"
-    return sign + text + (" percentage points" if kind.share else "")
+    return sign + text + (" points" if kind.share else "")

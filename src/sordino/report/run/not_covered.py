@@ -51,7 +51,7 @@ def _topics(run: RunSources, said: Statement, main: Guarantee) -> Iterator[tuple
             "Other uses",
             "Releases of these people's data that were not charged to the ledger of this run are not counted.",
         )
-    if plugins := list(run.seal.part("plugins").keys()):
+    if plugins := list(run.seal.part("plugins").names()):
         yield (
             "Plug-ins",
             f"The code of {joined(plugins[:5])} is not Sordino's; it is taken to do what it declares.",

@@ -62,7 +62,6 @@ def _heat(held: Fields) -> list[Block]:
         f"{percent(min(1.0, mean(cells[rarest])))}."
     )
     return [
-        Paragraph(summary),
         Chart(
             "participation-map", "heat", "Participation by client and round",
             Axis("round", "category", tuple(f"{firsts[a]:.0f}" for a, _ in columns)),

@@ -1,7 +1,7 @@
 """Pricing of the published privacy events of a run once more, so that a report does not merely repeat an epsilon.
 
-Only events whose accountants load in a moment are priced: Gaussian and (epsilon, delta) releases, sampled or not. Of all
-others, and of runs whose rounds all differ, the report uses the (epsilon, delta) of the result, and says so.
+Only events whose accountants load in a moment are priced: Gaussian and (epsilon, delta) releases, sampled or not. For
+all others, and for runs whose rounds all differ, the report uses the (epsilon, delta) of the result, and says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sordino.privacy.algebra import alternatives, distance, gdp_mu_squared, part
 from sordino.privacy.events import Event
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.written import from_json
-from sordino.report.run.fields import Fields, RunSources
+from sordino.report.run.fields import Fields, RunSources, is_number
 
 FEW = 24  # different releases up to which an event is priced while somebody waits
 NODES = 20_000  # values in an event up to which it is read
@@ -110,7 +110,7 @@ def _believable(key: str, value: Any) -> bool:
         return value in SIMPLE
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return True
-    return isinstance(value, int | float) and math.isfinite(value) and 0 <= value <= 1e12
+    return is_number(value) and 0 <= value <= 1e12
 
 
 def _values(data: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -15,11 +15,10 @@ def guarantee_of(fields: Fields) -> Guarantee | None:
     delta, infinite = fields.number("delta", 0.0, 1.0), fields.flag("infinite")
     unit, relation, viewer = (fields.text(name) for name in ("unit", "relation", "viewer"))
     rounds = fields.count("rounds")
-    epsilon: float | None
+    epsilon = math.inf if infinite else fields.number("epsilon", 0.0)
     if infinite and fields.has("epsilon"):
-        epsilon = fields._wrong("epsilon", "null, as `infinite` says it is")
-    else:
-        epsilon = math.inf if infinite else fields.number("epsilon", 0.0)
+        fields.report("epsilon", "null, as `infinite` says it is")
+        epsilon = None
     if epsilon is None or delta is None or rounds is None or not (unit and relation and viewer):
         lacking = f"{fields.file}: the guarantee is not complete ({fields.path}), so it is not stated here."
         if lacking not in fields.damage:
@@ -46,6 +45,6 @@ def by_viewer(run: RunSources) -> dict[str, Guarantee]:
     """Return the guarantees against all viewers, that of the budget first."""
     main, _ = stated(run)
     listed = run.result.part("guarantees")
-    found = {viewer: guarantee_of(listed.part(viewer)) for viewer in listed.keys()}
+    found = {viewer: guarantee_of(listed.part(viewer)) for viewer in listed.names()}
     out = {} if main is None else {main.viewer: main}
     return out | {viewer: g for viewer, g in found.items() if g is not None and viewer not in out}

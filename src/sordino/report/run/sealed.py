@@ -42,8 +42,8 @@ def hashes(run: RunSources) -> dict[str, str]:
     seal = run.seal
     plugins = seal.part("plugins")
     out = {"code": _hex(seal, "code")}
-    out |= {f"plug-in {name}": _hex(plugins, name) for name in tuple(plugins.keys())}
-    names = sorted(seal.part("files").keys(), key=lambda name: (name != "spec.toml", name))
+    out |= {f"plug-in {name}": _hex(plugins, name) for name in tuple(plugins.names())}
+    names = sorted(seal.part("files").names(), key=lambda name: (name != "spec.toml", name))
     out |= {name: _hex(seal.part("files"), name) for name in names}
     return {name: hash for name, hash in out.items() if hash}
 
@@ -68,7 +68,7 @@ def hash_of_seal(run: RunSources) -> str:
 def _hex(fields: Fields, key: str) -> str:
     text = fields.text(key)
     if text and not HEX.match(text):
-        fields._wrong(key, "a SHA-256")
+        fields.report(key, "a SHA-256")
         return ""
     return text
 

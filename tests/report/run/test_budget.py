@@ -1,0 +1,97 @@
+"""Epsilon over rounds, by accountant, by client, and what lies outside the rounds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sordino.privacy.accountants import gdp, rdp
+from sordino.privacy.events import GaussianEvent, Repeated
+from sordino.report.chart import Chart
+from sordino.report.document import DataTable, Paragraph
+from sordino.report.run import budget
+from support.run_records import MULTIPLIER
+from support.section_records import EPSILON, contents, sources
+
+
+def charts(section):
+    return {b.id: b for b in section.blocks if isinstance(b, Chart)}
+
+
+def said(section):
+    return " ".join(b.text for b in section.blocks if isinstance(b, Paragraph))
+
+
+def test_epsilon_by_round_is_that_of_the_records_and_equal_viewers_share_a_line():
+    chart = charts(budget.section(sources(contents())))["budget-rounds"]
+    assert chart.series[0].name == "against the server and the public"
+    assert chart.series[0].points == tuple((float(t), e) for t, e in enumerate(EPSILON, 1))
+    limit = next(s for s in chart.series if s.role == "limit")
+    assert {y for _, y in limit.points} == {contents()["plan"]["promise"]["epsilon"]}
+
+
+def test_a_viewer_with_an_infinite_epsilon_is_named_and_has_no_line():
+    section = budget.section(sources(contents()))
+    assert "Against another client epsilon is infinite" in said(section)
+    assert "client" not in charts(section)["budget-rounds"].series[0].name
+
+
+def test_accountants_are_priced_again_from_the_events():
+    chart = charts(budget.section(sources(contents())))["budget-accountants"]
+    lines = {s.name: dict(s.points) for s in chart.series}
+    event = Repeated(GaussianEvent(MULTIPLIER), 3)
+    exact = gdp.epsilon_of_mu(math.sqrt(3) / MULTIPLIER, 1e-5)
+    assert lines[budget.ACCOUNTANTS["exact"]][3.0] == pytest.approx(exact, rel=1e-6)
+    assert lines[budget.ACCOUNTANTS["RDP"]][3.0] == pytest.approx(rdp.epsilon(event, 1e-5))
+    assert exact <= lines[budget.ACCOUNTANTS["PLD"]][3.0] <= lines[budget.ACCOUNTANTS["RDP"]][3.0]
+
+
+def test_the_privacy_curve_is_the_exact_one():
+    chart = charts(budget.section(sources(contents())))["budget-privacy-curve"]
+    for epsilon, delta in chart.series[0].points[1:]:
+        assert delta == pytest.approx(gdp.delta(Repeated(GaussianEvent(MULTIPLIER), 3), epsilon), rel=1e-6)
+    assert chart.series[1].role == "limit"
+
+
+def test_events_that_disagree_with_the_guarantee_give_no_privacy_curve():
+    held = contents()
+    held["accounting"]["viewers"]["server"]["spent"][1]["event"]["count"] = 30
+    run = sources(held)
+    assert "budget-privacy-curve" not in charts(budget.section(run))
+    assert any("accounting.json" in sentence for sentence in run.damage)
+
+
+def test_evaluations_outside_the_rounds_are_told():
+    assert "2 releases in all, are part of the total. Alone they would cost epsilon = 0.5" in said(
+        budget.section(sources(contents()))
+    )
+    held = contents()
+    held["plan"]["evaluation"]["apart"] = True
+    assert "no round touches" in said(budget.section(sources(held)))
+
+
+def test_budgets_of_clients_are_public_and_what_each_used_is_the_owners():
+    section = budget.section(sources(contents()))
+    table = next(b for b in section.blocks if isinstance(b, DataTable) and b.title == "Budgets of clients")
+    assert table.rows == (("1", "1e-05", "2", "3"), ("2", "1e-05", "3", "6"))
+    assert "budget-clients" not in charts(section)
+    bars = charts(budget.section(sources(contents(), owner=True)))["budget-clients"].series[0]
+    assert [y for _, y in bars.points] == [3 / 3, 3 / 3, 6 / 6, 0 / 6, 5 / 6]  # rounds over those that are paid for
+
+
+def test_what_a_method_left_of_every_budget_comes_from_the_last_round_of_each_client():
+    held = contents()
+    held["owner_rounds"][1]["decided"] = {"clients": {"0": {"left": 0.5}, "3": {"left": 0.75}}}
+    held["owner_rounds"][4]["decided"] = {"clients": {"0": {"left": 0.25}}}
+    bars = charts(budget.section(sources(held, owner=True)))["budget-clients"]
+    assert bars.x.categories == ("0", "3") and [y for _, y in bars.series[0].points] == [0.75, 0.25]
+
+
+def test_without_a_guarantee_there_is_nothing_to_spend():
+    held = contents()
+    held["result"]["guarantee"] |= {"epsilon": None, "infinite": True, "reason": "no noise is added"}
+    for record in held["rounds"]:
+        record["epsilon"] = {"server": None, "public": None}
+    section = budget.section(sources(held))
+    assert "epsilon is infinite against the server: no noise is added" in said(section) and not charts(section)
