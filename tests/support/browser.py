@@ -99,7 +99,9 @@ def visit(browser: Any, size: str = "desktop", **options: Any) -> Iterator[Visit
             seen.problems.append(f"a request left the machine: {request.url}")
 
     context.on("request", asked)
-    seen.page.on("console", lambda m: seen.problems.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
+    seen.page.on(
+        "console", lambda m: seen.problems.append(f"console: {m.text}") if m.type in ("error", "warning") else None
+    )
     seen.page.on("pageerror", lambda e: seen.problems.append(f"error: {e}"))
     seen.page.on("dialog", lambda d: (seen.problems.append(f"dialog: {d.message}"), d.dismiss()))
     try:

@@ -107,7 +107,7 @@ def curves(noise: float, rate: float, steps: int, delta: float, relation: str) -
     def over_steps(module: Any) -> tuple[Point, ...]:
         return _curve(some, lambda n: module.epsilon(event(noise, rate, int(n), relation), delta, *_rough(module)))
 
-    by_steps = [ChartSeries("privacy loss distributions", over_steps(tightest))]
+    by_steps = [ChartSeries("smallest bound", over_steps(tightest))]
     if steps > 1:
         by_steps.append(ChartSeries("Renyi DP", over_steps(rdp), role="reference"))
     by_noise = _curve(noises, lambda z: tightest.epsilon(event(float(z), rate, steps, relation), delta, pld.ROUGH))

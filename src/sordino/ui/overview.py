@@ -137,12 +137,13 @@ def _line(item: Shelved) -> RunLine:
         rounds = last.round if rounds is None else rounds
         accuracy = last.accuracy if accuracy is None else accuracy
         spent = last.epsilon.get(viewer) if spent is None else spent
+    cut = state == "finished" and (last is None or last.round < (rounds or 0))
     return RunLine(
         item.id, item.kind, item.name, item.place, item.changed, state,
         short(text_at(plan, "method") or text_at(spec, "method")), short(text_at(spec, "dataset")),
         spent, total, unbounded, number_at(promise, "delta"),
         short(text_at(promise, "unit")), short(text_at(promise, "relation")), short(viewer),
-        accuracy, _whole(rounds), _whole(planned), damaged=bool(damage) or torn,
+        accuracy, _whole(rounds), _whole(planned), damaged=bool(damage) or torn or cut,
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ HEADERS = {
 }
 WELCOME = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/">'
-    '<title>Sordino</title><p><a href="/">Open the view</a></p></html>'
+    '<title>Sordino</title><link rel="icon" href="/assets/icon.svg"><p><a href="/">Open the view</a></p></html>'
 )
 
 
@@ -82,6 +82,7 @@ class ViewServer(ThreadingHTTPServer):
             for f in files
             if f.suffix in KINDS
         }
+        self.files["/favicon.ico"] = self.files["/assets/icon.svg"]
         self.files["/"] = self.files.pop("/assets/index.html")
 
     def address(self, token: str | None = None) -> str:

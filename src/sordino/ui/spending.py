@@ -22,7 +22,6 @@ from sordino.ledger.chain import Entry
 from sordino.ledger.ledger import Ledger
 from sordino.report.document import Block, DataTable, Document, FactSheet, Paragraph, Section
 from sordino.report.reading import Audience, harmless
-from sordino.report.run.words import number_of
 from sordino.ui import shelf
 from sordino.ui.overview import short
 
@@ -118,11 +117,7 @@ def document(path: Path, audience: Audience, page: int) -> Document:
 
 
 def _of_data(book: Ledger, data: str, audience: Audience, page: int) -> Iterator[Block]:
-    for total in book.totals(data):
-        view, without = total["view"], total["without"]
-        text = f"Together: epsilon = {up(total['epsilon'])} at delta = {total['delta']:g} for {view}"
-        beside = f", not counting {number_of(len(without), 'charge')} without any guarantee there" if without else ""
-        yield Paragraph(f"{text}{beside}.", "warning" if math.isinf(total["epsilon"]) else "plain")
+    yield _totals(book, data)
     if (budget := book.budget(data)) is not None:
         left = ", ".join(f"{k} {v:.4g}" for k, v in (book.left(data) or {}).items()) or "nothing"
         yield Paragraph(
@@ -132,11 +127,26 @@ def _of_data(book: Ledger, data: str, audience: Audience, page: int) -> Iterator
     pages = max(1, -(-len(charges) // PAGE))
     page = min(max(page, 1), pages)
     shown = charges[(page - 1) * PAGE : page * PAGE]
-    heads = ["run", "purpose", "kind", "epsilon", "delta", "unit", "relation", "viewer", "rounds", "time"]
+    heads = ["run", "purpose", "kind", "epsilon", "delta", "unit", "relation", "viewer", "rounds", "time (UTC)"]
     heads += ["clients"] if audience == "owner" else []
     rows = [_row(book, entry, audience) for entry in shown]
     note = f"Page {page:,} of {pages:,}; the newest of {len(charges):,} charges first." if pages > 1 else ""
     yield DataTable("Charges", tuple(heads), tuple(r for r, _ in rows), tuple(k for _, k in rows), note)
+
+
+def _totals(book: Ledger, data: str) -> DataTable:
+    rows, keys = [], []
+    for total in book.totals(data):
+        view, epsilon = total["view"], total["epsilon"]
+        words = (f"a {short(view.unit)}", short(view.relation), short(view.viewer))
+        without = len(total["without"])
+        rows.append(
+            (*words, "no guarantee" if math.isinf(epsilon) else up(epsilon), f"{total['delta']:g}", f"{without:,}")
+        )
+        keys.append((*words, min(epsilon, 1e300), total["delta"], without))
+    header = ("protects", "relation", "from", "epsilon", "delta", "charges without a guarantee there")
+    note = "The sum over all charges to whoever was charged most, for every view in which any sum is finite."
+    return DataTable("Together", header, tuple(rows), tuple(keys), note)
 
 
 def _row(book: Ledger, entry: Entry, audience: Audience) -> tuple[tuple[str, ...], tuple[float | str, ...]]:
@@ -150,7 +160,7 @@ def _row(book: Ledger, entry: Entry, audience: Audience) -> tuple[tuple[str, ...
         rounds = f"{done:,} of {what.get('rounds')}"
     left = (run, short(str(what.get("purpose", ""))), entry.kind)
     middle = (short(entry.unit), short(entry.relation), short(entry.viewer))
-    row: tuple[str, ...] = (*left, up(epsilon), f"{delta:g}", *middle, rounds, entry.time)
+    row: tuple[str, ...] = (*left, up(epsilon), f"{delta:g}", *middle, rounds, short(entry.time[:16].replace("T", " ")))
     key: tuple[float | str, ...] = (*left, min(epsilon, 1e300), delta, *middle, done, entry.time)
     if audience == "owner":
         clients = None if entry.owners is None else len(ids(entry.owners))

@@ -22,13 +22,14 @@ const MODES = { epsilon: ["noise", "rate", "steps", "delta"], noise: ["epsilon",
 const rounded = (field, value) => (field.whole ? Math.round(value) : Number(value.toPrecision(3)));
 const slid = (field, at) => rounded(field, field.low * (field.high / field.low) ** (at / STEPS));
 const position = (field, value) => Math.round((STEPS * Math.log(value / field.low)) / Math.log(field.high / field.low));
-const written = (value) => (Math.abs(value) < 1e-3 && value !== 0 ? value.toExponential().replace("e+", "e") : String(value));
+const written = (value) => (typeof value !== "number" ? String(value) : Math.abs(value) < 1e-3 && value !== 0 ? value.toExponential().replace("e+", "e") : String(value));
 
 function slider(name, value, changed) {
   const field = FIELDS[name], id = `field-${name}`, fits = (v) => Number.isFinite(v) && v > 0;
-  const number = el("input", { id, type: "text", inputmode: "decimal", autocomplete: "off", value: value === "" ? "" : written(value), "aria-describedby": `${id}-hint` });
+  const number = el("input", { id, type: "text", inputmode: "decimal", autocomplete: "off", value: written(value), "aria-describedby": `${id}-hint` });
   const range = el("input", { type: "range", min: "0", max: String(STEPS), step: "1", "aria-label": `${field.text}, slider` });
-  const set = (v) => {
+  const set = (given) => {
+    const v = given === "" ? "" : Number(given);
     range.disabled = v === "";
     if (fits(v)) range.value = String(Math.min(STEPS, Math.max(0, position(field, v))));
     range.setAttribute("aria-valuetext", v === "" ? "not given" : figure(v, 4));
@@ -41,15 +42,15 @@ function slider(name, value, changed) {
     changed();
   });
   number.addEventListener("input", () => {
-    set(number.value.trim() === "" && field.optional ? "" : Number(number.value));
+    set(number.value.trim() === "" && field.optional ? "" : number.value);
     changed();
   });
   const node = el("div", { class: "field" }, el("label", { for: id }, field.text), number, field.optional ? null : range, el("span", { class: "hint", id: `${id}-hint` }, field.hint));
-  return { name, node, value: () => number.value.trim(), put: (v) => { if (number !== document.activeElement) number.value = v; set(v === "" ? "" : Number(v)); } };
+  return { name, node, value: () => number.value.trim(), put: (v) => { if (number !== document.activeElement) number.value = written(v); set(v); } };
 }
 
 // A form whose fields are part of the address; every change asks the server anew, and gives up what it asked before.
-function form(main, { path, title, subtitle, names, start, more, asks, top }) {
+function form(main, { path, title, subtitle, names, start, more, asks, top, wide }) {
   const figures = new Map(asks.map((a) => [a, new Figures()])), places = new Map(asks.map((a) => [a, el("div")])), stop = new AbortController();
   let asking = null, timer = 0;
   const changed = () => {
@@ -64,26 +65,28 @@ function form(main, { path, title, subtitle, names, start, more, asks, top }) {
   const values = () => ({ ...Object.fromEntries(fields.map((f) => [f.name, f.value()])), ...extra.values() });
   const bad = el("p", { class: "warning", hidden: true }), answer = el("div", { class: "answer" }, bad, places.get(asks[0]));
   main.append(el("h1", { tabindex: "-1" }, title), el("p", { class: "subtitle" }, subtitle), ...[top].filter(Boolean),
-    el("div", { class: "calculator" }, el("form", { "aria-label": title, onsubmit: (event) => event.preventDefault() }, ...fields.map((f) => f.node), extra.node), answer), ...asks.slice(1).map((a) => places.get(a)));
+    el("div", { class: `calculator${wide ? " wide" : ""}` }, el("form", { "aria-label": title, onsubmit: (event) => event.preventDefault() }, ...fields.map((f) => f.node), extra.node), answer), ...asks.slice(1).map((a) => places.get(a)));
 
   async function compute() {
     if (asking) asking.abort();
     asking = new AbortController();
     const { signal } = asking;
     answer.setAttribute("aria-busy", "true");
-    await Promise.all(asks.map(async (what, k) => {
+    if (!places.get(asks[0]).hasChildNodes() && bad.hidden) places.get(asks[0]).append(el("p", { class: "quiet" }, "Computing ..."));
+    for (const [k, what] of asks.entries()) {
       try {
         const data = await ask(what, values(), signal);
         if (signal.aborted || stop.signal.aborted) return;
         show(what, data, k === 0);
         if (k === 0) bad.hidden = true;
       } catch (error) {
-        if (error.name === "AbortError" || k > 0) return;
+        if (error.name === "AbortError" || signal.aborted || k > 0) return;
         bad.textContent = error.message;
         bad.hidden = false;
         for (const [key, place] of places) { figures.get(key).dispose(); figures.set(key, new Figures()); place.replaceChildren(); }
+        break;
       }
-    }));
+    }
     if (!signal.aborted) answer.removeAttribute("aria-busy");
   }
 
@@ -120,7 +123,7 @@ function relation(query, changed) {
   const list = el("select", { id: "field-relation", onchange: changed }, el("option", { value: "add/remove" }, "added or removed"), el("option", { value: "replace" }, "replaced"));
   list.value = query.relation === "replace" ? "replace" : "add/remove";
   return {
-    node: el("div", { class: "field" }, el("label", { for: "field-relation" }, "a unit is"), list, el("span", { class: "hint" }, "the neighbouring relation")),
+    node: el("div", { class: "field chosen" }, el("label", { for: "field-relation" }, "a unit is"), list, el("span", { class: "hint" }, "the neighbouring relation")),
     values: () => ({ relation: list.value }),
     put: (next) => { list.value = next.relation === "replace" ? "replace" : "add/remove"; },
   };
@@ -140,6 +143,6 @@ export function calculator(main, place) {
 export function planner(main, place) {
   return form(main, {
     path: "plan", title: "Planner", subtitle: "What would work, before anything is trained: whom the noise protects, from whom, and what accuracy it keeps.",
-    names: ["clients", "records", "parameters", "epsilon", "delta", "client_rate", "batch_rate", "rounds"], start: place, asks: ["plan"],
+    names: ["clients", "records", "parameters", "epsilon", "delta", "client_rate", "batch_rate", "rounds"], start: place, asks: ["plan"], wide: true,
   });
 }

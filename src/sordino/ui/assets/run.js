@@ -22,7 +22,7 @@ export function run(main, place) {
     title.textContent = line.name;
     document.title = `${line.name}: Sordino`;
     const what = [line.method, line.data && `on ${line.data}`].filter(Boolean).join(" ");
-    about.replaceChildren(...[el("span", { class: `state ${line.state}` }, line.state), " ", what, el("span", { class: "when" }, ` last written ${ago(line.changed)}`)]);
+    about.replaceChildren(...[el("span", { class: `state ${line.state}` }, line.state), what, el("span", { class: "when" }, ` last written ${ago(line.changed)}`)]);
   }
 
   function open(next) {

@@ -63,7 +63,7 @@ export function runs(main, place) {
     const spent = r.unbounded ? "no guarantee" : r.epsilon === null && r.total === null ? "" : r.state === "finished" || r.epsilon === null ? epsilon(r.total) : `${epsilon(r.epsilon)} of ${epsilon(r.total)}`;
     const rounds = r.rounds === null ? "" : r.state === "finished" || !r.planned ? count(r.rounds) : `${count(r.rounds)} of ${count(r.planned)}`;
     return el("tr", {}, el("td", { class: "pick" }, box || null),
-      el("th", { scope: "row" }, el("a", { href: to, "data-key": `open ${r.id}` }, r.name), el("span", { class: "below" }, below), r.damaged && el("span", { class: "mark-damaged" }, "damaged")),
+      el("th", { scope: "row" }, el("a", { href: to, "data-key": `open ${r.id}` }, r.name), el("span", { class: "below" }, one && el("span", { class: `state ${r.state}` }, r.state), below), r.damaged && el("span", { class: "mark-damaged" }, "damaged")),
       el("td", { class: "c-state" }, one ? el("span", { class: `state ${r.state}` }, r.state) : null), el("td", { class: "c-method" }, one ? r.method : "comparison"), el("td", { class: "c-data" }, r.data),
       el("td", { class: "c-epsilon figure" }, spent), el("td", { class: "c-accuracy figure" }, percent(r.accuracy)), el("td", { class: "c-rounds figure" }, rounds),
       el("td", { class: "c-changed" }, el("time", { datetime: new Date(1000 * r.changed).toISOString(), title: new Date(1000 * r.changed).toLocaleString() }, ago(r.changed))));
