@@ -264,7 +264,7 @@ def fitting(wanted: dict[str, int], width: int) -> dict[str, int]:
             return columns
         if room >= min(columns.get("run", 0), NARROWEST):
             return columns | {"run": room}
-    return {name: min(wide, max(1, width)) for name, wide in columns.items()}
+    return {"run": max(1, min(wanted.get("run", 1), width))}
 
 
 def _bar(row: LiveRow, ascii_only: bool) -> str:

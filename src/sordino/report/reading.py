@@ -143,7 +143,9 @@ def find(path: Path) -> Path:
             return path.parent if path.name == PRIVATE else whole.parent
         below = [harmless(str(p)) for p in (runs_below(path) or runs_below(path / "cells"))]
     except (FileNotFoundError, ValueError) as error:  # ValueError: a path with a zero byte
-        raise RunError(f"there is no run folder {shown}.") from error
+        raise RunError(
+            f"there is no run folder {shown}. Name one that is there, such as runs/20270101-120000."
+        ) from error
     except OSError as error:
         raise RunError(f"the run folder {shown[:200]} cannot be read: {error.strerror or error}.") from error
     some = f" Runs in it: {', '.join(below[:NAMED])}{' ...' if len(below) > NAMED else ''}." if below else ""

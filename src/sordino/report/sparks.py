@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,12 +58,15 @@ def picture(x: Floats, y: Floats, width: int, height: int, right: float | None =
     places = (y - low) / (high - low) if high > low else np.full(len(y), 0.5)
     rows = np.clip(np.round((1 - places) * (4 * height - 1)), 0, 4 * height - 1).astype(int)
     cells = np.zeros((height, width), dtype=int)
-    before: tuple[int, int] | None = None
-    for column, row in sorted(set(zip(columns.tolist(), rows.tolist(), strict=True))):
-        steps = range(row, row + 1)
-        if before is not None and before[0] == column - 1:  # join neighbours by a line
-            steps = range(min(row, before[1]), max(row, before[1]) + 1)
-        for dot in steps:
-            cells[dot // 4, column // 2] |= DOTS[dot % 4][column % 2]
-        before = (column, row)
+    for column, row in _joined(sorted(set(zip(columns.tolist(), rows.tolist(), strict=True)))):
+        cells[row // 4, column // 2] |= DOTS[row % 4][column % 2]
     return ["".join(chr(0x2800 + cell) if cell else " " for cell in line) for line in cells.tolist()]
+
+
+def _joined(dots: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield dots and those on the straight lines between neighbours."""
+    yield from dots[:1]
+    for (left, high), (right, low) in pairwise(dots):
+        steps = max(right - left, abs(low - high))
+        for step in range(1, steps + 1):
+            yield left + round(step * (right - left) / steps), high + round(step * (low - high) / steps)
