@@ -331,7 +331,9 @@ def test_in_secure_mode_no_kill_lets_held_out_records_be_seen_twice(point, numbe
     A run that pays for a lost round ends a round early, and is evaluated there: as often as is charged, at most."""
     seen, real = [], loop.evaluate
     monkeypatch.setattr(run, "try_evaluation", lambda job: None)  # on made-up records
-    monkeypatch.setattr(loop, "evaluate", lambda job, params, done: seen.append(done) or real(job, params, done))
+    monkeypatch.setattr(
+        loop, "evaluate", lambda job, params, done, *a: seen.append(done) or real(job, params, done, *a)
+    )
     keys = KEYS | {"rounds": 6, "evaluate_every": every, "epsilon": 8.0, "device": "cpu", "mode": "secure"}
     keys |= {"out": str(tmp_path), "name": "it", "checkpoint_seconds": 0.0, "seed": None}
     passed = itertools.count()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.core.record import RoundRecord
-from sordino.ui.api import Answers
+from sordino.ui.api import ViewAnswers
 from sordino.ui.server import ViewServer
 
 GUARANTEE = {
@@ -84,7 +84,7 @@ def locked(run: Path) -> Iterator[None]:
 @contextmanager
 def served(*folders: Path, **options: Any) -> Iterator[ViewServer]:
     """Serve a view of some folders."""
-    with ViewServer(Answers(folders, **options)) as server:
+    with ViewServer(ViewAnswers(folders, **options)) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

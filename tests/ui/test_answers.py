@@ -13,7 +13,7 @@ import pytest
 from sordino.core.errors import RunError
 from sordino.privacy import tightest
 from sordino.privacy.events import GaussianEvent, Repeated, Sampled
-from sordino.ui.api import Answers
+from sordino.ui.api import ViewAnswers
 from sordino.ui.live import BLOCKS, POINTS, GrowingLine
 from support.views import line, locked, make_run
 
@@ -58,7 +58,7 @@ def blocks(document, kind):
 
 
 def test_the_list_says_what_each_run_is_and_has_spent(runs):
-    answers = Answers([runs])
+    answers = ViewAnswers([runs])
     rows = {row["name"]: row for row in asked(answers, "runs")["rows"]}
     assert (rows["alpha"]["state"], rows["alpha"]["epsilon"], rows["alpha"]["accuracy"]) == ("finished", 2.0, 0.82)
     beta = rows["beta"]
@@ -69,7 +69,7 @@ def test_the_list_says_what_each_run_is_and_has_spent(runs):
 
 
 def test_the_list_is_sorted_filtered_and_paged(runs):
-    answers = Answers([runs])
+    answers = ViewAnswers([runs])
     assert names(asked(answers, "runs", sort="name")) == ["alpha", "beta", "gamma"]
     assert names(asked(answers, "runs", sort="-epsilon")) == ["gamma", "alpha", "beta"]
     assert names(asked(answers, "runs", find="FEDAVG stopped")) == ["beta"]
@@ -82,7 +82,7 @@ def test_the_list_is_sorted_filtered_and_paged(runs):
 def test_a_run_without_a_value_comes_last_either_way(runs):
     (runs / "gamma" / "public" / "result.json").unlink()
     (runs / "gamma" / "public" / "records.jsonl").unlink()
-    answers = Answers([runs])
+    answers = ViewAnswers([runs])
     for sort in ("accuracy", "-accuracy"):
         assert names(asked(answers, "runs", sort=sort))[-1] == "gamma"
 
@@ -91,13 +91,13 @@ def test_records_that_are_cut_are_marked_in_the_list(runs):
     path = runs / "alpha" / "public" / "records.jsonl"
     path.write_text(path.read_text()[:900])
     (runs / "gamma" / "public" / "plan.json").write_text("{")
-    marked = {row["name"] for row in asked(Answers([runs]), "runs")["rows"] if row["damaged"]}
+    marked = {row["name"] for row in asked(ViewAnswers([runs]), "runs")["rows"] if row["damaged"]}
     assert marked == {"alpha", "gamma"}
 
 
 def test_a_folder_that_is_removed_while_it_is_shown_is_told(runs, monkeypatch):
     monkeypatch.setattr("sordino.ui.shelf.EVERY", 0.0)
-    answers = Answers([runs])
+    answers = ViewAnswers([runs])
     id = ids(answers)["alpha"]
     shutil.rmtree(runs)
     answer = asked(answers, "runs")
@@ -109,11 +109,11 @@ def test_a_folder_that_is_removed_while_it_is_shown_is_told(runs, monkeypatch):
 def test_runs_inside_a_comparison_and_a_copy_of_a_public_part_are_found(runs, tmp_path):
     shutil.move(runs / "alpha", tmp_path / "kept" / "cells" / "one")
     shutil.copytree(runs / "gamma" / "public", tmp_path / "kept" / "copied")
-    answers = Answers([tmp_path / "kept"])
+    answers = ViewAnswers([tmp_path / "kept"])
     whole = ids(answers)["kept"]
     (cell,) = answers.shelf.cells(answers.shelf.item(whole))
-    assert asked(Answers([tmp_path / "kept"]), "run", cell.id, "live")["line"]["name"] == "one"
-    copied = Answers([tmp_path / "kept" / "copied"])
+    assert asked(ViewAnswers([tmp_path / "kept"]), "run", cell.id, "live")["line"]["name"] == "one"
+    copied = ViewAnswers([tmp_path / "kept" / "copied"])
     assert asked(copied, "runs")["rows"][0]["state"] == "finished"
 
 
@@ -121,7 +121,7 @@ def test_runs_inside_a_comparison_and_a_copy_of_a_public_part_are_found(runs, tm
 
 
 def test_curves_grow_with_the_records(runs):
-    answers = Answers([runs])
+    answers = ViewAnswers([runs])
     id = ids(answers)["beta"]
     with locked(runs / "beta"):
         before = asked(answers, "run", id, "live")
@@ -140,7 +140,7 @@ def test_curves_grow_with_the_records(runs):
 
 
 def test_a_run_that_was_resumed_is_read_anew(runs):
-    answers, path = Answers([runs]), runs / "beta" / "public" / "records.jsonl"
+    answers, path = ViewAnswers([runs]), runs / "beta" / "public" / "records.jsonl"
     id = ids(answers)["beta"]
     asked(answers, "run", id, "live")
     path.unlink()
@@ -152,7 +152,7 @@ def test_a_run_that_was_resumed_is_read_anew(runs):
 def test_damaged_records_are_shown_up_to_the_damage(runs):
     path = runs / "beta" / "public" / "records.jsonl"
     path.write_text(line(1) + line(2) + "{]\n" + line(4))
-    shown = asked(Answers([runs]), "run", ids(Answers([runs]))["beta"], "live")
+    shown = asked(ViewAnswers([runs]), "run", ids(ViewAnswers([runs]))["beta"], "live")
     assert shown["rounds"] == 2
     assert shown["damage"] == [
         "records.jsonl is damaged in line 3: the 2 rounds before it are shown, and nothing after it."
@@ -179,7 +179,7 @@ def test_the_public_view_reads_nothing_private(runs):
     (private / "notes.txt").write_text(secret)
     (private / "attacks").mkdir()
     (private / "attacks" / "a-public.json").write_text(json.dumps({"attack": secret, "sentence": secret}))
-    answers = Answers([runs])
+    answers = ViewAnswers([runs])
     id = ids(answers)["alpha"]
     parts = [answers.answer(["run", id, part], {}) for part in ("live", "report", "attacks", "line")]
     text = json.dumps([*parts, answers.answer(["attacks"], {}), answers.answer(["runs"], {})])
@@ -188,7 +188,7 @@ def test_the_public_view_reads_nothing_private(runs):
 
 def test_the_owner_of_a_copy_sees_the_public_report_and_why(runs, tmp_path):
     shutil.copytree(runs / "alpha" / "public", tmp_path / "handout" / "alpha" / "public")
-    answers = Answers([tmp_path / "handout"], "owner")
+    answers = ViewAnswers([tmp_path / "handout"], "owner")
     shown = asked(answers, "run", ids(answers)["alpha"], "report")
     assert shown["audience"] == "public" and "no private part" in shown["damage"][0]
 
@@ -197,7 +197,7 @@ def test_the_owner_of_a_copy_sees_the_public_report_and_why(runs, tmp_path):
 
 
 def test_runs_beside_each_other_warn_where_their_guarantees_differ(runs):
-    answers = Answers([runs])
+    answers = ViewAnswers([runs])
     known = ids(answers)
     same = asked(answers, "compare", runs=f"{known['alpha']},{known['beta']}")
     assert blocks(same, "Paragraph") == []
@@ -212,7 +212,7 @@ def test_claimed_accounted_and_audited_stand_beside_each_other(runs):
     result = json.loads((runs / "gamma" / "public" / "result.json").read_text())
     (runs / "gamma" / "public" / "result.json").write_text(json.dumps(result | {"claim": {"epsilon": 1.5}}))
     (runs / "alpha" / "public" / "audit.json").write_text(json.dumps({"least": 2.5}))
-    answers = Answers([runs])
+    answers = ViewAnswers([runs])
     known = ids(answers)
     shown = asked(answers, "compare", runs=f"{known['gamma']},{known['alpha']}")
     (table,) = blocks(shown, "DataTable")
@@ -226,7 +226,7 @@ def test_claimed_accounted_and_audited_stand_beside_each_other(runs):
 
 
 def test_the_calculator_answers_as_the_accountants_do(runs):
-    answers = Answers([runs])
+    answers = ViewAnswers([runs])
     given = {"noise": "1.1", "rate": "0.02", "steps": "300", "delta": "1e-6"}
     for relation in ("add/remove", "replace"):
         event = Repeated(Sampled(GaussianEvent(1.1), 0.02, relation), 300)
@@ -257,7 +257,7 @@ def test_the_calculator_answers_as_the_accountants_do(runs):
 def test_numbers_out_of_range_are_one_sentence(runs, change, text):
     query = {"noise": "1", "rate": "0.1", "steps": "10", "delta": "1e-5"} | change
     for what in ("epsilon", "curves"):
-        assert text in Answers([runs]).answer([what], query)["error"]
+        assert text in ViewAnswers([runs]).answer([what], query)["error"]
 
 
 def test_the_planner_is_asked_for_numbers_and_its_answer_is_shown(runs):
@@ -275,7 +275,7 @@ def test_the_planner_is_asked_for_numbers_and_its_answer_is_shown(runs):
         "clients": "1e2", "records": "500", "parameters": "20000", "epsilon": "2", "delta": "1e-5", "client_rate": "1",
         "batch_rate": "0.5", "rounds": "",
     }  # fmt: skip
-    (table,) = blocks(asked(Answers([runs], planner=planner), "plan", **query), "DataTable")
+    (table,) = blocks(asked(ViewAnswers([runs], planner=planner), "plan", **query), "DataTable")
     assert table["rows"][0][3:] == ["dp-sgd", "works", "14.1", "50", "0.05", "60 to 90 %"]
     counts = {"clients": 100, "records": 500, "parameters": 20000}
     assert heard == [counts | {"epsilon": 2.0, "delta": 1e-5, "client_rate": 1.0, "batch_rate": 0.5}]
@@ -294,7 +294,7 @@ def test_the_gallery_shows_figures_and_pictures_and_follows_no_link(runs, tmp_pa
     (tmp_path / "elsewhere.png").write_bytes(PNG)
     (folder / "loss-threshold-public-2.png").symlink_to(tmp_path / "elsewhere.png")
     (folder / "loss-threshold-public-3.png").write_text("<svg onload=alert(1)>")
-    shown = asked(Answers([runs], "owner"), "attacks")
+    shown = asked(ViewAnswers([runs], "owner"), "attacks")
     (picture,), (table,) = blocks(shown, "PictureFile"), blocks(shown, "DataTable")
     assert base64.b64decode(picture["png"]) == PNG
     assert table["rows"] == [["AUC", "0.61 (0.5 to 0.7)", "", "0.5"]]
@@ -319,11 +319,11 @@ def ledger(tmp_path, monkeypatch):
 def test_the_ledger_is_read_while_another_process_holds_it(runs, ledger):
     path, _ = ledger  # still open, with a log of changes beside it
     before = sorted(p.name for p in path.parent.iterdir())
-    shown = asked(Answers([runs]), "ledger")
+    shown = asked(ViewAnswers([runs]), "ledger")
     together, charges = blocks(shown, "DataTable")
     assert together["rows"] == [["a record", "add/remove", "server", "2.5", "2e-05", "0"]]
     assert [row[0] for row in charges["rows"]] == ["<b>beta</b>", "alpha"]
-    assert asked(Answers([runs]), "chain") == {"intact": True, "sentence": "The chain of 2 entries is intact."}
+    assert asked(ViewAnswers([runs]), "chain") == {"intact": True, "sentence": "The chain of 2 entries is intact."}
     assert sorted(p.name for p in path.parent.iterdir()) == before
 
 
@@ -336,18 +336,18 @@ def test_a_ledger_that_was_edited_is_told(runs, ledger):
         db.execute("DROP TRIGGER no_update")
         db.execute("UPDATE entry SET epsilon = 0.01 WHERE id = 1")
     db.close()
-    told = asked(Answers([runs]), "chain")
+    told = asked(ViewAnswers([runs]), "chain")
     assert not told["intact"] and "row 1 was edited" in told["sentence"]
 
 
 def test_without_a_ledger_nothing_is_made(runs, tmp_path, monkeypatch):
     monkeypatch.setenv("SORDINO_HOME", str(tmp_path / "nothing"))
-    assert "there is no ledger yet" in Answers([runs]).answer(["ledger"], {})["error"]
+    assert "there is no ledger yet" in ViewAnswers([runs]).answer(["ledger"], {})["error"]
     assert not (tmp_path / "nothing").exists()
 
 
 def test_an_unknown_address_has_no_answer(runs):
-    answers = Answers([runs])
+    answers = ViewAnswers([runs])
     for parts in ([], ["nothing"], ["run"], ["run", "x", "y"], ["run", "x", "live", "z"]):
         assert answers.answer(parts, {}) is None
     with pytest.raises(RunError):

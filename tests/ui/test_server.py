@@ -13,7 +13,7 @@ import pytest
 
 from sordino.cli.ui import opened
 from sordino.core.errors import RunError
-from sordino.ui.api import Answers
+from sordino.ui.api import ViewAnswers
 from sordino.ui.shelf import Shelf
 from support.views import id_of, make_run, served
 
@@ -235,7 +235,7 @@ def test_a_missing_or_foreign_folder_is_one_clear_error(tmp_path):
 
 def test_a_taken_port_is_one_clear_error_if_it_was_asked_for(server, runs):
     with pytest.raises(RunError, match=r"port \d+ of 127.0.0.1 cannot be used"):
-        opened(Answers([runs]), server.gate.port)
+        opened(ViewAnswers([runs]), server.gate.port)
 
 
 def test_the_server_listens_on_the_loopback_interface_alone(server):
@@ -247,8 +247,8 @@ def test_the_list_needs_neither_torch_nor_numpy(runs):
     import sys
 
     code = (
-        "import sys; from pathlib import Path; import sordino.cli.ui; from sordino.ui.api import Answers;"
-        f"a = Answers([Path({os.fspath(runs)!r})]); rows = a.answer(['runs'], {{}})['rows'];"
+        "import sys; from pathlib import Path; import sordino.cli.ui; from sordino.ui.api import ViewAnswers;"
+        f"a = ViewAnswers([Path({os.fspath(runs)!r})]); rows = a.answer(['runs'], {{}})['rows'];"
         "a.answer(['run', rows[0]['id'], 'live'], {});"
         "print(len(rows), [n for n in ('torch', 'numpy', 'scipy', 'pandas') if n in sys.modules])"
     )

@@ -12,7 +12,7 @@ import click
 
 from sordino.core.errors import RunError
 from sordino.report.reading import Audience
-from sordino.ui.api import Answers
+from sordino.ui.api import ViewAnswers
 from sordino.ui.server import HOST, ViewServer
 
 PORT = 8437  # unless it is taken
@@ -36,7 +36,7 @@ def ui(folders: tuple[Path, ...], port: int | None, no_browser: bool, audience: 
     By default the view shows what is public of each run, so a screen may be shared. --for owner adds what is for the
     owner of the data alone: attacks, participation, the answers of sites.
     """
-    answers = Answers(folders or (Path("runs"),), cast(Audience, audience), planned)
+    answers = ViewAnswers(folders or (Path("runs"),), cast(Audience, audience), planned)
     server = opened(answers, port)
     with server:
         click.echo(f"Open {server.address()}")
@@ -49,7 +49,7 @@ def ui(folders: tuple[Path, ...], port: int | None, no_browser: bool, audience: 
             click.echo("\nThe view has ended.", err=True)
 
 
-def opened(answers: Answers, port: int | None) -> ViewServer:
+def opened(answers: ViewAnswers, port: int | None) -> ViewServer:
     """Return a server on a port; by default on PORT, or on a free one if that is taken.
 
     Raises:

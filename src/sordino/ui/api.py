@@ -12,7 +12,7 @@ from sordino.core.record import plain
 from sordino.core.version import VERSION
 from sordino.report.reading import Audience, harmless
 from sordino.ui.documents import Documents, as_json
-from sordino.ui.live import LiveRuns
+from sordino.ui.live import OpenCurves
 from sordino.ui.overview import LONGEST, PAGE, Overview
 from sordino.ui.shelf import Shelf, Shelved
 
@@ -21,7 +21,7 @@ Answer = dict[str, Any]
 Planner = Callable[[Mapping[str, float]], Mapping[str, Any]]  # numbers of the question -> `sordino plan --json`
 
 
-class Answers:
+class ViewAnswers:
     """The answers of the server about some folders."""
 
     def __init__(self, folders: Sequence[Path], audience: Audience = "public", planner: Planner | None = None) -> None:
@@ -32,7 +32,7 @@ class Answers:
         """
         self.audience, self.planner = audience, planner
         self.shelf = Shelf(folders)
-        self.overview, self.live, self.documents = Overview(self.shelf), LiveRuns(), Documents(audience)
+        self.overview, self.live, self.documents = Overview(self.shelf), OpenCurves(), Documents(audience)
         self._computing = threading.Lock()  # sliders ask often, and a processor is shared with the runs
         self._pages: dict[str, Callable[[Query], Answer]] = {
             "about": self._about, "runs": self._runs, "compare": self._compare, "epsilon": self._epsilon,

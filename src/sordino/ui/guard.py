@@ -24,7 +24,7 @@ def secret() -> str:
 
 
 @dataclass
-class Gate:
+class ViewGate:
     """The secrets of a server, and what they open."""
 
     port: int

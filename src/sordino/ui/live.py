@@ -93,7 +93,7 @@ class _Lines:
         self.taken = len(records)
 
 
-class LiveRun:
+class RunCurves:
     """A run that is looked at again and again."""
 
     def __init__(self, item: Shelved) -> None:
@@ -202,18 +202,18 @@ def _quality(lines: _Lines, source: str) -> Chart:
     )  # fmt: skip
 
 
-class LiveRuns:
+class OpenCurves:
     """The runs that somebody looks at; those that were looked at longest ago are given up first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: OrderedDict[tuple[str, Path], LiveRun] = OrderedDict()
+        self._open: OrderedDict[tuple[str, Path], RunCurves] = OrderedDict()
 
-    def of(self, item: Shelved) -> LiveRun:
+    def of(self, item: Shelved) -> RunCurves:
         """Return the run, opened before or now."""
         key = (item.id, item.public)
         with self._lock:
-            run = self._open.pop(key, None) or LiveRun(item)
+            run = self._open.pop(key, None) or RunCurves(item)
             self._open[key] = run
             while len(self._open) > OPEN:
                 self._open.popitem(last=False)

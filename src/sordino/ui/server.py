@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from sordino.ui.api import Answers
-from sordino.ui.guard import Gate
+from sordino.ui.api import ViewAnswers
+from sordino.ui.guard import ViewGate
 
 HOST = "127.0.0.1"
 IDLE = 75  # seconds after which a connection without requests is closed
@@ -67,7 +67,7 @@ class ViewServer(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, answers: Answers, port: int = 0) -> None:
+    def __init__(self, answers: ViewAnswers, port: int = 0) -> None:
         """Bind the port; 0 takes a free one.
 
         Raises:
@@ -75,7 +75,7 @@ class ViewServer(ThreadingHTTPServer):
         """
         super().__init__((HOST, port), _Handler)
         self.answers = answers
-        self.gate = Gate(self.server_address[1])
+        self.gate = ViewGate(self.server_address[1])
         files = [*OWN.iterdir(), *(REPORT / name for name in SHARED)]
         self.files = {
             f"/assets/{f.name}": Served(f"{KINDS[f.suffix]}; charset=utf-8", f.read_bytes(), True)

@@ -13,7 +13,7 @@ from sordino.report.chart import Axis, Chart, ChartSeries
 from sordino.report.document import Block, DataTable, Document, Paragraph, Section
 from sordino.report.reading import mapping_at, number_at, object_in, text_at
 from sordino.report.run.words import joined, percent
-from sordino.ui.live import LiveRun
+from sordino.ui.live import RunCurves
 from sordino.ui.overview import RunLine, short
 
 MOST = 8  # runs in one picture
@@ -45,7 +45,7 @@ class ComparedRun:
 
     name: str
     line: RunLine
-    live: LiveRun
+    live: RunCurves
     plan: dict[str, Any]
     result: dict[str, Any]
     audit: dict[str, Any]
@@ -71,7 +71,7 @@ class ComparedRun:
         return number_at(claim, "epsilon"), accounted, number_at(self.audit, "least")
 
 
-def read(line: RunLine, live: LiveRun, name: str) -> ComparedRun:
+def read(line: RunLine, live: RunCurves, name: str) -> ComparedRun:
     """Return what is known about a run.
 
     Args:
