@@ -41,7 +41,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 COLOURS = 160  # of a picture: text and charts need no more, and files stay small
 TABLE = ["--dataset", "breast-cancer", "--clients", "8"]
 RUNS = {  # name -> flags of `sordino run`
-    "hospitals": [*TABLE, "--rounds", "20", "--epsilon", "4", "--audit", "--baseline", "--record-views"],
+    "hospitals": [*TABLE, "--rounds", "20", "--epsilon", "4", "--baseline", "--record-views"],
     "whole-hospitals": [*TABLE, "--method", "nbafl", "--rounds", "20", "--epsilon", "8"],
     "trusted-server": [*TABLE, "--method", "dp-fedavg", "--rounds", "20", "--epsilon", "8"],
     "printed": [*TABLE, "--method", "geodp-paper", "--rounds", "20", "--epsilon", "4"],
@@ -106,6 +106,7 @@ def make(home: Path) -> None:
         if not (home / "runs" / name / "public" / "result.json").exists():
             sordino(home, "run", "--name", name, "--seed", "0", "--device", "cpu", *flags)
     if not (home / "runs" / "hospitals" / "private" / "attacks").exists():
+        sordino(home, "audit", "runs/hospitals", "--canaries", "1000")
         sordino(home, "attack", "runs/hospitals", "--attack", "loss-threshold,gradient-alignment")
         sordino(home, "report", "runs/hospitals")
     if not (home / "runs" / "methods").exists():
@@ -192,7 +193,7 @@ def live(page: Page, runs: Path, address: str) -> None:
 
 def calculator(page: Page, runs: Path, address: str) -> None:
     enter(page, address, "calculator")
-    page.locator("figure.chart svg").first.wait_for()
+    page.locator(".tile .value").first.wait_for()
 
 
 def gallery(page: Page, runs: Path, address: str) -> None:

@@ -20,6 +20,7 @@ FIGURE = re.compile(  # a cell that is a number, with its unit, its range or its
     "[<>\N{LESS-THAN OR EQUAL TO}\N{GREATER-THAN OR EQUAL TO}~]? ?[-+\N{MINUS SIGN}]?[0-9][0-9.,]*"
     "(e[-\N{MINUS SIGN}]?[0-9]+)?( ?(%|s|bytes|kB|MB|GB|percentage points))?( ?(\N{PLUS-MINUS SIGN}|to |\\().*)?"
 )
+UNBROKEN = re.compile(r"[0-9][0-9.,]* %|[0-9.]+e-[0-9]+")
 BLANK = ("", "-", "infinite", "none", "unknown", "not known")
 
 
@@ -74,8 +75,11 @@ def _block(block: Block, name: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Return a text in which `commands` stand out."""
-    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
+    """Return a text in which `commands` stand out, and in which no line ends inside a number."""
+    parts = re.split("`([^`]+)`", escape(text))
+    plain_parts = [UNBROKEN.sub(r'<span class="number">\g<0></span>', part) for part in parts[::2]]
+    commands = [f"<code>{part}</code>" for part in parts[1::2]]
+    return "".join(part for pair in zip(plain_parts, [*commands, ""], strict=True) for part in pair)
 
 
 def paragraph(block: Paragraph) -> str:

@@ -36,17 +36,14 @@ def section(run: RunSources) -> Section | None:
         blocks: list[Block] = [*once, *lost]
         return Section("convergence", "How did training go?", tuple(blocks)) if blocks else None
     charts = _charts(run, seen)
-    blocks = [Paragraph(_opening(run, seen)), *lost, *charts]
+    blocks = [Paragraph(_opening(seen)), *lost, *charts]
     return Section("convergence", "How did training go?", tuple(blocks))
 
 
-def _opening(run: RunSources, seen: Sequence[RoundRecord]) -> str:
-    name = "accuracy" if any(r.accuracy is not None for r in seen) else ""
-    kind = kind_of(run)
-    points = curve(seen, lambda r: r.accuracy) if name else curve(seen, lambda r: r.loss)
-    if not finite(points):
-        return f"The model was evaluated in {number_of(len(seen), 'round')}."
-    text = trend(kind(name or "loss").label.capitalize(), points, bool(name))
+def _opening(seen: Sequence[RoundRecord]) -> str:
+    """Return how often the model was evaluated, and on what."""
+    where = one_line(seen[-1].evaluated_on or "")
+    text = f"The model was evaluated in {number_of(len(seen), 'round')}{f', on {where}' if where else ''}."
     noisy = any("charged" in (r.evaluated_on or "") for r in seen)
     return text + (" Each point has noise of its own, so small steps mean nothing." if noisy else "")
 
