@@ -3,8 +3,8 @@
     python benchmarks/views.py [--runs 1000] [--rounds 100000] [--repeats 3]
 
 Makes so many finished runs of 30 rounds and one long run that goes on (its lock is held, and it writes ten rounds a
-second), starts `sordino ui` on them, opens its pages in Chromium, and prints one JSON line a page: seconds until what was
-asked for stands there, and where a page is opened anew, until the first contentful paint. Then `sordino watch` on
+second), starts `sordino ui` on them, opens its pages in Chromium, and prints one JSON line a page: seconds until what
+was asked for stands there, and where a page is opened anew, until the first contentful paint. Then `sordino watch` on
 the same folder. The browser and the server share the machine.
 """
 
@@ -29,7 +29,7 @@ from rich.console import Console
 
 from sordino.cli.watch import WatchedRuns
 from sordino.core.record import RoundRecord
-from sordino.report.live import LiveRuns
+from sordino.ui.shelf import Shelf
 
 COMMAND = str(Path(sys.executable).with_name("sordino"))
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -118,7 +118,7 @@ class Writer(threading.Thread):
 
 
 def browse(runs: Path, repeats: int) -> None:
-    """Print how long the pages of the view take, each time from a server and a browser that have seen nothing before."""
+    """Print how long pages take, each time from a server and a browser that have seen nothing before."""
     taken: dict[str, list[dict[str, float]]] = {}
     for _ in range(repeats):
         start = time.perf_counter()
@@ -128,7 +128,7 @@ def browse(runs: Path, repeats: int) -> None:
         )  # fmt: skip
         assert server.stdout is not None
         try:
-            address = re.search(r"http://\S+", server.stdout.readline()).group()  # type: ignore[union-attr]
+            (address,) = re.findall(r"http://\S+", server.stdout.readline())
             taken.setdefault("sordino ui prints its address", []).append({"seconds": time.perf_counter() - start})
             with sync_playwright() as play:
                 chromium = os.environ.get("SORDINO_CHROMIUM") or shutil.which("chromium")
@@ -136,7 +136,7 @@ def browse(runs: Path, repeats: int) -> None:
                 pages(browser.new_context(viewport={"width": 1280, "height": 900}).new_page(), address, taken)
                 browser.close()
             size = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{server.pid}/status").read_text())
-            taken.setdefault("memory of the server", []).append({"megabytes": int(size.group(1)) / 1000})  # type: ignore[union-attr]
+            taken.setdefault("memory of the server", []).append({"megabytes": int(size.group(1)) / 1000})
         finally:
             server.terminate()
             server.wait()
@@ -181,7 +181,7 @@ def watch(runs: Path) -> None:
     answer(what="sordino watch --once, the whole command", seconds=round(time.perf_counter() - start, 2))
     console = Console(file=open(os.devnull, "w"), force_terminal=True, width=120, height=50)  # noqa: SIM115, PTH123
     start = time.perf_counter()
-    view = WatchedRuns(LiveRuns([runs]), console)
+    view = WatchedRuns(Shelf([runs]), console)
     view.read(glance=True)
     console.print(view)
     answer(what="sordino watch, first picture", seconds=round(time.perf_counter() - start, 3))

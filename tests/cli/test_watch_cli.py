@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sordino.cli import watch
 from sordino.cli.main import main
 from sordino.cli.watch import COLUMNS, WatchedRuns, fitting
-from sordino.report.live import LiveRuns
+from sordino.ui import shelf
+from sordino.ui.shelf import Shelf
 from support.views import line, locked, make_run
 
 COMMAND = Path(sys.executable).with_name("sordino")
@@ -76,7 +76,7 @@ def test_without_a_terminal_the_state_is_printed_once_and_nothing_is_changed(cal
     assert "82.0 %" in row_of(out, "finished")
     assert "7/20" in row_of(out, "died") and "1.059 of 2" in row_of(out, "died")  # 0.4 * sqrt(7), rounded up
     assert "infinite" in row_of(out, "none") and " 0.5 " in row_of(out, "none")  # the claim beside it
-    assert "damaged: records.jsonl is damaged or cannot be read after 5 rounds" in out
+    assert "damaged: records.jsonl is damaged in line 6: the 5 rounds before it are shown" in out
     assert "\x1b" not in out
 
 
@@ -106,7 +106,8 @@ def test_json_has_a_thin_curve_and_no_number_that_json_lacks(call, runs):
 
 def test_a_long_list_is_paged(call, tmp_path):
     for k in range(25):
-        os.utime(make_run(tmp_path, f"run-{k:02d}", rounds=2) / "public" / "records.jsonl", (k, k))
+        for path in (make_run(tmp_path, f"run-{k:02d}", rounds=2) / "public").iterdir():
+            os.utime(path, (k, k))
     out = call("watch", tmp_path)[1]
     assert "run-24" in out and "run-05" in out and "run-04" not in out
     assert "and 5 more runs; --all shows them" in out
@@ -116,19 +117,44 @@ def test_a_long_list_is_paged(call, tmp_path):
 
 
 def test_a_missing_or_foreign_folder_is_one_clear_error(call, tmp_path):
-    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear").mkdir(parents=True)
     (tmp_path / "file.txt").write_text("x")
     for name, said in (
-        ("no", "there is no run folder"), ("letters", "is not a run folder"), ("file.txt", "is a file")
+        ("no", "there is no folder"), ("letters", "holds no runs"), ("file.txt", "is a file")
     ):  # fmt: skip
         code, out, error = call("watch", tmp_path / name, "--once")
         assert code == 2 and not out and said in error and len(error.splitlines()) == 1, error
 
 
+def test_runs_of_a_comparison_are_listed_and_no_link_leads_out(call, tmp_path):
+    runs = tmp_path / "runs"
+    make_run(runs, "one")
+    make_run(runs / "trial" / "cells", "a")
+    (runs / "link").symlink_to(make_run(tmp_path / "elsewhere", "other"))
+    (runs / "notes").mkdir()
+    assert sorted(r["name"] for r in json.loads(call("watch", runs, "--json")[1])["runs"]) == ["one", "trial/a"]
+    for place in (runs / "one", runs / "one" / "public"):
+        with locked(runs / "one"):
+            (row,) = json.loads(call("watch", place, "--json")[1])["runs"]
+        assert (row["name"], row["state"]) == ("one", "finished")
+
+
+def test_runs_that_go_on_come_first_then_the_newest(call, tmp_path):
+    for k, name in enumerate(("old", "new")):
+        for path in (make_run(tmp_path, name) / "public").iterdir():
+            os.utime(path, (1000 + k, 1000 + k))
+    for path in (make_run(tmp_path, "going", done=1) / "public").iterdir():
+        os.utime(path, (10, 10))
+    with locked(tmp_path / "going"):
+        told = json.loads(call("watch", tmp_path, "--json")[1])
+    assert [r["name"] for r in told["runs"]] == ["going", "new", "old"]
+    assert told["states"] == {"running": 1, "finished": 2}
+
+
 def test_no_number_is_cut_off_however_narrow_the_terminal(runs):
     for width in (30, 60, 80, 120, 200):
         console = Console(file=io.StringIO(), width=width, height=40, force_terminal=True, highlight=False)
-        view = WatchedRuns(LiveRuns([runs]), console)
+        view = WatchedRuns(Shelf([runs]), console)
         view.read()
         console.print(view)
         out = console.file.getvalue()
@@ -149,7 +175,7 @@ def test_columns_go_in_order_of_their_use_and_names_are_cut_last():
 
 def test_the_curves_of_the_first_run_are_drawn_where_there_is_room(runs):
     console = Console(file=io.StringIO(), width=120, height=40, force_terminal=True, highlight=False)
-    view = WatchedRuns(LiveRuns([runs / "finished"]), console)
+    view = WatchedRuns(Shelf([runs / "finished"]), console)
     view.read()
     console.print(view)
     out = console.file.getvalue()
@@ -207,17 +233,15 @@ def read_until(handle, wanted, seconds=20.0):
 def test_what_is_followed_may_begin_later_and_may_vanish(tmp_path, monkeypatch):
     """With --follow the view waits; a run that is removed while it is shown leaves the list."""
     (tmp_path / "runs").mkdir()
+    monkeypatch.setattr(shelf, "EVERY", 0.0)
     console = Console(file=io.StringIO(), width=100, height=30, force_terminal=True, highlight=False)
-    view = WatchedRuns(LiveRuns([tmp_path / "runs"], follow=True), console)
+    view = WatchedRuns(Shelf([tmp_path / "runs"]), console)
     view.read()
     assert view.headline() == "No run yet."
     run = make_run(tmp_path / "runs", "later", done=2)
-    view.runs.search()
     view.read()
     assert view.headline() == "1 run: 1 stopped"
     shutil.rmtree(run)
-    view.read()  # gone, but not yet looked for
-    console.print(view)
-    view.runs.search()
+    console.print(view)  # gone, but not yet looked for
     view.read()
-    assert view.headline() == "No run yet." and watch.ROWS == 20
+    assert view.headline() == "No run yet."

@@ -1,4 +1,4 @@
-"""Runs that are looked at again and again: growth, resumption, death, copies, damage, long files, many folders."""
+"""A run that is looked at again and again: growth, resumption, death, copies, damage, long files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 import math
 import os
 import shutil
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from sordino.core.errors import RunError
 from sordino.report import live
-from sordino.report.live import LiveRun, LiveRuns, runs_in
+from sordino.report.live import LiveRun
 from support.views import line, locked, make_run
 
 
@@ -31,6 +31,7 @@ def test_a_finished_run_says_what_its_result_says(tmp_path):
     row = looked(make_run(tmp_path, "done")).row(now=2e9)
     assert (row.name, row.state, row.method, row.data) == ("done", "finished", "dp-sgd", "breast-cancer")
     assert (row.round, row.planned, row.total, row.unit, row.viewer) == (20, 20, 2.0, "record", "server")
+    assert (row.epsilon, row.delta, row.relation) == (2.0, 1e-5, "add/remove")
     assert (row.measure, row.value) == ("accuracy", 0.82)  # of the result, not of the last round
     assert row.since is row.per_minute is row.left is None and row.damage == ()
 
@@ -90,11 +91,11 @@ def test_damage_is_told_and_everything_before_it_is_shown(tmp_path):
     (run / "public" / "spec.toml").write_text("rounds = = 3")
     seen = looked(run)
     told = " ".join(seen.damage())
-    assert seen.row().round == 6 and "damaged or cannot be read after 6 rounds" in told and "spec.toml" in told
+    assert seen.row().round == 6 and "damaged in line 7: the 6 rounds before it" in told and "spec.toml" in told
     short = make_run(tmp_path, "short")
     path = short / "public" / "records.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:5]))
-    assert looked(short).damage() == ("records.jsonl holds 5 of 20 rounds.",)
+    assert looked(short).damage() == ("records.jsonl holds 5 of the 20 rounds of the run.",)
 
 
 @pytest.mark.parametrize("plan", ["", "[]", "{", '{"promise": 3}', '{"promise": {"epsilon": "x", "viewer": 1}}', "\0"])
@@ -122,46 +123,49 @@ def test_a_run_without_a_guarantee_is_infinite(tmp_path):
     assert row.total == math.inf == row.epsilon
 
 
-def test_runs_are_found_in_folders_comparisons_and_copies_and_no_link_leads_out(tmp_path):
-    runs = tmp_path / "runs"
-    make_run(runs, "one")
-    make_run(runs / "trial" / "cells", "a")
-    outside = make_run(tmp_path / "elsewhere", "other")
-    (runs / "link").symlink_to(outside)
-    (runs / "notes").mkdir()
-    assert sorted(runs_in(runs).values()) == ["one", "trial/a"]
-    assert list(runs_in(runs / "trial").values()) == ["a"]
-    assert runs_in(runs / "one") == runs_in(runs / "one" / "public") == {runs / "one": ""}
-    assert runs_in(tmp_path / "nothing") == {}
+def test_the_damaged_end_of_a_long_file_is_told_before_its_beginning_was_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "LARGE", 1000)
+    run = make_run(tmp_path, "long", done=15)
+    with (run / "public" / "records.jsonl").open("a") as file:
+        file.write("{damaged\n")
+    seen = LiveRun(run)
+    seen.glance()
+    assert seen.row().round == 15 and seen.damage() == ("records.jsonl is damaged at its end.",)
 
 
-def test_new_runs_appear_and_running_ones_come_first(tmp_path):
-    for k, name in enumerate(("old", "new")):
-        run = make_run(tmp_path, name)
-        os.utime(run / "public" / "records.jsonl", (1000 + k, 1000 + k))
-    going = make_run(tmp_path, "going", done=1)
-    os.utime(going / "public" / "records.jsonl", (10, 10))
-    shelf = LiveRuns([tmp_path])
-    with locked(going):
-        assert [run.name for run in shelf.ordered()] == ["going", "new", "old"]
-        assert shelf.counts() == {"running": 1, "finished": 2}
-        make_run(tmp_path, "later")
-        shelf.search()
-        assert {run.name for run in shelf.ordered()} == {"going", "new", "old", "later"}
-        shutil.rmtree(tmp_path / "old")
-        shelf.search()
-        assert "old" not in {run.name for run in shelf.ordered()}
+def test_a_long_curve_keeps_its_extremes_its_ends_and_its_gaps(tmp_path):
+    run = make_run(tmp_path, "long", done=0)
+    values = {k: math.sin(k / 1000) for k in range(1, 20_001)} | {7_777: 100.0, 12_345: -5.0}
+    with (run / "public" / "records.jsonl").open("w") as file:
+        for k, value in values.items():
+            file.write(
+                line(k, accuracy=value) if not 15_000 < k < 18_000 else line(k).replace('"accuracy": 0', '"_": 0')
+            )
+    points = looked(run).points(most=500)
+    assert len(points) <= 500 and points[0][0] == 1 and points[-1][0] == 20_000
+    known = [p for p in points if math.isfinite(p[1])]
+    assert max(known, key=lambda p: p[1]) == (7_777, 100.0) and min(known, key=lambda p: p[1]) == (12_345, -5.0)
+    assert any(15_000 < x < 18_000 and math.isnan(y) for x, y in points)
+    xs = [x for x, _ in points]
+    assert xs == sorted(set(xs)) and max(b - a for a, b in pairwise(xs)) < 200
 
 
-def test_a_folder_without_runs_is_one_clear_error_unless_one_is_waited_for(tmp_path):
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "file").write_text("x")
-    for place, said in (("nothing", "no run folder"), ("letters", "is not a run folder"), ("file", "is a file")):
-        with pytest.raises(RunError, match=said):
-            LiveRuns([tmp_path / place])
-    assert LiveRuns([tmp_path / "letters"], follow=True).ordered() == []
-    with pytest.raises(RunError, match="no run folder"):
-        LiveRuns([tmp_path / "nothing"], follow=True)
+def test_every_viewer_has_a_curve_also_one_who_appears_later(tmp_path):
+    run = make_run(tmp_path, "going", done=2)
+    with (run / "public" / "records.jsonl").open("a") as file:
+        file.write(json.dumps(json.loads(line(3)) | {"epsilon": {"server": 0.7, "late": None}}) + "\n")
+    seen = looked(run)
+    assert seen.viewers == ("server", "public", "late")
+    assert [len(seen.curve("epsilon", viewer)[1]) for viewer in seen.viewers] == [3, 3, 3]
+    assert math.isinf(seen.curve("epsilon", "late")[1][-1]) and math.isnan(seen.curve("epsilon", "public")[1][-1])
+
+
+def test_the_score_of_a_regression_is_its_error(tmp_path):
+    run = make_run(tmp_path, "wind", done=0)
+    record = json.loads(line(1)) | {"accuracy": None, "metrics": {"rmse": 0.25, "mae": 0.2}}
+    (run / "public" / "records.jsonl").write_text(json.dumps(record) + "\n")
+    row = looked(run).row()
+    assert (row.measure, row.value) == ("rmse", 0.25)
 
 
 def test_a_hostile_name_is_harmless_on_a_terminal(tmp_path):

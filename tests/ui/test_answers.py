@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import shutil
-from itertools import pairwise
 
 import pytest
 
@@ -14,7 +12,6 @@ from sordino.core.errors import RunError
 from sordino.privacy import tightest
 from sordino.privacy.events import GaussianEvent, Repeated, Sampled
 from sordino.ui.api import ViewAnswers
-from sordino.ui.live import BLOCKS, POINTS, GrowingLine
 from support.views import line, locked, make_run
 
 PNG = base64.b64decode(
@@ -60,7 +57,7 @@ def blocks(document, kind):
 def test_the_list_says_what_each_run_is_and_has_spent(runs):
     answers = ViewAnswers([runs])
     rows = {row["name"]: row for row in asked(answers, "runs")["rows"]}
-    assert (rows["alpha"]["state"], rows["alpha"]["epsilon"], rows["alpha"]["accuracy"]) == ("finished", 2.0, 0.82)
+    assert (rows["alpha"]["state"], rows["alpha"]["epsilon"], rows["alpha"]["score"]) == ("finished", 2.0, 0.82)
     beta = rows["beta"]
     assert (beta["state"], beta["rounds"], beta["planned"], beta["total"]) == ("stopped", 7, 20, 2.0)
     assert beta["epsilon"] == pytest.approx(0.4 * 7**0.5)
@@ -83,7 +80,7 @@ def test_a_run_without_a_value_comes_last_either_way(runs):
     (runs / "gamma" / "public" / "result.json").unlink()
     (runs / "gamma" / "public" / "records.jsonl").unlink()
     answers = ViewAnswers([runs])
-    for sort in ("accuracy", "-accuracy"):
+    for sort in ("score", "-score"):
         assert names(asked(answers, "runs", sort=sort))[-1] == "gamma"
 
 
@@ -159,17 +156,16 @@ def test_damaged_records_are_shown_up_to_the_damage(runs):
     ]
 
 
-def test_a_line_of_any_length_keeps_its_extremes_and_its_ends():
-    grown = GrowingLine()
-    for k in range(1, 50_001):
-        grown.add(k, 100.0 if k == 33_333 else -5.0 if k == 12_345 else math.sin(k / 1000))
-    points = grown.points()
-    assert len(points) <= POINTS + 2 and len(grown._blocks) <= BLOCKS
-    assert points[0][0] <= 50 and points[-1][0] == 50_000
-    assert max(points, key=lambda p: p[1]) == (33_333, 100.0)
-    assert min(points, key=lambda p: p[1]) == (12_345, -5.0)
-    xs = [p[0] for p in points]
-    assert xs == sorted(xs) and max(b - a for a, b in pairwise(xs)) < 500
+def test_a_regression_shows_its_error(runs):
+    record = json.loads(line(1)) | {"accuracy": None, "metrics": {"rmse": 0.25}}
+    (runs / "beta" / "public" / "records.jsonl").write_text(json.dumps(record) + "\n")
+    answers = ViewAnswers([runs])
+    row = next(r for r in asked(answers, "runs")["rows"] if r["name"] == "beta")
+    assert (row["measure"], row["score"]) == ("rmse", 0.25)
+    shown = asked(answers, "run", row["id"], "live")
+    assert [s["name"] for s in shown["charts"][1]["series"]] == ["RMSE", "loss"]
+    beside = asked(answers, "compare", runs=f"{row['id']},{ids(answers)['alpha']}")
+    assert "RMSE 0.25" in str(blocks(beside, "DataTable")) and "82.0 %" in str(blocks(beside, "DataTable"))
 
 
 def test_the_public_view_reads_nothing_private(runs):

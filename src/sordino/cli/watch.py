@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,12 +24,12 @@ from rich.text import Text
 
 from sordino.core.record import plain
 from sordino.core.rounding import up
-from sordino.report.live import LiveRow, LiveRun, LiveRuns
+from sordino.report.live import LiveRow, LiveRun
 from sordino.report.sparks import picture, spark
+from sordino.ui.shelf import Shelf
 
 WIDE = 200  # characters of a line that goes to no terminal
 ROWS = 20  # runs that are shown where there is no terminal whose height counts
-SEARCH = 2.0  # seconds between two looks for new runs
 CURVE, BAR = 16, 10  # characters
 HIGH = 6  # lines of a large curve
 COLUMNS = (
@@ -75,8 +76,7 @@ def watch(
     if not console.is_terminal:
         console.width = max(console.width, WIDE)
     live = console.is_terminal and not once and not as_json
-    found = LiveRuns(runs, follow=live and follow)
-    view = WatchedRuns(found, console, page, everything and not live)
+    view = WatchedRuns(Shelf(runs), console, page, everything and not live)
     if as_json:
         view.read()
         click.echo(json.dumps(view.to_json(), indent=2, allow_nan=False))
@@ -94,12 +94,8 @@ def _live(view: WatchedRuns, every: float, follow: bool) -> None:
     """Show the view until no run is running, or for ever."""
     view.read(glance=True)
     with Live(view, console=view.console, refresh_per_second=4, vertical_overflow="crop") as live:
-        searched = time.monotonic()
         while True:
             began = time.monotonic()
-            if began - searched >= SEARCH:
-                view.runs.search()
-                searched = began
             view.read()
             live.refresh()
             if not follow and not view.counts.get("running"):
@@ -110,8 +106,9 @@ def _live(view: WatchedRuns, every: float, follow: bool) -> None:
 class WatchedRuns:
     """What is shown now: the runs of one page, and how many there are."""
 
-    def __init__(self, runs: LiveRuns, console: Console, page: int = 1, everything: bool = False) -> None:
-        self.runs, self.console, self.page, self.everything = runs, console, page, everything
+    def __init__(self, shelf: Shelf, console: Console, page: int = 1, everything: bool = False) -> None:
+        self.shelf, self.console, self.page, self.everything = shelf, console, page, everything
+        self._runs: dict[str, LiveRun] = {}
         self.rows: list[LiveRow] = []
         self.shown: list[LiveRun] = []
         self.counts: dict[str, int] = {}
@@ -126,8 +123,8 @@ class WatchedRuns:
 
     def read(self, glance: bool = False) -> None:
         """Read what is new of the runs on the page; with `glance` of large records the end alone."""
-        ordered = self.runs.ordered()
-        self.count, self.counts = len(ordered), self.runs.counts()
+        ordered = self._ordered()
+        self.count, self.counts = len(ordered), dict(Counter(run.state for run in ordered))
         room = self.count if self.everything else self.room()
         first = min(self.page - 1, max(0, (self.count - 1) // max(1, room))) * room
         shown = ordered[first : first + room]
@@ -141,6 +138,20 @@ class WatchedRuns:
         if not self.console.is_terminal:
             rows = [row if row.public_data else run.row() for run, row in zip(shown, rows, strict=True)]
         self.shown, self.rows = shown, rows
+
+    def _ordered(self) -> list[LiveRun]:
+        """Return all runs, also those of comparisons: those that go on first, then the newest."""
+        items = {item.id: (item, item.name) for item in self.shelf.items() if item.kind == "run"}
+        for whole in self.shelf.items():
+            items |= {cell.id: (cell, f"{whole.name}/{cell.name}") for cell in self.shelf.cells(whole)}
+        self._runs = {id: self._runs.get(id) or LiveRun(item.path, name) for id, (item, name) in items.items()}
+        for run in self._runs.values():
+            run.look()
+
+        def rank(id: str) -> tuple[bool, float, str]:
+            return self._runs[id].state != "running", -items[id][0].changed, self._runs[id].name
+
+        return [self._runs[id] for id in sorted(items, key=rank)]
 
     # --- for programs
 
@@ -205,7 +216,7 @@ class WatchedRuns:
     def cells(self, run: LiveRun, row: LiveRow) -> dict[str, Text]:
         """Return the fields of a run by the name of their column."""
         ascii_only = not (self.console.encoding or "").lower().startswith("utf")
-        curve = "" if row.loading else spark(run.curve(row.measure)[1], CURVE, ascii_only)
+        curve = "" if row.loading else spark(run.curve()[1], CURVE, ascii_only)
         rounds = f"{row.round:,}" + (f"/{row.planned:,}" if row.planned else "")
         texts = {
             "run": row.name,
@@ -314,7 +325,4 @@ def _runs(count: int) -> str:
 
 def _thin(run: LiveRun, most: int = 100) -> list[list[float | None]]:
     """Return at most about `most` points of the curve of a run."""
-    rounds, values = run.curve()
-    known = [(r, v) for r, v in zip(rounds.tolist(), values.tolist(), strict=True) if math.isfinite(v)]
-    step = max(1, -(-len(known) // most))
-    return [list(point) for point in (*known[:-1:step], *known[-1:])]
+    return [[x, None if math.isnan(y) else y] for x, y in run.points(most=most)]

@@ -56,7 +56,8 @@ class RecordFile(Generic[R]):
 
     def __init__(self, path: Path, parse: Callable[[bytes], R], root: Path | None = None) -> None:
         self.path = path
-        self.records: list[R] = []
+        self.records: list[R] = []  # a reader may delete all but the last of them
+        self.count = 0  # records that were read
         self.changed: float | None = None  # when the file was last written to, in seconds since 1970
         self._parse: Callable[[bytes], R] = parse
         self._root = root or path.parent
@@ -64,7 +65,7 @@ class RecordFile(Generic[R]):
         self._forget()
 
     def _forget(self) -> None:
-        self.records, self._bad_line = [], ""
+        self.records, self.count, self._bad_line = [], 0, ""
         self._offset, self._lines, self._rest, self._tail = 0, 0, b"", b""
         self._inode: tuple[int, int] | None = None
         self._seen: tuple[int, ...] = ()
@@ -137,10 +138,11 @@ class RecordFile(Generic[R]):
                 self._damaged()
                 return
             last = record.round
+            self.count += 1
             self.records.append(record)
 
     def _damaged(self) -> None:
-        shown = len(self.records)
+        shown = self.count
         before = {0: "no round is", 1: "the one round before it is"}.get(shown, f"the {shown:,} rounds before it are")
         self._bad_line = f"{self.path.name} is damaged in line {self._lines + 1}: {before} shown, and nothing after it."
 

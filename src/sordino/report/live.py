@@ -1,9 +1,9 @@
-"""Runs as they are now: state, rounds, epsilon spent, the score with its curve, and how fast a run goes.
+"""A run as it is now: state, rounds, epsilon spent, the score, curves, and how fast it goes.
 
 A `LiveRun` reads the public part of a run and, every time it is asked, only what was appended. Of a round it keeps few
-numbers, so that a run of a hundred thousand rounds takes a few megabytes. `LiveRuns` finds the runs in folders, also
-those that appear later. Works on runs that go on, have ended or died, and on copies; damaged ones are shown up to the
-damage. No time is part of what is told unless the caller asks for it: how long rounds take tells who was drawn.
+numbers, so that a run of a hundred thousand rounds takes a few megabytes. Works on runs that go on, have ended or died,
+and on copies; damaged ones are shown up to the damage. No time is part of what is told unless the caller asks for it:
+how long rounds take tells who was drawn.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ import math
 import os
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sordino.core.errors import RunError
-from sordino.core.parts import PUBLIC
 from sordino.core.record import RoundRecord
 from sordino.report import reading
+from sordino.report.chart import Point
 from sordino.report.growing import DAMAGE, RecordFile, opened, public_record
 from sordino.report.reading import State, harmless, mapping_at, number_at, text_at
 from sordino.report.run.fields import is_number
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
 END = 64 * 2**10  # bytes at the end of a large file of records that are looked at first
-LARGE = 2**20  # bytes of records from which on the end is looked at first
+LARGE = 2**17  # bytes of records from which on the end is looked at first
 WINDOW = 90.0  # seconds over which the speed of a run is taken
 MEASURES = ("accuracy", "rmse", "mae", "loss")  # the first that a run has is shown
 LONGEST = 200  # letters of a name
 WHOLE = 2**53  # largest number of rounds that is believed
-Floats = NDArray[np.float64]
+VIEWERS = 12  # whose epsilon is kept
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,12 @@ class LiveRow:
     data: str = ""
     round: int = 0
     planned: int = 0
-    epsilon: float | None = None  # spent so far; inf if there is no guarantee
+    epsilon: float | None = None  # spent so far, against the viewer of the guarantee; inf if there is no guarantee
     total: float | None = None  # of the whole run
     claimed: float | None = None  # by a paper, of a printed form
+    delta: float | None = None
     unit: str = ""
+    relation: str = ""
     viewer: str = ""
     measure: str = ""  # one of MEASURES
     value: float | None = None  # in the last round in which it was measured
@@ -62,23 +66,32 @@ class LiveRow:
     left: float | None = None  # seconds until the end
 
 
+NUMBERS = ("accuracy", "loss", "noise", "clip")  # of every round, beside its metrics
+CURVES = tuple(dict.fromkeys((*MEASURES, *NUMBERS)))
+
+
 @dataclass
 class _Measured:
-    """A few numbers of every round."""
+    """A few numbers of every round; nan where there is none."""
 
     rounds: array[float] = field(default_factory=lambda: array("d"))
-    epsilon: array[float] = field(default_factory=lambda: array("d"))
-    values: dict[str, array[float]] = field(default_factory=lambda: {name: array("d") for name in MEASURES})
+    epsilon: dict[str, array[float]] = field(default_factory=dict)  # by viewer
+    values: dict[str, array[float]] = field(default_factory=lambda: {name: array("d") for name in CURVES})
+    known: set[str] = field(default_factory=set)  # names of `values` with any number
 
-    def add(self, record: RoundRecord, viewer: str) -> None:
-        metrics = record.metrics if isinstance(record.metrics, dict) else {}
+    def add(self, record: RoundRecord) -> None:
+        for viewer in record.epsilon:
+            if viewer not in self.epsilon and len(self.epsilon) < VIEWERS:
+                self.epsilon[viewer] = array("d", [math.nan]) * len(self.rounds)
         self.rounds.append(_float(record.round))
-        self.epsilon.append(_float(record.epsilon.get(viewer)))
-        for name in MEASURES:
-            self.values[name].append(_float(getattr(record, name, None) if name in ONES else metrics.get(name)))
-
-
-ONES = ("accuracy", "loss")  # measures that are fields of a record
+        for viewer, line in self.epsilon.items():
+            line.append(_float(record.epsilon.get(viewer)))
+        metrics = record.metrics or {}
+        for name, line in self.values.items():
+            value = _float(getattr(record, name) if name in NUMBERS else metrics.get(name))
+            line.append(value)
+            if math.isfinite(value):
+                self.known.add(name)
 
 
 def _float(value: float | None) -> float:
@@ -92,7 +105,7 @@ class LiveRun:
     """One run, which is read again and again."""
 
     def __init__(self, path: Path, name: str = "") -> None:
-        """Look at a run that `reading.find` or `LiveRuns` has found; nothing is read yet."""
+        """Look at the folder of a run; nothing is read yet."""
         self.path = path
         self.public = reading.public_part(path)
         self.name = harmless(name or reading.name_of(path))[:LONGEST]
@@ -100,6 +113,7 @@ class LiveRun:
         self._list: list[RoundRecord] | None = None
         self._numbers = _Measured()
         self._read = False  # whether the records were read from their beginning
+        self._torn = False  # whether the end of a large file is damaged, whose beginning was not read
         self._last: RoundRecord | None = None
         self._marks: dict[str, tuple[int, ...]] = {}
         self._files: dict[str, dict[str, object]] = {}
@@ -117,16 +131,6 @@ class LiveRun:
         finished = os.path.isfile(self.public / "result.json")  # noqa: PTH113 (never raises)
         self.state = "finished" if finished else "unknown" if locked is None else "running" if locked else "stopped"
 
-    @property
-    def changed(self) -> float:
-        """When the records were last written to, in seconds since 1970; 0.0 if that cannot be known."""
-        for path in (self.public / "records.jsonl", self.public / "plan.json"):
-            try:
-                return path.stat().st_mtime
-            except (OSError, ValueError):
-                continue
-        return 0.0
-
     def glance(self) -> None:
         """Read what is small, and of a large file of records the end alone."""
         self._small()
@@ -142,10 +146,9 @@ class LiveRun:
         records = self._file.refresh()
         if records is not self._list:  # a resumed run has replaced the file
             self._numbers, self._list = _Measured(), records
-        viewer = text_at(self._promise(), "viewer")
         for record in records[1:] if self._numbers.rounds else records:  # the first one is known already
-            self._numbers.add(record, viewer)
-        self._read = True
+            self._numbers.add(record)
+        self._read, self._torn = True, False
         if records:
             self._last = records[-1]
             del records[:-1]  # the last one stays: the order of rounds is checked by it
@@ -158,6 +161,8 @@ class LiveRun:
             return 0
 
     def _at_end(self) -> RoundRecord | None:
+        """Return the last round, of which no more than the end of the file is read."""
+        self._torn = False
         try:
             with opened(self.public / "records.jsonl", self.public) as file:
                 file.seek(-min(END, os.fstat(file.fileno()).st_size), os.SEEK_END)
@@ -168,7 +173,7 @@ class LiveRun:
             try:
                 return public_record(line)
             except DAMAGE:
-                continue
+                self._torn = True
         return None
 
     def _small(self) -> None:
@@ -228,11 +233,14 @@ class LiveRun:
         stated = (_number(spec, "rounds"), _number(plan, "promise", "rounds"))
         planned = next((int(n) for n in stated if n and 0 < n <= WHOLE), 0)
         done = min(last.round, WHOLE) if last is not None else 0
-        measure = self._measure()
+        measure, spent = self.measure, None
         value = self._value(measure)
+        if last is not None:
+            spent = total if total == math.inf else _known(_float(last.epsilon.get(text_at(promise, "viewer"))))
         if self.state == "finished":
-            value = value if measure != "accuracy" else (_number(result, "accuracy") or value)
-        spent = None if last is None else _known(_float(last.epsilon.get(text_at(promise, "viewer"))))
+            spent, done = total, int(min(_number(result, "rounds") or done, WHOLE))
+            if (accuracy := _number(result, "accuracy")) is not None:
+                measure, value = "accuracy", accuracy
         since = per_minute = left = None
         if now is not None and self.state == "running":
             since = None if self._file.changed is None else max(0.0, now - self._file.changed)
@@ -247,10 +255,12 @@ class LiveRun:
             harmless(text_at(spec, "dataset"))[:LONGEST],
             done,
             planned,
-            math.inf if total == math.inf and last is not None else spent,
+            spent,
             total,
             _number(plan, "claim", "epsilon"),
+            _number(promise, "delta"),
             harmless(text_at(promise, "unit"))[:LONGEST],
+            harmless(text_at(promise, "relation"))[:LONGEST],
             harmless(text_at(promise, "viewer"))[:LONGEST],
             measure,
             value,
@@ -266,42 +276,98 @@ class LiveRun:
         """Return what is wrong with the records, in sentences."""
         out = [harmless(text) for texts in self._damaged.values() for text in texts]
         if self._file.damage:
-            count = len(self._numbers.rounds)
-            rounds = f"{count:,} {'round' if count == 1 else 'rounds'}"
-            out.append(
-                f"{self._file.path.name} is damaged or cannot be read after {rounds}; nothing after them is shown."
-            )
-        elif self._read and self.state == "finished":
-            counted = _number(self._files.get("result.json"), "rounds")
-            if counted is not None and len(self._numbers.rounds) < counted:
-                out.append(f"{self._file.path.name} holds {len(self._numbers.rounds):,} of {counted:,.0f} rounds.")
+            out.append(self._file.damage)
+        elif self._torn:
+            out.append(f"{self._file.path.name} is damaged at its end.")
+        elif self.state == "finished":
+            held = self.count if self._read else self._last.round if self._last is not None else 0
+            counted = _number(self._files.get("result.json"), "rounds") or 0
+            if held < counted:
+                out.append(f"{self._file.path.name} holds {held:,} of the {counted:,.0f} rounds of the run.")
         return tuple(out)
 
-    def _measure(self) -> str:
-        if not self._read and self._last is not None:
-            one = _Measured()
-            one.add(self._last, "")
-            return next((m for m in MEASURES if not math.isnan(one.values[m][0])), "")
-        return next((m for m in MEASURES if self._any(m)), "")
+    # --- curves
 
-    def _any(self, measure: str) -> bool:
-        return bool(np.isfinite(np.frombuffer(self._numbers.values[measure] or array("d", [math.nan]))).any())
+    def _seen(self) -> _Measured:
+        """Return the numbers of all rounds, or, as long as the end of the file alone was read, those of the last."""
+        if self._read or self._last is None:
+            return self._numbers
+        one = _Measured()
+        one.add(self._last)
+        return one
+
+    @property
+    def measure(self) -> str:
+        """The name of the score: the first of MEASURES that the run has; "" without any."""
+        return next((name for name in MEASURES if name in self._seen().known), "")
+
+    @property
+    def known(self) -> set[str]:
+        """The names of all curves with a number, other than epsilon."""
+        return self._seen().known
+
+    @property
+    def viewers(self) -> tuple[str, ...]:
+        """The viewers whose epsilon is on record."""
+        return tuple(self._seen().epsilon)
+
+    @property
+    def sentence(self) -> str:
+        """The guarantee in words, or the promise of a run that has not ended."""
+        return text_at(self._promise(), "sentence")
+
+    @property
+    def last(self) -> RoundRecord | None:
+        """The last round on record."""
+        return self._last
+
+    @property
+    def count(self) -> int:
+        """The number of rounds that were read."""
+        return len(self._numbers.rounds)
 
     def _value(self, measure: str) -> float | None:
-        if not measure:
-            return None
-        if not self._read and self._last is not None:
-            one = _Measured()
-            one.add(self._last, "")
-            return _known(one.values[measure][0])
-        values = self._numbers.values[measure]
-        return next((v for v in reversed(values) if math.isfinite(v)), None)
+        """Return the last number of a measure."""
+        return next((v for v in reversed(self._seen().values.get(measure, ())) if math.isfinite(v)), None)
 
-    def curve(self, measure: str = "") -> tuple[Floats, Floats]:
-        """Return rounds, and the score of a run, or "epsilon" in them; nan where nothing was measured."""
-        name = measure or self._measure()
-        values = self._numbers.epsilon if name == "epsilon" else self._numbers.values.get(name, array("d"))
-        return np.array(self._numbers.rounds), np.array(values)
+    def _curve(self, name: str, viewer: str) -> array[float]:
+        if name != "epsilon":
+            return self._numbers.values.get(name, array("d"))
+        lines = self._numbers.epsilon
+        viewer = viewer or text_at(self._promise(), "viewer")
+        return lines.get(viewer) or next(iter(lines.values()), array("d"))
+
+    def curve(self, name: str = "", viewer: str = "") -> tuple[Floats, Floats]:
+        """Return the rounds and the values of a curve; nan where nothing was measured.
+
+        Args:
+            name: one of CURVES, or "epsilon"; by default the score.
+            viewer: whose epsilon; by default that of the guarantee.
+        """
+        import numpy as np
+
+        values = np.array(self._curve(name or self.measure, viewer))
+        return np.array(self._numbers.rounds)[: len(values)], values
+
+    def points(self, name: str = "", viewer: str = "", most: int = 600) -> tuple[Point, ...]:
+        """Return at most about `most` points that look like the whole curve; () without any number."""
+        rounds, values = self.curve(name, viewer)
+        return _thinned(rounds, values, most) if len(values) else ()
+
+
+def _thinned(x: Floats, y: Floats, most: int) -> tuple[Point, ...]:
+    """Return of each stretch of a curve the smallest and the largest point, and both ends."""
+    import numpy as np
+
+    picked = np.arange(len(x))
+    if len(x) > most:
+        width = -(-len(x) // max(1, (most - 2) // 2))
+        table = np.full((-(-len(x) // width), width), np.nan)
+        table.ravel()[: len(x)] = y
+        known, first = np.isfinite(table), np.arange(len(table)) * width
+        low, high = np.where(known, table, np.inf).argmin(1), np.where(known, table, -np.inf).argmax(1)
+        picked = np.unique([0, *(first + low), *(first + high), len(x) - 1])
+    return tuple(zip(x[picked].tolist(), y[picked].tolist(), strict=True))
 
 
 def _number(data: object, *keys: str) -> float | None:
@@ -312,79 +378,3 @@ def _number(data: object, *keys: str) -> float | None:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-# --- many runs
-
-
-class LiveRuns:
-    """The runs in some folders: runs themselves, folders of runs, and comparisons with their cells."""
-
-    def __init__(self, places: Sequence[Path], follow: bool = False) -> None:
-        """Look for runs.
-
-        Raises:
-            RunError: if a folder is not there, or holds no run and none is waited for.
-        """
-        self.places = tuple(places)
-        self.runs: dict[Path, LiveRun] = {}
-        for place in self.places:
-            found = runs_in(place)
-            if not found and not (follow and place.is_dir()):
-                reading.find(place)  # raises the error that says what is there instead
-        self.search()
-
-    def search(self) -> None:
-        """Look for runs that have appeared or are gone."""
-        found: dict[Path, str] = {}
-        for place in self.places:
-            found |= runs_in(place)
-        self.runs = {path: self.runs.get(path) or LiveRun(path, name) for path, name in found.items()}
-
-    def ordered(self) -> list[LiveRun]:
-        """Return all runs: those that go on first, then the newest."""
-        for run in self.runs.values():
-            run.look()
-        times = {path: run.changed for path, run in self.runs.items()}
-        return sorted(self.runs.values(), key=lambda run: (run.state != "running", -times[run.path], run.name))
-
-    def counts(self) -> dict[str, int]:
-        """Return how many runs are in which state."""
-        out: dict[str, int] = {}
-        for run in self.runs.values():
-            out[run.state] = out.get(run.state, 0) + 1
-        return out
-
-
-def runs_in(place: Path) -> dict[Path, str]:
-    """Return the runs that a path names, with the names by which they are told apart: itself, or those inside."""
-    try:
-        if _is_run(place):
-            return {reading.find(place): ""}
-        if place.name == PUBLIC and _is_run(place.parent):
-            return {reading.find(place): ""}
-        out: dict[Path, str] = {}
-        for folder in _folders(place):
-            if _is_run(folder):
-                out[folder] = folder.name
-            elif (folder / "cells").is_dir():
-                out |= {cell: f"{folder.name}/{cell.name}" for cell in _folders(folder / "cells") if _is_run(cell)}
-        if (place / "cells").is_dir():
-            out |= {cell: cell.name for cell in _folders(place / "cells") if _is_run(cell)}
-        return out
-    except (OSError, ValueError, RunError):
-        return {}
-
-
-def _folders(place: Path) -> Iterable[Path]:
-    """Return the folders inside one, without links that lead out of it."""
-    with os.scandir(place) as entries:
-        for entry in entries:
-            if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(os.path.realpath(place)):
-                continue
-            if entry.is_dir():
-                yield Path(entry.path)
-
-
-def _is_run(path: Path) -> bool:
-    return os.path.isfile(path / PUBLIC / "plan.json") or os.path.isfile(path / "plan.json")  # noqa: PTH113

@@ -3,26 +3,22 @@ of these files changes."""
 
 from __future__ import annotations
 
-import os
+import math
 import threading
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from sordino.core.errors import RunError
-from sordino.core.record import RoundRecord
-from sordino.report.growing import DAMAGE, opened, public_record
-from sordino.report.reading import State, harmless, held, mapping_at, number_at, object_in, text_at, text_in
+from sordino.report.live import LiveRow, LiveRun
+from sordino.report.reading import harmless
 from sordino.ui.shelf import Shelf, Shelved, mark
 
-END = 64 * 2**10  # bytes at the end of the records that are looked at first; more if the last line is longer
-MOST = 64 * 2**20
 PAGE, LARGEST_PAGE = 25, 100
 LONGEST = 200  # letters of a name that are shown
-FILES = ("plan.json", "result.json", "records.jsonl", "audit.json")
-COLUMNS = ("name", "state", "method", "data", "epsilon", "accuracy", "rounds", "changed")
+FILES = ("plan.json", "result.json", "records.jsonl", "spec.toml")
+COLUMNS = ("name", "state", "method", "data", "epsilon", "score", "rounds", "changed")
+SCORES = {"accuracy": "accuracy", "rmse": "RMSE", "mae": "mean absolute error", "loss": "loss"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class RunLine:
     name: str
     place: str
     changed: float
-    state: State | str = "unknown"
+    state: str = "unknown"
     method: str = ""
     data: str = ""
     epsilon: float | None = None  # spent so far, against the viewer of the guarantee
@@ -44,7 +40,8 @@ class RunLine:
     unit: str = ""
     relation: str = ""
     viewer: str = ""
-    accuracy: float | None = None
+    measure: str = ""  # what the score is: one of SCORES
+    score: float | None = None
     rounds: int | None = None
     planned: int | None = None
     damaged: bool = False
@@ -57,6 +54,7 @@ class Overview:
         self.shelf = shelf
         self._lock = threading.Lock()
         self._lines: dict[str, tuple[tuple[Any, ...], RunLine]] = {}
+        self._runs: dict[str, LiveRun] = {}  # those that have not finished
 
     def line(self, item: Shelved) -> RunLine:
         """Return the line of a run, read anew if one of its files has changed."""
@@ -65,11 +63,15 @@ class Overview:
         seen = (item, *(mark(item.public / name) for name in FILES))
         with self._lock:
             known = self._lines.get(item.id)
-        if known is not None and known[0] == seen and known[1].state == "finished":
-            return known[1]
-        line = _line(item)
-        with self._lock:
+            if known is not None and known[0] == seen and known[1].state == "finished":
+                return known[1]
+            run = self._runs.pop(item.id, None) or LiveRun(item.path)
+            run.look()
+            run.glance()
+            line = _line(item, run.row())
             self._lines[item.id] = (seen, line)
+            if line.state != "finished":
+                self._runs[item.id] = run
         return line
 
     def page(self, page: int, size: int, sort: str, find: str) -> dict[str, Any]:
@@ -110,6 +112,8 @@ def _ordered(lines: Sequence[Any], key: Callable[[Any], Any], down: bool) -> lis
 
 def _key(column: str) -> Callable[[Any], Any]:
     def key(line: Any) -> Any:
+        if column == "score":  # errors have other scales
+            return line.score if line.measure == "accuracy" else None
         value = getattr(line, column)
         return value.casefold() or None if isinstance(value, str) else value
 
@@ -121,71 +125,16 @@ def _has(line: RunLine, words: list[str]) -> bool:
     return all(word in text for word in words)
 
 
-def _line(item: Shelved) -> RunLine:
-    public, damage = item.public, list[str]()
-    locked = held(item.path)  # before the result is read: a run that ends in between has written it
-    plan, result = object_in(public / "plan.json", public, damage), object_in(public / "result.json", public, damage)
-    state = state_of(locked, bool(result))
-    spec = _spec(public, damage)
-    last, torn = last_record(public)
-    promise = mapping_at(result, "guarantee") or mapping_at(plan, "promise")
-    total, rounds, planned = number_at(promise, "epsilon"), number_at(result, "rounds"), number_at(spec, "rounds")
-    viewer, unbounded = text_at(promise, "viewer"), promise.get("infinite") is True
-    spent = total if state == "finished" else None
-    accuracy = number_at(result, "accuracy")
-    if last is not None:
-        rounds = last.round if rounds is None else rounds
-        accuracy = last.accuracy if accuracy is None else accuracy
-        spent = last.epsilon.get(viewer) if spent is None else spent
-    cut = state == "finished" and (last is None or last.round < (rounds or 0))
+def _line(item: Shelved, row: LiveRow) -> RunLine:
+    unbounded = row.total == math.inf
     return RunLine(
-        item.id, item.kind, item.name, item.place, item.changed, state,
-        short(text_at(plan, "method") or text_at(spec, "method")), short(text_at(spec, "dataset")),
-        spent, total, unbounded, number_at(promise, "delta"),
-        short(text_at(promise, "unit")), short(text_at(promise, "relation")), short(viewer),
-        accuracy, _whole(rounds), _whole(planned), damaged=bool(damage) or torn or cut,
+        item.id, item.kind, item.name, item.place, item.changed, row.state, row.method, row.data,
+        None if unbounded else row.epsilon, None if unbounded else row.total, unbounded, row.delta,
+        row.unit, row.relation, row.viewer, row.measure, row.value, row.round or None, row.planned or None,
+        damaged=bool(row.damage),
     )  # fmt: skip
-
-
-def state_of(locked: bool | None, finished: bool) -> State:
-    """Return the state of a run, given whether a process holds its lock and whether it has a result."""
-    if finished:
-        return "finished"
-    return "unknown" if locked is None else "running" if locked else "stopped"
-
-
-def _spec(public: Path, damage: list[str]) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text_in(public / "spec.toml", public, damage))
-    except (ValueError, RecursionError) as error:
-        damage.append(f"public/spec.toml is damaged ({harmless(str(error))[:120]}).")
-        return {}
 
 
 def short(text: str) -> str:
     """Return a text of a record as the list shows it."""
     return harmless(text[:LONGEST])
-
-
-def _whole(value: float | None) -> int | None:
-    return int(value) if value is not None and 0 <= value < 2**53 else None
-
-
-def last_record(public: Path) -> tuple[RoundRecord | None, bool]:
-    """Return the last whole line of the records of a run, and whether it is damaged."""
-    try:
-        with opened(public / "records.jsonl", public) as file:
-            size, length = os.fstat(file.fileno()).st_size, END
-            while True:
-                file.seek(max(0, size - length))
-                lines = file.read(length).split(b"\n")
-                whole = lines[:-1] if length >= size else lines[1:-1]
-                if whole or length >= min(size, MOST):
-                    break
-                length *= 8
-    except OSError:
-        return None, False
-    try:
-        return (public_record(whole[-1]), False) if whole else (None, False)
-    except DAMAGE:
-        return None, True

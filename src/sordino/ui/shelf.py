@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from sordino.core.errors import RunError
-from sordino.core.parts import PUBLIC
+from sordino.core.parts import PRIVATE, PUBLIC
 from sordino.report.reading import harmless
 
 EVERY = 1.0  # seconds between two looks at the folders
@@ -50,7 +50,7 @@ class Shelf:
         Raises:
             RunError: if one of them is not there, or has something else in it than runs.
         """
-        self.folders = tuple(Path(os.path.abspath(f)) for f in folders)  # noqa: PTH100 (resolve() follows links)
+        self.folders = tuple(_whole(Path(os.path.abspath(f))) for f in folders)  # noqa: PTH100 (resolve() follows links)
         for folder in self.folders:
             _check(folder)
         self.federations = tuple(f for f in self.folders if (f / ROSTER).is_file())
@@ -100,25 +100,28 @@ class Shelf:
         return found
 
 
+def _whole(folder: Path) -> Path:
+    """Return the run whose public part a folder is, so that it is known whether the run goes on; else the folder."""
+    return folder.parent if folder.name == PUBLIC and (folder.parent / PRIVATE).is_dir() else folder
+
+
 def _check(folder: Path) -> None:
     shown = harmless(str(folder))
     try:
         entries = [entry.name for entry in folder.iterdir()]
     except FileNotFoundError as error:
         raise RunError(
-            f"there is no folder {shown}. Name the folder that holds your runs, such as `sordino ui runs`, or make a "
-            "first run with `sordino run`."
+            f"there is no folder {shown}. Name the folder that holds your runs, such as runs, or make a first run with "
+            "`sordino run`."
         ) from error
     except NotADirectoryError as error:
-        raise RunError(
-            f"{shown} is a file. Name the folder that holds your runs, such as `sordino ui runs`."
-        ) from error
+        raise RunError(f"{shown} is a file. Name the folder that holds your runs, such as runs.") from error
     except OSError as error:
         raise RunError(f"the folder {shown} cannot be read ({error.strerror}).") from error
     if entries and not (folder / ROSTER).is_file() and not any(True for _ in _inside(folder)):
         raise RunError(
             f"{shown} holds no runs: of its {len(entries)} entries none is the folder of a run, a comparison or a "
-            "federation. Name the folder that holds your runs, such as `sordino ui runs`."
+            "federation. Name the folder that holds your runs, such as runs."
         )
 
 
@@ -134,12 +137,17 @@ def _inside(folder: Path) -> Iterator[Shelved]:
 def _children(folder: Path, place: str) -> Iterator[Shelved]:
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if not entry.name.startswith(".")]
+            names = [e.name for e in entries if not e.name.startswith(".") and not _leads_out(e, folder)]
     except OSError:
         return
     for name in names:
         if (found := _shelved(folder / name, place)) is not None:
             yield found
+
+
+def _leads_out(entry: os.DirEntry[str], folder: Path) -> bool:
+    """Return whether an entry is a link out of its folder; it is not followed, as the folder may be a stranger's."""
+    return entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(os.path.realpath(folder))
 
 
 def _shelved(path: Path, place: str) -> Shelved | None:

@@ -12,9 +12,9 @@ from sordino.core.rounding import up
 from sordino.report.chart import Axis, Chart, ChartSeries
 from sordino.report.document import Block, DataTable, Document, Paragraph, Section
 from sordino.report.reading import mapping_at, number_at, object_in, text_at
-from sordino.report.run.words import joined, percent
+from sordino.report.run.words import figures, joined, percent
 from sordino.ui.live import RunCurves
-from sordino.ui.overview import RunLine, short
+from sordino.ui.overview import SCORES, RunLine, short
 
 MOST = 8  # runs in one picture
 DIFFERENT = (  # part of a guarantee, and why epsilons that differ in it are not comparable
@@ -25,7 +25,7 @@ DIFFERENT = (  # part of a guarantee, and why epsilons that differ in it are not
     ("channel", "their channels hide different things ({})"),
 )  # fmt: skip
 HEADER = (
-    "run", "method", "state", "unit", "relation", "viewer", "delta", "claimed", "accounted", "audited", "accuracy",
+    "run", "method", "state", "unit", "relation", "viewer", "delta", "claimed", "accounted", "audited", "score",
     "rounds",
 )  # fmt: skip
 NOTE = (
@@ -35,6 +35,7 @@ NOTE = (
 CURVES = (
     ("epsilon", "Epsilon by round", Axis("epsilon", low=0.0), "Against the viewer of each run's guarantee."),
     ("accuracy", "Accuracy by round", Axis("accuracy", percent=True), "On the data that the records of each run name."),
+    ("rmse", "RMSE by round", Axis("RMSE", low=0.0), "On the data that the records of each run name."),
     ("loss", "Loss by round", Axis("loss", low=0.0), "On the data that the records of each run name."),
 )
 
@@ -80,7 +81,7 @@ def read(line: RunLine, live: RunCurves, name: str) -> ComparedRun:
         name: its name, which no other run beside it has.
     """
     damage: list[str] = []
-    plan, result, audit = (_file(live.public, part, damage) for part in ("plan", "result", "audit"))
+    plan, result, audit = (_file(live.run.public, part, damage) for part in ("plan", "result", "audit"))
     return ComparedRun(name, line, live, plan, result, audit, tuple(damage))
 
 
@@ -94,7 +95,7 @@ def document(runs: Sequence[ComparedRun]) -> Document:
     charts = tuple(_charts(runs))  # which reads the records, and finds what is damaged
     sections = [Section("runs", "Claimed, accounted and audited", (*first, _table(runs)))]
     sections += [Section("curves", "Curves", charts)] if charts else []
-    damage = [f"{run.name}: {text}" for run in runs for text in (*run.damage, run.live.file.damage) if text]
+    damage = [f"{run.name}: {text}" for run in runs for text in dict.fromkeys((*run.damage, *run.live.damage()))]
     return Document(joined([run.name for run in runs]), "", "public", tuple(sections), tuple(damage))
 
 
@@ -119,12 +120,12 @@ def _table(runs: Sequence[ComparedRun]) -> DataTable:
     for run in runs:
         line, words = run.line, [run.name, run.line.method, str(run.line.state)]
         words += [run.said(part) for part in ("unit", "relation", "viewer", "delta")]
-        accuracy = "" if line.accuracy is None else percent(line.accuracy)
+        score = scored(line)
         rounds = "" if line.rounds is None else f"{line.rounds:,}"
-        rows.append((*words, *map(_epsilon, run.epsilons), accuracy, rounds))
-        keys.append((*words, *map(_key, run.epsilons), _key(line.accuracy), _key(line.rounds)))
+        rows.append((*words, *map(_epsilon, run.epsilons), score, rounds))
+        keys.append((*words, *map(_key, run.epsilons), _key(line.score), _key(line.rounds)))
     caution = tuple(k for k, run in enumerate(runs) if run.epsilons[0] is not None)
-    source = "public/plan.json, public/result.json: guarantee, claim, accuracy; public/audit.json: least"
+    source = "public/plan.json, public/result.json, public/records.jsonl: metrics; public/audit.json: least"
     return DataTable("Runs", HEADER, tuple(rows), tuple(keys), NOTE, source, caution)
 
 
@@ -143,6 +144,13 @@ def _charts(runs: Sequence[ComparedRun]) -> list[Chart]:
                 Chart(f"compare-{name}", "lines", title, rounds, axis, tuple(series), summary=text, source=source)
             )
     return out
+
+
+def scored(line: RunLine) -> str:
+    """Return the score of a run with its name, unless it is an accuracy."""
+    if line.score is None:
+        return ""
+    return percent(line.score) if line.measure == "accuracy" else f"{SCORES[line.measure]} {figures(line.score)}"
 
 
 def _epsilon(value: float | None) -> str:

@@ -47,6 +47,13 @@ export function figure(v, digits = 3) {
   return Number(v.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 8 });
 }
 
+export const MEASURES = { accuracy: "accuracy", rmse: "RMSE", mae: "mean absolute error", loss: "loss" };
+
+export function score(line) {  // of a run, with its name unless it is an accuracy
+  if (typeof line.score !== "number") return "";
+  return line.measure === "accuracy" ? percent(line.score) : `${MEASURES[line.measure]} ${figure(line.score)}`;
+}
+
 let spoken = "";
 export function say(text) {  // to a screen reader, once
   if (text === spoken) return;

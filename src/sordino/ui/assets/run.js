@@ -1,5 +1,5 @@
 // One run: its progress and curves while it goes on, and its whole report; or the page of a comparison.
-import { address, ago, count, el, epsilon, figure, percent, say } from "./dom.js";
+import { MEASURES, address, ago, count, el, epsilon, figure, percent, say } from "./dom.js";
 import { Figures, damage, sections, tiles } from "./blocks.js";
 import { ask } from "./server.js";
 import { again } from "./polling.js";
@@ -127,8 +127,8 @@ function values({ line, last, spent, total, evaluated_on: on }) {
   else if (line.epsilon !== null) out.push({ value: epsilon(line.epsilon), label: `epsilon spent, of ${total || "?"}`, detail: [line.viewer && `against the ${line.viewer}`, viewers].filter(Boolean).join("; ") });
   else if (total) out.push({ value: total, label: "epsilon, in total", detail: line.viewer ? `against the ${line.viewer}` : "" });
   if (line.delta) out.push({ value: figure(line.delta), label: "delta", detail: line.unit ? `for a ${line.unit}, ${line.relation}` : "" });
-  if (line.accuracy !== null) out.push({ value: percent(line.accuracy), label: "accuracy", detail: on ? `on ${on}` : "" });
-  if (last && last.loss !== null) out.push({ value: figure(last.loss), label: "loss", detail: on ? `on ${on}` : "" });
+  if (line.score !== null) out.push({ value: line.measure === "accuracy" ? percent(line.score) : figure(line.score), label: MEASURES[line.measure], detail: on ? `on ${on}` : "" });
+  if (last && last.loss !== null && line.measure !== "loss") out.push({ value: figure(last.loss), label: "loss", detail: on ? `on ${on}` : "" });
   if (last && last.noise) out.push({ value: figure(last.noise), label: "noise", detail: "standard deviation per coordinate" });
   return out;
 }

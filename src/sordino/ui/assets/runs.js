@@ -1,12 +1,12 @@
 // The list of runs: a page of it, sorted and filtered by the server.
-import { address, ago, count, el, epsilon, pager, percent, say } from "./dom.js";
+import { address, ago, count, el, epsilon, pager, say, score } from "./dom.js";
 import { frame } from "./blocks.js";
 import { ask } from "./server.js";
 import { again } from "./polling.js";
 
-const COLUMNS = [["name", "run"], ["state", "state"], ["method", "method"], ["data", "data"], ["epsilon", "epsilon"], ["accuracy", "accuracy"], ["rounds", "rounds"], ["changed", "changed"]];
-const DOWN = new Set(["epsilon", "accuracy", "rounds", "changed"]);  // columns whose largest come first
-const RIGHT = new Set(["epsilon", "accuracy", "rounds"]);
+const COLUMNS = [["name", "run"], ["state", "state"], ["method", "method"], ["data", "data"], ["epsilon", "epsilon"], ["score", "score"], ["rounds", "rounds"], ["changed", "changed"]];
+const DOWN = new Set(["epsilon", "score", "rounds", "changed"]);  // columns whose largest come first
+const RIGHT = new Set(["epsilon", "score", "rounds"]);
 const MOST = 8;
 const chosen = new Map();  // runs to compare, by id, kept while the page is open
 
@@ -65,7 +65,7 @@ export function runs(main, place) {
     return el("tr", {}, el("td", { class: "pick" }, box || null),
       el("th", { scope: "row" }, el("a", { href: to, "data-key": `open ${r.id}` }, r.name), el("span", { class: "below" }, one && el("span", { class: `state ${r.state}` }, r.state), below), r.damaged && el("span", { class: "mark-damaged" }, "damaged")),
       el("td", { class: "c-state" }, one ? el("span", { class: `state ${r.state}` }, r.state) : null), el("td", { class: "c-method" }, one ? r.method : "comparison"), el("td", { class: "c-data" }, r.data),
-      el("td", { class: "c-epsilon figure" }, spent), el("td", { class: "c-accuracy figure" }, percent(r.accuracy)), el("td", { class: "c-rounds figure" }, rounds),
+      el("td", { class: "c-epsilon figure" }, spent), el("td", { class: "c-score figure" }, score(r)), el("td", { class: "c-rounds figure" }, rounds),
       el("td", { class: "c-changed" }, el("time", { datetime: new Date(1000 * r.changed).toISOString(), title: new Date(1000 * r.changed).toLocaleString() }, ago(r.changed))));
   }
 
