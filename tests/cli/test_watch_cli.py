@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -91,6 +92,20 @@ def test_times_of_a_run_on_own_data_go_to_no_file(call, runs):
         plan.write_text(json.dumps(json.loads(plan.read_text()) | {"public_data": True}))
         public = next(r for r in json.loads(call("watch", runs, "--json")[1])["runs"] if r["name"] == "died")
         assert public["since"] >= 0 and " ago" in call("watch", runs)[1]
+
+
+def test_colours_that_are_asked_for_make_no_terminal_of_a_pipe(runs):
+    """FORCE_COLOR, which jobs often set, must not put times into their logs, nor keep them waiting."""
+    with locked(runs / "died"):
+        done = subprocess.run(
+            [COMMAND, "watch", runs],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"FORCE_COLOR": "1"},
+            check=True,
+            timeout=60,
+        )
+    assert "1 running" in done.stdout and " ago" not in done.stdout and "\x1b" not in done.stdout
 
 
 def test_json_has_a_thin_curve_and_no_number_that_json_lacks(call, runs):
@@ -181,6 +196,7 @@ def test_the_curves_of_the_first_run_are_drawn_where_there_is_room(runs):
     out = console.file.getvalue()
     assert "accuracy by round" in out and "epsilon by round" in out and "86.0" not in out.split("accuracy by round")[0]
     assert any("\u2800" < letter <= "\u28ff" for letter in out)
+    assert "1.789" in out and "1.79 " not in out  # 0.4 * sqrt(20) = 1.7888, rounded up as every epsilon is
 
 
 def test_a_reader_of_ascii_sees_ascii(call, runs, monkeypatch):
@@ -237,7 +253,7 @@ def test_what_is_followed_may_begin_later_and_may_vanish(tmp_path, monkeypatch):
     console = Console(file=io.StringIO(), width=100, height=30, force_terminal=True, highlight=False)
     view = WatchedRuns(Shelf([tmp_path / "runs"]), console)
     view.read()
-    assert view.headline() == "No run yet."
+    assert view.headline() == "No run yet." and not view.shelf.missing()
     run = make_run(tmp_path / "runs", "later", done=2)
     view.read()
     assert view.headline() == "1 run: 1 stopped"
@@ -245,3 +261,8 @@ def test_what_is_followed_may_begin_later_and_may_vanish(tmp_path, monkeypatch):
     console.print(view)  # gone, but not yet looked for
     view.read()
     assert view.headline() == "No run yet."
+    shutil.rmtree(tmp_path / "runs")
+    view.read()
+    console.print(view)
+    words = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue()).split()
+    assert "runs is no longer there" in " ".join(words)

@@ -69,6 +69,41 @@ def test_a_resumed_run_replaces_its_records(tmp_path):
     assert seen.row().round == 5 and seen.curve()[1].tolist() == [0.25] * 5
 
 
+def test_a_resumed_run_that_has_no_round_yet_shows_none(tmp_path):
+    run = make_run(tmp_path, "resumed", done=9)
+    seen = looked(run)
+    (run / "public" / "records.jsonl").write_text("")
+    seen.refresh()
+    row = seen.row()
+    assert (row.round, row.epsilon, row.value) == (0, None, None) and seen.curve("epsilon")[1].size == 0
+
+
+def test_a_run_that_is_made_anew_under_the_same_name_is_no_longer_finished(tmp_path):
+    seen = looked(make_run(tmp_path, "again"))
+    assert seen.row().state == "finished"
+    shutil.rmtree(tmp_path / "again")
+    run = make_run(tmp_path, "again", done=3)
+    with locked(run):
+        seen.refresh()
+        assert (seen.row().state, seen.row().round, seen.row().damage) == ("running", 3, ())
+
+
+@pytest.mark.parametrize("wrong", [-1, -1e308, 10**400, math.nan])
+def test_an_epsilon_that_cannot_be_is_damage_and_no_number(tmp_path, wrong):
+    run = make_run(tmp_path, "odd", done=3)
+    path = run / "public" / "records.jsonl"
+    path.write_text(line(1) + json.dumps(json.loads(line(2)) | {"epsilon": {"server": wrong}}) + "\n" + line(3))
+    row = looked(run).row()
+    assert row.round == 1 and "damaged in line 2" in row.damage[0]
+    done = make_run(tmp_path, "done")
+    result = json.loads((done / "public" / "result.json").read_text())
+    result["guarantee"]["epsilon"] = wrong
+    (done / "public" / "result.json").write_text(json.dumps(result))
+    row = looked(done).row()
+    assert row.total is None
+    assert row.damage == ("public/result.json: guarantee.epsilon is not a number of at least 0; it is left out.",)
+
+
 def test_times_are_told_only_if_they_are_asked_for(tmp_path):
     run = make_run(tmp_path, "going", done=10)
     os.utime(run / "public" / "plan.json", (1000, 1000))

@@ -28,6 +28,8 @@ PATHS = (
     "/../etc/passwd",
     "*",
     "//x",
+    "http://[x/",
+    "/?token=%",
 )
 
 
@@ -94,6 +96,14 @@ def test_a_wrong_secret_opens_nothing(server):
     assert refused(ask(server, "/api/runs", cookie=False, Cookie=f"sordino-{gate.port + 1}={gate.session}"))
 
 
+@pytest.mark.parametrize("other", ['prefs={"a": 1}', "a b=1", 'x="; y=a,b c', "caf\xe9=1", "flag"])
+def test_cookies_of_other_pages_on_this_machine_shut_nobody_out(server, other):
+    own = f"{server.gate.cookie}={server.gate.session}"
+    for sent in (f"{other}; {own}", f"{own}; {other}", (other, own)):
+        assert ask(server, "/api/about", cookie=False, Cookie=sent)[0] == 200
+    assert refused(ask(server, "/api/about", cookie=False, Cookie=f"{other}; {server.gate.cookie}=x"))
+
+
 def test_the_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(server):
     status, headers, body = ask(server, f"/?token={server.gate.token}", cookie=False)
     assert status == 200 and b"url=/" in body and server.gate.token.encode() not in body
@@ -103,6 +113,8 @@ def test_the_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(server):
     assert headers["Referrer-Policy"] == "no-referrer"
     status, headers, body = ask(server)
     assert status == 200 and b"app.js" in body
+    status, _, body = ask(server, f"/?token={server.gate.token}")  # opened again: it leaves the history there, too
+    assert status == 200 and b"url=/" in body and b"app.js" not in body
 
 
 def test_the_address_that_a_browser_is_started_with_works_once(runs):
@@ -178,6 +190,13 @@ def test_requests_that_cannot_be_read_are_refused(server, text):
         link.shutdown(socket.SHUT_WR)
         with link.makefile("rb") as answer:
             assert answer.read() == b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+def test_a_connection_that_is_left_alone_ends_without_a_word(server, monkeypatch, capfd):
+    monkeypatch.setattr("sordino.ui.server._Handler.timeout", 0.05)
+    with socket.create_connection(("127.0.0.1", server.gate.port), timeout=10) as link:
+        assert link.recv(1) == b""
+    assert capfd.readouterr() == ("", "")
 
 
 def test_what_has_not_changed_is_not_sent_again(server):

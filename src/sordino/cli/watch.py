@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -72,7 +73,7 @@ def watch(
     sordino watch runs --follow        the same, and those that will begin
     sordino watch runs/first --once    print once, for scripts
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, force_terminal=sys.stdout.isatty())  # whatever FORCE_COLOR says: see above
     if not console.is_terminal:
         console.width = max(console.width, WIDE)
     live = console.is_terminal and not once and not as_json
@@ -171,7 +172,7 @@ class WatchedRuns:
     def __rich__(self) -> RenderableType:
         pairs, width = self._pairs(), self.console.size.width
         parts: list[RenderableType] = [Text(self.headline(), style="bold", overflow="fold"), self.table(pairs, width)]
-        parts += [Text(text, style="yellow") for text in self.damages(pairs)]
+        parts += [Text(text, style="yellow") for text in (*self.shelf.missing(), *self.damages(pairs))]
         left = self.count - len(pairs)
         if left > 0:
             how = "--page N shows the others" if self.console.is_terminal else "--all shows them"
@@ -297,6 +298,8 @@ def _epsilon(row: LiveRow) -> str:
 
 
 def _number(value: float, measure: str) -> str:
+    if measure == "epsilon":
+        return up(value)
     return f"{100 * value:.1f} %" if measure == "accuracy" else f"{value:.3g}"
 
 

@@ -12,6 +12,7 @@ import math
 import os
 import re
 import stat
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
@@ -25,6 +26,7 @@ LONGEST = 64 * 2**20  # bytes of a line; the confusion matrix of a thousand clas
 TAIL = 256  # bytes before the place where reading stopped, by which a rewritten file is noticed
 HELD = 64 * 2**20  # bytes of confusion matrices that are kept: those of the last rounds
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)  # raised by damaged lines
+LARGEST = sys.float_info.max  # a whole number beyond it is no epsilon
 FIELDS = frozenset(RoundRecord.__dataclass_fields__)
 
 R = TypeVar("R", RoundRecord, OwnerRecord)
@@ -242,7 +244,9 @@ def _check(data: dict[str, Any]) -> None:
     if not set(map(type, epsilon.values())) <= NUMBERS:
         raise ValueError("epsilon")
     if None in epsilon.values():
-        data["epsilon"] = {k: math.inf if v is None else v for k, v in epsilon.items()}
+        data["epsilon"] = epsilon = {k: math.inf if v is None else v for k, v in epsilon.items()}
+    if not all(0 <= v <= LARGEST or v == math.inf for v in epsilon.values()):
+        raise ValueError("epsilon")
     if metrics:
         if not set(map(type, metrics.values())) <= NUMBERS:
             raise ValueError("metrics")

@@ -20,8 +20,7 @@ from sordino.core.record import RoundRecord
 from sordino.report import reading
 from sordino.report.chart import Point
 from sordino.report.growing import DAMAGE, RecordFile, opened, public_record
-from sordino.report.reading import State, harmless, mapping_at, number_at, text_at
-from sordino.report.run.fields import is_number
+from sordino.report.reading import State, amount_at, harmless, mapping_at, number_at, text_at
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +65,10 @@ class LiveRow:
     left: float | None = None  # seconds until the end
 
 
+NUMBERS_OF = {  # numbers of the small files that are shown; none of them is below zero
+    "plan.json": (("promise", "epsilon"), ("promise", "delta"), ("claim", "epsilon")),
+    "result.json": (("guarantee", "epsilon"), ("guarantee", "delta"), ("rounds",), ("accuracy",)),
+}
 NUMBERS = ("accuracy", "loss", "noise", "clip")  # of every round, beside its metrics
 CURVES = tuple(dict.fromkeys((*MEASURES, *NUMBERS)))
 
@@ -125,10 +128,11 @@ class LiveRun:
 
     def look(self) -> None:
         """Find out whether the run goes on, and when it last wrote; nothing else is read."""
-        if self.state == "finished":
+        result = self.public / "result.json"
+        if self.state == "finished" and os.path.isfile(result):  # noqa: PTH113 (never raises)
             return
         locked = reading.held(self.path)  # before the result: a run that ends in between has written it
-        finished = os.path.isfile(self.public / "result.json")  # noqa: PTH113 (never raises)
+        finished = os.path.isfile(result)  # noqa: PTH113
         self.state = "finished" if finished else "unknown" if locked is None else "running" if locked else "stopped"
 
     def glance(self) -> None:
@@ -149,8 +153,8 @@ class LiveRun:
         for record in records[1:] if self._numbers.rounds else records:  # the first one is known already
             self._numbers.add(record)
         self._read, self._torn = True, False
+        self._last = records[-1] if records else None
         if records:
-            self._last = records[-1]
             del records[:-1]  # the last one stays: the order of rounds is checked by it
             self._note_pace()
 
@@ -189,6 +193,15 @@ class LiveRun:
                 self._marks[name], self._damaged[name] = mark, []
                 read = reading.toml_in if name == "spec.toml" else reading.object_in
                 self._files[name] = read(path, self.public, self._damaged[name]) if mark else {}
+                self._check(name)
+
+    def _check(self, name: str) -> None:
+        """Note the numbers of a file that cannot be what they say; `row` leaves them out."""
+        for keys in NUMBERS_OF.get(name, ()):
+            if number_at(self._files[name], *keys) is not None and amount_at(self._files[name], *keys) is None:
+                self._damaged[name].append(
+                    f"{self.public.name}/{name}: {'.'.join(keys)} is not a number of at least 0; it is left out."
+                )
 
     # --- what is known
 
@@ -229,8 +242,8 @@ class LiveRun:
         """
         plan, spec, result = (self._files.get(n, {}) for n in ("plan.json", "spec.toml", "result.json"))
         promise, last = self._promise(), self._last
-        total = math.inf if promise.get("infinite") is True else _number(promise, "epsilon")
-        stated = (_number(spec, "rounds"), _number(plan, "promise", "rounds"))
+        total = math.inf if promise.get("infinite") is True else amount_at(promise, "epsilon")
+        stated = (amount_at(spec, "rounds"), amount_at(plan, "promise", "rounds"))
         planned = next((int(n) for n in stated if n and 0 < n <= WHOLE), 0)
         done = min(last.round, WHOLE) if last is not None else 0
         measure, spent = self.measure, None
@@ -238,8 +251,8 @@ class LiveRun:
         if last is not None:
             spent = total if total == math.inf else _known(_float(last.epsilon.get(text_at(promise, "viewer"))))
         if self.state == "finished":
-            spent, done = total, int(min(_number(result, "rounds") or done, WHOLE))
-            if (accuracy := _number(result, "accuracy")) is not None:
+            spent, done = total, int(min(amount_at(result, "rounds") or done, WHOLE))
+            if (accuracy := amount_at(result, "accuracy")) is not None:
                 measure, value = "accuracy", accuracy
         since = per_minute = left = None
         if now is not None and self.state == "running":
@@ -257,8 +270,8 @@ class LiveRun:
             planned,
             spent,
             total,
-            _number(plan, "claim", "epsilon"),
-            _number(promise, "delta"),
+            amount_at(plan, "claim", "epsilon"),
+            amount_at(promise, "delta"),
             harmless(text_at(promise, "unit"))[:LONGEST],
             harmless(text_at(promise, "relation"))[:LONGEST],
             harmless(text_at(promise, "viewer"))[:LONGEST],
@@ -281,7 +294,7 @@ class LiveRun:
             out.append(f"{self._file.path.name} is damaged at its end.")
         elif self.state == "finished":
             held = self.count if self._read else self._last.round if self._last is not None else 0
-            counted = _number(self._files.get("result.json"), "rounds") or 0
+            counted = amount_at(self._files.get("result.json"), "rounds") or 0
             if held < counted:
                 out.append(f"{self._file.path.name} holds {held:,} of the {counted:,.0f} rounds of the run.")
         return tuple(out)
@@ -368,12 +381,6 @@ def _thinned(x: Floats, y: Floats, most: int) -> tuple[Point, ...]:
         low, high = np.where(known, table, np.inf).argmin(1), np.where(known, table, -np.inf).argmax(1)
         picked = np.unique([0, *(first + low), *(first + high), len(x) - 1])
     return tuple(zip(x[picked].tolist(), y[picked].tolist(), strict=True))
-
-
-def _number(data: object, *keys: str) -> float | None:
-    """Return the number under these keys, if floating point can hold it."""
-    value = number_at(data, *keys)
-    return float(value) if is_number(value) and value is not None else None
 
 
 def _known(value: float) -> float | None:

@@ -12,6 +12,7 @@ import fcntl
 import json
 import math
 import os
+import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,8 +25,8 @@ from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.report.growing import RecordFile, RoundFile, opened, owner_record
 
 __all__ = [
-    "Audience", "OwnerFiles", "RoundFile", "RunRecords", "State", "find", "harmless", "list_at", "mapping_at",
-    "number_at", "read_run", "state_of", "text_at",
+    "Audience", "OwnerFiles", "RoundFile", "RunRecords", "State", "amount_at", "find", "harmless", "list_at",
+    "mapping_at", "number_at", "read_run", "state_of", "text_at",
 ]  # fmt: skip
 
 Audience = Literal["public", "owner"]
@@ -53,6 +54,12 @@ def number_at(data: Any, *keys: str) -> float | None:
     """Return the number under these keys, one inside the other; None if there is none."""
     value = _at(data, keys)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def amount_at(data: Any, *keys: str) -> float | None:
+    """Return the number under these keys if it is finite and not below zero, as an epsilon, a delta and a count are."""
+    value = number_at(data, *keys)
+    return float(value) if value is not None and 0 <= value <= sys.float_info.max else None
 
 
 def text_at(data: Any, *keys: str) -> str:

@@ -33,6 +33,7 @@ class ViewAnswers:
         self.audience, self.planner = audience, planner
         self.shelf = Shelf(folders)
         self.overview, self.live, self.documents = Overview(self.shelf), OpenCurves(), Documents(audience)
+        self._plans = Documents(audience)  # apart from the reports, which do not wait for a planner
         self._computing = threading.Lock()  # sliders ask often, and a processor is shared with the runs
         self._pages: dict[str, Callable[[Query], Answer]] = {
             "about": self._about, "runs": self._runs, "compare": self._compare, "epsilon": self._epsilon,
@@ -83,7 +84,7 @@ class ViewAnswers:
         return plain(self.overview.page(page, size, sort, query.get("find", "")[:LONGEST]))  # type: ignore[no-any-return]
 
     def _live(self, item: Shelved) -> Answer:
-        return plain(self.live.of(item).look(self.overview.line(item)))  # type: ignore[no-any-return]
+        return plain(self.live.of(item).look(item))  # type: ignore[no-any-return]
 
     def _line(self, item: Shelved) -> Answer:
         return plain(self.overview.line(item).__dict__)  # type: ignore[no-any-return]
@@ -105,7 +106,7 @@ class ViewAnswers:
         names = [item.name for item in items]
         runs = [
             side_by_side.read(
-                self.overview.line(item),
+                item,
                 self.live.of(item),
                 name if names.count(name) == 1 else f"{name} ({item.place})",
             )
@@ -143,7 +144,7 @@ class ViewAnswers:
         numbers = dict(zip(names, calculator.asked(query, *names), strict=True))
         given = {name: int(v) if name in calculator.COUNTS else v for name, v in numbers.items()}
         with self._computing:
-            return self.documents.kept(f"plan {given}", None, lambda: calculator.plan(self.planner(given)))  # type: ignore[misc]
+            return self._plans.kept(f"plan {given}", None, lambda: calculator.plan(self.planner(given)))  # type: ignore[misc]
 
     def _attacks(self, query: Query) -> Answer:
         from sordino.ui import gallery

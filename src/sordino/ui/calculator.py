@@ -1,11 +1,13 @@
 """The calculator: what noise, sampling and steps cost, computed by the accountants that price runs.
 
-All numbers are limited to ranges in which every accountant answers within a second, and answers are kept.
+All numbers are limited to ranges in which every accountant answers within seconds, and answers are kept. A curve has as
+many points as can be computed in SECONDS; the commands that are shown give the same numbers to the last digit.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -30,6 +32,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
 COUNTS = ("steps", "clients", "records", "parameters", "rounds")
 RELATIONS = ("add/remove", "replace")
 POINTS = 14  # of a curve
+SECONDS = 1.0  # in which the points of a curve are computed
+FIGURES = 6  # significant figures of a noise multiplier that is looked for, as in `sordino calibrate`
 NAMES = {
     "basic": "sum of all releases", "advanced": "advanced composition", "kov": "optimal composition", "zcdp": "zCDP",
     "rdp": "Renyi DP", "gdp": "Gaussian DP", "pld": "privacy loss distributions", "gdp-clt": "central limit",
@@ -85,10 +89,9 @@ def epsilon(noise: float, rate: float, steps: int, delta: float, relation: str) 
     best = min(valid, key=lambda name: valid[name])
     total = valid[best]
     command = (
-        f"sordino epsilon --mechanism gaussian --noise {noise:g}{f' --rate {rate:g}' if rate < 1 else ''} "
-        f"--steps {steps} --delta {delta:g}{' --relation replace' if relation == 'replace' else ''} --explain"
+        f"sordino epsilon --mechanism gaussian --noise {_exact(noise)}{_flags(rate, steps, delta, relation)} --explain"
     )
-    tiles = Tiles((FigureTile(up(total), "epsilon, in total", f"at delta {delta:g}, by {NAMES.get(best, best)}"),))
+    tiles = Tiles((FigureTile(_small(total), "epsilon, in total", f"at delta {delta:g}, by {NAMES.get(best, best)}"),))
     rows = tuple((NAMES.get(b.accountant, b.accountant), _bound(b), b.note) for b in bounds)
     keys = tuple((NAMES.get(b.accountant, b.accountant), _key(b.epsilon), b.note) for b in bounds)
     table = DataTable("By accountant", ("accountant", "epsilon", "what it does"), rows, keys)
@@ -132,25 +135,25 @@ def noise_for(target: float, rate: float, steps: int, delta: float, relation: st
     """Return the smallest noise multiplier whose total epsilon is within a target."""
     with np.errstate(all="ignore"):
         try:
-            found = calibrate.noise_multiplier(lambda z: event(z, rate, steps, relation), target, delta)
+            found = calibrate.noise_multiplier(lambda z: event(_rounded(z), rate, steps, relation), target, delta)
         except UnsupportedEvent as error:
             raise BudgetError(f"no accountant can compute this: {error}") from error
-        total = tightest.epsilon(event(found, rate, steps, relation), delta, pld.ROUGH)
-    shown = math.ceil(found * 1e4 - 1e-9) / 1e4
+        noise = _rounded(found)
+        total = tightest.epsilon(event(noise, rate, steps, relation), delta)
+    if total > target:
+        raise BudgetError(f"nothing safe was found for epsilon={target:g}: the best was {_small(total)}.")
+    meaning = "standard deviation of the noise over the clip bound, rounded up"
     tiles = Tiles((
-        FigureTile(f"{shown:g}", "noise multiplier", "standard deviation of the noise over the clip bound, rounded up"),
-        FigureTile(up(total), "epsilon, in total", f"of {target:g} allowed, at delta {delta:g}"),
+        FigureTile(_exact(noise), "noise multiplier", meaning),
+        FigureTile(_small(total), "epsilon, in total", f"of {target:g} allowed, at delta {delta:g}"),
     ))  # fmt: skip
-    command = (
-        f"sordino calibrate --epsilon {target:g} --mechanism gaussian{f' --rate {rate:g}' if rate < 1 else ''} "
-        f"--steps {steps} --delta {delta:g}{' --relation replace' if relation == 'replace' else ''}"
-    )
+    command = f"sordino calibrate --epsilon {_exact(target)} --mechanism gaussian{_flags(rate, steps, delta, relation)}"
     return Document(
         "Noise",
         "",
         "public",
         (Section("answer", "Answer", (tiles, _told(relation), _repeat(command))),),
-        facts={"noise": shown},
+        facts={"noise": noise},
     )
 
 
@@ -180,24 +183,53 @@ def plan(answer: Mapping[str, Any]) -> Document:
 
 
 def _curve(xs: Sequence[float] | np.ndarray[Any, Any], cost: Callable[[float], float]) -> tuple[Point, ...]:
+    """Return points of a curve: its ends, then every fourth, every second and all, as far as there is time."""
     out: list[Point] = []
-    for x in xs:
+    end = time.monotonic() + SECONDS
+    for k in sorted(range(len(xs)), key=lambda k: (k not in (0, len(xs) - 1), k % 4 != 0, k % 2, k)):
+        if len(out) >= 2 and time.monotonic() > end:
+            break
+        x = float(xs[k])
         try:
             with np.errstate(all="ignore"):
-                out.append((float(x), cost(x)))
+                out.append((x, cost(x)))
         except (UnsupportedEvent, ArithmeticError, ValueError):
-            out.append((float(x), math.nan))
-    return tuple(out)
+            out.append((x, math.nan))
+    return tuple(sorted(out, key=lambda point: point[0]))
 
 
 def _rough(module: Any) -> tuple[float, ...]:
     return (pld.ROUGH,) if module is tightest else ()
 
 
+def _rounded(noise: float) -> float:
+    """Return a noise multiplier with FIGURES significant figures, rounded up, as `sordino calibrate` rounds it."""
+    if not 0 < noise < math.inf:
+        return noise
+    places = FIGURES - 1 - math.floor(math.log10(noise))
+    return math.ceil(noise * 10.0**places) / 10.0**places
+
+
+def _exact(value: float) -> str:
+    """Return a number such that a command which is given it computes with the same one."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
+def _flags(rate: float, steps: int, delta: float, relation: str) -> str:
+    sampled = f" --rate {_exact(rate)}" if rate < 1 else ""
+    return f"{sampled} --steps {steps} --delta {_exact(delta)}{' --relation replace' if relation == 'replace' else ''}"
+
+
+def _small(epsilon: float) -> str:
+    """Return an epsilon, rounded up, with at least four figures also where it is small."""
+    return up(epsilon, 3 if not 0 < epsilon < 1 else min(15, 3 - math.floor(math.log10(epsilon))))
+
+
 def _bound(bound: tightest.AccountantBound) -> str:
     if bound.epsilon is None:
         return ""
-    return up(bound.epsilon) if bound.valid else f"~ {bound.epsilon:.3g}"
+    return _small(bound.epsilon) if bound.valid else f"~ {bound.epsilon:.3g}"
 
 
 def _key(value: float | None) -> float | str:

@@ -12,7 +12,6 @@ import secrets
 from dataclasses import dataclass, field
 from email.message import Message
 from hmac import compare_digest
-from http.cookies import CookieError, SimpleCookie
 
 LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?\Z")
 LENGTH = 32  # random bytes of a secret
@@ -61,11 +60,8 @@ class ViewGate:
         """Return whether a request holds the cookie and was not made by another page on this machine."""
         if headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return False
-        try:
-            jar = SimpleCookie(headers.get("Cookie", ""))
-        except CookieError:
-            return False
-        return self.cookie in jar and _same(jar[self.cookie].value, self.session)
+        sent = [text.strip().partition("=") for header in headers.get_all("Cookie") or [] for text in header.split(";")]
+        return any(name == self.cookie and _same(value, self.session) for name, _, value in sent)
 
 
 def _same(given: str, known: str) -> bool:

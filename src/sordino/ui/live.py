@@ -14,7 +14,7 @@ from sordino.core.rounding import up
 from sordino.report.chart import Axis, Chart, ChartSeries, Point
 from sordino.report.live import LiveRun
 from sordino.report.reading import harmless
-from sordino.ui.overview import SCORES, RunLine
+from sordino.ui.overview import SCORES, RunLine, line_of
 from sordino.ui.shelf import Shelved
 
 POINTS = 600  # of a line that is sent
@@ -34,10 +34,19 @@ class RunCurves:
         self._lock = threading.Lock()
         self._made: tuple[Any, dict[str, Any]] | None = None
 
-    def look(self, line: RunLine) -> dict[str, Any]:
+    def line(self, item: Shelved) -> RunLine:
+        """Return what the list says about the run, but of all its records, up to any damage."""
+        with self._lock:
+            return self._line(item)
+
+    def _line(self, item: Shelved) -> RunLine:
+        self.run.refresh()
+        return line_of(item, self.run.row())
+
+    def look(self, item: Shelved) -> dict[str, Any]:
         """Return the progress, the last values and the curves of the run, for the page."""
         with self._lock:
-            self.run.refresh()
+            line = self._line(item)
             fresh = (line, self.run.count, self.run.damage())
             if self._made is None or self._made[0] != fresh:
                 self._made = (fresh, self._picture(line))

@@ -68,7 +68,7 @@ class Overview:
             run = self._runs.pop(item.id, None) or LiveRun(item.path)
             run.look()
             run.glance()
-            line = _line(item, run.row())
+            line = line_of(item, run.row())
             self._lines[item.id] = (seen, line)
             if line.state != "finished":
                 self._runs[item.id] = run
@@ -125,7 +125,8 @@ def _has(line: RunLine, words: list[str]) -> bool:
     return all(word in text for word in words)
 
 
-def _line(item: Shelved, row: LiveRow) -> RunLine:
+def line_of(item: Shelved, row: LiveRow) -> RunLine:
+    """Return the line of a run of which this is known."""
     unbounded = row.total == math.inf
     return RunLine(
         item.id, item.kind, item.name, item.place, item.changed, row.state, row.method, row.data,

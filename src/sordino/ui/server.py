@@ -10,7 +10,7 @@ from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from sordino.ui.api import ViewAnswers
 from sordino.ui.guard import ViewGate
@@ -103,19 +103,19 @@ class _Handler(BaseHTTPRequestHandler):
         if not super().parse_request():
             return False
         self.close_connection = self.close_connection or _has_body(self.headers)
-        gate, url = self.server.gate, urlsplit(self.path)
+        gate, (path, query) = self.server.gate, _asked(self.path)
         if not gate.own_page(self.headers):
             self._refuse()
-        elif gate.known(self.headers):
-            if self.command in ("GET", "HEAD"):
-                return True
-            self._send(405, Served("text/plain", b"", False), {"Allow": "GET, HEAD"})
-        elif self.command == "GET" and url.path == "/" and gate.entered(_query(url.query).get("token", "")):
+        elif self.command == "GET" and path == "/" and gate.entered(query.get("token", "")):
             self._send(
                 200, Served("text/html; charset=utf-8", WELCOME.encode(), False), {"Set-Cookie": gate.set_cookie()}
             )
-        else:
+        elif not gate.known(self.headers):
             self._refuse()
+        elif self.command not in ("GET", "HEAD"):
+            self._send(405, Served("text/plain", b"", False), {"Allow": "GET, HEAD"})
+        else:
+            return True
         return False
 
     def handle_expect_100(self) -> bool:
@@ -126,6 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Refuse a request that cannot be read."""
         self._refuse()
 
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing: the terminal is for the address, and connections of a hidden page end by themselves."""
+
     def _refuse(self) -> None:
         """Answer 403, and nothing else, whatever was asked."""
         self.close_connection = True
@@ -133,10 +136,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request of the page."""
-        url = urlsplit(self.path)
-        served = self.server.files.get(url.path)
-        if served is None and url.path.startswith("/api/"):
-            answer = self.server.answers.answer(url.path.removeprefix("/api/").split("/"), _query(url.query))
+        path, query = _asked(self.path)
+        served = self.server.files.get(path)
+        if served is None and path.startswith("/api/"):
+            answer = self.server.answers.answer(path.removeprefix("/api/").split("/"), query)
             if answer is not None:
                 text = json.dumps(answer, allow_nan=False, separators=(",", ":"))
                 served = Served("application/json", text.encode(), False)
@@ -173,8 +176,10 @@ def _has_body(headers: Any) -> bool:
     return "Transfer-Encoding" in headers or headers.get("Content-Length", "0") != "0"
 
 
-def _query(text: str) -> dict[str, str]:
+def _asked(target: str) -> tuple[str, dict[str, str]]:
+    """Return the path and the query of a request, which may be any text."""
+    path, _, query = target.partition("?")
     try:
-        return dict(parse_qsl(text[:8000], max_num_fields=FIELDS))
+        return path, dict(parse_qsl(query[:8000], max_num_fields=FIELDS))
     except ValueError:
-        return {}
+        return path, {}

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,6 +21,7 @@ from sordino.report.reading import harmless
 
 EVERY = 1.0  # seconds between two looks at the folders
 CELLS, ROSTER = "cells", "federation.toml"
+LATEST = 253_402_300_799.0  # seconds since 1970: the end of the year 9999, the last that a browser shows as a date
 PLANS = (f"{PUBLIC}/plan.json", "plan.json")
 RECORDS = (f"{PUBLIC}/records.jsonl", "records.jsonl")
 
@@ -53,7 +55,7 @@ class Shelf:
         self.folders = tuple(_whole(Path(os.path.abspath(f))) for f in folders)  # noqa: PTH100 (resolve() follows links)
         for folder in self.folders:
             _check(folder)
-        self.federations = tuple(f for f in self.folders if (f / ROSTER).is_file())
+        self.federations = tuple(f for f in self.folders if _is_federation(f))
         self._lock = threading.Lock()
         self._looked = -EVERY
         self._items: dict[str, Shelved] = {}
@@ -118,11 +120,17 @@ def _check(folder: Path) -> None:
         raise RunError(f"{shown} is a file. Name the folder that holds your runs, such as runs.") from error
     except OSError as error:
         raise RunError(f"the folder {shown} cannot be read ({error.strerror}).") from error
-    if entries and not (folder / ROSTER).is_file() and not any(True for _ in _inside(folder)):
+    if not os.access(folder, os.X_OK):
+        raise RunError(f"the folder {shown} cannot be read (it may be listed, and not entered).")
+    if entries and not _is_federation(folder) and not any(True for _ in _inside(folder)):
         raise RunError(
             f"{shown} holds no runs: of its {len(entries)} entries none is the folder of a run, a comparison or a "
             "federation. Name the folder that holds your runs, such as runs."
         )
+
+
+def _is_federation(folder: Path) -> bool:
+    return os.path.isfile(folder / ROSTER)  # noqa: PTH113 (never raises)
 
 
 def _inside(folder: Path) -> Iterator[Shelved]:
@@ -131,13 +139,13 @@ def _inside(folder: Path) -> Iterator[Shelved]:
     if whole is not None:
         yield whole
         return
-    yield from _children(folder / "server" / "runs" if (folder / ROSTER).is_file() else folder, harmless(folder.name))
+    yield from _children(folder / "server" / "runs" if _is_federation(folder) else folder, harmless(folder.name))
 
 
 def _children(folder: Path, place: str) -> Iterator[Shelved]:
     try:
         with os.scandir(folder) as entries:
-            names = [e.name for e in entries if not e.name.startswith(".") and not _leads_out(e, folder)]
+            names = [e.name for e in entries if not e.name.startswith(".") and not _leads_out(folder / e.name)]
     except OSError:
         return
     for name in names:
@@ -145,17 +153,19 @@ def _children(folder: Path, place: str) -> Iterator[Shelved]:
             yield found
 
 
-def _leads_out(entry: os.DirEntry[str], folder: Path) -> bool:
-    """Return whether an entry is a link out of its folder; it is not followed, as the folder may be a stranger's."""
-    return entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(os.path.realpath(folder))
+def _leads_out(path: Path) -> bool:
+    """Return whether a path is a link out of its folder; it is not followed, as the folder may be a stranger's."""
+    return os.path.islink(path) and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent))  # noqa: PTH114 (never raises)
 
 
 def _shelved(path: Path, place: str) -> Shelved | None:
+    if _leads_out(path / PUBLIC) or _leads_out(path / CELLS):
+        return None
     kind: Literal["run", "comparison"] = "run"
     times = [t for plan in PLANS if (t := _written(path / plan)) is not None]
     if times:
         times += [t for file in RECORDS if (t := _written(path / file)) is not None]
-    elif (t := _written(path / CELLS)) is not None:
+    elif (t := _written(path / CELLS, stat.S_ISDIR)) is not None:
         kind, times = "comparison", [t]
         if (table := _written(path / PUBLIC / "results.csv")) is not None:
             times.append(table)
@@ -164,7 +174,7 @@ def _shelved(path: Path, place: str) -> Shelved | None:
     copied = path.name == PUBLIC
     name = path.parent.name if copied else path.name
     key = hashlib.blake2b(os.fsencode(path), digest_size=9).hexdigest()
-    return Shelved(key, kind, path, harmless(name), place, max(times))
+    return Shelved(key, kind, path, harmless(name), place, min(max(times), LATEST))
 
 
 def mark(path: Path) -> tuple[int, ...]:
@@ -176,8 +186,10 @@ def mark(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _written(path: Path) -> float | None:
+def _written(path: Path, is_kind: Callable[[int], bool] = stat.S_ISREG) -> float | None:
+    """Return when a plain file, or what `is_kind` asks for, was last written to; None if there is none."""
     try:
-        return path.stat().st_mtime
+        found = path.stat()
     except (OSError, ValueError):
         return None
+    return found.st_mtime if is_kind(found.st_mode) else None

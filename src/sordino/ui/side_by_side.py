@@ -11,10 +11,11 @@ from typing import Any
 from sordino.core.rounding import up
 from sordino.report.chart import Axis, Chart, ChartSeries
 from sordino.report.document import Block, DataTable, Document, Paragraph, Section
-from sordino.report.reading import mapping_at, number_at, object_in, text_at
+from sordino.report.reading import amount_at, mapping_at, number_at, object_in, text_at
 from sordino.report.run.words import figures, joined, percent
 from sordino.ui.live import RunCurves
 from sordino.ui.overview import SCORES, RunLine, short
+from sordino.ui.shelf import Shelved
 
 MOST = 8  # runs in one picture
 DIFFERENT = (  # part of a guarantee, and why epsilons that differ in it are not comparable
@@ -60,7 +61,7 @@ class ComparedRun:
     def said(self, part: str) -> str:
         """Return a part of the guarantee as text."""
         if part == "delta":
-            value = number_at(self.guarantee, "delta")
+            value = amount_at(self.guarantee, "delta")
             return "" if value is None else f"{value:g}"
         return short(text_at(self.guarantee, part) or ("direct" if part == "channel" else ""))
 
@@ -69,20 +70,22 @@ class ComparedRun:
         """The epsilon that was claimed, the one that was accounted, and the one that an audit has shown."""
         accounted = math.inf if self.line.unbounded else self.line.total
         claim = mapping_at(self.result, "claim") or mapping_at(self.plan, "claim")
-        return number_at(claim, "epsilon"), accounted, number_at(self.audit, "least")
+        return amount_at(claim, "epsilon"), accounted, amount_at(self.audit, "least")
 
 
-def read(line: RunLine, live: RunCurves, name: str) -> ComparedRun:
+def read(item: Shelved, live: RunCurves, name: str) -> ComparedRun:
     """Return what is known about a run.
 
     Args:
-        line: its line in the list.
+        item: the run.
         live: its curves.
         name: its name, which no other run beside it has.
     """
     damage: list[str] = []
     plan, result, audit = (_file(live.run.public, part, damage) for part in ("plan", "result", "audit"))
-    return ComparedRun(name, line, live, plan, result, audit, tuple(damage))
+    if number_at(audit, "least") is not None and amount_at(audit, "least") is None:
+        damage.append(f"{live.run.public.name}/audit.json: least is not a number of at least 0; it is left out.")
+    return ComparedRun(name, live.line(item), live, plan, result, audit, tuple(damage))
 
 
 def _file(public: Path, name: str, damage: list[str]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ function go() {
   const first = !shown;
   if (shown && shown.leave) shown.leave();
   main.replaceChildren();
-  const make = PAGES[place.name];
+  const make = Object.hasOwn(PAGES, place.name) ? PAGES[place.name] : null;
   shown = make ? { key, ...make(main, place) } : { key };
   if (!make) main.append(el("h1", { tabindex: "-1" }, "There is no such page"), el("p", {}, el("a", { href: address("runs") }, "All runs")));
   const head = main.querySelector("h1");

@@ -9,11 +9,12 @@ export function attacks(main, place) {
   const figures = new Figures(), body = el("div", { class: "gallery" }, el("p", { class: "quiet" }, "Reading the attacks ..."));
   main.append(el("h1", { tabindex: "-1" }, "Attacks"), el("p", { class: "subtitle" }, "What a curious server, client or outsider really learnt from the runs in these folders."), body);
   const look = again(async () => {
+    const asked = query.page;
     try {
-      const data = await ask("attacks", { page: query.page });
-      if (data.same && shown === query.page) return 6;
+      const data = await ask("attacks", { page: asked });
+      if (asked !== query.page || (data.same && shown === asked)) return 6;
       body.replaceChildren(...[...sections(data, figures), pager(data.page, data.pages, (page) => address("attacks", { page }))].filter(Boolean));
-      shown = query.page;
+      shown = asked;
     } catch (error) {
       body.replaceChildren(el("p", { class: "warning" }, error.message));
       shown = null;

@@ -80,10 +80,10 @@ function form(main, { path, title, subtitle, names, start, more, asks, top, wide
         show(what, data, k === 0);
         if (k === 0) bad.hidden = true;
       } catch (error) {
-        if (error.name === "AbortError" || signal.aborted || k > 0) return;
+        if (error.name === "AbortError" || signal.aborted) return;
         bad.textContent = error.message;
         bad.hidden = false;
-        for (const [key, place] of places) { figures.get(key).dispose(); figures.set(key, new Figures()); place.replaceChildren(); }
+        for (const key of asks.slice(k)) { figures.get(key).dispose(); figures.set(key, new Figures()); places.get(key).replaceChildren(); }
         break;
       }
     }

@@ -40,7 +40,7 @@ export function ledger(main, place) {
     const key = JSON.stringify(query);
     try {
       const data = await ask("ledger", { ledger: query.ledger, page: query.page });
-      if (data.same && shown === key) return 4;
+      if (key !== JSON.stringify(query) || (data.same && shown === key)) return 4;
       choices(data);
       body.replaceChildren(...[...sections(data, figures), pages(data)].filter(Boolean));
       shown = key;

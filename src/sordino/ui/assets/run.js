@@ -27,6 +27,7 @@ export function run(main, place) {
 
   function open(next) {
     tab = whole ? "report" : next;
+    delete body.dataset.shown;
     if (look) look.stop();
     figures.dispose();
     figures = new Figures();
@@ -37,7 +38,7 @@ export function run(main, place) {
   }
 
   function failed(error) {
-    if (error.name === "AbortError") return;
+    delete body.dataset.shown;  // so that it is shown anew as soon as it can be read
     body.replaceChildren(el("p", { class: "warning" }, error.message));
   }
 
@@ -46,8 +47,7 @@ export function run(main, place) {
     return async () => {
       try {
         const data = await ask(`run/${id}/${mine}`);
-        if (data.same && body.dataset.shown === mine) return 5;
-        if (mine !== tab) return 5;
+        if (mine !== tab || (data.same && body.dataset.shown === mine)) return 5;
         if (body.dataset.shown === mine && data.sections.length) return refreshed(data);
         if (whole) {
           title.textContent = data.title;
@@ -59,7 +59,7 @@ export function run(main, place) {
         body.replaceChildren(...[note, ...sections(data, figures, { contents: mine === "report", title: mine === "report" })].filter(Boolean));
         body.dataset.shown = mine;
       } catch (error) {
-        failed(error);
+        if (mine === tab) failed(error);
       }
       return 5;
     };
@@ -68,13 +68,12 @@ export function run(main, place) {
   function refreshed(data) {  // the run has gone on: the curves follow, and the rest when the reader asks for it
     for (const section of data.sections) for (const b of section.blocks) if (b.block === "Chart") figures.update(b);
     if (!body.querySelector(".renew")) {
-      body.prepend(el("p", { class: "renew" }, "The records have changed since this was shown. ", el("button", { type: "button", class: "plain", onclick: () => { delete body.dataset.shown; open(tab); } }, "Show them as they are now")));
+      body.prepend(el("p", { class: "renew" }, "The records have changed since this was shown. ", el("button", { type: "button", class: "plain", onclick: () => open(tab) }, "Show them as they are now")));
     }
     return 5;
   }
 
   function progress(figures) {
-    delete body.dataset.shown;
     const bad = el("div"), lead = el("p", { class: "lead" }), bar = el("progress", { max: 1, value: 0, "aria-label": "Rounds done" }), words = el("p", { class: "progress-words" }), numbers = el("div", { class: "block" }), drawn = el("div", { class: "figures" });
     let ready = false, state = "";
     return async () => {
@@ -83,7 +82,7 @@ export function run(main, place) {
         data = await ask(`run/${id}/live`);
       } catch (error) {
         ready = false;
-        failed(error);
+        if (tab === "") failed(error);
         return 3;
       }
       if (tab !== "") return 5;
@@ -99,10 +98,9 @@ export function run(main, place) {
       bad.replaceChildren(...[damage(data.damage)].filter(Boolean));
       lead.textContent = data.sentence;
       lead.hidden = !data.sentence;
-      const planned = line.planned || line.rounds || 0;
-      bar.max = Math.max(1, planned);
-      bar.value = Math.min(planned, data.rounds ? line.rounds || 0 : 0);
-      words.textContent = `${line.rounds === null ? "No round yet" : `Round ${count(line.rounds)} of ${count(planned)}`}. ${STATES[line.state] || ""}${data.last && data.last.lost ? ` Of the last round nothing was released: ${data.last.lost}` : ""}`;
+      bar.max = line.planned || 1;
+      bar.value = line.state === "finished" ? bar.max : line.planned ? Math.min(line.planned, line.rounds || 0) : 0;
+      words.textContent = `${line.rounds === null ? "No round yet" : `Round ${count(line.rounds)}${line.planned ? ` of ${count(line.planned)}` : ""}`}. ${STATES[line.state] || ""}${data.last && data.last.lost ? ` Of the last round nothing was released: ${data.last.lost}` : ""}`;
       numbers.replaceChildren(tiles(values(data)));
       const kept = new Set(data.charts.map((c) => c.id));
       for (const known of [...figures.shown.keys()]) if (!kept.has(known)) figures.drop(known);

@@ -92,9 +92,18 @@ export function runs(main, place) {
   }
 
   async function ordered() {
-    const data = await ask("runs", { page: query.page, sort: query.sort, find: query.find });
-    if (!data.same || table.dataset.query !== JSON.stringify(query)) show(data);
-    table.dataset.query = JSON.stringify(query);
+    const asked = query, key = JSON.stringify(asked);
+    try {
+      const data = await ask("runs", { page: asked.page, sort: asked.sort, find: asked.find });
+      if (asked !== query) return;  // the reader has asked for something else meanwhile
+      if (!data.same || table.dataset.query !== key) show(data);
+      table.dataset.query = key;
+    } catch (error) {
+      if (asked !== query) return;
+      delete table.dataset.query;
+      held.hidden = !body.children.length;
+      below.replaceChildren(el("p", { class: "warning" }, error.message));
+    }
   }
 
   const look = again(ordered, 2);
