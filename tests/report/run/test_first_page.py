@@ -15,6 +15,7 @@ from sordino.core.errors import RunError
 from sordino.report.document import DataTable, FactSheet, Paragraph, Tiles
 from sordino.report.run import first_page, sealed
 from sordino.report.run.first_page import facts, section
+from sordino.report.run.words import down, small
 from support.run_records import MULTIPLIER, ROUNDS, accounting, guarantee, infinite, seal, sources, write
 
 MU = math.sqrt(ROUNDS) / MULTIPLIER
@@ -298,6 +299,42 @@ def test_events_that_cost_more_than_the_guarantee_says_are_damage_and_not_used(t
     part = sources(write(tmp_path / "run", accounting=accounting(event={"kind": "Gaussian", "noise_multiplier": 1.0})))
     assert "not again for this report" in text_of(section(part))
     assert any("One of them is not as the run wrote it" in text for text in part.damage)
+
+
+def test_places_of_the_records_that_disagree_about_the_guarantee_are_damage(tmp_path):
+    def damage_of(name, **files):
+        part = sources(write(tmp_path / name, **files))
+        section(part)
+        return [text for text in part.damage if "One of them is not as the run wrote it" in text]
+
+    assert damage_of("honest") == []
+    smaller = {"server": guarantee(epsilon=0.1), "public": guarantee("public")}
+    (said,) = damage_of("smaller", result={"guarantees": smaller})
+    assert "guarantee and guarantees.server differ" in said and "shown as it stands" in said
+    (said,) = damage_of("renamed", result={"guarantees": {"server": guarantee(), "public": guarantee()}})
+    assert "guarantees.public is about another viewer" in said
+    (said,) = damage_of("unnamed", result={"guarantees": {"public": guarantee("public")}})
+    assert "a viewer whom guarantees does not name" in said
+    (said,) = damage_of("delta", accounting=accounting() | {"delta": 1e-3})
+    assert "delta is 0.001, but the guarantee says 1e-05" in said
+    other = accounting(("server",))
+    other["viewers"]["server"] |= {"unit": "client"}
+    (said,) = damage_of("unit", accounting=other)
+    assert "unit is client, but the guarantee says record" in said
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.92999, "0.929"), (1.0, "1"), (0.0, "0"), (2.5e13, "2e13"), (1e300, "1e300")]
+)
+def test_lower_bounds_are_rounded_down(value, shown):
+    assert down(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(1e-5, "1 in 100,000"), (1e-18, "1 in 10 to the power of 18"), (0.0, "zero")]
+)
+def test_small_probabilities_are_said_as_people_say_them(value, shown):
+    assert small(value) == shown
 
 
 def test_every_number_names_where_it_comes_from(tmp_path):

@@ -85,7 +85,7 @@ def epsilon_text(value: float) -> str:
 
 def audited_text(value: float) -> str:
     """Return a lower bound on epsilon as text, rounded down."""
-    return "-" if math.isnan(value) else f"at least {math.floor(value * 100) / 100:g}"
+    return "-" if math.isnan(value) else f"at least {words.down(value, 2)}"
 
 
 def noise_text(line: Line) -> str:

@@ -17,9 +17,9 @@ from sordino.report.chart import Axis, Chart, ChartSeries, Point
 from sordino.report.document import Block, DataTable, Paragraph, Section
 from sordino.report.run.fields import RunSources
 from sordino.report.run.first_page import bound_of
-from sordino.report.run.guarantee_words import Statement, down, statement
+from sordino.report.run.guarantee_words import Statement, statement
 from sordino.report.run.pricing import AttackBound, attack_bound, priced
-from sordino.report.run.words import capital, percent, percent_up, question
+from sordino.report.run.words import capital, down, percent, percent_up, question
 
 RATES = (0.001, 0.01, 0.1)  # shares of false alarms of the table
 PRIORS = (0.01, 0.5)  # beliefs before, of the table

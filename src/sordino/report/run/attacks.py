@@ -12,7 +12,7 @@ from sordino.report.growing import opened
 from sordino.report.run.fields import Fields, RunSources, is_number, one_line
 from sordino.report.run.pricing import AttackBound, attack_bound, priced
 from sordino.report.run.promise import by_viewer, stated
-from sordino.report.run.words import figures, percent
+from sordino.report.run.words import figures, percent, percent_up
 
 FOLDER = "private/attacks"
 MOST, PICTURES = 50, 6  # attacks and pictures that are shown
@@ -130,7 +130,7 @@ def _roc(run: RunSources, attack: Fields, k: int) -> list[Block]:
         lines.append(
             ChartSeries("most that the guarantee allows", tuple((x, bound.found(x)) for x in grid), role="limit")
         )
-        summary += f" The guarantee allows at most {percent(min(1.0, bound.found(max(0.01, low))))} there."
+        summary += f" The guarantee allows at most {percent_up(bound.found(max(0.01, low)))} there."
         if above and not attack.text("warning"):
             summary += " Where the curve lies above that, it may do so by chance: too few records were tried to tell."
     return [

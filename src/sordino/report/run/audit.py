@@ -8,7 +8,7 @@ from sordino.core.rounding import up
 from sordino.report.chart import Axis, Chart, ChartSeries
 from sordino.report.document import Block, DataTable, FactSheet, FigureTile, Listing, Paragraph, Section, Tiles
 from sordino.report.run.fields import Fields, RunSources
-from sordino.report.run.words import figures, number_of, percent
+from sordino.report.run.words import down, figures, number_of, percent
 
 PLACES = {
     "apart": "many canaries in one run, far apart",
@@ -62,7 +62,7 @@ def _verdict(audit: Fields) -> list[Block]:
     tiles = []
     for name, label in (("claimed", "claimed"), ("accounted", "accounted"), ("least", "audited at least")):
         if (value := audit.number(name, 0.0)) is not None:
-            tiles.append(FigureTile(up(value) if name != "least" else figures(value), f"epsilon {label}"))
+            tiles.append(FigureTile(down(value) if name == "least" else up(value), f"epsilon {label}"))
     if "accounted" not in (names := set(audit.names())) and "least" in names:
         tiles.append(FigureTile("infinite", "epsilon accounted"))
     if tiles:
@@ -94,7 +94,7 @@ def _bounds(audit: Fields) -> list[Block]:
             continue
         cells = (
             f"{trials:,}" if trials is not None else "-",
-            figures(value),
+            down(value),
             "-" if ceiling is None else figures(ceiling),
         )
         rows.append((place, name, *cells, "-" if sure is None else percent(sure, 2)))
@@ -114,7 +114,7 @@ def _bounds(audit: Fields) -> list[Block]:
     values = [value for *_, value in bars]
     lines = [ChartSeries("audited at least", tuple((float(k), v) for k, v in enumerate(values)))]
     accounted = audit.number("accounted", 0.0)
-    summary = f"The largest lower bound is epsilon = {figures(max(values))}"
+    summary = f"The largest lower bound is epsilon = {down(max(values))}"
     if accounted is not None:
         lines.append(ChartSeries("accounted", tuple((float(k), accounted) for k in range(len(bars))), role="limit"))
         summary += f", below the accounted {up(accounted)}" if not audit.flag("alarm") else f" against {up(accounted)}"

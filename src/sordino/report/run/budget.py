@@ -168,12 +168,14 @@ def _by_accountant(run: RunSources, main: Guarantee) -> list[Block]:
                 Axis(f"epsilon at delta = {delta:.3g}", low=0.0), lines, summary=summary, source=source,
             )
         )  # fmt: skip
-    rows = tuple((ACCOUNTANTS[n], up(final[n]), f"{100 * (final[n] / final[least] - 1):+.1f} %") for n in names)
+    times = {n: final[n] / final[least] if final[least] else math.nan for n in names}
+    above = {n: f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "-" for n, ratio in times.items()}
+    rows = tuple((ACCOUNTANTS[n], up(final[n]), above[n]) for n in names)
     out.append(
         DataTable(
             "Epsilon at the end, by accountant",
             ("accountant", f"epsilon at delta = {delta:.3g}", "above the smallest"), rows,
-            tuple((ACCOUNTANTS[n], final[n], final[n] / final[least]) for n in names),
+            tuple((ACCOUNTANTS[n], final[n], times[n]) for n in names),
             note="Every accountant gives an upper bound, so the smallest one counts.", source=source,
         )
     )  # fmt: skip

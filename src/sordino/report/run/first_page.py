@@ -13,7 +13,6 @@ from sordino.report.run.fields import RunSources
 from sordino.report.run.guarantee_words import (
     Statement,
     claim_of,
-    down,
     nothing_against,
     sentences,
     standing_note,
@@ -21,7 +20,7 @@ from sordino.report.run.guarantee_words import (
 )  # fmt: skip
 from sordino.report.run.not_covered import not_covered
 from sordino.report.run.pricing import AttackBound, attack_bound
-from sordino.report.run.words import percent_up, question, small
+from sordino.report.run.words import down, percent_up, question, small
 
 FALSE_ALARMS = 0.01
 TITLES = {

@@ -11,7 +11,7 @@ from sordino.privacy.guarantee import Guarantee, change, who
 from sordino.report.run.fields import Fields, RunSources
 from sordino.report.run.pricing import Priced, priced
 from sordino.report.run.promise import by_viewer, stated
-from sordino.report.run.words import capital, number_of, percent, small, whose
+from sordino.report.run.words import capital, down, number_of, percent, small, whose
 
 # guarantee: of a finished run. promise: of one without a result. none: epsilon is infinite against everybody.
 # unread: the records do not say.
@@ -89,11 +89,6 @@ def audit_of(run: RunSources) -> AuditSummary | None:
         bool(file.flag("alarm")),
         f"{file.file}: least, confidence",
     )
-
-
-def down(value: float, digits: int = 3) -> str:
-    """Return a lower bound for people, rounded down."""
-    return f"{math.floor(value * 10**digits + 1e-9) / 10**digits:.{digits}f}".rstrip("0").rstrip(".")
 
 
 def sentences(run: RunSources, said: Statement) -> tuple[str, ...]:
