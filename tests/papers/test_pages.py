@@ -8,9 +8,9 @@ import pytest
 
 from sordino.cli.reproduce import _write
 from sordino.core.errors import RunError
-from sordino.papers import curves, feng_times, page, pictures
+from sordino.papers import curves, feng_times, page, pictures, settings
 from sordino.papers import run as running
-from sordino.papers.base import Experiment, Outcome, Trial
+from sordino.papers.base import VERDICTS, Experiment, Outcome, Trial
 
 
 def outcome(row, x, form, seed, accuracy, epsilon=None, claim=None):
@@ -23,9 +23,65 @@ def outcome(row, x, form, seed, accuracy, epsilon=None, claim=None):
 def test_the_table_has_paper_printed_sound_and_honest_side_by_side():
     found = [outcome("A", 0.5, "printed", s, 0.9 + 0.02 * s) for s in (0, 1)]
     found += [outcome("A", 0.5, "sound", 0, 0.8, 0.49996)]
-    lines = page.table(Experiment("002/x", "T", "", lambda s: [], {("A", 0.5): 93.7}), found)
-    assert lines[0] == "|  | epsilon | paper | ours, as printed | honest epsilon | ours, sound | honest epsilon |"
-    assert lines[2] == "| A | 0.5 | 93.7 | 91.00 ± 1.41 (2) | infinite | 80.00 (1) | 0.5 |"
+    found += [outcome("A", 2.0, "sound", 0, 0.85, 2.0), outcome("A", "none", "reference", 0, 0.99)]
+    paper = {("A", 0.5): 93.7, ("A", "none"): 97.0}
+    lines = page.table(Experiment("002/x", "T", "", lambda s: [], paper), found)
+    assert lines == [
+        "Mean ± standard deviation over seeds.",
+        "",
+        "|  |  | honest epsilon | epsilon 0.5 | epsilon 2 | without privacy |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| A | in the paper |  | 93.7 |  | 97 |",
+        "| A | ours, as printed | infinite | 91.00 ± 1.41 (2 seeds) |  | 99.00 (one seed) |",
+        "| A | ours, sound | 0.5, 2 | 80.00 (one seed) | 85.00 (one seed) |  |",
+    ]
+
+
+def test_where_all_numbers_have_as_many_seeds_it_is_said_once():
+    made = Experiment("002/x", "T", "", lambda s: [])
+    two = [outcome("A", "mnist", "printed", s, 0.9 + 0.02 * s) for s in (0, 1)]
+    assert page.table(made, two)[0] == "Mean ± standard deviation over 2 seeds."
+    assert page.table(made, two)[-1] == "| A | ours, as printed | infinite | 91.00 ± 1.41 |"
+    assert page.table(made, two[:1])[0] == "One seed." and page.table(made, []) == []
+
+
+def test_runs_that_another_figure_shows_are_not_shown_twice():
+    made = Experiment("002/x", "T", "", lambda s: [], within="002/y")
+    text = page.section(made, [outcome("A", 0.5, "printed", 0, 0.9)], page.Provenance("c"), None)
+    assert "These are runs of 002/y, where their scores stand." in text and "90.00" not in text
+
+
+def test_a_verdict_is_of_the_whole_experiment_alone():
+    made = Experiment("002/x", "T", "", lambda s: [], verdict="Opposite: B is ahead.")
+    found = [outcome("A", 0.5, "printed", 0, 0.9)]
+    assert "\n**Opposite:** B is ahead.\n" in page.section(made, found, page.Provenance("c", wanted=1), None)
+    for how in (page.Provenance("c", 0.5), page.Provenance("c", changed=["rounds=2"]), page.Provenance("c", wanted=2)):
+        assert "Opposite" not in page.section(made, found, how, None)
+    for experiment in running.EXPERIMENTS.values():
+        assert not experiment.verdict or experiment.verdict.partition(":")[0].rstrip(".") in VERDICTS
+
+
+def test_settings_are_said_once_for_all_runs_that_share_them():
+    def run(row, x, form, **keys):
+        return replace(outcome(row, x, form, 0, 0.9), trial=Trial(row, x, form, 0, keys))
+
+    same = {"dataset": "mnist", "clients": 50, "epsilon": 0.5, "device": "cpu"}
+    printed = same | {"method": "nbafl-paper", "clip": 20.0}
+    sound = same | {"method": "dp-sgd", "clip": 2.0}
+    found = [run("A", x, "printed", **printed, learning_rate=rate) for x, rate in ((0.5, 0.1), (2.0, 0.4))]
+    found += [run("A", 0.5, "sound", **sound, optimizer="adam"), run("B", 0.5, "sound", **sound, rounds=7)]
+    said = settings.lines(found)
+    assert said[0].startswith("Settings of all runs: dataset mnist") and "clients 50" in said[0] and said[1] == ""
+    assert (
+        "learning rate (0.1 at 0.5; 0.4 at 2)" in said[2]
+        and "method nbafl-paper" in said[2]
+        and "scope total" in said[2]
+    )
+    assert said[3].startswith("- Sound: method dp-sgd") and "clip 2" in said[3]
+    assert "*A*: rounds 50, optimizer adam" in said[3] and "*B*: rounds 7, optimizer sgd" in said[3]
+    assert "cpu" not in "".join(said) and "epsilon" not in "".join(said) and settings.lines([]) == []
+    varied = [run("A", float(n), "sound", **(sound | {"clients": n})) for n in (50, 100)]
+    assert "clients" not in "".join(settings.lines(varied))  # the table shows them
 
 
 def test_a_page_says_what_diverged_and_a_curve_is_of_numbers_alone():
@@ -37,7 +93,7 @@ def test_a_page_says_what_diverged_and_a_curve_is_of_numbers_alone():
         one.records[0].update(accuracy=None, decided={"accuracy": {"all": 0.2}})
         assert one.curve("accuracy")[0] == [2] and one.curve("std") == ([2], [2.0])
     text = page.section(Experiment("002/x", "T", "", lambda s: []), [fine, lost], page.Provenance("c"), None)
-    assert "no finite number at the end: B at 0.5.\n" in text and "| B | 0.5 | 0.00 (1) |" in text
+    assert "no finite number at the end: B at 0.5.\n" in text and "| B | ours, as printed | infinite | 0.00 |" in text
 
 
 def test_curves_without_privacy_are_in_every_panel():
@@ -123,7 +179,7 @@ def test_contribution_rates_are_on_the_page_in_numbers():
     text = page.section(
         experiment, [Outcome(experiment.trials(1.0)[0], result, records)], page.Provenance("c", wanted=1), None
     )
-    assert "|  | round | ours, as printed |" in text and "| accuracy without noise | 100 | 90.00 (1) |" in text
+    assert "| round 100 |" in text and "| accuracy without noise | ours, as printed | infinite | 90.00 |" in text
     assert "| mean of a round's clients | 2 | 0.317 | 0.233 | 0.400 |" in text
     assert "| client 0 | 2 | 0.300 | 0.200 | 0.400 |" in text and "| client 2 | 1 | 0.500 |" in text
     assert "client 1" not in text  # which has no private records

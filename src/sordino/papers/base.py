@@ -17,7 +17,7 @@ from typing import Any
 from sordino.report.summary import Spread
 
 FORMS = ("printed", "sound", "features", "reference")
-
+VERDICTS = ("Reproduced", "Reproduced in part", "Not reproduced", "Opposite", "Not comparable")
 
 LINEAR: dict[str, dict[float, dict[str, Any]]] = {  # settings by the smallest epsilon that they apply to
     "mnist": {e: {"rounds": 50, "learning_rate": rate} for e, rate in ((0.0, 1.0), (0.5, 2.0), (1.0, 4.0), (2.0, 8.0))},
@@ -135,6 +135,9 @@ class Experiment:
     points: Callable[[Sequence[Outcome]], Mapping[str, Points]] | None = None  # measured values, and those of theorems
     log: bool = True  # whether points are drawn on a logarithmic axis
     within: str = ""  # name of the experiment whose runs, or some of them, are used
+    verdict: str = (
+        ""  # whether the full experiment shows what the paper shows, and why not; begins with one of VERDICTS
+    )
 
 
 def scaled(count: int, scale: float, least: int) -> int:

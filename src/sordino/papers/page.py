@@ -11,16 +11,12 @@ from pathlib import Path
 
 from sordino.core.errors import RunError
 from sordino.core.rounding import up
+from sordino.papers import settings
 from sordino.papers.base import FORMS, Experiment, Outcome, honest, spread
 from sordino.report.summary import Spread
 from sordino.report.tables import to_csv
 
-HEADS = {
-    "printed": "ours, as printed",
-    "sound": "ours, sound",
-    "features": "sound, fixed features",
-    "reference": "no privacy",
-}
+HEADS = {form: f"ours, {words}" for form, words in settings.WORDS.items()}
 
 
 @dataclass(frozen=True)
@@ -32,6 +28,10 @@ class Provenance:
     changed: Sequence[str] = ()  # keys set by hand, as KEY=VALUE
     failures: Mapping[str, str] = field(default_factory=dict)  # reasons by trial
     wanted: int = 0  # number of runs of the complete experiment
+
+    def complete(self, outcomes: Sequence[Outcome]) -> bool:
+        """Return whether these are all runs of the experiment as it stands in the documentation."""
+        return self.scale == 1 and not self.changed and len(outcomes) >= self.wanted
 
 
 def section(
@@ -46,7 +46,11 @@ def section(
         picture: link to the picture, if there is one.
         drawn: link to the file of the plotted numbers, if the picture shows more than scores.
     """
-    lines = [f"## {experiment.title}", "", experiment.about, "", f"    {how.command}", ""]
+    lines = [f"## {experiment.title}", ""]
+    if experiment.verdict and how.complete(outcomes):
+        word, _, reason = experiment.verdict.partition(":")
+        lines += [f"**{word}:**{reason}" if reason else f"**{word}**", ""]
+    lines += [experiment.about, "", f"    {how.command}", ""]
     if how.scale != 1:
         lines += [f"Run at scale {how.scale:g}: fewer rounds, clients and seeds than the paper's setting.", ""]
     if how.changed:
@@ -54,13 +58,18 @@ def section(
         lines += [f"Changed by hand: {', '.join(how.changed)}{compared}.", ""]
     if len(outcomes) < how.wanted:
         lines += [f"So far {len(outcomes)} of {how.wanted} runs.", ""]
-    lines += [*table(experiment, outcomes), ""]
+    if experiment.within:
+        lines += [f"These are runs of {experiment.within}, where their scores stand.", ""]
+    else:
+        lines += [*table(experiment, outcomes), ""]
     if lost := list(dict.fromkeys(f"{o.trial.row} at {o.trial.x}" for o in outcomes if o.diverged)):
         lines += [f"Diverged, so that the loss is no finite number at the end: {', '.join(lost)}.", ""]
     if how.failures:
         lines += [*(f"- Failed: {trial}: {reason}" for trial, reason in how.failures.items()), ""]
     if experiment.extra is not None:
         lines += [*experiment.extra(outcomes), ""]
+    if not experiment.within and (said := settings.lines(outcomes)):
+        lines += [*said, ""]
     if picture is not None:
         lines += [f"![{experiment.title}]({picture})", ""]
     if drawn is not None:
@@ -69,35 +78,81 @@ def section(
 
 
 def table(experiment: Experiment, outcomes: Sequence[Outcome]) -> list[str]:
-    """Return a table with one line per row and x: the paper's number, and ours in every form with accounted epsilon."""
-    forms = [f for f in FORMS if any(o.trial.form == f for o in outcomes)]
-    if not forms:
+    """Return a table with one line for each method and form, and one column for each x.
+
+    A line has the accounted epsilon of its runs; the paper's numbers have lines of their own.
+    """
+    if not outcomes:
         return []
-    keys = dict.fromkeys((o.trial.row, o.trial.x) for o in outcomes)
-    keys |= dict.fromkeys(k for k in experiment.paper if k in keys)
-    head = ["", experiment.x] + (["paper"] if experiment.paper else [])
-    for form in forms:
-        head += [HEADS[form]] + ([] if form == "reference" else ["honest epsilon"])
-    out = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for row, x in keys:
-        cells = [row, f"{x:g}" if isinstance(x, float | int) else x]
-        if experiment.paper:
-            number = experiment.paper.get((row, x))
-            cells.append("" if number is None else f"{number:g}")
+    levels = [o for o in outcomes if _is_level(o)]  # without privacy, and the same for every x
+    xs = list(dict.fromkeys(o.trial.x for o in outcomes if not _is_level(o)))
+    seeds = {
+        spread(outcomes, *key).n for key in dict.fromkeys((o.trial.row, o.trial.x, o.trial.form) for o in outcomes)
+    }
+    head = ["", "", "honest epsilon", *(_head(experiment, x, alone=len(xs) == 1) for x in xs)]
+    head += ["without privacy"] if levels else []
+    body: list[list[str]] = []
+    for row in dict.fromkeys(o.trial.row for o in outcomes):
+        said = [experiment.paper.get((row, x)) for x in xs]
+        said += [experiment.paper.get((row, "none"))] if levels else []
+        if any(number is not None for number in said):
+            body.append([row, "in the paper", "", *("" if number is None else f"{number:g}" for number in said)])
+        forms = [f for f in FORMS if any((o.trial.row, o.trial.form) == (row, f) for o in outcomes)]
+        plain = [o for o in outcomes if (o.trial.row, o.trial.form) == (row, "reference")]
+        if plain and len(forms) > 1 and all(_is_level(o) for o in plain):
+            forms.remove("reference")  # its level stands at the end of the first line
         for form in forms:
-            cells.append(_shown(spread(outcomes, row, x, form)))
-            if form != "reference":
-                epsilon = honest(outcomes, row, x, form)
-                cells.append("" if epsilon is None else up(epsilon))
-        out.append("| " + " | ".join(cells) + " |")
-    return out
+            body.append(_line(outcomes, row, form, xs, seeds, levels=bool(levels), first=form == forms[0]))
+    return [_seeds(seeds), "", "| " + " | ".join(head) + " |", "|" + " --- |" * len(head)] + [
+        "| " + " | ".join(cells) + " |" for cells in body
+    ]
 
 
-def _shown(value: Spread) -> str:
+def _is_level(outcome: Outcome) -> bool:
+    return outcome.trial.form == "reference" and outcome.trial.x == "none"
+
+
+def _head(experiment: Experiment, x: float | str, alone: bool) -> str:
+    shown = f"{x:g}" if isinstance(x, float | int) else x
+    return f"{experiment.x} {shown}" if alone or isinstance(x, float | int) else shown
+
+
+def _line(
+    outcomes: Sequence[Outcome],
+    row: str,
+    form: str,
+    xs: Sequence[float | str],
+    seeds: set[int],
+    *,
+    levels: bool,
+    first: bool,
+) -> list[str]:
+    """Return the cells of one method in one form."""
+    cells = [_shown(spread(outcomes, row, x, form), seeds) for x in xs]
+    if levels:
+        cells.append(_shown(spread(outcomes, row, "none", "reference"), seeds) if first else "")
+    spent = [up(e) for x in xs if (e := honest(outcomes, row, x, form)) is not None]
+    return [row, HEADS[form], ", ".join(spent if len(set(spent)) > 1 else spent[:1]) or "infinite", *cells]
+
+
+def _seeds(counts: set[int]) -> str:
+    """Return in words over how many seeds the numbers are taken, if all have as many."""
+    if counts == {1}:
+        return "One seed."
+    if len(counts) == 1:
+        return f"Mean ± standard deviation over {counts.copy().pop()} seeds."
+    return "Mean ± standard deviation over seeds."
+
+
+def _shown(value: Spread, seeds: set[int]) -> str:
+    """Return a score; where the table mixes numbers of seeds, with its own."""
     if not value.n:
         return ""
     text = f"{value.mean:.2f}" if abs(value.mean) >= 1 or value.mean == 0 else f"{value.mean:.4f}"
-    return text + ("" if math.isnan(value.deviation) else f" ± {value.deviation:.2f}") + f" ({value.n})"
+    text += "" if math.isnan(value.deviation) else f" ± {value.deviation:.2f}"
+    if len(seeds) == 1:
+        return text
+    return f"{text} (one seed)" if value.n == 1 else f"{text} ({value.n} seeds)"
 
 
 def files(folder: Path, experiment: Experiment) -> tuple[Path, Path, Path, Path]:

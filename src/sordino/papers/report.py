@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from sordino.core.rounding import up
+from sordino.papers import settings
 from sordino.papers.base import FORMS, Experiment, Outcome, honest, spread
 from sordino.papers.charts import charts
 from sordino.papers.page import HEADS, Provenance
@@ -44,6 +45,7 @@ def document(experiment: Experiment, outcomes: Sequence[Outcome], how: Provenanc
         Section("result", "What comes out", tuple(_first(experiment, outcomes, how))),
         Section("figures", "Figures", tuple(drawn)),
         Section("further", "Further numbers", tuple(_extra(experiment, outcomes))),
+        Section("settings", "Settings", tuple(_settings(outcomes)), folded=True),
         Section("runs", "How it was made", tuple(_made(outcomes, how)), folded=True),
     ]
     missing = how.wanted - len(outcomes)
@@ -56,6 +58,8 @@ def document(experiment: Experiment, outcomes: Sequence[Outcome], how: Provenanc
 
 def _first(experiment: Experiment, outcomes: Sequence[Outcome], how: Provenance) -> list[Block]:
     said = verdict(outcomes)
+    if experiment.verdict and how.complete(outcomes):
+        said = [f"{experiment.verdict}", *said]
     out: list[Block] = [Paragraph(said[0], "lead")] if said else [Paragraph("No run has ended yet.", "lead")]
     out += [Listing(tuple(said[1:]))] if said[1:] else []
     out.append(_tiles(experiment, outcomes, how))
@@ -191,6 +195,13 @@ def _extra(experiment: Experiment, outcomes: Sequence[Outcome]) -> list[Block]:
             out.append(Paragraph(line.strip()))
             title = line.strip().rstrip(":.")[:80]
     return out
+
+
+def _settings(outcomes: Sequence[Outcome]) -> list[Block]:
+    lines = [line for line in settings.lines(outcomes) if line]
+    shared = [Paragraph(line) for line in lines if not line.startswith("- ")]
+    own = tuple(line.removeprefix("- ").replace("*", "") for line in lines if line.startswith("- "))
+    return [*shared, *([Listing(own)] if own else [])]
 
 
 def _made(outcomes: Sequence[Outcome], how: Provenance) -> list[Block]:
