@@ -129,6 +129,15 @@ def test_the_theme_can_be_changed_and_a_link_opens_a_folded_part(written, visit)
         expect(seen.page.locator("#long")).to_have_attribute("open", "")
 
 
+def test_figures_keep_their_room_before_they_are_drawn(written, visit):
+    with visit() as seen:
+        seen.page.set_viewport_size({"width": 1000, "height": 200})
+        seen.page.goto(written("plain"))
+        waiting = seen.page.locator("figure.chart:not(.drawn) .drawing")
+        heights = waiting.evaluate_all("all => all.map((box) => box.getBoundingClientRect().height)")
+        assert heights and min(heights) >= 300
+
+
 def test_page_one_stands_alone_on_paper(written, visit):
     with visit() as seen:
         seen.page.goto(written("plain"))

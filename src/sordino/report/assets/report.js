@@ -5,12 +5,14 @@
 
 (() => {
   const CELLS = 60000;  // of a table of numbers; a file holds more
+  const ROOM = "320px";  // kept for a chart that is not drawn yet, so that links lead to where they should
   const drawn = new Map();
 
   function draw(figure) {
     if (drawn.has(figure) || !window.SordinoCharts) return;
     const box = figure.querySelector(".drawing");
     try {
+      box.style.minHeight = "";
       drawn.set(figure, SordinoCharts.draw(box, JSON.parse(figure.querySelector("script").textContent)));
       figure.classList.add("drawn");
     } catch (error) {
@@ -31,6 +33,7 @@
       }
     }, { rootMargin: "600px 0px" });
     for (const figure of all) {
+      if (window.SordinoCharts) figure.querySelector(".drawing").style.minHeight = ROOM;
       seen.observe(figure);
       const part = figure.querySelector("details[data-more]");
       if (part) part.addEventListener("toggle", () => written(figure, part), { once: true });
