@@ -33,6 +33,20 @@ def test_padding_does_not_show(limit, clipped):
     assert relative(got, naive(module, weights, batch, clip)) <= 1e-5
 
 
+@pytest.mark.parametrize("limit", [1000, 20])
+@pytest.mark.parametrize("clipped", [True, False])
+def test_weights_that_clients_share_stay_shared(limit, clipped, monkeypatch):
+    module, kept, weights, batch = book()
+    clip = middle_norm(module, weights[0], batch) if clipped else None
+    seen = []
+    pure = kept.pure
+    monkeypatch.setattr(kept, "pure", lambda *args: seen.append(args[0].shape) or pure(*args))
+    got = Padded(kept, None).sums(weights[0], batch, clip, limit)
+    assert relative(got, naive(module, weights[0], batch, clip)) <= 1e-5
+    assert set(seen) == {weights[0].shape}
+    assert not got[1].any()  # who has no records
+
+
 def test_the_traced_step_holds_no_numbers():
     """Traced with one set of tensors, right for another, broken record included."""
     module, kept, weights, batch = book()
@@ -106,6 +120,8 @@ def test_a_crowd_is_sorted_by_size_and_comes_back_in_order():
 def test_padding_pays_only_for_sizes_that_are_alike():
     kept = Padded(book()[1])
     assert kept.pays((60, 55, 64)) and not kept.pays((1000, *(1,) * 50))
+    many = tuple(50 + k % 9 for k in range(padded.CROWD))
+    assert padded.crowded(many) and not padded.crowded(many[1:]) and not padded.crowded((60,) * 1000)
 
 
 @pytest.mark.slow

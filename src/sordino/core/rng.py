@@ -7,10 +7,11 @@ There are two modes. In `research` mode the root key comes from a seed: runs rep
 anyone who knows the seed can subtract the noise, so the guarantee is for experiments only. In `secure` mode the root
 key is 32 bytes from the operating system and is never stored.
 
-On a CPU, and in secure mode on every device, the numbers are an AES-256 counter keystream that is keyed by the path,
-with the client in the upper half of the counter. In research mode on a GPU they are Philox4x32-10, computed on the
-device for all clients in one pass (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). Normals are
-computed as float32 from 53-bit (secure) or 32-bit (research) uniforms by the method of Box and Muller (1958).
+On a CPU the numbers are an AES-256 counter keystream that is keyed by the path, with the client in the upper half of
+the counter. On a GPU they are made there, for all clients in one pass (see `gpu_random`): in secure mode they are a
+ChaCha20 keystream, keyed by the path too (AES from the processor, where there is no Triton), and in research mode
+Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). Normals are computed as float32 from
+53-bit (secure) or 32-bit (research) uniforms by the method of Box and Muller (1958).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.core import gpu_random
 from sordino.core.errors import SpecError
 
 Floats = NDArray[np.float64]
@@ -139,16 +141,23 @@ class RowStream:
         return np.asarray(((self.words(n) >> np.uint64(11)) + 0.5) * 2.0**-53, dtype=np.float64)
 
     def unit(self, n: int, device: torch.device) -> Tensor:
-        """Return `uniform` as a tensor on the device; in research mode on a GPU, with 32 bits and drawn there."""
+        """Return `uniform` as a tensor on the device; on a GPU it is drawn there, in research mode with 32 bits."""
         if device.type == "cuda" and not self.stream.secure:
             words = self._words(device, (n + 3) // 4)  # [4, clients, n / 4]
             return words.permute(1, 0, 2).reshape(len(self.ids), -1)[:, :n].double().add_(0.5).mul_(2.0**-32)
+        if gpu_random.ready(device):
+            return self._bits53(device, n).double().add_(0.5).mul_(2.0**-53)
         return torch.from_numpy(self.uniform(n)).to(device)
 
     def normal(self, dim: int, like: Tensor) -> Tensor:
         """Return standard normals [clients, dim] on the device of `like`."""
         if not len(self.ids):
             return like.new_zeros(0, dim)
+        if gpu_random.ready(like.device):
+            ids = torch.from_numpy(self.ids).to(like.device)
+            if self.stream.secure:
+                return gpu_random.chacha_normals(self.chacha_key(), ids, dim, like.dtype)
+            return gpu_random.philox_normals(self.stream.key, ids, dim, like.dtype)
         if like.device.type == "cuda" and not self.stream.secure:
             unit = self.unit(4 * ((dim + 3) // 4), like.device)
         elif self.stream.secure:
@@ -160,16 +169,19 @@ class RowStream:
 
     def poisson(self, sizes: Sequence[int], rates: Sequence[float], device: torch.device) -> Picks:
         """Draw records of each client, each included with probability rates[i]."""
-        if device.type == "cuda" and not self.stream.secure:
-            width = max(sizes, default=0)
-            words = self._words(device, (width + 3) // 4).permute(1, 2, 0).reshape(len(self.ids), -1)[:, :width]
-            size = torch.tensor(list(sizes), device=device)
-            keep = words < torch.tensor([int(r * 2**32) for r in rates], device=device)[:, None]
-            keep &= torch.arange(width, device=device) < size[:, None]
-            row, column = keep.nonzero(as_tuple=True)
-            return (size.cumsum(0) - size)[row] + column, tuple(keep.sum(dim=1).tolist())
+        if device.type == "cuda" and (gpu_random.ready(device) or not self.stream.secure):
+            return self._picked(sizes, rates, device)
         draws = (self.stream.poisson(n, r, int(i)) for n, r, i in zip(sizes, rates, self.ids, strict=True))
         return flat(list(draws), sizes, device)
+
+    def _picked(self, sizes: Sequence[int], rates: Sequence[float], device: torch.device) -> Picks:
+        """Draw records on the device; the probabilities are rounded down to multiples of 2^-53, with a seed 2^-32."""
+        width, size = max(sizes, default=0), torch.tensor(list(sizes), device=device)
+        whole, bits = (self._bits53(device, width), 53) if self.stream.secure else (self._bits32(device, width), 32)
+        keep = whole < torch.tensor([int(r * 2.0**bits) for r in rates], device=device)[:, None]
+        keep &= torch.arange(width, device=device) < size[:, None]
+        row, column = keep.nonzero(as_tuple=True)
+        return (size.cumsum(0) - size)[row] + column, tuple(keep.sum(dim=1).tolist())
 
     def fixed(self, sizes: Sequence[int], takes: Sequence[int], device: torch.device) -> Picks:
         """Draw takes[i] of the sizes[i] records of each client, without replacement."""
@@ -190,6 +202,19 @@ class RowStream:
             v = ((v ^ (v >> 27)) * 0x94D049BB133111EB) & mask
             out.append((v ^ (v >> 31)) >> 1)
         return out
+
+    def chacha_key(self) -> bytes:
+        """Return the key of the ChaCha20 keystream of these clients, for secure streams on a GPU."""
+        return self.stream.at("chacha20").key
+
+    def _bits53(self, device: torch.device, n: int) -> Tensor:
+        """Return integers below 2^53 [clients, n] of the ChaCha20 keystream, computed on the device."""
+        ids = torch.from_numpy(self.ids).to(device)
+        return gpu_random.chacha_words(self.chacha_key(), ids, n).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
+
+    def _bits32(self, device: torch.device, n: int) -> Tensor:
+        """Return integers below 2^32 [clients, n] of Philox."""
+        return self._words(device, (n + 3) // 4).permute(1, 2, 0).reshape(len(self.ids), -1)[:, :n]
 
     def _words(self, device: torch.device, n: int) -> Tensor:
         """Return words [4, clients, n] of Philox4x32-10, computed on the device.

@@ -159,14 +159,14 @@ class BookKeeping:
         clip: Tensor | None = None,
         scale: Tensor | None = None,
         width: int = 1,
+        clients: int = 1,
     ) -> Tensor:
-        """Compute `sums` as a pure function of tensors.
+        """Compute `sums` as a pure function of tensors, for clients padded to the same size.
 
-        Weights are [clients, dim], for clients padded to the same size, or [dim] for a single client. `share`
-        [records] is 0 for padding records.
+        Weights are [clients, dim], or [dim] if all `clients` share them. `share` [records] is 0 for padding records.
         """
-        clients = weights.shape[0] if weights.dim() == 2 else 1
-        split = Split((x.shape[0] // clients,) * clients, fused=weights.dim() == 2)
+        clients = weights.shape[0] if weights.dim() == 2 else clients
+        split = Split((x.shape[0] // clients,) * clients, fused=clients > 1)
         out = weights.new_zeros(clients, self._layout.dim)
         tape = Tape(self._layout, weights, split, clip, Generators(None), out, pure=True, width=width, scale=scale)
         self._run(tape, x, y, share)

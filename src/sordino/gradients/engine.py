@@ -32,7 +32,7 @@ from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip, by_layer, full_products, large_enough
 from sordino.gradients.code import Code
 from sordino.gradients.memory import channels_last
-from sordino.gradients.padded import Padded, small
+from sordino.gradients.padded import Padded, crowded, small
 from sordino.gradients.persample import ENTRIES, PerSample
 from sordino.gradients.plain import PassSettings, Plain
 from sordino.gradients.probe import RECOMPUTED, FirstLook, look
@@ -221,9 +221,10 @@ class CohortGradients:
             separate = weights.dim() == 2
             if separate and cost.alone(call.seen.numbers, batch.sizes):
                 return self._one_by_one(call, clip)
-            if call.norm == 2 and self._padded.pays(batch.sizes) and (separate or small(sum(batch.sizes), call.limit)):
-                stacked = weights.expand(len(batch.sizes), -1)
-                return self._padded.sums(stacked, batch, clip, call.limit, *rest, self.compiled)
+            few = small(sum(batch.sizes), call.limit)
+            if call.norm == 2 and self._padded.pays(batch.sizes) and (separate or few or crowded(batch.sizes)):
+                each = weights.expand(len(batch.sizes), -1) if few else weights
+                return self._padded.sums(each, batch, clip, call.limit, *rest, self.compiled)
         x = channels_last(batch.x) if call.seen.last else batch.x
         return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, call.seeds, call.limit, *rest, call.norm)
 

@@ -67,6 +67,11 @@ def small(records: int, limit: int) -> bool:
     return SMALL * records <= limit
 
 
+def crowded(sizes: tuple[int, ...]) -> bool:
+    """Return whether so many clients of different sizes share their weights that a loop over them takes longer."""
+    return len(sizes) >= CROWD and min(sizes) < max(sizes)
+
+
 class Padded:
     """Recorded and compiled steps, by shape. With `backend` None nothing is compiled."""
 
@@ -96,8 +101,10 @@ class Padded:
         """Return each client's sum of clipped gradients; see `BookKeeping.sums` for the arguments.
 
         At most about `limit` records are processed at a time, with clients of similar size together. With `compiled`,
-        big steps with frequent shapes are compiled.
+        big steps with frequent shapes are compiled. Weights that all clients share stay so, since PyTorch's kernels for
+        them are faster.
         """
+        separate = weights.dim() == 2
         many, widest, even = len(batch.sizes), max(batch.sizes), min(batch.sizes) == max(batch.sizes)
         parts = 1 if even or many < CROWD else PARTS
         count = -(-many // max(parts, -(-widest * many // limit)))
@@ -105,24 +112,25 @@ class Padded:
         if even and count == many:
             full = torch.ones(len(batch.y), dtype=weights.dtype, device=weights.device) if share is None else share
             how = self._how(small(len(batch.y), limit), compiled)
-            return self._call(how, width, weights, batch.x, batch.y, full, bound, scale)
+            return self._call(how, (width, many), weights, batch.x, batch.y, full, bound, scale)
         sizes, multiple = torch.tensor(batch.sizes), max(1, ROUND // width) * width  # units are never split
         order = sizes.argsort(stable=True)
         starts, device = sizes.cumsum(0) - sizes, weights.device
-        out = torch.empty_like(weights)
+        out = weights.new_empty(many, weights.shape[-1])
         for who in order.split(count):
             heartbeat.beat(int(sizes[who].sum()))
             size = max(width, -(-int(sizes[who].max()) // multiple) * multiple)
             fill = (0, rounded(len(who)) - len(who))  # added clients without records
             first, each = (F.pad(t[who], fill).to(device) for t in (starts, sizes))
             index, alive = padding(first, each, size)
-            padded_weights = F.pad(weights[who.to(device)], (0, 0, *fill))
+            padded_weights = F.pad(weights[who.to(device)], (0, 0, *fill)) if separate else weights
             each_share = alive.to(weights.dtype) if share is None else alive * share[index]
             by = scale
             if scale is not None and scale.dim() == 2:
                 by = F.pad(scale[who.to(device)], (0, 0, *fill), value=1.0)
             how = self._how(small(len(index), limit), compiled)
-            rows = self._call(how, width, padded_weights, batch.x[index], batch.y[index], each_share, bound, by)
+            x, y = batch.x[index], batch.y[index]
+            rows = self._call(how, (width, len(first)), padded_weights, x, y, each_share, bound, by)
             rows = rows[: len(who)]
             out[who.to(device)] = zero(rows, each[: len(who)] == 0)
         return out
@@ -151,24 +159,25 @@ class Padded:
         index = place * alive  # padded with the first record
         each_share = alive.to(weights.dtype) if share is None else alive * share[index]
         return self._call(
-            (TRIES, self._record), width, weights, batch.x[index], batch.y[index], each_share, bound, scale
+            (TRIES, self._record), (width, 1), weights, batch.x[index], batch.y[index], each_share, bound, scale
         )[0]
 
     def _how(self, recorded: bool, compiled: bool) -> tuple[int, Maker] | None:
         """Return after how many calls with a shape a step is made for it, and the function that makes it."""
         return (TRIES, self._record) if recorded else (PATIENCE, self._compile) if compiled else None
 
-    def _call(self, how: tuple[int, Maker] | None, width: int, *inputs: Tensor | None) -> Tensor:
+    def _call(self, how: tuple[int, Maker] | None, counts: tuple[int, int], *inputs: Tensor | None) -> Tensor:
+        """Run a step; `counts` has the number of records that are clipped together, and that of the clients."""
         known = tuple(t for t in inputs if t is not None)
-        step = self._step(how, width, inputs)
+        step = self._step(how, counts, inputs)
         if not isinstance(step, Replay):
             return step(*known)
         with self._lock:  # a recording has a single set of buffers
             return step(*known).clone()
 
-    def _step(self, how: tuple[int, Maker] | None, width: int, inputs: tuple[Tensor | None, ...]) -> Step:
-        key = (width, *((t.shape, t.dtype, t.device) if t is not None else None for t in inputs))
-        plain = partial(self._plain, width=width)
+    def _step(self, how: tuple[int, Maker] | None, counts: tuple[int, int], inputs: tuple[Tensor | None, ...]) -> Step:
+        key = (counts, *((t.shape, t.dtype, t.device) if t is not None else None for t in inputs))
+        plain = partial(self._plain, width=counts[0], clients=counts[1])
         if key not in self._steps:
             if how is None:
                 return plain
@@ -181,10 +190,10 @@ class Padded:
                     self._steps[key] = make(plain, tuple(t for t in inputs if t is not None))
         return self._steps[key]
 
-    def _plain(self, *inputs: Tensor, width: int = 1) -> Tensor:
+    def _plain(self, *inputs: Tensor, width: int = 1, clients: int = 1) -> Tensor:
         weights, x, y, share, *rest = inputs
         clip, scale = (*rest, None, None)[:2]
-        return self._book.pure(weights, x, y, share, clip, scale, width)
+        return self._book.pure(weights, x, y, share, clip, scale, width, clients)
 
     def _record(self, plain: Step, inputs: tuple[Tensor, ...]) -> Step:
         if not inputs[0].is_cuda or len(self._steps) >= SHAPES:

@@ -7,8 +7,8 @@ lies within that error, the rounding is decided; if one does (for about one numb
 is recomputed in interval arithmetic, with as many further bits of the same two numbers as it takes.
 
 A draw is thus the rounding of a normal number and not of its approximation: its distance from the distribution is zero.
-The assumptions are: the keystream is uniform; numpy's logarithm and square root and torch's sine and cosine are within
-2^-44 (256 units in the last place) of the true values; mpmath's intervals contain them.
+The assumptions are: the keystream is uniform; numpy's logarithm and square root and torch's sine and cosine (on a GPU:
+all four are CUDA's) are within 2^-44 (256 units in the last place) of the true values; mpmath's intervals contain them.
 
 The error, for a scale of 1: the argument of the logarithm is off by the rounding of the word, 2^-53, and by the bits
 not drawn, 2^-63 / u. With a radius R = sqrt(-2 ln u) between LEAST and MOST this moves R by at most 2^-41.8, and the
@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.core import gpu_random
 from sordino.core.errors import SpecError
 from sordino.core.rng import RowStream, Stream
 
@@ -36,13 +37,22 @@ Ints = NDArray[np.int64]
 Use = Callable[[slice, slice, Tensor, Tensor], None]  # rows, columns, integers [rows, columns], scratch of that shape
 
 BLOCK = 1 << 15  # numbers drawn at once; the memory of a block (650 kB) fits into the cache
+GPU_BLOCK = 1 << 25  # the same on a GPU, where a block takes about 1.5 GB
 ERROR = 2.0**-39  # error of a number, relative to the scale
 LEAST, MOST = 2.0**-10, math.sqrt(44 * math.log(2))  # limits of the radius: u from 2^-22 to 1 - 2^-21
 WIDEST = 2.0**36  # largest scale; the error is then at most 1/8
 TURN = 2 * math.pi * 2.0**-64
 
 
-def blocks(rng: RowStream, n: int, scale: float | Floats, use: Use) -> None:
+def on_gpu(rng: RowStream, device: torch.device) -> bool:
+    """Return whether integers are drawn on this device.
+
+    Those of a seed are always drawn by the processor, so that a seed means the same on every machine.
+    """
+    return rng.stream.secure and gpu_random.ready(device)
+
+
+def blocks(rng: RowStream, n: int, scale: float | Floats, use: Use, device: torch.device | None = None) -> None:
     """Draw integers [clients, n] block by block and pass each block to `use`.
 
     The integers are exact in float64. Row i depends only on its client.
@@ -52,6 +62,7 @@ def blocks(rng: RowStream, n: int, scale: float | Floats, use: Use) -> None:
         n: the number of integers per client.
         scale: one number, or one per client.
         use: called with rows, columns, the integers and scratch memory of the same shape; it must keep neither.
+        device: where the integers are wanted; they are there if `on_gpu` says so, else on the processor.
     """
     clients = len(rng.ids)
     scales = np.broadcast_to(np.asarray(scale, dtype=np.float64), (clients,))
@@ -60,6 +71,16 @@ def blocks(rng: RowStream, n: int, scale: float | Floats, use: Use) -> None:
             f"rounded Gaussian noise can be 0 to {WIDEST:.2g} lattice steps wide, not {scales.min():g} to"
             f" {scales.max():g}; use a coarser lattice."
         )
+    if device is not None and on_gpu(rng, device):
+        many = max(1, GPU_BLOCK // max(2, n + n % 2))
+        for first in range(0, clients, many):
+            rows = slice(first, min(first + many, clients))
+            for start in range(0, n, GPU_BLOCK):
+                columns = slice(start, min(start + GPU_BLOCK, n))
+                part = RowStream(rng.stream, rng.ids[rows])
+                noise = gpu_block(part, columns, scales[rows], device)
+                use(rows, columns, noise, torch.empty_like(noise))
+        return
     many = max(1, BLOCK // max(2, n + n % 2))
     workspace = _workspace()
     for first in range(0, clients, many):
@@ -138,6 +159,37 @@ def _block(rng: RowStream, columns: slice, scales: Floats, workspace: _Workspace
         more = Bits(rng.stream.at("further bits", start + at), client)
         nearest[row, at], nearest[row, half + at] = settle(*leading, float(scales[row]), more, workspace.context)
     return torch.from_numpy(nearest[:, :n]), torch.from_numpy(noise[:, :n])
+
+
+def gpu_block(rng: RowStream, columns: slice, scales: Floats, device: torch.device) -> Tensor:
+    """Return the integers of these columns for a few clients, as `_block` does, from the keystream of the device."""
+    n, start, key = columns.stop - columns.start, columns.start, rng.chacha_key()
+    half = (n + 1) // 2
+    scale = torch.from_numpy(np.array(scales)).to(device)[:, None]
+    words = gpu_random.chacha_words(key, torch.from_numpy(rng.ids).to(device), 2 * half, start)
+    radius = (words[:, :half] >> 1).bitwise_and_(2**63 - 1).double().mul_(2.0**-63).log_().mul_(-2).sqrt_()
+    unsure = ~((radius >= LEAST) & (radius <= MOST))
+    radius = radius.masked_fill_(unsure, 1.0).mul_(scale)
+    angle = words[:, half:].double().mul_(TURN)
+    del words
+    noise = torch.cat([angle.cos().mul_(radius), angle.sin_().mul_(radius)], dim=1)
+    nearest = noise.round()
+    close = noise.sub_(nearest).abs_() > 0.5 - float(scales.max()) * ERROR
+    unsure |= close[:, :half] | close[:, half:]
+    again = unsure.nonzero().tolist()
+    if again:
+        workspace, pairs = _workspace(), []
+        for row, at in again:
+            client = int(rng.ids[row])
+            first, second = (int(gpu_random.host_words(key, client, 1, start + at + i)[0]) for i in (0, half))
+            more = Bits(rng.stream.at("further bits", start + at), client)
+            pairs.append(settle(first >> 1, signed(second), float(scales[row]), more, workspace.context))
+        _idle.append(workspace)
+        place = torch.tensor(again, device=device)
+        values = torch.tensor(pairs, dtype=torch.float64, device=device)
+        nearest[place[:, 0], place[:, 1]] = values[:, 0]
+        nearest[place[:, 0], place[:, 1] + half] = values[:, 1]
+    return nearest[:, :n]
 
 
 def _word(stream: Stream, client: int, at: int) -> int:

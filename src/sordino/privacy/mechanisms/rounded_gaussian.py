@@ -90,19 +90,20 @@ class RoundedGaussian:
             return value.clone()
         lattice = self.lattice(rows)
         scale = self._scales(multipliers, clients, lattice)
-        host, silent = value.cpu(), np.isinf(scale)
-        out = torch.empty_like(host, dtype=self._kind(lattice) if self.summed else host.dtype)
+        here = value if rounded_normal.on_gpu(rng, value.device) else value.cpu()
+        silent = np.isinf(scale)
+        out = torch.empty_like(here, dtype=self._kind(lattice) if self.summed else here.dtype)
 
         def apply(part: slice, columns: slice, noise: Tensor, room: Tensor) -> None:
-            noise += lattice.points(host[part, columns], room)
+            noise += lattice.points(here[part, columns], room)
             if silent[part].any():
-                noise[torch.from_numpy(silent[part])] = 0.0
+                noise[torch.from_numpy(silent[part]).to(noise.device)] = 0.0
             if self.summed:
                 out[part, columns] = noise.to(out.dtype)
             else:
                 lattice.floats(noise, out[part, columns])
 
-        rounded_normal.blocks(rng, dim, np.where(silent, 0.0, scale), apply)
+        rounded_normal.blocks(rng, dim, np.where(silent, 0.0, scale), apply, value.device)
         return out.to(value.device)
 
     def lattice(self, rows: Bounded) -> Lattice:
