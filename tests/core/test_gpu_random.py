@@ -97,6 +97,40 @@ def test_the_mechanism_adds_noise_where_the_rows_are_and_a_seed_stays_on_the_pro
     assert drawn == []
 
 
+def normals_by_processor(key, ids, dim, dtype):
+    words = (by_processor(key, ids, dim + dim % 2).numpy().view(np.uint64) >> np.uint64(11)) + 0.5
+    u, v = words[:, 0::2] * 2.0**-53, words[:, 1::2] * 2.0**-53
+    pairs = np.stack([np.cos(2 * np.pi * v), np.sin(2 * np.pi * v)], axis=-1) * np.sqrt(-2 * np.log(u))[:, :, None]
+    return torch.from_numpy(pairs.reshape(len(u), -1)[:, :dim].copy()).to(dtype)
+
+
+def test_kernels_that_give_other_numbers_are_not_used(monkeypatch):
+    for name, fine in (("chacha_words", by_processor), ("chacha_normals", normals_by_processor)):
+        monkeypatch.setattr(gpu_random, name, fine)
+    assert gpu_random.known_answers(CPU)
+    for name in ("chacha_words", "chacha_normals"):
+        with monkeypatch.context() as patch:
+            fine = getattr(gpu_random, name)
+            patch.setattr(gpu_random, name, lambda *args, fine=fine: fine(*args) + 1)
+            assert not gpu_random.known_answers(CPU)
+
+
+@pytest.mark.parametrize("error", [ImportError("no triton"), RuntimeError("no compiler")])
+def test_without_kernels_the_processor_makes_the_numbers(monkeypatch, error):
+    def fail(device):
+        raise error
+
+    monkeypatch.setattr(gpu_random, "known_answers", fail)
+    gpu_random.ready.cache_clear()
+    if isinstance(error, ImportError):
+        assert not gpu_random.ready(torch.device("cuda"))
+    else:
+        with pytest.warns(UserWarning, match="no compiler"):
+            assert not gpu_random.ready(torch.device("cuda"))
+    gpu_random.ready.cache_clear()
+    assert not gpu_random.ready(CPU)
+
+
 @pytest.mark.gpu
 @on_a_gpu
 def test_on_a_gpu_words_are_those_of_the_processor():
@@ -117,11 +151,8 @@ def test_on_a_gpu_normals_are_those_that_torch_computes(dim):
     found = gpu_random.philox_normals(rows.stream.key, ids, dim, torch.float64)
     assert torch.allclose(found, expected, rtol=0, atol=1e-12)
     assert torch.equal(gpu_random.philox_normals(rows.stream.key, ids, dim, torch.float32), found.float())
-    words = (by_processor(KEY, IDS, dim + dim % 2).numpy().view(np.uint64) >> np.uint64(11)) + 0.5
-    u, v = words[:, 0::2] * 2.0**-53, words[:, 1::2] * 2.0**-53
-    pairs = np.stack([np.cos(2 * np.pi * v), np.sin(2 * np.pi * v)], axis=-1) * np.sqrt(-2 * np.log(u))[:, :, None]
-    secure = gpu_random.chacha_normals(KEY, ids, dim, torch.float64).cpu().numpy()
-    assert np.abs(secure - pairs.reshape(4, -1)[:, :dim]).max() < 1e-12
+    secure = gpu_random.chacha_normals(KEY, ids, dim, torch.float64).cpu()
+    assert torch.allclose(secure, normals_by_processor(KEY, IDS, dim, torch.float64), rtol=0, atol=1e-12)
 
 
 @pytest.mark.gpu

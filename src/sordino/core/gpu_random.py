@@ -9,6 +9,8 @@ Triton, torch and the processor make the numbers: see `rng`.
 
 from __future__ import annotations
 
+import math
+import warnings
 from functools import cache
 from typing import Any
 
@@ -21,19 +23,37 @@ from torch import Tensor
 BLOCK = 256  # blocks of a cipher that one program computes
 
 
-@cache
 def _kernels() -> Any:
-    """Return the module of kernels, or None if Triton is missing."""
-    try:
-        from sordino.core import gpu_kernels
-    except ImportError:
-        return None
+    from sordino.core import gpu_kernels
+
     return gpu_kernels
 
 
+@cache
 def ready(device: torch.device) -> bool:
-    """Return whether numbers can be made on this device."""
-    return device.type == "cuda" and _kernels() is not None
+    """Return whether numbers can be made on this device: there is Triton, and its words are those of the processor."""
+    if device.type != "cuda":
+        return False
+    try:
+        return known_answers(device)
+    except ImportError:
+        return False
+    except Exception as error:  # what a compiler or a driver may raise
+        warnings.warn(f"no noise from the GPU itself ({type(error).__name__}: {error}).", stacklevel=2)
+        return False
+
+
+def known_answers(device: torch.device) -> bool:
+    """Return whether the kernels give the numbers that the processor gives for the same keys."""
+    key, clients, n = bytes(range(32)), (0, 3, 2**40 + 1), 100
+    ids = torch.tensor(clients, device=device)
+    words = np.stack([host_words(key, client, n) for client in clients])
+    if not (chacha_words(key, ids, n).cpu().numpy().view(np.uint64) == words).all():
+        return False
+    unit = ((words >> np.uint64(11)) + 0.5) * 2.0**-53
+    radius, angle = np.sqrt(-2 * np.log(unit[:, 0::2])), 2 * math.pi * unit[:, 1::2]
+    pairs = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(len(clients), n)
+    return bool(np.abs(chacha_normals(key, ids, n, torch.float64).cpu().numpy() - pairs).max() < 1e-9)
 
 
 def philox_normals(key: bytes, ids: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
