@@ -14,6 +14,7 @@ from sordino.cli.compare import FLAGS, Board
 from sordino.core.errors import RunError, SpecError
 from sordino.papers import curves, page, pictures, report
 from sordino.papers import run as running
+from sordino.papers import summary as all_figures
 from sordino.papers.base import Experiment, Outcome
 from sordino.report import figures, files
 from sordino.report.page import page as html_page
@@ -47,10 +48,21 @@ RESULTS = Path("docs/results")
     help="Where the results page goes: PAPER.md, PNG, CSV.  [default: docs/results; for runs at another scale or with "
     "--set, and if docs/results has more, next to the runs]",
 )
+@click.option("--summary", is_flag=True, help="Write one page for all figures from the scores beside their pages.")
 def reproduce(
-    name: str | None, scale: float, settings: tuple[str, ...], jobs: int, minutes: float, out: str, pages: str | None
+    name: str | None,
+    scale: float,
+    settings: tuple[str, ...],
+    jobs: int,
+    minutes: float,
+    out: str,
+    pages: str | None,
+    summary: bool,
 ) -> None:
     """Reproduce a figure or table of a paper; without a name, or with only a paper's name, list what there is."""
+    if summary:
+        _summarise(Path(pages) if pages is not None else RESULTS, name, bool(settings) or scale != 1)
+        return
     if name is None or name.strip("/") in running.PAPERS:
         _list("" if name is None else f"{name.strip('/')}/", bool(settings or pages or scale != 1))
         return
@@ -93,6 +105,22 @@ def reproduce(
         sys.exit(3)
     if failures:
         sys.exit(1)
+
+
+def _summarise(folder: Path, name: str | None, more: bool) -> None:
+    """Write the page for all figures into a folder of pages."""
+    if name is not None or more:
+        raise SpecError(
+            "--summary is for all figures as they stand in a folder of pages: give it alone, or with --pages."
+        )
+    if not folder.is_dir():
+        raise RunError(f"there is no folder {folder} with pages. Name it by --pages, or run in the folder above docs.")
+    path = folder / "README.md"
+    try:
+        path.write_text(all_figures.page(folder, running.EXPERIMENTS, running.PAPERS), encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}.") from error
+    click.echo(f"Page: {path}")
 
 
 def _list(start: str, asked: bool) -> None:
