@@ -43,7 +43,7 @@ def test_the_papers_own_numbers_imply_an_alpha_far_below_2():
 
 
 def test_the_page_says_what_the_smaller_noise_promises():
-    """One Gaussian release of multiplier sqrt(T) / epsilon, the sensitivity granted; exactly, not by the paper's proof."""
+    """One Gaussian release of multiplier sqrt(T) / epsilon, the sensitivity granted: exactly, not by the paper."""
     mu = 0.2 / math.sqrt(0.25 + li.ALPHA * math.log(50))
     assert f"delta = {gaussian_delta(mu, 0.2):.3f}" in li.DEPENDS
     assert f"= {li.ALPHA * li.DELTA / 2:.3f}" in li.DEPENDS

@@ -303,8 +303,8 @@ DEPENDS = (
     "89 % at 0.1. NbAFL has sqrt(2 ln(1.25/delta)) = 2.88 in place of the root, which at alpha = 2 lies between 2.80 "
     "and 2.97: there the two are one method, whatever R is, and no ordering follows. In the paper FedSDP at epsilon "
     "0.1 and 0.2 is as accurate as NbAFL at 2 to 2.5 times that, so its noise is at most half of NbAFL's and alpha 0.2 "
-    "to 0.5; alpha = 0.3 in Table I. Less noise is a weaker guarantee, although Theorem 1 promises a smaller delta: with "
-    "the sensitivity 2C/|D| granted, one round at epsilon 0.2, alpha = 0.3 and R = 1/4 has delta = 0.010, where the "
+    "to 0.5; Table I takes 0.3. Less noise is a weaker guarantee, although Theorem 1 promises a smaller delta: with "
+    "the sensitivity 2C/|D| granted, one round at epsilon 0.2, alpha = 0.3 and R = 1/4 has delta = 0.011, where the "
     "theorem says alpha delta / 2 = 0.003. "
 )
 
