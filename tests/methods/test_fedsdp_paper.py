@@ -215,6 +215,20 @@ def test_a_resumed_run_still_has_the_servers_records(tmp_path):
     assert any("held by the server and count as public" in note for note in through.notes)
 
 
+def test_training_pictures_are_augmented_and_validation_pictures_are_not():
+    draw = torch.Generator().manual_seed(1)
+    pairs = [(torch.rand(n, 1, 8, 8, generator=draw), torch.arange(n) % 3) for n in SIZES]
+    found = []
+    for augment in ("none", "flip-crop", "flip-crop"):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+        found.append(sent(made(module, tagged(pairs), augment=augment, local_steps=3, learning_rate=0.5, **QUIET)))
+    (plain, told), (moved, said), (again, _) = found
+    assert said["received"] == told["received"] and torch.equal(moved, again)
+    assert not torch.allclose(moved, plain, atol=1e-3)
+
+
 def test_several_groups_share_out_the_whole():
     here = made(groups=2, local_steps=3, learning_rate=0.5)
     told = sent(here)[1]
