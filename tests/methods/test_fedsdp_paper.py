@@ -157,6 +157,78 @@ def test_a_client_too_small_to_hold_any_out_is_validated_on_what_it_has():
     assert seen.sizes == (2, 24) and checked.sizes == (2, 6)
 
 
+def on_the_server(**keys):
+    """A job whose clients train on all of their records and validate on those of the server."""
+    return made(validate_on="server", server_data=0.3, local_steps=3, learning_rate=0.5, **keys)
+
+
+def test_with_validation_records_of_the_server_everything_else_is_trained_on():
+    here = on_the_server(gradient_clip=0.6)
+    told, shared = sent(here)[1], here.plan.public.batch
+    assert sum(here.federation.data.all_sizes()) + len(shared.y) == sum(SIZES) and len(shared.y) > 10
+    for client, n in enumerate(here.federation.data.all_sizes()):
+        tags = here.federation.data.fetch([client], CPU).tags
+        c, c_p, c_u = (
+            float((by_hand(here, client, keep, 3, 0.6)(shared.x).argmax(1) == shared.y).float().mean())
+            for keep in (tags >= 0, tags == 1, tags == 0)
+        )
+        ratio = min(max((c - c_u + c_p) / (2 * c), 0), 1)
+        assert [told[name][client] for name in ("all", "private", "general")] == pytest.approx([c, c_p, c_u], abs=1e-5)
+        assert told["ratio"][client] == pytest.approx(ratio, abs=1e-5)
+        assert told["std"][client] == pytest.approx(fedsdp_std(20, n, here.plan.epsilon, 1e-5, ratio), rel=1e-5)
+    assert len(set(told["all"])) > 1 and len(set(told["received"])) == 1  # one set of records for all
+    held = made(server_data=0.3, local_steps=3, learning_rate=0.5)  # a fifth of the same records is held out
+    assert all(a > b for a, b in zip(sent(held)[1]["std"], told["std"], strict=True))
+
+
+def test_the_servers_records_are_there_in_every_round():
+    here = on_the_server(without=(1,))
+    state, start = loop.begin(here), loop.begin(here).method
+    for cohort in (None, [], [0, 2]):
+        state = play(here, cohort, state).after
+        assert torch.equal(state.method.x, start.x) and torch.equal(state.method.y, start.y)
+    assert state.method.clients.tolist() == [0, 2] and state.method.ratio[0] > 0
+    assert here.method.decided(play(here, [], state).after, here.plan) is None
+    with pytest.raises(SpecError, match="set server_data"):
+        loop.begin(made(validate_on="server"))
+    with pytest.raises(SpecError, match="validate_on"):
+        FedSdpPaper(validate_on="test")
+    assert not any("makes no use" in note for note in here.notes)
+    assert any("makes no use" in note for note in made(server_data=0.3).notes)
+
+
+def test_a_resumed_run_still_has_the_servers_records(tmp_path):
+    class Died(BaseException):
+        pass
+
+    def dies(view, *rest):
+        raise Died
+
+    tags = [np.arange(n) % 2 for n in SIZES]
+    keys = {"method": "fedsdp-paper", "rounds": 2, "learning_rate": 0.5, "seed": 2, "device": "cpu", "epsilon": 5.0}
+    keys |= {"validate_on": "server", "server_data": 0.3, "checkpoint_seconds": 0.0, "out": str(tmp_path)}
+    through = sordino.train(linear(), hard(), private_data=tags, name="a", **keys)
+    with pytest.raises(Died):
+        sordino.train(linear(), hard(), private_data=tags, name="b", observe=dies, **keys)
+    again = sordino.train(linear(), hard(), private_data=tags, resume=tmp_path / "b")
+    assert torch.equal(again.model.weight, through.model.weight) and len(again.history) == 2
+    assert any("held by the server and count as public" in note for note in through.notes)
+
+
+def test_training_pictures_are_augmented_and_validation_pictures_are_not():
+    draw = torch.Generator().manual_seed(1)
+    pairs = [(torch.rand(n, 1, 8, 8, generator=draw), torch.arange(n) % 3) for n in SIZES]
+    found = []
+    for augment in ("none", "flip-crop", "flip-crop"):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+        found.append(sent(made(module, tagged(pairs), augment=augment, local_steps=3, learning_rate=0.5, **QUIET)))
+    (plain, told), (moved, said), (again, _) = found
+    assert said["received"] == told["received"] and torch.equal(moved, again)
+    assert not torch.allclose(moved, plain, atol=1e-3)
+
+
 def test_several_groups_share_out_the_whole():
     here = made(groups=2, local_steps=3, learning_rate=0.5)
     told = sent(here)[1]

@@ -20,8 +20,12 @@ Where the text leaves a choice:
 - The value of the empty set of records is implicitly 0 in Eq. (3). With `empty_value` it is the received model's
   accuracy.
 - All models are validated on the same records, as the text says, not each on its own kind, as c_p = f(D_p) could mean.
-- |D| is the number of training records. The held-out part is the last `held_out` share of each group of a client's
-  records.
+- The text trains w_i on "the entire local training dataset" and validates on a "local validation set", and does not
+  say where the latter comes from. With `validate_on = held-out` it is the last `held_out` share of each group of a
+  client's records, and the rest is the training set. With `validate_on = server` the training set is all of a client's
+  records, as for every other method, and all clients validate on the records that the server holds (key
+  `server_data`), which are sent along with the weights and count as public. |D| is the number of training records in
+  both.
 - A client without private records has R = 0, the value of a player that contributes nothing, and adds the noise of
   Eq. (6) for this R. As honest-but-curious clients are not among those that the scheme protects, they add no noise with
   `curious_noise = false`.
@@ -43,6 +47,7 @@ from sordino.algorithms.base import Gradient
 from sordino.contract import local_sgd as training
 from sordino.contract.method import Claim, Method, Own, Plan, Release, Site
 from sordino.core import check
+from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.rng import Floats, Stream
 from sordino.core.types import Batch, Model, Rows, State
@@ -60,6 +65,7 @@ __all__ = ["FedSdpPaper"]
 
 PLAYERS = 4  # largest number of players for which all coalitions are evaluated: 14 besides all and none
 ORDERS = 8  # random orders of the players beyond that number
+VALIDATION = ("held-out", "server")
 SCORED = ("all", "private", "general", "received")  # models whose accuracy is reported
 WHY_NOT = (
     "the noise scale depends on R, which is computed from private attributes, and one record can change the clipped "
@@ -79,6 +85,14 @@ class Contributions:
 
 
 @dataclass(frozen=True)
+class ContributionsAndRecords(Contributions):
+    """The same, with the server's records on which all clients validate."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
 class FedSdpPaper(Method):
     """FedSDP as printed; its claim does not hold."""
 
@@ -88,6 +102,7 @@ class FedSdpPaper(Method):
     groups: int = 1  # number of groups of private attributes in private_data
     tolerance_slope: float = 2.0  # alpha: weight of ln(1/delta) in the tolerance
     tolerance_floor: float = 0.1  # beta: smallest tolerance
+    validate_on: str = "held-out"  # held-out: a share of the client's own records; server: those of server_data
     held_out: float = 0.2  # share of each group of a client's records that is held out for validation
     empty_value: bool = False  # measure contributions from the received model's accuracy instead of from 0
     permutations: int = 0  # random orders of the groups for estimating Shapley values; 0: exact up to 4 players
@@ -103,6 +118,7 @@ class FedSdpPaper(Method):
         check.positive(clip=self.clip, gradient_clip=self.gradient_clip, tolerance_slope=self.tolerance_slope)
         check.positive(tolerance_floor=self.tolerance_floor)
         check.one_of(CLIPS, clip_by=self.clip_by)
+        check.one_of(VALIDATION, validate_on=self.validate_on)
         check.count(groups=self.groups)
         check.below_one(held_out=self.held_out)
         check.non_negative(permutations=self.permutations)
@@ -124,19 +140,32 @@ class FedSdpPaper(Method):
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
         return (Release("update", Unproven(WHY_NOT, Gaussian(1.0)), "record", key="release"),)
 
-    def variables(self, state: State, layout: Layout, plan: Plan) -> Contributions:
-        return self._nothing()
+    def uses_public(self) -> bool:
+        return self.validate_on == "server"
 
-    def _nothing(self) -> Contributions:
+    def variables(self, state: State, layout: Layout, plan: Plan) -> Contributions:
+        fields = self._nothing()
+        if self.validate_on == "held-out":
+            return Contributions(**fields)
+        if plan.public is None:
+            raise SpecError(
+                "validate_on = server validates on records that the server holds: set server_data (a share of the "
+                "clients' records, which then count as public), or use validate_on = held-out."
+            )
+        return ContributionsAndRecords(**fields, x=plan.public.batch.x, y=plan.public.batch.y)
+
+    def _nothing(self) -> dict[str, Tensor]:
+        """Return the values of a round without clients."""
         none = torch.zeros(0, dtype=torch.float64)
         players, models = none.new_zeros(0, self.groups + 1), none.new_zeros(0, len(SCORED))
-        return Contributions(torch.zeros(0, dtype=torch.int64), none, none, models, players)
+        ids = torch.zeros(0, dtype=torch.int64)
+        return {"clients": ids, "ratio": none, "std": none, "accuracy": models, "shares": players}
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         """Send the clipped noisy weights less the received ones, and the client's R, accuracies and shares."""
         data, plan, model, rng = site.data, site.plan, site.model, site.rng
         known(data, self.groups)
-        seen, checked = self._split(data)
+        seen, checked = self._divided(state, data)
         everyone = frozenset(range(self.groups + 1))
         scores: dict[frozenset[int], Floats] = {}
 
@@ -152,7 +181,7 @@ class FedSdpPaper(Method):
             return scores[players]
 
         rows, mine = trained(everyone)
-        received = _accuracies(state.params, checked, model)
+        received = self._received(state, checked, model)
         nobody = received if self.empty_value else np.zeros_like(received)
         scores |= {frozenset(): nobody, everyone: _accuracies(state.params + rows, checked, model)}
         shares = self._shares(value, seen, rng.stream)
@@ -172,6 +201,23 @@ class FedSdpPaper(Method):
         }
         weight = torch.tensor(data.sizes, dtype=rows.dtype, device=rows.device)
         return Message({name: v.to(rows.device) for name, v in fields.items()}, weight), site.kept(mine)
+
+    def _divided(self, state: State, data: Batch) -> tuple[Batch, Batch]:
+        """Return the training records and the records on which each client validates."""
+        if self.validate_on == "held-out":
+            return self._split(data)
+        shared, clients = state.method, len(data.sizes)
+        every = torch.arange(len(shared.y), device=shared.y.device).repeat(clients)
+        x, y = (records[every].to(data.x.device) for records in (shared.x, shared.y))
+        return data, Batch(x, y, (len(shared.y),) * clients)
+
+    def _received(self, state: State, checked: Batch, model: Model) -> Floats:
+        """Return the accuracy of the received model on each client's validation records [clients]."""
+        if self.validate_on == "held-out":
+            return _accuracies(state.params, checked, model)
+        n = checked.sizes[0] if checked.sizes else 0  # the same records for all clients
+        once = _accuracies(state.params, Batch(checked.x[:n], checked.y[:n], (n,)), model)
+        return np.repeat(once, len(checked.sizes))
 
     def _split(self, data: Batch) -> tuple[Batch, Batch]:
         """Return the training records and the held-out records, the last part of each group of a client's records.
@@ -212,10 +258,10 @@ class FedSdpPaper(Method):
         """Average the updates, weighted by the records of the clients that took part."""
         after = by_records(state, seen, plan, noisy=True)
         if after is state or seen.ids is None:  # no client answered
-            return replace(state, method=self._nothing())
+            return replace(state, method=replace(state.method, **self._nothing()))
         clients = torch.from_numpy(seen.ids).to(torch.int64)
-        remarks = [seen[name].double().cpu() for name in ("ratio", "std", "accuracy", "shares")]
-        return replace(after, method=Contributions(clients, *remarks))
+        remarks = {name: seen[name].double().cpu() for name in ("ratio", "std", "accuracy", "shares")}
+        return replace(after, method=replace(state.method, clients=clients, **remarks))
 
     def decided(self, state: State, plan: Plan) -> dict[str, Any] | None:
         now = state.method
