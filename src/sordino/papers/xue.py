@@ -280,10 +280,13 @@ def _lost(figure: str) -> Any:
 
 
 def _after(outcome: Outcome, rounds: int) -> float:
-    """Return the accuracy of a run after its first rounds, nan if it was not evaluated then.
+    """Return the accuracy of a run after its first rounds in percent, nan if it is not known.
 
-    Its learning rate is constant, so this is the accuracy of a run that ends there."""
-    return dict(zip(*outcome.curve("accuracy"), strict=True)).get(rounds, math.nan)
+    The learning rate is constant, so this is the accuracy of a run that ends there."""
+    if outcome.result["rounds"] == rounds:
+        return outcome.score
+    known = {r.get("round"): r.get("accuracy") for r in outcome.records}.get(rounds)
+    return math.nan if known is None else 100.0 * float(known)
 
 
 _NAMED = {
