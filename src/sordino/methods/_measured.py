@@ -12,10 +12,10 @@ local step or once an upload, so `noised` says where:
             learning rate, E the number of passes over the records, b the expected batch and S the largest one of the
             round's steps; sigma counts one Gaussian without sampling a round
 
-eta E / b is how far a gradient of norm 1 moves the weights in E steps of plain SGD if all other gradients stay as they
-are. Public code adds noise to uploads in this proportion (eta S / b in one step). That is no bound, not even for a
-correct S: the record changes the weights, and with them all later gradients. Adam and RMSprop moreover do not scale
-with the gradient, so that the same noise is small beside their steps.
+eta E / b is how far a record with gradients of norm 1 moves the weights in E passes of plain SGD if all other gradients
+stay as they are. Public code adds noise to uploads in this proportion (eta S / b in one step). That is no bound, not
+even for a correct S: the record changes the weights, and with them all later gradients. Adam and RMSprop moreover do
+not scale with the gradient, so that the same noise is small beside their steps.
 """
 
 from __future__ import annotations
