@@ -70,6 +70,20 @@ def test_the_noise_is_sigma_times_the_clients_clip():
     assert kstest(noise, norm(scale=1.1 * std).cdf).pvalue < 1e-3
 
 
+def test_noise_once_an_upload_is_sigma_times_clip_rate_and_passes():
+    made = silent(clip=0.3, noised="upload", local_steps=6, batch_rate=0.5, start=1.0, rounds=4)
+    level = loop.begin(made).method.noise
+    (first, _), _ = two_rounds(made)
+    std = level * 0.3 * 3 / 5  # three passes in batches of five
+    noise = first["update"].flatten().numpy()
+    assert kstest(noise, norm(scale=std).cdf).pvalue > 1e-3
+    assert kstest(noise, norm(scale=1.05 * std).cdf).pvalue < 1e-3
+    assert 0.8 * 2.0 < gdp.epsilon_of_mu(2 / level, 1e-5) <= 2.0  # one Gaussian a round, whatever the steps
+    assert math.isinf(made.promise.epsilon) and "once to an update" in made.method.claim(made.plan).why_not
+    with pytest.raises(SpecError, match="no noisy gradients"):
+        AdapDpFlPaper(noised="upload", reading="noisy")
+
+
 def test_one_record_shows_in_the_noise_of_the_next_round():
     """The counterexample: clients whose gradients are zero, and one of them with one more record. From its second
     message alone anyone can tell, with certainty: without the record there is next to no noise in it."""

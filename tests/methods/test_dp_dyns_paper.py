@@ -22,7 +22,8 @@ def with_one(value, method="dp-dyns-paper", **keys):
     """A client whose records are zero but for one; what it sends."""
     ((x, y),) = zero_clients(WIDE, (10,))
     x[0, 0], y[0] = 1.0, value
-    made = job(zero_layer(WIDE), [(x, y)], "squared_error", method=method, learning_rate=1.0, **keys)
+    keys = {"method": method, "learning_rate": 1.0} | keys
+    made = job(zero_layer(WIDE), [(x, y)], "squared_error", **keys)
     return made, rows(made, rng=RNG)[0]
 
 
@@ -71,6 +72,19 @@ def test_sigma_is_that_of_the_claimed_total():
     few = replace(made.plan, max_participations=2)
     mu = sum(made.method.sigma(few, t) ** -2 for t in (4, 5)) ** 0.5  # the dearest two
     assert 0.999 < gdp.epsilon_of_mu(mu, 1e-5) <= 1.0
+
+
+def test_noise_once_an_upload_follows_the_largest_norm_of_all_steps():
+    """One record has a gradient, of 0.1 in a weight and the bias at first, and it shrinks with every step."""
+    made, sent = with_one(0.05, learning_rate=0.1, local_steps=3, noised="upload")
+    std = made.method.sigma(made.plan, 0) * math.hypot(0.1, 0.1) * 0.1 * 3 / 10
+    assert float(sent[1:-1].std()) == pytest.approx(std, rel=0.05)
+    _, without = with_one(0.0, learning_rate=0.1, local_steps=3, noised="upload")
+    assert not without.any()
+    mu = sum(made.method.sigma(made.plan, t) ** -2 for t in range(made.plan.rounds)) ** 0.5
+    assert 0.999 < gdp.epsilon_of_mu(mu, made.plan.delta) / made.plan.epsilon <= 1.0  # three steps count once
+    assert math.isinf(made.promise.epsilon)
+    assert "largest gradient norm" in made.promise.reason and "once to an update" in made.promise.reason
 
 
 def test_a_run_is_infinite_and_says_so():

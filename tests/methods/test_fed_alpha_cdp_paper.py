@@ -57,6 +57,13 @@ def test_noise_for_every_example_is_more_by_the_root_of_the_batch():
     assert float(each[1:WIDE].std() / once[1:WIDE].std()) == pytest.approx(3.0, rel=1e-3)
 
 
+def test_once_an_upload_there_is_no_noise_for_every_example():
+    _, each = sent(0.1, reading="example", noised="upload")
+    made, once = sent(0.1, reading="sum", noised="upload")
+    assert torch.equal(each, once) and bool(once[1:WIDE].all())
+    assert math.isinf(made.promise.epsilon) and made.promise.reason == made.method.claim(made.plan).why_not
+
+
 def test_a_run_is_infinite_and_says_so():
     made, _ = sent(0.1)
     assert math.isinf(made.promise.epsilon) and made.promise.reason == made.method.claim(made.plan).why_not

@@ -7,7 +7,8 @@ from torch import nn
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.methods._measured import sigma, sums_and_norms
-from sordino.methods.private_dl_paper import three_sigma
+from sordino.methods.private_dl_paper import PrivateDlPaper, three_sigma
+from sordino.privacy.accountants import gdp
 from sordino.runs import loop
 from support.methods import rows
 from support.problems import job
@@ -16,14 +17,15 @@ RNG = Stream.research(13)
 WIDE = 2000
 
 
-def made_with(outlier, records=400):
+def made_with(outlier, records=400, **keys):
     """Records with gradients of norm about 2, and one of another size."""
     layer = nn.Linear(WIDE, 1, bias=False)
     nn.init.zeros_(layer.weight)
     x, y = torch.zeros(records, WIDE), torch.ones(records)
     x[:, 0] = 1.0
     y[0] = outlier
-    return job(layer, [(x, y)], "squared_error", method="private-dl-paper", learning_rate=1.0)
+    keys = {"method": "private-dl-paper", "learning_rate": 1.0} | keys
+    return job(layer, [(x, y)], "squared_error", **keys)
 
 
 def sent(made):
@@ -59,6 +61,20 @@ def test_the_noise_is_sigma_times_the_estimate():
     made = made_with(1.0)
     std = sigma(made.plan) * estimate(made)[1] / 400
     assert float(sent(made)[1:].std()) == pytest.approx(std, rel=0.08)
+
+
+def test_noise_once_an_upload_follows_the_learning_rate_and_the_passes():
+    """By hand: sigma S eta E / b with the S of the first step, which is the largest: the gradients shrink."""
+    made = made_with(1.0, noised="upload", learning_rate=0.1, local_steps=4, batch_rate=0.5, rounds=3)
+    level, row = sigma(made.plan, noised="upload"), sent(made)
+    assert 0.999 < gdp.epsilon_of_mu(3**0.5 / level, made.plan.delta) / made.plan.epsilon <= 1.0
+    std = level * estimate(made)[1] * 0.1 * 2 / 200
+    assert float(row[1:].std()) == pytest.approx(std, rel=0.05)
+    assert float(row[0]) == pytest.approx(1 - 0.8**4, abs=5 * std)  # the local steps have no noise
+    assert math.isinf(made.promise.epsilon) and "once to an update" in made.method.claim(made.plan).sentence()
+    assert made.promise.reason == made.method.claim(made.plan).why_not
+    with pytest.raises(SpecError, match="noised"):
+        PrivateDlPaper(noised="round")
 
 
 def test_a_run_is_infinite_and_views_are_refused():

@@ -53,7 +53,7 @@ def few(trials, kind):
     for trial, cell in trials:
         row = trial.row if kind == "points" else ""
         keys = cell.spec.to_dict()
-        kinds = [keys.get(k) for k in ("mechanism", "algorithm", "path", "reading", "penalty", "budgets")]
+        kinds = [keys.get(k) for k in ("mechanism", "algorithm", "path", "reading", "penalty", "budgets", "noised")]
         seen.setdefault((cell.method, trial.form, row, *kinds), (trial, cell))
     return list(seen.values())
 

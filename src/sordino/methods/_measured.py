@@ -2,6 +2,20 @@
 
 It provides the norm of every record's gradient, noise in proportion to it, and the noise scale that the moments
 accountant would find if that norm were a bound.
+
+The papers add noise to gradients. Comparisons in federated learning do not always say whether that happens in every
+local step or once an upload, so `noised` says where:
+
+    step    to the gradient sum of every local step: the noise has standard deviation sigma S, where S is what the paper
+            takes for the sensitivity, and sigma counts all steps of the run as sampled Gaussians
+    upload  once to the update, after local steps without noise: standard deviation sigma S eta E / b, where eta is the
+            learning rate, E the number of passes over the records, b the expected batch and S the largest one of the
+            round's steps; sigma counts one Gaussian without sampling a round
+
+eta E / b is how far a record with gradients of norm 1 moves the weights in E passes of plain SGD if all other gradients
+stay as they are. Public code adds noise to uploads in this proportion (eta S / b in one step). That is no bound, not
+even for a correct S: the record changes the weights, and with them all later gradients. Adam and RMSprop moreover do
+not scale with the gradient, so that the same noise is small beside their steps.
 """
 
 from __future__ import annotations
@@ -13,14 +27,21 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from sordino.contract.method import Plan
+from sordino.contract.method import Plan, Release, Site
 from sordino.core.errors import SpecError
-from sordino.core.types import Batch, Model, Rows
+from sordino.core.types import Batch, Model, Rows, State
 from sordino.privacy.calibrate import noise_multiplier
 from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Composed, Event, GaussianEvent, Repeated, Sampled
+from sordino.privacy.mechanisms.gaussian import Gaussian
+from sordino.privacy.release import Unproven
 
+NOISED = ("step", "upload")  # where noise is added
+OF_UPLOADS = (
+    "; and the noise is added once to an update of many steps, in which a record moves the later gradients as well"
+)
 NUMBERS = 2**24  # numbers of per-record gradients in memory at once
+ON_GPU = 4  # times as many on a GPU, where many small products take longer than few large ones
 
 
 @dataclass(frozen=True)
@@ -59,7 +80,8 @@ def sums_and_norms(
     owner = torch.arange(len(batch.sizes), device=device).repeat_interleave(sizes)
     place = torch.arange(len(owner), device=device) - (sizes.cumsum(0) - sizes)[owner]
     sums, norms = weights.new_zeros(len(batch.sizes), dim), weights.new_zeros(len(owner), len(parts))
-    for index in torch.arange(len(owner), device=device).split(max(1, NUMBERS // max(dim, 1))):
+    most = NUMBERS * (ON_GPU if device.type == "cuda" else 1)
+    for index in torch.arange(len(owner), device=device).split(max(1, most // max(dim, 1))):
         client = owner[index]
         if not len(client):  # all batches are empty
             break
@@ -82,15 +104,51 @@ def of_clients(norms: Tensor, sizes: Sequence[int], what: Callable[[Tensor], Ten
     return torch.stack(statistics) if statistics else norms.new_zeros(0, norms.shape[1])
 
 
-def sigma(plan: Plan, factor: Callable[[int], float] = lambda t: 1.0) -> float:
-    """Return the smallest sigma for which sampled Gaussians of multipliers sigma factor(t) cost (epsilon, delta).
+def sigma(plan: Plan, factor: Callable[[int], float] = lambda t: 1.0, noised: str = "step") -> float:
+    """Return the smallest sigma for which Gaussians of multipliers sigma factor(t) cost (epsilon, delta).
 
-    The cost is that of the whole run. We use our accountant in place of the papers' moments accountant, which would
-    require a slightly larger sigma.
+    The cost is that of the whole run: of one sampled Gaussian a step or, with `noised` = "upload", of one Gaussian a
+    round. We use our accountant in place of the papers' moments accountant, which would require a slightly larger
+    sigma.
     """
     dearest = sorted(factor(t) for t in range(plan.rounds))[: plan.participations]
-    rate = max(plan.local.rate(n) for n in plan.sizes)
-    return _least(plan.epsilon, plan.delta, rate, plan.local.count(plan.smallest_client), tuple(dearest))
+    rate, steps = counted(plan, noised)
+    return _least(plan.epsilon, plan.delta, rate, steps, tuple(dearest))
+
+
+def counted(plan: Plan, noised: str) -> tuple[float, int]:
+    """Return the sampling rate and the number of uses of the noise that a paper accounts for in one round."""
+    if noised == "upload":
+        return 1.0, 1
+    return max(plan.local.rate(n) for n in plan.sizes), plan.local.count(plan.smallest_client)
+
+
+def upload(why_not: str) -> tuple[Release, ...]:
+    """Declare the release of a noisy update, whose noise has no proof."""
+    return (Release("update", Unproven(why_not, Gaussian(1.0)), "record", key="train/noise"),)
+
+
+def reach(state: State, site: Site) -> Tensor:
+    """Return eta E / b of every client [clients, 1], for all of its local steps."""
+    local = site.plan.now(state)
+    each = [local.learning_rate * local.count(n) * local.rate(n) / local.expected_batch(n) for n in site.data.sizes]
+    return torch.tensor(each).to(state.params)[:, None]
+
+
+class Largest:
+    """The largest S of each client over the local steps, which leave their sums without noise."""
+
+    def __init__(self) -> None:
+        self.spread: Tensor | None = None
+
+    def saw(self, spread: Tensor) -> None:
+        """Take account of the S of one step."""
+        self.spread = spread if self.spread is None else torch.maximum(self.spread, spread)
+
+    def noisy(self, rows: Rows, scale: Tensor | float, state: State, site: Site) -> Rows:
+        """Return the updates with noise of standard deviation scale S eta E / b."""
+        spread = rows.new_zeros(len(rows), 1) if self.spread is None else self.spread
+        return site.out["update"](Bounded(rows, 1.0), multiplier=scale * spread * reach(state, site))
 
 
 @lru_cache(maxsize=64)

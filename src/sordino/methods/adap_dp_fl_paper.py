@@ -11,10 +11,17 @@ records: one record with a long gradient visibly increases the noise of the next
 the clients' own records, is used without being charged. So no finite epsilon is accounted: epsilon is infinite.
 adap_dp_fl.py is the sound form.
 
-We had the abstract, not the text. That the norms are those of the gradients (`reading = exact`) or of the noisy
-gradients (`noisy`: post-processing, with clip bounds that grow with the noise), and that the loss falls three times in
-a row, is from other authors' descriptions. sigma_1 is our choice: if all rounds had that noise, the run would use the
-share `start` of the claimed budget."""
+We had the abstract, not the text. It confirms a clip bound for each client and round, and noise that falls. That the
+norms are those of the gradients (`reading = exact`) is how Xue et al. describe it (Section I: "the norm of previous
+gradients"); a public design document of other authors that cites Eq. (6) to (8) takes the mean norm of noisy gradients
+(`noisy`: post-processing, with clip bounds that grow with the noise). By the same document the loss is that of the new
+global model on validation records at the server and must have fallen three times in a row, a Renyi accountant composes
+the sigma_t (Theorem 1), and alpha = 1 and beta = 0.999 are examples. None of this could be checked against the text,
+nor whether the noise sigma_t C_k^t is meant for the sum of a batch's gradients, as here, or for their mean. sigma_1 is
+our choice: if all rounds had that noise, the run would use the share `start` of the claimed budget.
+
+`noised` says whether every local step is noisy, as in DP-SGD, or the update alone (_measured.py); then the accountant
+composes one Gaussian a round, and S is the client's clip bound."""
 
 from __future__ import annotations
 
@@ -32,10 +39,11 @@ from sordino.contract import clipped_steps
 from sordino.contract import local_sgd as training
 from sordino.contract.method import Claim, Method, Own, Plan, Release, Site
 from sordino.core import check
-from sordino.core.errors import BudgetError
+from sordino.core.errors import BudgetError, SpecError
 from sordino.core.message import Message
 from sordino.core.types import Batch, Model, Rows, State
 from sordino.core.vector import Layout
+from sordino.methods._measured import NOISED, OF_UPLOADS, counted, reach, upload
 from sordino.privacy.accountants import rdp
 from sordino.privacy.clip import Bounded
 from sordino.privacy.events import Event, GaussianEvent, Repeated, Sampled
@@ -70,6 +78,7 @@ class AdapDpFlPaper(Method):
     noise_step: float = 0.98  # beta: factor by which the noise multiplier is lowered
     patience: int = 3  # consecutive falls of the loss after which it is lowered
     start: float = 0.85  # share of the budget that the run would use if the noise were never lowered
+    noised: str = "step"  # where the noise is added: step (to every gradient sum) or upload (once to the update)
 
     private: ClassVar[bool] = False
     algorithms: ClassVar[tuple[str, ...]] = ("fedavg", "fedavgm", "fedopt", "fedprox")
@@ -84,35 +93,38 @@ class AdapDpFlPaper(Method):
         check.below_one(noise_step=self.noise_step)
         check.count(patience=self.patience)
         check.probability(start=self.start)
+        check.one_of(NOISED, noised=self.noised)
+        if self.noised == "upload" and self.reading == "noisy":
+            raise SpecError("noised = upload leaves no noisy gradients whose norms reading = noisy could take.")
 
     def _why_not(self) -> str:
         loss = "the loss that decides when the noise is lowered is computed from the clients' records and not charged"
         if self.reading == "noisy":
             return loss
-        return f"a client's clip bound, and so its noise, depends on the exact norms of its gradients; and {loss}"
+        both = f"a client's clip bound, and so its noise, depends on the exact norms of its gradients; and {loss}"
+        return both + (OF_UPLOADS if self.noised == "upload" else "")
 
     def claim(self, plan: Plan) -> Claim:
         return Claim(plan.epsilon, plan.delta, "Fu, Chen, Han (2022), arXiv:2211.15893", self._why_not())
 
     def releases(self, plan: Plan, round: int = 0, state: State | None = None) -> tuple[Release, ...]:
-        """Declare the gradients of the local steps; a client's noise is sigma_t times its own clip bound."""
+        """Declare the gradients of the local steps, or the update; a client's noise follows its own clip bound."""
+        if self.noised == "upload":
+            return upload(self._why_not())
         noise = Gaussian(self._first(plan) if state is None else state.method.noise)
         steps = plan.local.count(plan.smallest_client)
         return (Release("gradient", Unproven(self._why_not(), noise), "record", times=steps, key="train/noise #"),)
 
     # --- the paper's accounting
 
-    def _rate(self, plan: Plan) -> float:
-        return max(plan.local.rate(n) for n in plan.sizes)
-
     def _first(self, plan: Plan) -> float:
         """Return sigma_1: the constant sigma with which all rounds would claim epsilon, over sqrt(start)."""
-        steps = plan.local.count(plan.smallest_client)
-        return _even(self._rate(plan), steps, plan.rounds, plan.epsilon, plan.delta) / math.sqrt(self.start)
+        rate, steps = counted(plan, self.noised)
+        return _even(rate, steps, plan.rounds, plan.epsilon, plan.delta) / math.sqrt(self.start)
 
     def _claimed(self, plan: Plan, sigma: float) -> Tensor:
         """Return the Renyi divergences that the paper accounts for one round."""
-        return torch.from_numpy(rdp.rdp(_round(sigma, self._rate(plan), plan.local.count(plan.smallest_client))))
+        return torch.from_numpy(rdp.rdp(_round(sigma, *counted(plan, self.noised))))
 
     def over(self, state: State, plan: Plan) -> bool:
         """Return whether one more round would exceed the claim."""
@@ -131,18 +143,23 @@ class AdapDpFlPaper(Method):
 
     def train(self, state: State, site: Site) -> tuple[Message, Own]:
         """Send the update and the exact loss, weighted by the client's records."""
-        gradients, outlet, clips = site.model.gradients, site.out["gradient"], site.own["clip"]
+        gradients, clips = site.model.gradients, site.own["clip"]
         scale, norms = clips.expand(-1, site.model.layout.dim).contiguous(), list[Tensor]()
 
         def clipped(weights: Tensor, batch: Batch, seeds: list[int], groups: clipped_steps.Groups) -> Bounded:
             return Bounded(gradients.sums(weights, batch, 1.0, seeds=seeds, groups=groups, scale=scale), 1.0)
 
         def let_out(sums: Bounded) -> Rows:
-            noisy = outlet(sums, multiplier=state.method.noise * clips)
+            if self.noised == "upload":
+                return sums.value
+            noisy = site.out["gradient"](sums, multiplier=state.method.noise * clips)
             norms.append(noisy.norm(dim=1))
             return noisy
 
         rows, mine = clipped_steps.steps(state, site, clipped, let_out, self.batch_sampling)
+        if self.noised == "upload":
+            noise = state.method.noise * clips * reach(state, site)
+            rows = site.out["update"](Bounded(rows, 1.0), multiplier=noise)
         lengths = self._norms(state, site) if self.reading == "exact" else self._noisy_norms(norms, site)
         after = torch.nan_to_num(self.clip_factor * lengths, nan=LEAST, posinf=1e6).clamp(LEAST, 1e6)
         loss = torch.nan_to_num(training.mean_losses(state, site.data, site.model), posinf=1e6)

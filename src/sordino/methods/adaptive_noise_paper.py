@@ -1,14 +1,18 @@
 """Component-wise adaptive noise as printed.  Xue et al., "Differentially Private Federated Learning with an Adaptive
 Noise Mechanism", Algorithms 2 to 4; unit record, viewer server; the claim does not hold.
 
-Each client trains K steps without clipping and predicts its last step from the step before (Table II: the optimiser's
-next step for the gradient it has just seen), w^ = w_{K-1} - G(g_{K-1}). It truncates its weights to w_0 +- q with
-q = beta |w^| / 2 (Eq. 2), declares Delta_m = 2 q_m (Eq. 3) and adds N(0, M sigma_0^2 Delta_m^2) to component m (Eq. 4).
-sigma_0 comes from Eq. (13), or is given. The clients count their participations L_i, Algorithm 4 converts the largest
-count into delta at the fixed epsilon, and training ends before delta would exceed delta* (Algorithm 2 ends one round
-later, with the model that exceeds it; a client that drops out is not counted, one that joins late starts from zero:
-V-F). With `scope = round` the claimed epsilon is for each round, as in other authors' comparisons, and does not end the
-training.
+Each client trains without clipping and predicts its last step from the step before (Table II: the optimiser's next step
+for the gradient it has just seen), w^ = w_{K-1} - G(g_{K-1}). K is `local_steps` if it counts batches (Table I, Eq. 5,
+Algorithm 3), `local_epochs` if it counts epochs (Algorithm 1, line 5). In both cases w_k are the weights after k
+batches, as Eq. (5) defines them, so that the last step is that of the last batch of the last epoch; Algorithm 1 names
+no weights after an epoch. (With those after epoch K - 1 instead, Adam ends Fig. 3a with the same accuracy to 0.1
+points, one seed. Line 5 of Algorithm 3 takes one more batch than K.) A client then truncates its weights to w_0 +- q
+with q = beta |w^| / 2 (Eq. 2), declares Delta_m = 2 q_m (Eq. 3) and adds N(0, M sigma_0^2 Delta_m^2) to component m
+(Eq. 4). sigma_0 comes from Eq. (13), or is given. The clients count their participations L_i, Algorithm 4 converts the
+largest count into delta at the fixed epsilon, and training ends before delta would exceed delta* (Algorithm 2 ends one
+round later, with the model that exceeds it; a client that drops out is not counted, one that joins late starts from
+zero: V-F). With `scope = round` the claimed epsilon is for each round, as in other authors' comparisons, and does not
+end the training.
 
 Not sound: q is computed from the client's own records, so neighbouring data have noise of different variance and
 windows at different places; where a weight and its gradient are zero there is no noise at all. An event then has
@@ -101,7 +105,7 @@ class AdaptiveNoisePaper(Method):
             return ()
         return (
             "with one local step there is no step to foresee the last one from, and weights that start at zero never "
-            "move: the paper takes local_steps = 16 to 64",
+            "move: the paper takes K = 16 to 64",
         )
 
     def require(self, plan: Plan) -> None:

@@ -11,7 +11,7 @@ our accountant for the sampled Gaussian. `reading` says where the noise is added
     sum      once to the sum, as in the authors' public code (git-disl/Fed-alphaCDP)
 
 In that code S is the mean over the records of each record's largest layer norm, clamped to [0.1, 32], which is private
-as well.
+as well. With `noised = upload` noise is added once to the update (_measured.py), and `reading` has no effect.
 
 Not sound: S_l is computed from the batch, and the scale of the noise reveals it; also, the square root of the number of
 layers is left out."""
@@ -49,7 +49,7 @@ class FedAlphaCdpPaper(DpDynsPaper):
         super().__post_init__()
         check.one_of(READINGS, reading=self.reading)
 
-    def why_not(self) -> str:
+    def reason(self) -> str:
         return WHY_NOT
 
     def measured(self, weights: Tensor, batch: Batch, model: Model, seeds: list[int]) -> Measured:
@@ -57,10 +57,10 @@ class FedAlphaCdpPaper(DpDynsPaper):
         layers = model.layout.layers()
         sums, norms = sums_and_norms(weights, batch, model, seeds, None, [self.clip] * len(layers))
         largest = of_clients(norms, batch.sizes, lambda part: part.amax(dim=0))
-        if self.reading == "example":
+        if self.reading == "example" and self.noised == "step":
             largest = largest * torch.tensor(batch.sizes).to(largest)[:, None].sqrt()
         widths = torch.tensor([part.stop - part.start for part in layers.values()], device=largest.device)
         return Measured(sums, 1.0, spread=largest.repeat_interleave(widths, dim=1))
 
     def claim(self, plan: Plan) -> Claim:
-        return Claim(plan.epsilon, plan.delta, "Wei et al. (2023)", WHY_NOT)
+        return Claim(plan.epsilon, plan.delta, "Wei et al. (2023)", self.why_not())

@@ -1,7 +1,7 @@
 """GeoDP, its sound core: DP-SGD whose noise changes geometrically over the rounds.
 
 Based on Yuan et al. (2023), "Amplitude-varying perturbation for balancing privacy and utility in federated learning",
-arXiv:2303.04274.
+arXiv:2303.04274; Xue et al. call it GeoDP. It is not the GeoDP of Duan et al. (2025), arXiv:2504.05618.
 
 Protects a record from the server, as DP-SGD does: z_t^2 = z_1^2 r^(t-1) with a public ratio r, the true sensitivity,
 and the smallest z_1 for the whole budget; with full batches z_1 solves sum_t 1 / z_t^2 = mu^2.

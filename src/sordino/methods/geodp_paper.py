@@ -1,9 +1,15 @@
 """GeoDP as printed.  Yuan et al. (2023), "Amplitude-varying perturbation for balancing privacy and utility in federated
 learning", arXiv:2303.04274 (Time-Varying DP in later comparisons); unit record, viewer server; the claim does not hold.
 
+Xue et al. call this work GeoDP (their reference 30). It is not the GeoDP of Duan et al. (2025), arXiv:2504.05618, which
+perturbs the length and the direction of a gradient separately.
+
 Clients clip their trained weights to C and add noise whose variance is a geometric series over the global aggregations,
 sigma_t^2 = sigma_1^2 r^(t-1); T and (epsilon, delta) determine sigma_1 with the sensitivity 2C/m. We did not have the
-text; the abstract confirms the series, but not how epsilon composes, so that is an option (claims.geodp_first_std):
+text, and found no code. The abstract confirms that model updates are perturbed, that the amplitude is a geometric
+series which depends on the number of aggregations and on (epsilon, delta), and that it is refined online. It does not
+say whether r is the ratio of variances (here) or of amplitudes, which way the series goes, what the sensitivity is, or
+how epsilon composes; the last is an option (claims.geodp_first_std):
 
     moments  sum_t (2C/m)^2 / sigma_t^2 = eps^2 / (2 ln(1/delta)): the moments bound in the same group's public code
     linear   sum_t c (2C/m) / sigma_t = eps, as in NbAFL, to which it reduces at r = 1
