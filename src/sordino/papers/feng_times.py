@@ -98,9 +98,10 @@ EXPERIMENTS = (
     Experiment(
         "003/table4",
         "Table 4: run time",
-        "Ours: one process, one machine; the paper's: Flower, with a mechanism that it does not name. Epsilon 6, noise "
-        "as printed. Of CIFAR-10 only fifty rounds were run. Computing Parameters is timed while this page is written, "
-        "on one core of a processor: the search of the sound Harmonizer, then each mechanism's own scale as printed.",
+        "Ours: one process, one machine; the paper's: Flower, with a mechanism that it does not name. Noise as "
+        "printed, epsilon 6. Of CIFAR-10 only fifty rounds were run. Computing Parameters is timed while this page is "
+        "written, on one core of a processor: the search of the sound Harmonizer, then each mechanism's own scale as "
+        "printed.",
         table4,
         x="iterations",
         kind="table",

@@ -5,13 +5,14 @@ wind farms. [...] The sampling rate is 0.05, and the client number is 10, and th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from sordino.papers.base import Experiment, Outcome, Trial, scaled, seeds
-from sordino.papers.feng import MECHANISMS, THREE, as_in_the_code, nbafl
+from sordino.papers.feng import ANY, MECHANISMS, THREE, as_in_the_code, nbafl
 
-RATE = 2.0  # learning rate
+RATE = 8.0  # learning rate
 
 
 def fig5(scale: float) -> list[Trial]:
@@ -19,9 +20,10 @@ def fig5(scale: float) -> list[Trial]:
 
     The clients are the ten zones of GEFCom2014 (the paper says 10 clients and 7 farms, 48 hours ahead, which are the
     numbers of GEFCom2012; those data are not here). At the paper's learning rate, 0.01, plain SGD hardly moves the
-    model; RATE was chosen without privacy on held-out training records."""
+    model. Of the rates tried without privacy on 15 % of the training records, held out, 8 is the smallest that comes
+    within 2 % of the best after 150 rounds (mean absolute error 0.130; 0.134 at 4, 0.128 at 16)."""
     wind: dict[str, Any] = {
-        "dataset": "gefcom-wind-48h", "partition": "natural", "model": "cnn-wind", "algorithm": "scaffold",
+        "dataset": "gefcom-wind-48h", "partition": "natural:10", "model": "cnn-wind", "algorithm": "scaffold",
         "local_steps": 10, "batch_rate": 0.05, "learning_rate": RATE, "rounds": scaled(150, scale, 2),
         "evaluate_every": 5 if scale == 1 else 1,
     }  # fmt: skip
@@ -37,21 +39,27 @@ def fig5(scale: float) -> list[Trial]:
             settings = wind | {"method": "dp-scaffold", "epsilon": epsilon, "clip": 1.0, "batch_rate": 1.0}
             out.append(Trial("DP-SCAFFOLD", epsilon, "sound", seed, settings))
             out += nbafl(epsilon, epsilon, seed, plain)
-        out += as_in_the_code("none", 8.0, seed, wind)
+        out += as_in_the_code(ANY, 8.0, seed, wind)
         out.append(Trial("SCAFFOLD", "none", "reference", seed, wind | {"method": "none"}))
     return out
 
 
 def _wind(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return a table of RMSE and MAE."""
-    out = ["RMSE and MAE in shares of what is installed (the paper's accuracy is not defined):", ""]
-    out += ["| | epsilon | form | RMSE | MAE |", "| --- | --- | --- | --- | --- |"]
-    for o in outcomes:
-        if o.trial.seed == 0:
-            m = o.result.get("metrics") or {}
-            rmse, mae = (f"{m[k]:.4f}" if m.get(k) is not None else "" for k in ("rmse", "mae"))
-            out.append(f"| {o.trial.row} | {o.trial.x} | {o.trial.form} | {rmse} | {mae} |")
+    """Return a table of the mean absolute error, one line for each method and form."""
+    xs = list(dict.fromkeys(o.trial.x for o in outcomes))
+    words = [f"epsilon {x:g}" if isinstance(x, float) else x for x in xs]
+    out = ["Mean absolute error, as a share of what is installed (the paper's accuracy is not defined):", ""]
+    out += ["| | form | " + " | ".join(words) + " |", "|" + " --- |" * (2 + len(xs))]
+    for row, form in dict.fromkeys((o.trial.row, o.trial.form) for o in outcomes):
+        each = [[_mae(o) for o in outcomes if (o.trial.row, o.trial.form, o.trial.x) == (row, form, x)] for x in xs]
+        cells = [f"{sum(values) / len(values):.4f}" if values else "" for values in each]
+        out.append(f"| {row} | {form} | " + " | ".join(cells) + " |")
     return out
+
+
+def _mae(outcome: Outcome) -> float:
+    value = (outcome.result.get("metrics") or {}).get("mae")
+    return math.nan if value is None else float(value)
 
 
 EXPERIMENTS = (
@@ -59,10 +67,8 @@ EXPERIMENTS = (
                "GEFCom 2014: the power of each of the next 48 hours, twice a day, from the forecast wind of these "
                "hours and the power of the 48 before, by a small CNN over the hours; the ten zones are the ten clients "
                "(the paper: 10 clients, 7 farms). A record is one forecast, and successive ones overlap: epsilon is "
-               "not that of an hour. Figures are RMSE. Ten local steps, plain SGD, "
-               f"learning rate {RATE:g} (the paper's 0.01 moves nothing). UDP-FL: clip 10, batch rate 0.05. "
-               "DP-SCAFFOLD: clip 1, full batches. NbAFL: C = 20, without SCAFFOLD, epsilon for the run or for one "
-               "round.", fig5, y="RMSE", extra=_wind),
+               "not that of an hour. Figures are RMSE. Plain SGD; at the paper's learning rate, 0.01, nothing moves. "
+               "NbAFL without SCAFFOLD.", fig5, y="RMSE", extra=_wind),
     Experiment("003/fig5-rounds", "Fig. 5: wind forecast, learning curves", "The runs of Fig. 5.", fig5, y="RMSE",
                kind="by-round", curve="rmse", within="003/fig5"),
 )  # fmt: skip
