@@ -390,9 +390,11 @@ EXPERIMENTS = (
                table3, TABLE3),
     Experiment("003/table3-checkpoint", "Table 3 from a checkpoint",
                "The rows of Table 3 from a model that was trained before: FedAvg's of Table 3, trained on the same "
-               "records without privacy. This leaks: no row here promises anything, its honest epsilon is infinite "
-               "whatever noise is added, and its accuracy says how much of a finished model survives the noise. It "
-               "would be a private result only if the start came from public data (initial_weights_from = public).",
+               "records without privacy. The text says that no pre-trained model is used, but the authors' CIFAR-10 "
+               "notebook loads a ResNet-18 that was trained on CIFAR-10. This leaks: no row here promises anything, "
+               "its honest epsilon is infinite whatever noise is added, and its accuracy says how much of a finished "
+               "model survives the noise. It would be a private result only if the start came from public data "
+               "(initial_weights_from = public).",
                checkpoint, {k: v for k, v in TABLE3.items() if k[0] != "FedAvg"}),
     Experiment("003/path", "The global update through a low-loss path",
                "MNIST, epsilon 8, 2 % of the records public and held by the server; dotted: the straight line between "

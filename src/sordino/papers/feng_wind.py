@@ -12,7 +12,7 @@ from typing import Any
 from sordino.papers.base import Experiment, Outcome, Trial, scaled, seeds
 from sordino.papers.feng import ANY, MECHANISMS, THREE, as_in_the_code, nbafl
 
-RATE = 8.0  # learning rate
+RATE, NOISY = 8.0, 0.1  # learning rates: of runs whose noise is small or in the weights, and of the others
 
 
 def fig5(scale: float) -> list[Trial]:
@@ -21,22 +21,25 @@ def fig5(scale: float) -> list[Trial]:
     The clients are the ten zones of GEFCom2014 (the paper says 10 clients and 7 farms, 48 hours ahead, which are the
     numbers of GEFCom2012; those data are not here). At the paper's learning rate, 0.01, plain SGD hardly moves the
     model. Of the rates tried without privacy on 15 % of the training records, held out, 8 is the smallest that comes
-    within 2 % of the best after 150 rounds (mean absolute error 0.130; 0.134 at 4, 0.128 at 16)."""
+    within 2 % of the best after 150 rounds (mean absolute error 0.130; 0.134 at 4, 0.128 at 16). With the noise of
+    epsilon 8 at clip bound 10 no rate comes below the error of a constant, 0.258: NOISY is the best of those tried
+    (0.283 after 40 rounds; 0.298 at 0.02, 0.305 before the first), and from 0.5 on it is worse than at the start."""
     wind: dict[str, Any] = {
         "dataset": "gefcom-wind-48h", "partition": "natural:10", "model": "cnn-wind", "algorithm": "scaffold",
         "local_steps": 10, "batch_rate": 0.05, "learning_rate": RATE, "rounds": scaled(150, scale, 2),
         "evaluate_every": 5 if scale == 1 else 1,
     }  # fmt: skip
+    noisy = wind | {"learning_rate": NOISY}
     plain = {k: v for k, v in wind.items() if k != "algorithm"}
     out = []
     for seed in seeds(THREE, scale):
         for epsilon in (1.0, 2.0, 5.0, 8.0):
             for mechanism in MECHANISMS:
-                settings = wind | {"mechanism": mechanism, "epsilon": epsilon, "clip": 10.0}
+                settings = noisy | {"mechanism": mechanism, "epsilon": epsilon, "clip": 10.0}
                 row = f"UDP-FL, {mechanism}"
                 out.append(Trial(row, epsilon, "printed", seed, settings | {"method": "udp-fl-paper"}))
                 out.append(Trial(row, epsilon, "sound", seed, settings | {"method": "udp-fl"}))
-            settings = wind | {"method": "dp-scaffold", "epsilon": epsilon, "clip": 1.0, "batch_rate": 1.0}
+            settings = noisy | {"method": "dp-scaffold", "epsilon": epsilon, "clip": 1.0, "batch_rate": 1.0}
             out.append(Trial("DP-SCAFFOLD", epsilon, "sound", seed, settings))
             out += nbafl(epsilon, epsilon, seed, plain)
         out += as_in_the_code(ANY, 8.0, seed, wind)
