@@ -27,6 +27,7 @@ FILES = {
     "credit-default": "credit_default/credit_default.csv.gz",
     "breast-cancer": "breast_cancer_wdbc/breast_cancer.csv.gz",
     "gefcom-wind": "gefcom2014_wind/gefcom2014_wind.csv.gz",
+    "gefcom-wind-48h": "gefcom2014_wind/gefcom2014_wind.csv.gz",
 }
 _kept = {}
 
@@ -145,6 +146,22 @@ def test_wind_is_hourly_power_of_ten_zones(held):
     torch.testing.assert_close(data.x_train[:, 3:5].norm(dim=1), torch.ones(len(a)))  # directions
     for wave in (data.x_train[:, 10:12], data.x_train[:, 12:14]):  # hour and day of the year
         torch.testing.assert_close(wave.norm(dim=1), torch.ones(len(a)))
+
+
+def test_a_forecast_is_for_the_48_hours_after_those_it_knows(held):
+    hourly, data = held("gefcom-wind"), held("gefcom-wind-48h")
+    assert data.x_train.shape[1:] == (15, 48) and data.y_train.shape[1:] == data.y_test.shape[1:] == (48,)
+    at = lambda d, zone: (d.x_train[d.client_train == zone], d.y_train[d.client_train == zone])  # noqa: E731
+    (x, y), (features, power) = at(data, 4), at(hourly, 4)  # a zone without a gap
+    assert len(x) == len(y) == 2 * 542 + 2  # from 3 January 2012 to noon of 28 June 2013
+    for k in (0, 1, 500):  # the first is issued at midnight after 48 hours: the table begins at one o'clock
+        now = 47 + 12 * k
+        assert torch.equal(x[k, 14], power[now - 47 : now + 1]) and torch.equal(y[k], power[now + 1 : now + 49])
+        assert torch.equal(x[k, :14].T, features[now + 1 : now + 49])
+    gaps = np.bincount(data.client_train)
+    assert gaps[:3].tolist() == [1046, 1059, 1086] and (gaps[3:] == 1086).all()
+    x, power = data.x_test[data.client_test == 4], hourly.y_test[hourly.client_test == 4]
+    assert torch.equal(x[0, 14], power[1:49])  # what a test record knows is of the test part too
 
 
 def test_shakespeare_is_cut_into_windows_by_role(held):

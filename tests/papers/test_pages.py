@@ -217,6 +217,33 @@ def test_rounds_to_ninety_percent_stand_beside_the_papers_words():
     assert '| NbAFL | medical-mnist | printed | 1, 1 | "did not converge even with 100 epochs" |' in apart
 
 
+def test_what_clients_chose_by_the_printed_harmonizer_stands_on_the_page():
+    choice = {"data": ["dense", "high-dimensional"], "sparsity": 0.125, "kurtosis": 4.5, "sensitivity": 2.25}
+    found = [outcome("UDP-FL, printed Harmonizer", "mnist", "printed", 0, 0.9)]
+    found[0].records[-1]["decided"] = {
+        "mechanisms": {"gaussian": 2, "laplace": 0, "staircase": 1},
+        "clients": {"10": choice | {"data": []}, "2": choice},
+    }
+    lines = running.find("003/fig1").extra(found)
+    assert "| mnist | 0 | gaussian 2, staircase 1 | dense and high-dimensional | 12 % | 4.5 | 2.25 |" in lines
+    coded = running.find("003/fig1").extra([outcome("UDP-FL, staircase, authors' code", "mnist", "printed", 0, 0.9)])
+    assert any('authors\' code | mnist | printed | 1 | "90% accuracy in about 25 epochs"' in line for line in coded)
+
+
+def test_no_run_from_a_checkpoint_of_the_same_records_says_that_it_is_sound():
+    trials = running.find("003/table3-checkpoint").trials(1.0)
+    assert {t.keys["initial_weights_from"] for t in trials} == {"own"}
+    assert {t.form for t in trials} == {"printed", "reference"}
+
+
+def test_errors_of_wind_are_means_over_seeds():
+    found = [outcome("A", x, "printed", s, None) for x in (1.0, "at any") for s in (0, 1)]
+    for o, error in zip(found, (0.1, 0.2, 0.3, 0.4), strict=True):
+        o.result["metrics"]["mae"] = error
+    lines = running.find("003/fig5").extra(found)
+    assert "| | form | epsilon 1 | at any |" in lines and "| A | printed | 0.1500 | 0.3500 |" in lines
+
+
 def test_best_and_final_five_stand_beside_the_papers():
     found = [outcome("FedSDP", 0.2, "printed", 0, 0.4), outcome("FedAvg", "none", "reference", 0, 0.75)]
     found[0].records[0]["accuracy"] = 0.5

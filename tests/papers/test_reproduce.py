@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
+from safetensors.torch import save_file
 
 from sordino.cli.reproduce import reproduce
 from sordino.core.errors import RunError, SordinoError, SpecError
@@ -30,6 +32,7 @@ def data(tmp_path_factory):
     r = rng.normal(size=(120, 4)).astype(np.float32)
     t = (0.5 + 0.1 * r[:, 0]).astype(np.float32)
     np.savez(folder / "r.npz", x_train=r[:100], y_train=t[:100], x_test=r[100:], y_test=t[100:])
+    save_file({"1.weight": torch.zeros(10, 64), "1.bias": torch.zeros(10)}, folder / "start.safetensors")
     return folder
 
 
@@ -43,6 +46,8 @@ def small(experiment: Experiment, data: Path) -> dict[str, object]:
         "rounds": 2,
         "clients": 4,
     }
+    if experiment.name.endswith("-checkpoint"):
+        found["initial_weights"] = str(data / "start.safetensors")
     return found | {"partition": "iid", "batch_rate": 1.0, "local_steps": 2}
 
 

@@ -39,7 +39,8 @@ WORDS: dict[str, Sequence[str]] = {  # key -> the words that it takes
     "device": ("auto", "cpu", "cuda"),
     "federation": ("simulator", "workers", "ray"),
 }
-PATHS = ("dataset", "data_dir", "schema", "test", "budgets", "out", "ledger")  # keys whose values may be paths
+# keys whose values may be paths
+PATHS = ("dataset", "data_dir", "schema", "test", "budgets", "initial_weights", "out", "ledger")
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 

@@ -47,6 +47,7 @@ SHARED = (  # keys that must be the same for all methods, as another value would
     "split_column", "schema", "decimal", "time_column", "window", "horizon", "stride", "time_step", "data_name",
     "test", "public_share", "public_data", "partition", "clients",
     "without_private", "server_data", "validation", "tuning", "evaluate_on", "baseline", "ledger",
+    "initial_weights", "initial_weights_from",
 )  # fmt: skip
 
 

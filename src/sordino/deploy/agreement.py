@@ -41,6 +41,8 @@ APART = {
     "baseline": "it would train without privacy on the sites' records",
     "audit": "canaries are planted by simulations",
     "record_views": "views of the server are kept by simulations",
+    "initial_weights": "a site cannot tell what a file of the server was made from",
+    "initial_weights_from": "it belongs to initial_weights",
     "public_share": "which records are public is each site's to say; name public records by test",
 }  # keys that make no sense where clients hold their own data, and why
 

@@ -20,12 +20,12 @@ from sordino.comparisons.compare import Cell, News, Tell
 from sordino.core import plugin
 from sordino.core.errors import RunError, SordinoError, SpecError
 from sordino.core.parts import PRIVATE, PUBLIC, locate, runs_below
-from sordino.papers import feng, feng_times, li, xue
+from sordino.papers import feng, feng_times, feng_wind, li, xue
 from sordino.papers.base import Experiment, Outcome, Trial
 from sordino.run_folder.folder import RECORDS, RunFolder
 from sordino.spec import spec
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for m in (xue, feng, feng_times, li) for e in m.EXPERIMENTS}
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for m in (xue, feng, feng_wind, feng_times, li) for e in m.EXPERIMENTS}
 PAPERS = {
     "002": "Xue et al.: adaptive component noise",
     "003": "Feng et al.: UDP-FL and its Harmonizer",

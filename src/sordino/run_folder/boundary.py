@@ -29,7 +29,7 @@ PLANNED = "the bound that was planned: it does not depend on who was drawn"
 COMMITTED = "a commitment under a secret random key of the run: without the key it tells nothing, and confirms no guess"
 
 HIDDEN = (  # keys of a spec: paths on the owner's machine, the run's name, what the owner records
-    "data_dir", "schema", "test", "name", "out", "ledger", "record_views",
+    "data_dir", "schema", "test", "name", "out", "ledger", "record_views", "initial_weights",
 )  # fmt: skip
 VALUES = {  # keys that hold either a value or a path, with the pattern of a value; paths are hidden
     "budgets": re.compile(r"[\d.eE+:,\s-]+\Z"),
@@ -56,8 +56,8 @@ TABLE: dict[str, dict[str, str]] = {
         "method algorithm epsilon delta unit viewer max_participations records_per_user clients_per_user budgets mode "
         "dataset data_name label_column client_column user_column split_column public_share public_data partition "
         "clients features standardise normalise feature_bound private_data without_private validation tuning "
-        "server_data evaluate_on release_noise model fix_model rounds client_sampling client_rate channel "
-        "min_cohort allowed_dropouts dropout late slow joining local_steps local_epochs batch_size batch_rate "
+        "server_data evaluate_on release_noise model fix_model initial_weights_from rounds client_sampling client_rate "
+        "channel min_cohort allowed_dropouts dropout late slow joining local_steps local_epochs batch_size batch_rate "
         "optimizer learning_rate momentum weight_decay schedule warmup augment views precision compile server_lr merge "
         "averaging baseline audit device "
         "memory_gb federation workers blocks evaluate_every checkpoint_seconds metric class_weights classes "
@@ -72,7 +72,8 @@ TABLE: dict[str, dict[str, str]] = {
     | _of(ASSUMED, "clients expected_cohort local_steps public")
     | _of(PLANNED, f"noise_multiplier {_below('promise', GUARANTEE)} claim.*")
     | _of(DERIVED, f"chosen.* evaluated_on {_below('evaluation', 'releases epsilon delta deviation apart text')}")
-    | _of(INPUT, _below("budgets", "epsilon delta clients participations noise_multiplier")),
+    | _of(INPUT, _below("budgets", "epsilon delta clients participations noise_multiplier"))
+    | _of(ASSUMED, _below("initial_weights", "sha256 source")),
     "inputs.json": _of(SHAPE, "task shape dtype inputs outputs")
     | _of(DECLARED, "class_names scale.* table.schema.*")
     | _of(HEADER, "table.columns")

@@ -10,6 +10,7 @@ from sordino.contract.method import Method
 from sordino.core.types import Batch
 from sordino.data.dataset import Dataset
 from sordino.measures.settings import Evaluation
+from sordino.runs.initial_weights import InitialWeights
 from sordino.spec.spec import Spec
 
 
@@ -32,8 +33,14 @@ def _of_data(data: Dataset, spec: Spec) -> Iterator[str]:
         yield f"the {len(data.y_test):,} test records"
 
 
-def of_run(spec: Spec, method: Method, server: Batch | None, evaluation: Evaluation) -> tuple[str, ...]:
-    """Return the facts about the clients that the rounds use free of charge.
+def of_run(
+    spec: Spec,
+    method: Method,
+    server: Batch | None,
+    evaluation: Evaluation,
+    initial: InitialWeights | None = None,
+) -> tuple[str, ...]:
+    """Return the facts about the clients that the rounds use free of charge, and the weights that they start from.
 
     The number of records (or users) of each client is always among them, since the noise depends on it.
     """
@@ -45,4 +52,4 @@ def of_run(spec: Spec, method: Method, server: Batch | None, evaluation: Evaluat
         facts.append(f"the {len(server.y):,} records that the server holds")
     if spec.budgets is not None:
         facts.append("the clients' own budgets")
-    return tuple(facts)
+    return (*facts, *(() if initial is None else initial.assumed()))

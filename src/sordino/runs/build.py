@@ -36,8 +36,20 @@ from sordino.measures.row_moments import RowNoise
 from sordino.measures.settings import Evaluation
 from sordino.privacy import price
 from sordino.privacy.events import Event
-from sordino.runs import assumptions, defaults, early, exactness, left_out, noise, public_facts, returned, statistics
+from sordino.runs import (
+    assumptions,
+    defaults,
+    early,
+    exactness,
+    initial_weights,
+    left_out,
+    noise,
+    public_facts,
+    returned,
+    statistics,
+)
 from sordino.runs.fingerprint import digests
+from sordino.runs.initial_weights import InitialWeights
 from sordino.runs.job import Job, Owner
 from sordino.runs.own_code import NOTHING, Own
 from sordino.runs.planning import plan_of
@@ -112,7 +124,7 @@ def build(
     legal.require(spec.method, spec.algorithm, spec.unit)
     held = adopt(clients)
     device = device_of("cpu" if spec.in_workers else spec.device)
-    module, fixed = _copied(spec, module)
+    module, fixed, initial = _copied(spec, module)
     method: Method = spec.method_object()
     _check_server_data(spec, method)
     adopted, everyone = held, public_facts.of_clients(held)
@@ -120,7 +132,7 @@ def build(
     _check_tags(spec, method, held)
     first = held.fetch([0], torch.device("cpu"))
     task, sample_loss = _aimed(spec, own, loss, first.y)
-    pair, owners, words = _tested(test, test_clients, held.count, first)
+    pair, owners, words = _tested(test, test_clients, held.count, first, public)
     module, held = _fit(spec, module, held, first.x, sample_loss, pair, task)
     model, record = _tried_model(spec, module.to(device), sample_loss, first, device)
     wanted = evaluation.asked(spec, method, held, pair is not None, own_file)
@@ -131,7 +143,6 @@ def build(
     plan = _calibrated(spec, method, plan, division, model, torch.zeros_like(record.x))
     method, plan, chosen = defaults.tuned(spec, method, plan, model, first.x[0].numel(), task == "regression")
     plan, budgets, caps, more = noise.personal_budgets(spec, method, plan, division.viewer, division.charged)
-    started(returned.wrapped(method, spec.method), State(model.layout.read(model.module)), model.layout, plan)
     held, rng, federation = _opened(spec, device, division, Work(method, model, plan))
     return Job(
         spec=spec,
@@ -155,13 +166,18 @@ def build(
         caps=caps,
         evaluation=division.evaluation,
         rows=division.rows,
-        public=(*assumptions.of_run(spec, method, shown, division.evaluation), *(words if public is None else public)),
+        public=(*assumptions.of_run(spec, method, shown, division.evaluation, initial), *words),
+        initial=initial,
         form=format_of_arrays(first.x, task),
     )
 
 
-def _copied(spec: Spec, module: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module, list[str]]:
-    """Return a copy of the caller's module, with unfit layers replaced where the spec asks for it, and what was."""
+def _copied(
+    spec: Spec, module: nn.Module | Callable[[], nn.Module]
+) -> tuple[nn.Module, list[str], InitialWeights | None]:
+    """Return a copy of the caller's module, what is to be said of it, and the file of its weights.
+
+    Unfit layers are replaced and weights are loaded where the spec asks for it."""
     if not isinstance(module, nn.Module) and not callable(module):
         name = f" {module!r}" if isinstance(module, str) else ""
         raise ModelError(
@@ -176,7 +192,9 @@ def _copied(spec: Spec, module: nn.Module | Callable[[], nn.Module]) -> tuple[nn
     if not isinstance(made, nn.Module):
         raise ModelError(f"the function that makes the model returns {type(made).__name__}, not an nn.Module.")
     copied = copy.deepcopy(made).cpu()
-    return fix(copied) if spec.fix_model else (copied, [])
+    copied, notes = fix(copied) if spec.fix_model else (copied, [])
+    initial = initial_weights.loaded(spec, copied)
+    return copied, notes if initial is None else [*notes, *initial.notes(spec)], initial
 
 
 def _check_server_data(spec: Spec, method: Method) -> None:
@@ -198,13 +216,13 @@ def _check_tags(spec: Spec, method: Method, held: Clients) -> None:
 
 
 def _tested(
-    test: tuple[Any, Any] | None, test_clients: Any, clients: int, first: Batch
+    test: tuple[Any, Any] | None, test_clients: Any, clients: int, first: Batch, public: Sequence[str] | None
 ) -> tuple[tuple[Tensor, Tensor] | None, Ints | None, tuple[str, ...]]:
-    """Return the public test records, the client of each, and the words that say that they are public."""
+    """Return the public test records, the client of each, and what is taken as public of the data, in words."""
     pair = None if test is None else checked("the test data", *pair_of("the test data", test))
     _check_alike(first, pair)
     words = () if pair is None else (f"the {len(pair[1]):,} test records",)
-    return pair, _test_owners(test_clients, pair, clients), words
+    return pair, _test_owners(test_clients, pair, clients), words if public is None else tuple(public)
 
 
 def _check_alike(first: Batch, pair: tuple[Tensor, Tensor] | None) -> None:
@@ -288,7 +306,11 @@ def _with_server_data(plan: Plan, model: Model, shown: Batch | None, device: tor
 def _opened(
     spec: Spec, device: torch.device, division: _Division, work: Work
 ) -> tuple[ArrayClients | LazyClients, Stream, Federation]:
-    """Return the clients on their device, the stream of the run, and the federation that holds the clients."""
+    """Return the clients on their device, the stream of the run, and the federation that holds the clients.
+
+    The method is started once before, so that what it begins with is checked."""
+    layout, first = work.model.layout, State(work.model.layout.read(work.model.module))
+    started(returned.wrapped(work.method, spec.method), first, layout, work.plan)
     held = division.held
     if isinstance(held, ArrayClients) and device.type != "cpu":
         held = held.to(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ def describe(job: Job) -> dict[str, Any]:
         "evaluated_on": job.held_out.kind if job.held_out else loop.PUBLIC if job.test is not None else None,
         "evaluation": _cost_of_evaluation(job),
         "public": list(job.public),
+        "initial_weights": None if job.initial is None else asdict(job.initial),
         "budgets": _own_budgets(job),
         "device": str(job.device),
         "environment": {

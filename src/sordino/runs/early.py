@@ -20,6 +20,7 @@ from sordino.ledger.ledger import Ledger
 from sordino.privacy import price
 from sordino.privacy.algebra import non_private
 from sordino.privacy.samplers import FixedSizeSampler, Poisson
+from sordino.runs import initial_weights
 from sordino.runs.paying import require_both
 from sordino.spec import legal
 from sordino.spec.spec import Spec
@@ -39,6 +40,7 @@ def check_spec(spec: Spec) -> None:
 def check_method(spec: Spec) -> None:
     """Raise an error unless the method goes with the algorithm, the unit, the channel and the viewer."""
     legal.require(spec.method, spec.algorithm, spec.unit)
+    initial_weights.check_keys(spec)
     method: Method = spec.method_object()
     channel = spec.channel_object()
     if not {spec.channel, getattr(channel, "like", "")} & set(method.channels):

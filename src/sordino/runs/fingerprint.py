@@ -23,9 +23,10 @@ def of_job(job: Job, ordered: str) -> str:
     `ordered` is the first digest of `fingerprints`.
     """
     facts = job.federation.facts
+    places = PLACES if job.initial is None else (*PLACES, "initial_weights")
     size = int(facts.records[0])
     parts = [
-        json.dumps(job.spec.to_dict() | dict.fromkeys((*PLACES, *FREE)), sort_keys=True),
+        json.dumps(job.spec.to_dict() | dict.fromkeys((*places, *FREE)), sort_keys=True),
         str([(s.name, s.shape) for s in job.model.layout.slots]),
         str((job.plan.population, job.plan.mean_client, (size, *facts.x[0]))),
         ordered,
@@ -40,6 +41,8 @@ def of_job(job: Job, ordered: str) -> str:
     # the same noise at another scale would reveal the noise
     parts.append(str((job.plan.noise_multiplier, job.plan.multipliers, job.evaluation.noise)))
     parts += job.owner.digests
+    if job.initial is not None:
+        parts.append(job.initial.sha256)
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 

@@ -51,6 +51,7 @@ def absolute(wanted: spec.Spec) -> spec.Spec:
         schema=_absolute_path(wanted.schema),
         budgets=_absolute_path(wanted.budgets),
         private_data=_absolute_path(wanted.private_data, "file:"),
+        initial_weights=_absolute_path(wanted.initial_weights),
     )
 
 

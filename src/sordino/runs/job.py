@@ -26,6 +26,7 @@ from sordino.privacy.events import Composed, Cost, Event
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.release import Release
 from sordino.privacy.samplers import Poisson, Sampler
+from sordino.runs.initial_weights import InitialWeights
 from sordino.runs.planted import Planted
 from sordino.spec.spec import Spec
 from sordino.tasks.own_metric import OwnMetric
@@ -75,6 +76,7 @@ class Job:
     public_data: bool = False  # whether the records are already public, as in a shipped benchmark
     form: RecordFormat | None = None  # of the records, for whoever gives the model others
     planted: Planted | None = None  # canaries among the records, if the run is audited
+    initial: InitialWeights | None = None  # the file that the model started from, if it did
 
     def guarantee(
         self, viewer: str, rounds: int, participations: int, rough: bool = False, evaluated: bool = True
@@ -114,7 +116,12 @@ class Job:
             participations = min(rounds, plan.participations)
         apart = self.apart if evaluated else ()
         known = self._by_round
-        return *totals(self.method, plan, viewer, rounds, participations, self.once, apart, known=known), rounds
+        return *totals(self.method, plan, viewer, rounds, participations, self.outside, apart, known=known), rounds
+
+    @property
+    def outside(self) -> tuple[Event, ...]:
+        """What is released outside the rounds, from the same data: statistics, and what initial weights hold."""
+        return self.once if self.initial is None else (*self.once, *self.initial.events())
 
     @property
     def charged_as_a_whole(self) -> bool:
@@ -189,7 +196,8 @@ class Job:
         """Return the cost of the whole plan as one event, against the viewer of the budget."""
         plan = self.plan
         rounds, most = plan.rounds, plan.participations
-        cost, events = totals(self.method, plan, self.viewer, rounds, most, self.once, self.apart, known=self._by_round)
+        known = self._by_round
+        cost, events = totals(self.method, plan, self.viewer, rounds, most, self.outside, self.apart, known=known)
         event = events[0] if len(events) == 1 else min(events, key=lambda e: tightest.epsilon(e, self.spec.delta))
         return Cost(cost.unit, cost.relation, self.viewer, event)
 

@@ -91,6 +91,10 @@ class ModelKeys:
 
     model: str | None = None  # a name: see docs/models.md (default: linear; lstm for text)
     fix_model: bool = False  # replace layers that cannot be trained privately
+    initial_weights: str | None = None  # path of a .safetensors file with the model's parameters, to start from instead
+    # of random ones (docs/models.md)
+    initial_weights_from: str | None = None  # what initial_weights were made from: public (public data, or none), or
+    # own (training records of this run, which then has no guarantee)
 
 
 @dataclass(frozen=True)

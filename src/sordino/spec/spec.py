@@ -110,6 +110,12 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         check.one_of(("test", "validation", "tuning", None), evaluate_on=self.evaluate_on)
         check.one_of(("float32", "bfloat16"), precision=self.precision)
         check.one_of(("rows", "log-rows", "unit", "none", None), normalise=self.normalise)
+        if self.initial_weights_from not in ("public", "own", None):
+            raise SpecError(
+                "initial_weights_from must be public (the weights were made from public data, or from none) or own "
+                f"(from training records of this run), not {self.initial_weights_from!r}. Weights of another run on "
+                "the same records are own: no guarantee is carried over from a file. `sordino resume` continues a run."
+            )
         if self.viewer is not None:
             trust.viewer(self.viewer)
         if self.classes is not None and (len(self.classes) < 2 or len({*self.classes, ""}) <= len(self.classes)):
