@@ -75,8 +75,8 @@ def _allow(policy: Path) -> None:
     policy.write_text("\n".join(kept) + "\n" + _toml(ALLOWED))
 
 
-def begun(folder: Folder, name: str, keys: Mapping[str, Any], timeout: float | None = None) -> tuple[str, Path]:
-    """Start a job with another run file in the same app."""
+def begun(folder: Folder, name: str, keys: Mapping[str, Any], timeout: float = 120.0) -> tuple[str, Path]:
+    """Start a job with another run file in the same app; a letter that is lost is sent again after half the time."""
     folder.spec.write_text(_toml(KEYS | dict(keys)))
     return follow.begin(folder, name=name, timeout=timeout)
 
