@@ -7,12 +7,13 @@ once for all of them. RECORDS.npz: see judge.py."""
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from judge import Records, feature_sets, judged
 from pictures import PROCESSES, draw
-from train import STORED, new_encoder, options, ready, train
+from train import STORED, Encoder, new_encoder, options, ready, train
 
 CHOSEN = (
     "stage 1",
@@ -23,6 +24,13 @@ CHOSEN = (
     "stages 1 2, coarse 3",
     "stages 1 2, coarse 3 + scattering",
 )
+
+
+def show(encoder: Encoder, records: Records, names: Sequence[str]) -> None:
+    """Print a line for each of these feature sets."""
+    sets = feature_sets(encoder, records)
+    for name in names:
+        print(judged(name, sets[name](), records), flush=True)
 
 
 def main() -> None:
@@ -45,10 +53,7 @@ def main() -> None:
     encoder = new_encoder(0, device)
     untrained = {name: t.clone() for name, t in encoder.state_dict().items()}
     say("colour scattering, and the untrained network")
-    sets = feature_sets(encoder, records)
-    print(
-        "\n".join(judged({"scattering": records.scattering, **{n: sets[n] for n in CHOSEN[:-1]}}, records)), flush=True
-    )
+    show(encoder, records, ("scattering", *CHOSEN[:-1]))
     forward = None
     for text in sys.argv[3:]:
         how = options(text.split())
@@ -57,8 +62,7 @@ def main() -> None:
         torch.manual_seed(how.seed)
         say(f"compiled; variant {text}")
         print(" ", train(encoder, forward, how, seconds), flush=True)
-        sets = feature_sets(encoder, records)
-        print("\n".join(judged({n: sets[n] for n in CHOSEN}, records)), flush=True)
+        show(encoder, records, CHOSEN)
     say("done")
 
 

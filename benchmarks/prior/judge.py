@@ -2,6 +2,8 @@
 
     python benchmarks/prior/judge.py RECORDS.npz                       # colour scattering and an untrained network
     python benchmarks/prior/judge.py RECORDS.npz --prior FOLDER        # a network from train.py
+    python benchmarks/prior/judge.py RECORDS.npz --prior FOLDER --sets "scattering; stages 1 2, coarse 3 + scattering" \
+        --rates 16,32,64 --no-ridge                                    # some of it, as on a processor
 
 RECORDS.npz holds x [n, 32, 32, 3] uint8 and y [n], TRAINING records only: the last fifth judges what the others fit.
 
@@ -17,6 +19,8 @@ The covariance that whitens the features is that of pictures drawn by random pro
 
 import argparse
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -68,31 +72,38 @@ def whitened(x: Tensor, public: Tensor, share: float = 0.1) -> Tensor:
     return torch.einsum("ij,njp->nip", inverse, centred).reshape(x.shape)
 
 
-def feature_sets(encoder: Encoder, records: Records) -> dict[str, Tensor]:
-    """Return features of all records, every row with norm 1."""
+def feature_sets(encoder: Encoder, records: Records) -> dict[str, Callable[[], Tensor]]:
+    """Return, by name, functions that join the features of all records, every row with norm 1."""
     device = records.x.device
     torch.manual_seed(1)
-    drawn = torch.cat([draw([name], 512 if device.type == "cuda" else 8, STORED, device)[:, 0] for name in PROCESSES])
+    drawn = torch.cat([draw([name], 512 if device.type == "cuda" else 128, STORED, device)[:, 0] for name in PROCESSES])
     edge = (STORED - SIDE) // 2
     public, own = maps(encoder, drawn[:, :, edge:-edge, edge:-edge]), maps(encoder, records.x)
-    first, second, third, last = (F.normalize(whitened(o, p).flatten(1)) for o, p in zip(own, public, strict=True))
     with torch.no_grad():
         neck, public_neck = (encoder.neck(m[3].flatten(1))[:, :, None] for m in (own, public))
-    coarse = F.normalize(F.avg_pool2d(third.view(own[2].shape), 2).flatten(1))
-    sets = {
-        "stage 1": first,
-        "stage 2": second,
-        "stage 3": third,
-        "last maps": last,
-        "last maps, averages": last.view(own[3].shape).mean((2, 3)),
-        "neck": whitened(neck, public_neck).flatten(1),
-        "stages 1 2 3": torch.cat([first, second, third], 1),
-        "stages 1 2, coarse 3": torch.cat([first, second, coarse], 1),
+    grid = own[2].shape
+    first, second, third, last = (F.normalize(whitened(o, p).flatten(1)) for o, p in zip(own, public, strict=True))
+    del own
+    sets: dict[str, Callable[[], Tensor]] = {
+        "scattering": lambda: records.scattering,
+        "stage 1": lambda: first,
+        "stage 2": lambda: second,
+        "stage 3": lambda: third,
+        "last maps": lambda: last,
+        "last maps, averages": lambda: last.view(grid).mean((2, 3)),
+        "neck": lambda: whitened(neck, public_neck).flatten(1),
+        "stages 1 2 3": lambda: torch.cat([first, second, third], 1),
+        "stages 1 2, coarse 3": lambda: torch.cat(
+            [first, second, F.normalize(F.avg_pool2d(third.view(grid), 2).flatten(1))], 1
+        ),
     }
-    sets = {name: F.normalize(x) for name, x in sets.items()}
     for name in ("stages 1 2 3", "stages 1 2, coarse 3"):
-        sets[f"{name} + scattering"] = F.normalize(torch.cat([sets[name], records.scattering], 1))
+        sets[f"{name} + scattering"] = partial(_beside, sets[name], records)
     return sets
+
+
+def _beside(made: Callable[[], Tensor], records: Records) -> Tensor:
+    return torch.cat([F.normalize(made()), records.scattering], 1)
 
 
 def ridge(x: Tensor, y: Tensor, test: Tensor, truth: Tensor) -> float:
@@ -111,14 +122,16 @@ def ridge(x: Tensor, y: Tensor, test: Tensor, truth: Tensor) -> float:
     return best
 
 
-def private(x: Tensor, y: Tensor, test: Tensor, truth: Tensor) -> dict[int, tuple[float, float]]:
+def private(
+    x: Tensor, y: Tensor, test: Tensor, truth: Tensor, rates: Sequence[float] = RATES
+) -> dict[int, tuple[float, float]]:
     """Return the best accuracy of a simulated private probe in per cent and its rate, for every epsilon."""
     device = x.device
     generator = torch.Generator(device).manual_seed(0)
     mean = x.mean(0) + torch.randn(x.shape[1], generator=generator, device=device) * (MEAN_NOISE / POPULATION)
     x, test = F.normalize(x - mean), F.normalize(test - mean)
     every = [(STEPS / (once**-2 - MEAN_NOISE**-2)) ** 0.5 for once in ONCE.values()]  # Gaussian noise adds by squares
-    settings = [(noise, rate) for noise in every for rate in RATES]
+    settings = [(noise, rate) for noise in every for rate in rates]
     noise, rate = (torch.tensor(t, device=device)[:, None] for t in zip(*settings, strict=True))
     runs = len(settings)
     target = F.one_hot(y, 10).float()[:, None]
@@ -132,21 +145,19 @@ def private(x: Tensor, y: Tensor, test: Tensor, truth: Tensor) -> dict[int, tupl
         weight -= rate * (0.5 + 0.5 * np.cos(np.pi * step / STEPS)) * total / POPULATION
         average.lerp_(weight, max(0.03, 1 / (step + 1)))
     right = ((test @ average.flatten(1)).view(-1, runs, 10).argmax(2) == truth[:, None]).float().mean(0) * 100
-    table = right.view(len(ONCE), len(RATES)).max(1)
-    return {e: (float(table.values[i]), RATES[int(table.indices[i])]) for i, e in enumerate(ONCE)}
+    table = right.view(len(ONCE), len(rates)).max(1)
+    return {e: (float(table.values[i]), rates[int(table.indices[i])]) for i, e in enumerate(ONCE)}
 
 
-def judged(sets: dict[str, Tensor], records: Records) -> list[str]:
-    """Return one line per feature set: dimension, ridge with 8,000 and with all records, private at both epsilons."""
-    y, fit = records.y, records.fit
-    lines = []
-    for name, x in sets.items():
-        few = min(8000, fit)
-        small, large = (ridge(x[:k], y[:k], x[fit:], y[fit:]) for k in (few, fit))
-        noisy = private(x[:fit], y[:fit], x[fit:], y[fit:])
-        probe = "  ".join(f"eps {e} {accuracy:5.1f} (rate {rate:g})" for e, (accuracy, rate) in noisy.items())
-        lines.append(f"  {name:33} {x.shape[1]:6}  ridge {few} {small:5.1f}  {fit} {large:5.1f}  {probe}")
-    return lines
+def judged(name: str, x: Tensor, records: Records, rates: Sequence[float] = RATES, ridges: bool = True) -> str:
+    """Return a line on one feature set: dimension, ridge with 8,000 and with all records, private at both epsilons."""
+    x, y, fit = F.normalize(x), records.y, records.fit
+    parts = [f"  {name:33} {x.shape[1]:6}"]
+    for k in (min(8000, fit), fit) if ridges else ():
+        parts.append(f"ridge {k} {ridge(x[:k], y[:k], x[fit:], y[fit:]):5.1f}")
+    for e, (accuracy, rate) in private(x[:fit], y[:fit], x[fit:], y[fit:], rates).items():
+        parts.append(f"eps {e} {accuracy:5.1f} (rate {rate:g})")
+    return "  ".join(parts)
 
 
 def main() -> None:
@@ -154,6 +165,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path)
     parser.add_argument("--prior", type=Path)
+    parser.add_argument("--sets", help="names of feature sets, separated by semicolons; all if left out")
+    parser.add_argument("--rates", default=",".join(f"{r:g}" for r in RATES), help="learning rates of the probe")
+    parser.add_argument("--ridge", action=argparse.BooleanOptionalAction, default=True)
     how = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     start = time.perf_counter()
@@ -162,7 +176,9 @@ def main() -> None:
     if how.prior:
         encoder.load_state_dict(load_file(how.prior / "prior.safetensors"))
     sets = feature_sets(encoder, records)
-    print("\n".join(judged({"scattering": records.scattering, **sets}, records)), flush=True)
+    print(f"{time.perf_counter() - start:.1f} s until all features were there", flush=True)
+    for name in [text.strip() for text in how.sets.split(";")] if how.sets else sets:
+        print(judged(name, sets[name](), records, tuple(map(float, how.rates.split(","))), how.ridge), flush=True)
     print(f"{time.perf_counter() - start:.1f} s")
 
 

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "models.md"
 
 def table():
     rows = {}
-    for line in PAGE.read_text().splitlines():
+    for line in PAGE.read_text().partition("\n## ")[2].partition("\n## ")[0].splitlines():
         if line.startswith("| `"):
             name, *rest = (cell.strip() for cell in line.strip("|").split("|"))
             rows[name.strip("`")] = rest
