@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -168,6 +169,18 @@ def test_noise_that_drowns_the_signal_is_said_with_what_would_help(table):
     (loud,) = (note for note in made(table, epsilon=0.05, clients=50).notes if "signal" in note)
     assert "noise drowns the signal" in loud and "channel = secure-sum" in loud and "epsilon = " in loud
     assert made(table, epsilon=0.05, clients=50).rows is None  # statistics would be noise alone
+
+
+def test_the_warning_about_noise_counts_clients_who_share_it_although_some_may_be_missing(table):
+    def ratio(**keys):
+        job = made(table, method="nbafl", clients=20, epsilon=1.0, **keys)
+        (note,) = (note for note in job.notes if "signal" in note)
+        return float(re.search(r"its length is ([\d.]+)", note)[1]), job.plan.split
+
+    alone, summed, missing = ratio(), ratio(channel="secure-sum"), ratio(channel="secure-sum", allowed_dropouts=5)
+    assert (alone[1], summed[1], missing[1]) == (1, 20, 14)
+    assert missing[0] == pytest.approx(alone[0] / math.sqrt(14), rel=0.05)  # not `alone`, where each adds all of it
+    assert summed[0] < missing[0] < ratio(channel="secure-sum", dropout="0.05")[0] == alone[0]
 
 
 def test_a_model_that_predicts_one_class_says_so(table):

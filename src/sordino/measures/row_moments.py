@@ -156,5 +156,5 @@ def parties(plan: Plan, central: bool) -> float:
     if central:
         return 1.0
     if plan.channel.shows_rows or not plan.everyone:
-        return float(plan.population)
+        return plan.population / plan.split  # clients share the noise of a sum, also if a few of them may be missing
     return plan.population / max(1, plan.population - plan.colluders - 1)  # another client knows its own share
