@@ -39,6 +39,15 @@ def test_claimed_printed_honest_and_sound_stand_in_one_line(folder):
     assert "| x, epsilon 2 | C |  | 60 |  |  |  |  |" in text  # not run
 
 
+def test_a_page_that_has_older_numbers_is_marked_in_the_table_too(folder):
+    experiments, papers = {"002/x": MADE}, {"002": "A paper", "004": "Another paper"}
+    assert "computed again" not in summary.page(folder, experiments, papers)
+    (folder / "002.md").write_text("# A paper\n\n**To be computed again.** The settings have changed.\n")
+    (folder / "004.md").write_text("# Another paper\n\nNothing is old here.\n")
+    text = summary.page(folder, experiments, papers)
+    assert text.count("are to be computed again: [its page](002.md)") == 1 and "[its page](004.md)" not in text
+
+
 def test_a_damaged_file_is_named(folder):
     (folder / "002" / "x.csv").write_text("row,epsilon\nA,0.5\n")
     with pytest.raises(RunError, match=r"x\.csv is damaged.*sordino reproduce 002/x"):

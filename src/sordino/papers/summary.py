@@ -20,6 +20,7 @@ from sordino.report.summary import Spread
 
 HEAD = ("", "", "claimed epsilon", "in the paper", "ours, as printed", "honest epsilon", "ours, sound", "its epsilon")
 SOUND = ("sound", "features")
+AGAIN = "**To be computed again"  # stands on the page of a paper before what is older than its command
 Line = Mapping[str, str]  # of a file of scores
 
 
@@ -52,15 +53,18 @@ def page(folder: Path, experiments: Mapping[str, Experiment], papers: Mapping[st
     out = [
         "# The papers, in one table",
         "",
-        "Every number of the three papers that a figure or table here repeats. *Claimed* is the epsilon that the paper "
-        "states for its printed form, *honest* the one that our accountant finds for it. The sound form is the better "
-        "one of its two, on the paper's network or on fixed features; where a row has none, it is the best of its "
-        "figure at the same epsilon. Scores are accuracies in percent, means over seeds. "
+        "This page has every number of the three papers that one of our figures or tables repeats, beside our own. "
+        "*Claimed* is the epsilon that the paper states for its printed form, *honest* the one that our accountant "
+        "finds for it. The sound form is the better one of its two, on the paper's network or on fixed features; where a row "
+        "has none, it is the best of its figure at the same epsilon. Scores are accuracies in percent, means over "
+        "seeds. "
         "`sordino reproduce --summary` writes this page from the scores beside the pages of the papers.",
         "",
     ]
     for paper, title in papers.items():
         out += [f"## {title}", ""]
+        if AGAIN in _text(folder / f"{paper}.md"):
+            out += [f"Some numbers of ours here are to be computed again: [its page]({paper}.md) says which.", ""]
         mine = [e for name, e in experiments.items() if name.startswith(f"{paper}/") and not e.within]
         out += ["| figure | verdict |", "| --- | --- |"]
         out += [f"| [{e.title}]({paper}.md) | {e.verdict or 'no verdict yet'} |" for e in mine]
@@ -70,6 +74,10 @@ def page(folder: Path, experiments: Mapping[str, Experiment], papers: Mapping[st
             out += ["| " + " | ".join(row) + " |" for row in rows]
         out.append("")
     return "\n".join(out).rstrip("\n") + "\n"
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _rows(folder: Path, experiment: Experiment) -> list[tuple[str, ...]]:
