@@ -55,9 +55,9 @@ def page(folder: Path, experiments: Mapping[str, Experiment], papers: Mapping[st
         "",
         "This page has every number of the three papers that one of our figures or tables repeats, beside our own. "
         "*Claimed* is the epsilon that the paper states for its printed form, *honest* the one that our accountant "
-        "finds for it. The sound form is the better one of its two, on the paper's network or on fixed features; where a row "
-        "has none, it is the best of its figure at the same epsilon. Scores are accuracies in percent, means over "
-        "seeds. "
+        "finds for it. The sound form is the better one of its two, on the paper's network or on fixed features; where "
+        "a row has none, it is the best of its figure at the same epsilon. Scores are accuracies in percent, means "
+        "over seeds. "
         "`sordino reproduce --summary` writes this page from the scores beside the pages of the papers.",
         "",
     ]
