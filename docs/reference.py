@@ -194,11 +194,12 @@ def _shipped_table(module: str, kind: str) -> str:
 
 
 def _plugin(module: str, kind: str, name: str) -> str:
-    """Return the section of one plug-in: the docstring of its file, and its options."""
+    """Return the section of one plug-in: the docstring of its file, its options, and what a mechanism can do."""
     loaded, package = plugin.load(kind, name), module.removeprefix("sordino.")
     doc = inspect.cleandoc(inspect.getmodule(loaded).__doc__ or "")
     parts = [f"({package}-{name})=\n### {name}", _signature(f"{module}.{loaded.__name__}", loaded)]
     parts += [docstrings.prose(doc, (), _link), _arguments(loaded, None)]
+    parts += [_members(loaded)] if package == "mechanisms" else []
     return "\n\n".join(part for part in parts if part)
 
 

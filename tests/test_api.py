@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import importlib.util
+import inspect
 import runpy
 from pathlib import Path
 
@@ -81,6 +82,16 @@ def test_the_reference_names_every_public_name_plug_in_command_and_key():
         assert f"(sordino-{name})=\n## sordino {name}\n" in made["reference/commands.md"]
     for field in spec.fields():
         assert f"| `{field.name}` |" in made["reference/keys.md"]
+
+
+def test_the_reference_says_what_every_mechanism_can_do():
+    page = reference().pages()["reference/mechanisms.md"]
+    for name in filter(lambda name: plugin.ours("privacy.mechanisms", name), plugin.available("privacy.mechanisms")):
+        section = page.split(f"(mechanisms-{name})=\n")[1].split("\n(mechanisms-")[0]
+        members = vars(plugin.load("privacy.mechanisms", name)).items()
+        for member in (key for key, value in members if inspect.isfunction(value) and not key.startswith("_")):
+            assert f"\n| `{member}(" in section, f"{name}: {member}"
+        assert "| `event(" in section
 
 
 def test_a_docstring_becomes_prose_lists_code_and_a_table_of_arguments():

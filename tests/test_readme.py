@@ -44,6 +44,19 @@ def test_every_shown_command_and_flag_exists():
         assert {w.split("=")[0] for w in words if w.startswith("--")} <= flags, (name, words)
 
 
+def test_the_counted_mechanisms_methods_and_algorithms_are_as_many_as_there_are():
+    from sordino.core import plugin
+
+    def ours(kind):
+        return [name for name in plugin.available(kind) if plugin.ours(kind, name)]
+
+    assert f"sordino mechanisms                                       # {len(ours('privacy.mechanisms'))} of them" in README
+    table = re.findall(r"^\| `([\w-]+)` \|", README, flags=re.MULTILINE)
+    assert set(table) <= set(ours("methods")) and len(table) == 3
+    assert f"docs/methods.md lists {len(ours('methods')) - len(table)} more" in README
+    assert "with ten algorithms" in README and len(ours("algorithms")) == 10
+
+
 def test_the_shown_sentence_is_what_a_run_promises():
     from sordino.advice import case
     from sordino.spec import spec
