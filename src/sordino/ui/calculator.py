@@ -63,6 +63,13 @@ def asked(values: Mapping[str, str], *names: str) -> tuple[float, ...]:
     return tuple(out)
 
 
+def check_drawn(numbers: Mapping[str, float]) -> None:
+    """Raise SpecError if so few records of a federation are drawn that the planner would take minutes."""
+    drawn, least = numbers["client_rate"] * numbers["batch_rate"], RANGES["rate"][0]
+    if drawn < least * (1 - 1e-9):
+        raise SpecError(f"client rate times batch rate must be at least {least:g} here, not {drawn:g}.")
+
+
 def relation_of(values: Mapping[str, str]) -> str:
     """Return the neighbouring relation that a page sent."""
     relation = values.get("relation", RELATIONS[0])
