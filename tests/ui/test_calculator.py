@@ -80,6 +80,12 @@ def test_a_small_epsilon_keeps_its_figures(runs):
     assert 0 < float(value) < 1e-3 and len(value.lstrip("0.")) == 4
 
 
+@pytest.mark.parametrize(("rate", "told_so"), [("1", "uses all units."), ("0.5", "(Poisson sampling).")])
+def test_a_step_with_all_units_is_not_called_a_draw(runs, rate, told_so):
+    answer = ViewAnswers([runs]).answer(["epsilon"], {"noise": "2", "rate": rate, "steps": "3", "delta": "1e-5"})
+    assert answer["sections"][0]["blocks"][1]["text"].endswith(told_so)
+
+
 def test_curves_that_take_long_have_fewer_points_from_end_to_end(runs, monkeypatch):
     monkeypatch.setattr(calculator, "SECONDS", 0.0)
     query = {"noise": "1.5", "rate": "0.015", "steps": "200", "delta": "1e-5"}

@@ -103,7 +103,7 @@ def epsilon(noise: float, rate: float, steps: int, delta: float, relation: str) 
     keys = tuple((NAMES.get(b.accountant, b.accountant), _key(b.epsilon), b.note) for b in bounds)
     table = DataTable("By accountant", ("accountant", "epsilon", "what it does"), rows, keys)
     return Document(
-        "Epsilon", "", "public", (Section("answer", "Answer", (tiles, _told(relation), table, _repeat(command))),)
+        "Epsilon", "", "public", (Section("answer", "Answer", (tiles, _told(rate, relation), table, _repeat(command))),)
     )
 
 
@@ -159,7 +159,7 @@ def noise_for(target: float, rate: float, steps: int, delta: float, relation: st
         "Noise",
         "",
         "public",
-        (Section("answer", "Answer", (tiles, _told(relation), _repeat(command))),),
+        (Section("answer", "Answer", (tiles, _told(rate, relation), _repeat(command))),),
         facts={"noise": noise},
     )
 
@@ -243,11 +243,12 @@ def _key(value: float | None) -> float | str:
     return "" if value is None or not math.isfinite(value) else value
 
 
-def _told(relation: str) -> Paragraph:
+def _told(rate: float, relation: str) -> Paragraph:
     moved = "twice the clip bound" if relation == "replace" else "one clip bound"
     how = "replaced" if relation == "replace" else "added or removed"
     text = f"A unit that is {how} moves the sum by at most {moved}."
-    return Paragraph(f"{text} Every step draws its units independently and in secret (Poisson sampling).", "quiet")
+    drawn = "draws its units independently and in secret (Poisson sampling)" if rate < 1 else "uses all units"
+    return Paragraph(f"{text} Every step {drawn}.", "quiet")
 
 
 def _repeat(command: str) -> FactSheet:
