@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from sordino.cli.main import main
-from sordino.cli.watch import COLUMNS, WatchedRuns, fitting
+from sordino.cli.watch import COLUMNS, GAP, WatchedRuns, fitting
 from sordino.ui import shelf
 from sordino.ui.shelf import Shelf
 from support.views import line, locked, make_run
@@ -166,17 +166,23 @@ def test_runs_that_go_on_come_first_then_the_newest(call, tmp_path):
     assert told["states"] == {"running": 1, "finished": 2}
 
 
-def test_no_number_is_cut_off_however_narrow_the_terminal(runs):
-    for width in (30, 60, 80, 120, 200):
-        console = Console(file=io.StringIO(), width=width, height=40, force_terminal=True, highlight=False)
+@pytest.mark.parametrize("name", ["died", "died-with-a-name-that-is-longer-than-any-terminal-" * 4])
+def test_no_number_is_cut_off_however_narrow_the_terminal(runs, name):
+    (runs / "died").rename(runs / name)
+    shutil.rmtree(runs / "none")  # the only one with a claim: without it every field of a row holds something
+    for width in range(30, 201):
+        console = Console(file=io.StringIO(), width=width, height=40, color_system=None, force_terminal=True)
         view = WatchedRuns(Shelf([runs]), console)
         view.read()
-        console.print(view)
-        out = console.file.getvalue()
-        rows = [text for text in out.splitlines() if "died" in text and "/20" in text]
-        assert rows or width < 60
-        for row in rows:
-            assert "7/20" in row and "…" not in row
+        console.print(view.table(view._pairs(), width))
+        head, *rows = (text.rstrip("\n") for text in console.file.getvalue().splitlines())
+        assert all(len(text) <= width for text in rows) and "…" not in head
+        (row,) = [text for text in rows if text.startswith("died")]
+        fields = dict(zip(re.split(r" {2,}", head.strip()), re.split(r" {2,}", row.strip()), strict=True))
+        fields.pop("method", None)
+        assert fields.pop("run") and not any("…" in value for value in fields.values()), row
+        assert fields.get("round", "7/20") == "7/20" and fields.get("epsilon", "1.059 of 2") == "1.059 of 2"
+        assert fields.get("state", "stopped") == "stopped" and fields.get("score", "73.3 %") == "73.3 %"
 
 
 def test_columns_go_in_order_of_their_use_and_names_are_cut_last():
@@ -185,7 +191,8 @@ def test_columns_go_in_order_of_their_use_and_names_are_cut_last():
     narrow = fitting(wanted, 60)
     assert "method" not in narrow and {"run", "epsilon", "score"} <= narrow.keys() and narrow["run"] >= 16
     for width in range(20, 200):
-        assert sum(fitting(wanted, width).values()) <= width
+        widths = fitting(wanted, width).values()
+        assert sum(widths) + GAP * (len(widths) - 1) <= width
 
 
 def test_the_curves_of_the_first_run_are_drawn_where_there_is_room(runs):
@@ -207,6 +214,15 @@ def test_a_reader_of_ascii_sees_ascii(call, runs, monkeypatch):
         check=True,
     )
     assert b"##########" in done.stdout and done.stdout.isascii()
+
+
+def test_names_that_the_terminal_cannot_write_stop_nothing(runs):
+    (runs / "died").rename(runs / "größer\u202e")
+    for encoding, shown in (("ascii", b"gr??er?"), ("latin-1", "größer?".encode("latin-1"))):
+        done = subprocess.run(
+            [COMMAND, "watch", runs], capture_output=True, env=os.environ | {"PYTHONIOENCODING": encoding}
+        )
+        assert done.returncode == 0 and shown in done.stdout, done.stderr
 
 
 def test_a_terminal_follows_a_run_until_it_ends(tmp_path):

@@ -23,6 +23,7 @@ FLAGS = (
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+WAIT = 30_000  # milliseconds for what a page has to show; pages look at their run every three seconds
 LOCAL = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 
@@ -45,8 +46,9 @@ def needed() -> str:
 @contextmanager
 def launched() -> Iterator[Any]:
     """Start the browser, and end it afterwards."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=WAIT)
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=needed(), args=list(FLAGS))
         try:
@@ -89,7 +91,7 @@ def visit(browser: Any, size: str = "desktop", **options: Any) -> Iterator[Visit
     if size == "phone":
         settings |= {"has_touch": True, "is_mobile": True, "device_scale_factor": 2}
     context = browser.new_context(**settings)
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(WAIT)
     seen = Visit(context.new_page())
 
     def asked(request: Any) -> None:

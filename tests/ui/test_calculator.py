@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import threading
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -81,6 +80,12 @@ def test_a_small_epsilon_keeps_its_figures(runs):
     assert 0 < float(value) < 1e-3 and len(value.lstrip("0.")) == 4
 
 
+@pytest.mark.parametrize(("rate", "told_so"), [("1", "uses all units."), ("0.5", "(Poisson sampling).")])
+def test_a_step_with_all_units_is_not_called_a_draw(runs, rate, told_so):
+    answer = ViewAnswers([runs]).answer(["epsilon"], {"noise": "2", "rate": rate, "steps": "3", "delta": "1e-5"})
+    assert answer["sections"][0]["blocks"][1]["text"].endswith(told_so)
+
+
 def test_curves_that_take_long_have_fewer_points_from_end_to_end(runs, monkeypatch):
     monkeypatch.setattr(calculator, "SECONDS", 0.0)
     query = {"noise": "1.5", "rate": "0.015", "steps": "200", "delta": "1e-5"}
@@ -89,12 +94,26 @@ def test_curves_that_take_long_have_fewer_points_from_end_to_end(runs, monkeypat
     assert [x for x, _ in steps] == [1, 200] and [x for x, _ in noise] == pytest.approx([0.375, 6])
 
 
-def test_a_report_does_not_wait_for_the_planner(runs):
+def test_the_planner_refuses_rates_at_which_it_would_take_minutes(runs):
+    heard = []
+
+    def planner(numbers):
+        heard.append(numbers)
+        return {"settings": [], "verdicts": [], "notes": []}
+
+    answers = ViewAnswers([runs], planner=planner)
+    query = {"clients": "9", "records": "9", "parameters": "10", "epsilon": "2", "delta": "1e-5", "rounds": ""}
+    few = answers.answer(["plan"], query | {"client_rate": "1e-4", "batch_rate": "1e-4"})
+    assert few == {"error": "client rate times batch rate must be at least 1e-06 here, not 1e-08."} and not heard
+    assert "error" not in answers.answer(["plan"], query | {"client_rate": "1e-4", "batch_rate": "0.01"})
+
+
+def test_nothing_waits_for_the_planner(runs):
     began, go_on = threading.Event(), threading.Event()
 
     def planner(numbers):
         began.set()
-        go_on.wait(20)
+        go_on.wait(120)
         return {"settings": [], "verdicts": [], "notes": []}
 
     answers = ViewAnswers([runs], planner=planner)
@@ -103,14 +122,18 @@ def test_a_report_does_not_wait_for_the_planner(runs):
     thread.start()
     assert began.wait(20)
     (id,) = (item.id for item in answers.shelf.items())
+    sliders = {"noise": "2", "rate": "1", "steps": "9", "delta": "1e-5"}
     done = []
-    report = threading.Thread(target=lambda: done.append(answers.answer(["run", id, "report"], {})))
-    report.start()
-    end = time.monotonic() + 20
-    while not done and time.monotonic() < end:
-        time.sleep(0.01)
-    waited = not done
+
+    def others():
+        done.append(answers.answer(["run", id, "report"], {}))
+        done.append(answers.answer(["epsilon"], sliders))
+
+    other = threading.Thread(target=others)
+    other.start()
+    other.join(60)
+    waited = other.is_alive()
     go_on.set()
     thread.join()
-    report.join()
-    assert not waited and "error" not in done[0]
+    other.join()
+    assert not waited and not any("error" in answer for answer in done)

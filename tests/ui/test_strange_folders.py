@@ -104,3 +104,11 @@ def test_a_run_that_vanishes_between_two_looks_is_told_and_the_rest_stays(tmp_pa
     shutil.rmtree(gone)
     assert "stays" in {row["name"] for row in answers.answer(["runs"], {})["rows"]}
     assert "no longer there" in answers.answer(["run", known["goes"], "live"], {})["error"]
+
+
+def test_letters_that_turn_a_sentence_around_are_not_sent(tmp_path):
+    make_run(tmp_path, "turned", done=2, viewer="server\u202e", sentence="epsilon = \u202e001\x1b[2J")
+    answers = ViewAnswers([tmp_path])
+    live = answers.answer(["run", answers.shelf.items()[0].id, "live"], {})
+    assert live["sentence"] == "epsilon = \ufffd001\ufffd[2J" and set(live["spent"]) == {"server\ufffd", "public"}
+    assert not {"\u202e", "\x1b"} & set(json.dumps(live, ensure_ascii=False))

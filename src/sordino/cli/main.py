@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import warnings
@@ -130,6 +131,8 @@ def main() -> None:
     from sordino.core.errors import SordinoError
 
     warnings.formatwarning = lambda message, *_, **__: f"sordino: {message}\n"
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may hold letters that the terminal cannot write
+        sys.stdout.reconfigure(errors="replace")
     try:
         cli.main(standalone_mode=False)
     except SordinoError as error:

@@ -49,7 +49,7 @@ COLUMNS = (
 )
 LEFT = ("run", "state", "method", "done", "curve")
 GOES = ("method", "a minute", "done", "last", "claimed", "left", "curve", "epsilon", "state", "score")  # in this order
-GAP, NARROWEST = 2, 16  # characters between columns; width of names down to which they are cut
+GAP, NARROWEST = 3, 16  # characters between columns; width of names down to which they are cut
 STYLES = {"running": "green", "finished": "", "stopped": "yellow", "unknown": "yellow"}
 STATES = {"unknown": "copied"}
 
@@ -207,7 +207,8 @@ class WatchedRuns:
             },
             width,
         )
-        out = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP, 0, 0))
+        # the box itself puts one of the GAP characters between two columns
+        out = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
         for name, wide in columns.items():
             out.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True, width=wide)
         for row in cells:

@@ -35,6 +35,7 @@ class ViewAnswers:
         self.overview, self.live, self.documents = Overview(self.shelf), OpenCurves(), Documents(audience)
         self._plans = Documents(audience)  # apart from the reports, which do not wait for a planner
         self._computing = threading.Lock()  # sliders ask often, and a processor is shared with the runs
+        self._planning = threading.Lock()  # apart from it: a plan takes seconds
         self._pages: dict[str, Callable[[Query], Answer]] = {
             "about": self._about, "runs": self._runs, "compare": self._compare, "epsilon": self._epsilon,
             "curves": self._curves, "noise": self._noise, "plan": self._plan, "attacks": self._attacks,
@@ -142,8 +143,9 @@ class ViewAnswers:
         names = ["clients", "records", "parameters", "epsilon", "delta", "client_rate", "batch_rate"]
         names += ["rounds"] if query.get("rounds") else []
         numbers = dict(zip(names, calculator.asked(query, *names), strict=True))
+        calculator.check_drawn(numbers)
         given = {name: int(v) if name in calculator.COUNTS else v for name, v in numbers.items()}
-        with self._computing:
+        with self._planning:
             return self._plans.kept(f"plan {given}", None, lambda: calculator.plan(self.planner(given)))  # type: ignore[misc]
 
     def _attacks(self, query: Query) -> Answer:

@@ -63,6 +63,13 @@ def asked(values: Mapping[str, str], *names: str) -> tuple[float, ...]:
     return tuple(out)
 
 
+def check_drawn(numbers: Mapping[str, float]) -> None:
+    """Raise SpecError if so few records of a federation are drawn that the planner would take minutes."""
+    drawn, least = numbers["client_rate"] * numbers["batch_rate"], RANGES["rate"][0]
+    if drawn < least * (1 - 1e-9):
+        raise SpecError(f"client rate times batch rate must be at least {least:g} here, not {drawn:g}.")
+
+
 def relation_of(values: Mapping[str, str]) -> str:
     """Return the neighbouring relation that a page sent."""
     relation = values.get("relation", RELATIONS[0])
@@ -96,7 +103,7 @@ def epsilon(noise: float, rate: float, steps: int, delta: float, relation: str) 
     keys = tuple((NAMES.get(b.accountant, b.accountant), _key(b.epsilon), b.note) for b in bounds)
     table = DataTable("By accountant", ("accountant", "epsilon", "what it does"), rows, keys)
     return Document(
-        "Epsilon", "", "public", (Section("answer", "Answer", (tiles, _told(relation), table, _repeat(command))),)
+        "Epsilon", "", "public", (Section("answer", "Answer", (tiles, _told(rate, relation), table, _repeat(command))),)
     )
 
 
@@ -152,7 +159,7 @@ def noise_for(target: float, rate: float, steps: int, delta: float, relation: st
         "Noise",
         "",
         "public",
-        (Section("answer", "Answer", (tiles, _told(relation), _repeat(command))),),
+        (Section("answer", "Answer", (tiles, _told(rate, relation), _repeat(command))),),
         facts={"noise": noise},
     )
 
@@ -236,11 +243,12 @@ def _key(value: float | None) -> float | str:
     return "" if value is None or not math.isfinite(value) else value
 
 
-def _told(relation: str) -> Paragraph:
+def _told(rate: float, relation: str) -> Paragraph:
     moved = "twice the clip bound" if relation == "replace" else "one clip bound"
     how = "replaced" if relation == "replace" else "added or removed"
     text = f"A unit that is {how} moves the sum by at most {moved}."
-    return Paragraph(f"{text} Every step draws its units independently and in secret (Poisson sampling).", "quiet")
+    drawn = "draws its units independently and in secret (Poisson sampling)" if rate < 1 else "uses all units"
+    return Paragraph(f"{text} Every step {drawn}.", "quiet")
 
 
 def _repeat(command: str) -> FactSheet:

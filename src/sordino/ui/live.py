@@ -73,9 +73,9 @@ class RunCurves:
             "rounds": run.count,
             "last": None if last is None else {"loss": last.loss, "noise": last.noise, "lost": last.lost},
             "evaluated_on": "" if last is None else (last.evaluated_on or ""),
-            "spent": {} if last is None else {viewer: up(epsilon) for viewer, epsilon in last.epsilon.items()},
+            "spent": {} if last is None else {harmless(v): up(epsilon) for v, epsilon in last.epsilon.items()},
             "total": None if line.total is None else up(line.total),
-            "sentence": run.sentence,
+            "sentence": harmless(run.sentence),
             "damage": list(run.damage()),
             "charts": [chart.to_json() for chart in self._charts(line)],
         }

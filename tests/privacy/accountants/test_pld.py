@@ -30,6 +30,12 @@ def test_sampled_gaussian(z, rate, steps, delta, value):
     assert pld.delta(event, value) == pytest.approx(delta, rel=1e-4)
 
 
+@pytest.mark.parametrize(("z", "rate", "steps", "delta"), [(0.5, 1e-4, 10, 1e-5), (0.5, 1e-6, 100, 1e-12)])
+def test_a_fine_grid_is_never_above_the_rough_one_on_which_noise_is_calibrated(z, rate, steps, delta):
+    event = Repeated(Sampled(GaussianEvent(z), rate), steps)
+    assert 0 < pld.epsilon(event, delta) <= pld.epsilon(event, delta, pld.ROUGH)
+
+
 @pytest.mark.parametrize(
     ("z", "rate", "steps", "value"), [(1, 0.01, 1000, 2.84344027055), (2, 0.05, 300, 3.71087788108)]
 )

@@ -101,18 +101,24 @@ def epsilon(event: Event, target_delta: float, cells: float = FINE) -> float:
 
 
 def _epsilon(event: Event, target_delta: float, cells: float) -> float:
-    """Return epsilon of the worse direction; a direction that is clearly better is only evaluated roughly."""
+    """Return epsilon of the worse direction; a direction that is clearly better is only evaluated roughly.
+
+    Both grids give upper bounds, and at a small delta the fine one may give the larger. The smaller of the two is
+    returned, so that noise which is calibrated on the rough grid is enough on the fine one.
+    """
     both, counts = _directions(event, cells)
     if not counts:
         return 0.0
-    if len(both) == 1 or cells >= ROUGH:
+    if cells >= ROUGH:
         return max(loss_distributions.epsilon(pairs, counts, target_delta, cells) for pairs in both)
     rough = [loss_distributions.epsilon(pairs, counts, target_delta, ROUGH) for pairs in both]
-    worse = 0 if rough[0] >= rough[1] else 1
-    bound = loss_distributions.epsilon(both[worse], counts, target_delta, cells)
-    if rough[1 - worse] > bound:
-        return max(bound, loss_distributions.epsilon(both[1 - worse], counts, target_delta, cells))
-    return bound
+
+    def fine(i: int) -> float:
+        return min(rough[i], loss_distributions.epsilon(both[i], counts, target_delta, cells))
+
+    worse = rough.index(max(rough))
+    bound = fine(worse)
+    return max(bound, *(fine(i) for i in range(len(both)) if i != worse and rough[i] > bound), 0.0)
 
 
 def delta(event: Event, target_epsilon: float, cells: float = FINE) -> float:
