@@ -21,6 +21,7 @@ from support.problems import federation, job, linear
 CLAIMS = [  # method, keys, viewer, whether floating point is inside the proof
     ("dp-sgd", {}, "server", True),
     ("dp-sgd", {"batch_rate": 0.5}, "server", True),
+    ("dp-sgd", {"precision": "bfloat16"}, "server", False),
     ("fedsdp", {}, "server", True),
     ("nbafl", {}, "server", True),
     ("nbafl", {}, "public", True),  # the price counts on the noise of all clients in one sum, of whole numbers

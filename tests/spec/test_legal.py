@@ -161,7 +161,6 @@ BAD = [
     ({"algorithm": "q-fedavg", "optimizer": "momentum"}, "plain local SGD"),
     ({"algorithm": "fednova", "optimizer": "adam"}, "fednova"),
     ({"algorithm": "fednova", "q": 2.0}, "q-fedavg"),
-    ({"precision": "bfloat16"}, "without privacy"),
     ({"server_lr": 0.0}, "server_lr"),
     ({"schedule": "saw"}, "schedule"),
     ({"budgets": "1:1", "validation": 0.3, "evaluate_on": "validation"}, "budgets"),

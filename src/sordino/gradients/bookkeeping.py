@@ -42,6 +42,7 @@ class BookKeeping:
 
     def __init__(self, code: Code, layout: Layout, plan: Plan) -> None:
         self._code, self._layout, self._plan = code, layout, plan
+        self.half = False  # compute clipped gradients in bfloat16: see `half`
         self._local = threading.local()
 
     def twin(self, device: torch.device) -> Twin:
@@ -136,6 +137,7 @@ class BookKeeping:
                 width=width,
                 scale=pick(scale, clients),
                 norm=norm,
+                half=self.half and clip is not None,
             )
             self._run(tape, batch.x[records], batch.y[records], None if share is None else share[records])
         return out
@@ -168,6 +170,9 @@ class BookKeeping:
         clients = weights.shape[0] if weights.dim() == 2 else clients
         split = Split((x.shape[0] // clients,) * clients, fused=clients > 1)
         out = weights.new_zeros(clients, self._layout.dim)
-        tape = Tape(self._layout, weights, split, clip, Generators(None), out, pure=True, width=width, scale=scale)
+        half = self.half and clip is not None
+        tape = Tape(
+            self._layout, weights, split, clip, Generators(None), out, pure=True, width=width, scale=scale, half=half
+        )
         self._run(tape, x, y, share)
         return out

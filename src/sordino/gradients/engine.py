@@ -26,7 +26,7 @@ from sordino.core import check
 from sordino.core.errors import DataError, ModelError, SordinoError, SpecError
 from sordino.core.types import Batch, SampleLoss
 from sordino.core.vector import Layout
-from sordino.gradients import clone, cost
+from sordino.gradients import clone, cost, half
 from sordino.gradients import groups as grouping
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip, by_layer, full_products, large_enough
@@ -87,7 +87,7 @@ class CohortGradients:
     path: str  # "book-keeping" or "vmap"
     reason: str  # why, in one line; path and reason may change at the first batch, never after it
     compiled: bool = False  # on a GPU, compile passes whose shapes are frequent, unless they are small
-    autocast: bool = False  # on a GPU, run passes in bfloat16 (sums are not); never if gradients are clipped
+    autocast: bool = False  # on a GPU, run passes in bfloat16; if gradients are clipped, see `half`
 
     def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout, path: str) -> None:
         check.one_of(PATHS, path=path)
@@ -170,6 +170,8 @@ class CohortGradients:
             share = None if groups is None else grouping.shares(groups, weights)
             return self._unclipped(replace(call, share=share), self.autocast and call.cuda)
         full_products(weights.device)
+        if self._fast is not None:
+            self._fast.half = self.autocast and weights.device.type in half.DEVICES
         with torch.autocast(weights.device.type, enabled=False):  # norms and sums in the same precision
             return self._clipped(call, bound, groups)
 

@@ -80,6 +80,7 @@ def float_error(
     width: int = 1,
     scaled: bool = False,
     compiled: bool = False,
+    half: bool = False,
 ) -> FloatError:
     """Bound the error of a clipped sum over the records of a client.
 
@@ -93,6 +94,7 @@ def float_error(
         width: number of records that are clipped together.
         scaled: whether gradients are divided by a scale before their norm is taken.
         compiled: whether steps may be compiled.
+        half: whether passes may be computed in bfloat16.
     """
     check.count(records=records, width=width)
     check.positive(clip=clip)
@@ -103,6 +105,8 @@ def float_error(
         return FloatError(None, f"the clip is below {LEAST:.2g}, where float32 begins to lose small numbers")
     if compiled:
         return FloatError(None, "a compiled step may compute what is summed again, in another order")
+    if half:
+        return FloatError(None, "passes may be in bfloat16, whose sums over tokens have no useful bound")
     try:
         sums = [SumShape()] if path == "vmap" else _sums(module, layout, sample, width, scaled)
     except Unsupported as error:

@@ -13,6 +13,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from sordino.gradients.half import products
+
 
 class Split:
     """A flat batch in which `sizes[k]` consecutive records belong to client k."""
@@ -105,10 +107,13 @@ class Split:
         """Return each client's sum of g aᵀ: [records, t, p], [records, t, d] -> [clients, p, d]."""
         p, d = g.shape[-1], a.shape[-1]
         if self.even:
-            return torch.bmm(g.reshape(self.clients, -1, p).transpose(1, 2), a.reshape(self.clients, -1, d))
-        y = a.new_zeros(self.clients, p, d)
+            return products(g.reshape(self.clients, -1, p).transpose(1, 2), a.reshape(self.clients, -1, d))
+        y = a.new_zeros(self.clients, p, d, dtype=torch.promote_types(a.dtype, torch.float32))
         for k, rows in self.slices():
-            torch.mm(g[rows].reshape(-1, p).t(), a[rows].reshape(-1, d), out=y[k])
+            if a.dtype == torch.bfloat16:
+                y[k] = products(g[rows].reshape(1, -1, p).transpose(1, 2), a[rows].reshape(1, -1, d))[0]
+            else:
+                torch.mm(g[rows].reshape(-1, p).t(), a[rows].reshape(-1, d), out=y[k])
         return y
 
     def sum(self, values: Tensor, factors: Tensor | None = None) -> Tensor:

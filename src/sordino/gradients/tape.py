@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch import Tensor
 from sordino.core.vector import Layout
 from sordino.gradients.clipping import Clip, factors_l1, layered, shrink
 from sordino.gradients.draw import Generators
+from sordino.gradients.half import narrow
 from sordino.gradients.scale import Scale
 from sordino.gradients.split import Split
 from sordino.gradients.terms import Term
@@ -51,6 +52,7 @@ class Tape:
         width: int = 1,
         scale: Tensor | None = None,
         norm: int = 2,
+        half: bool = False,
     ) -> None:
         self.split, self.stacked, self.draw = split, weights.dim() == 2, draw
         self._width, self._units = width, split.units(width)  # records that are clipped together
@@ -58,6 +60,8 @@ class Tape:
         self.numbers = 0  # inputs and outputs of all steps of this call
         self._values = layout.views(weights)
         self._clip, self._pure, self._norm = clip, pure, norm  # pure: control flow does not depend on values
+        # see `half`; a scaled or an L1 norm is that of float32 numbers
+        self._half = half and norm == 2 and scale is None and weights.dtype == torch.float32
         self._sums = layout.views(out)  # results are added to these
         self._uses: Counter[str] = Counter()
         self._open: dict[str, Term] = {}  # terms of parameters used more than once
@@ -82,9 +86,15 @@ class Tape:
                 f"a {type(op).__name__.lower()} layer is given {x.shape[0]} rows for {self.split.records} samples"
             )
         self._uses.update(weight.slot for weight in op.weights if weight is not None and weight.slot)
+        if self._half and x.is_floating_point():
+            x = narrow(x) if op.half else x.float()
         y: Tensor = Step.apply(self.anchor, x, op)  # type: ignore[no-untyped-call]
         self.numbers += x.numel() + y.numel()
-        return y
+        return y.float() if self._half else y
+
+    def narrow(self, weight: Weight) -> Weight:
+        """Return a parameter as a layer that computes in bfloat16 uses it, if this call does."""
+        return Weight(narrow(weight.value), weight.slot) if self._half else weight
 
     def note(self, weight: Weight | None, term: Term) -> None:
         """Record what a layer adds to the gradient of one of its parameters."""
@@ -131,6 +141,8 @@ class Tape:
 
 class Op(ABC):
     """One layer in one call. `forward` and `backward` run without autograd."""
+
+    half: ClassVar[bool] = False  # whether the layer may compute in bfloat16
 
     def __init__(self, tape: Tape, *weights: Weight | None) -> None:
         self.tape, self.weights = tape, weights

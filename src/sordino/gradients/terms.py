@@ -32,6 +32,7 @@ from torch import Tensor
 
 from sordino.gradients import cost
 from sordino.gradients.clipping import Clip
+from sordino.gradients.half import bounded, narrow, products
 from sordino.gradients.scale import Divisor, largest
 from sordino.gradients.split import Split
 
@@ -118,11 +119,12 @@ class Outer(Term):
     def squared(self) -> Tensor:
         way = cost.way(self.a.shape[1], self.a.shape[2], self.g.shape[2])
         if way == "ghost":
-            return ghost(self.a, self.g)
+            return bounded(ghost(self.a, self.g), self.a, self.g)
         values = outer(self.a, self.g)
         if way == "hold":
             self._hold(values)
-        return squares(values)
+            return squares(values)
+        return bounded(squares(values), self.a, self.g)
 
     def _hold(self, values: Tensor) -> None:
         self.values, self.a, self.g = values, values.new_empty(0), values.new_empty(0)
@@ -164,7 +166,7 @@ class Outer(Term):
     def sums(self, split: Split, factors: Tensor | None) -> Tensor:
         if self.values is not None:
             return split.sum(self.values, factors)
-        return split.outer(self.g if factors is None else self.g * factors.view(-1, 1, 1), self.a)
+        return split.outer(weighted(self.g, factors), self.a)
 
     def add(self, other: Term) -> Term:
         if not isinstance(other, Outer):
@@ -249,8 +251,16 @@ class Lookup(Term):
 
 
 def outer(a: Tensor, g: Tensor) -> Tensor:
-    """Return sum_t g_t a_tᵀ [records, p, d]."""
-    return torch.bmm(g.transpose(1, 2), a)
+    """Return sum_t g_t a_tᵀ [records, p, d], in float32 also for bfloat16 numbers."""
+    return products(g.transpose(1, 2), a)
+
+
+def weighted(g: Tensor, factors: Tensor | None) -> Tensor:
+    """Return g [records, ...] times one factor per record; bfloat16 numbers are rounded to bfloat16 again."""
+    if factors is None:
+        return g
+    scaled = g * factors.view(-1, *(1,) * (g.dim() - 1))
+    return narrow(scaled) if g.dtype == torch.bfloat16 else scaled
 
 
 def folded(x: Tensor, width: int) -> Tensor:
@@ -271,6 +281,8 @@ def squares(values: Tensor) -> Tensor:
     ten million numbers, so that a clipped gradient would exceed its bound. torch.sum adds in a tree.
     """
     rows = values.flatten(1)
+    if rows.dtype == torch.bfloat16:
+        rows = rows.float()
     if rows.numel() <= SQUARED or rows.shape[0] < 2:
         return rows.square().sum(1)
     return torch.cat([part.square().sum(1) for part in rows.split(max(1, SQUARED // rows.shape[1]))])
@@ -290,11 +302,12 @@ def ghost(a: Tensor, g: Tensor) -> Tensor:
     S² = (sum_t |a_t| |g_t|)²; if tokens cancel it is far larger than the result. Underflow loses at most k times the
     smallest number of the type.
     """
-    (_, t, d), p, info = a.shape, g.shape[2], torch.finfo(a.dtype)
+    (_, t, d), p, info = a.shape, g.shape[2], torch.finfo(torch.promote_types(a.dtype, torch.float32))
     if t == 1:
         return (squares(a) + d * info.tiny) * (squares(g) + p * info.tiny)
-    aa, gg = torch.bmm(a, a.transpose(1, 2)), torch.bmm(g, g.transpose(1, 2))
+    aa, gg = products(a, a.transpose(1, 2)), products(g, g.transpose(1, 2))
     each = (aa.diagonal(dim1=1, dim2=2) + d * info.tiny).sqrt(), (gg.diagonal(dim1=1, dim2=2) + p * info.tiny).sqrt()
     lost = math.sqrt(d * info.tiny) * each[1].sum(1), math.sqrt(p * info.tiny) * each[0].sum(1)
-    guard = info.eps / 2 * (d + p + t + LOST) * (each[0] * each[1]).sum(1).square()
+    unit = info.eps if a.dtype == torch.bfloat16 else info.eps / 2  # matrix units may cut off instead of rounding
+    guard = unit * (d + p + t + LOST) * (each[0] * each[1]).sum(1).square()
     return aa.mul_(gg).sum((1, 2)).clamp(min=0) + guard + lost[0].square() + lost[1].square()

@@ -440,8 +440,6 @@ def settled_model(module: nn.Module, loss: SampleLoss, record: Batch, keys: dict
 
 
 def _model_keys(spec: Spec) -> dict[str, Any]:
-    if spec.precision == "bfloat16" and spec.method_object().private:
-        raise SpecError("precision = bfloat16 is for training without privacy: norms must not be rounded.")
     return {"autocast": spec.precision == "bfloat16", "compiled": spec.compile}
 
 

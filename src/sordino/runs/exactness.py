@@ -44,6 +44,7 @@ def of_run(spec: Spec, method: Method, plan: Plan, model: Model, sample: Tensor)
         path=model.gradients.path,
         width=spec.views,
         compiled=spec.compile,
+        half=spec.precision == "bfloat16",
     )
     if error_bound.factor is not None and error_bound.factor > MOST:
         size = f"{error_bound.factor:.2g} of the clip bound"

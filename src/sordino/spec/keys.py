@@ -135,7 +135,8 @@ class LocalKeys:
     warmup: int = 0  # number of first rounds over which the learning rate rises
     augment: str = "none"  # augmentation of pictures, drawn anew in every step: none, flip or flip-crop
     views: int = 1  # number of augmented views of a record, whose mean gradient is clipped as one
-    precision: str = "float32"  # float32; bfloat16 is for training without privacy
+    precision: str = "float32"  # float32, or bfloat16 on a GPU: faster, and clipped a little harder
+    # (docs/reduced-precision.md)
     compile: bool = False  # on a GPU, compile frequent passes: takes a minute at first (deep networks: minutes), and a
     # resumed run may differ in the last digits
 

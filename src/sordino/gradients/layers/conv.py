@@ -17,21 +17,25 @@ from torch import Tensor, nn
 
 from sordino.gradients import cost
 from sordino.gradients.clipping import Clip, rough
+from sordino.gradients.half import bounded, products, total
 from sordino.gradients.layers.base import TapedLayer
 from sordino.gradients.layers.patches import Geometry
 from sordino.gradients.memory import is_last
 from sordino.gradients.scale import Divisor, join
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Op, Tape, Unsupported, Weight
-from sordino.gradients.terms import Dense, Term, absolutes, folded, ghost, squares, zero
+from sordino.gradients.terms import Dense, Term, absolutes, folded, ghost, squares, weighted, zero
 
 
 class Convolution(Op):
     """A convolution, by patches if clients have their own weights or patches are small, else by PyTorch's kernels."""
 
+    half = True
+
     def __init__(self, tape: Tape, weight: Weight, bias: Weight | None, shape: Geometry) -> None:
         super().__init__(tape, weight, bias)
-        self.weight, self.bias, self.shape = weight, bias, shape
+        self.weight, self.bias = tape.narrow(weight), None if bias is None else tape.narrow(bias)
+        self.shape = shape
         self.patches: Tensor | None = None
 
     def _small(self, x: Tensor) -> bool:
@@ -65,7 +69,7 @@ class Convolution(Op):
     def backward(self, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
         gx = self._pull(x, g) if wanted else None
         if self.bias is not None and self.bias.slot is not None:
-            self.tape.note(self.bias, Dense(self.shape.tokens(g).sum(1)))
+            self.tape.note(self.bias, Dense(total(self.shape.tokens(g))))
         if self.weight.slot is not None:
             self.tape.note(self.weight, Kernel(self.shape, x, g, self.patches, self.weight.value))
         self.patches = None
@@ -117,9 +121,12 @@ class Kernel(Term):
         n, _, p = g.shape
         groups = self.shape.groups
         if groups == 1:
-            return torch.bmm(g.transpose(1, 2), a) if out is None else torch.bmm(g.transpose(1, 2), a, out=out)
+            if out is None or g.dtype == torch.bfloat16:
+                values = products(g.transpose(1, 2), a)
+                return values if out is None else out.copy_(values)
+            return torch.bmm(g.transpose(1, 2), a, out=out)
         each = g.view(n, -1, groups, p // groups).permute(0, 2, 3, 1).reshape(n * groups, p // groups, -1)
-        values = torch.bmm(each, self.shape.grouped(a)).view(n, p, -1)
+        values = products(each, self.shape.grouped(a)).view(n, p, -1)
         return values if out is None else out.copy_(values)
 
     def squared(self) -> Tensor:
@@ -129,8 +136,8 @@ class Kernel(Term):
         if way == "hold":
             return self._hold()[1]
         if way == "ghost":
-            return join([ghost(a, g) for a, g in self._chunks()])
-        return join([squares(self._instantiate(a, g)) for a, g in self._chunks()])
+            return join([bounded(ghost(a, g), a, g) for a, g in self._chunks()])
+        return join([bounded(squares(self._instantiate(a, g)), a, g) for a, g in self._chunks()])
 
     def scaled(self, by: Divisor) -> Tensor:
         return by.moved(self.shape.rows).squares(self._held)
@@ -147,7 +154,8 @@ class Kernel(Term):
     def _hold(self) -> tuple[Tensor, Tensor]:
         """Hold the units' gradients, free everything else, and return the gradients and their squared norms."""
         _, d, p = self._size
-        values, norms, at = self.x.new_empty(self.x.shape[0] // self.width, p, d), [], 0
+        full = torch.promote_types(self.x.dtype, torch.float32)
+        values, norms, at = self.x.new_empty(self.x.shape[0] // self.width, p, d, dtype=full), [], 0
         for a, g in self._chunks():
             part = self._instantiate(a, g, values[at : at + a.shape[0]])
             norms.append(squares(part))
@@ -169,11 +177,10 @@ class Kernel(Term):
             return self.shape.weight(split.sum(self.values, factors))
         factors = None if factors is None else self._each(factors)
         if self.patches is not None:
-            g = self.shape.tokens(self.g)
-            g = g if factors is None else g * factors.view(-1, 1, 1)
+            g = weighted(self.shape.tokens(self.g), factors)
             return self.shape.weight(split.outer(self._rows(g), self._rows(self.patches)))
-        g = self.g if factors is None else self.g * factors.view(-1, *(1,) * (self.g.dim() - 1))
-        if factors is not None and g.is_cuda and rough(torch.backends.cudnn):
+        g = weighted(self.g, factors)
+        if g.dtype == torch.bfloat16 or (factors is not None and g.is_cuda and rough(torch.backends.cudnn)):
             return self.shape.weight(self._by_patches(split, g))
         stacked = self.weight.dim() > self.g.dim()
         out = g.new_zeros(split.clients, *self.weight.shape[-self.g.dim() :])
@@ -185,11 +192,14 @@ class Kernel(Term):
     def _by_patches(self, split: Split, g: Tensor) -> Tensor:
         """Return each client's sum of g aᵀ [clients, p, d], with the patches a created in chunks."""
         _, d, p = self._size
-        out = g.new_zeros(split.clients, p, d)
+        out = g.new_zeros(split.clients, p, d, dtype=torch.promote_types(g.dtype, torch.float32))
         for k, units in split.slices():
             rows = slice(units.start * self.width, units.stop * self.width)
             for a, b in self._pieces(self.x[rows], g[rows]):
-                out[k].addmm_(b.reshape(-1, p).t(), a.reshape(-1, d))
+                if g.dtype == torch.bfloat16:
+                    out[k] += products(b.reshape(1, -1, p).transpose(1, 2), a.reshape(1, -1, d))[0]
+                else:
+                    out[k].addmm_(b.reshape(-1, p).t(), a.reshape(-1, d))
         return out
 
     def _each(self, units: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sordino.gradients.half import total
 from sordino.gradients.layers.base import TapedLayer, tokens
 from sordino.gradients.tape import Op, Tape, Weight
 from sordino.gradients.terms import Dense, Outer
@@ -14,9 +15,11 @@ from sordino.gradients.terms import Dense, Outer
 class LinearMap(Op):
     """A linear map y_t = W x_t + b for every token t; dL/dW = sum_t g_t x_tᵀ, dL/db = sum_t g_t."""
 
+    half = True
+
     def __init__(self, tape: Tape, weight: Weight, bias: Weight | None) -> None:
         super().__init__(tape, weight, bias)
-        self.weight, self.bias = weight, bias
+        self.weight, self.bias = tape.narrow(weight), None if bias is None else tape.narrow(bias)
 
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.value
@@ -32,7 +35,7 @@ class LinearMap(Op):
         if self.weight.slot is not None:
             self.tape.note(self.weight, Outer(tokens(x), tokens(g)))
         if self.bias is not None and self.bias.slot is not None:
-            self.tape.note(self.bias, Dense(tokens(g).sum(1)))
+            self.tape.note(self.bias, Dense(total(tokens(g))))
         return gx
 
 
