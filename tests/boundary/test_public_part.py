@@ -25,6 +25,9 @@ from sordino.core.errors import BoundaryError, DataError, RunError
 from sordino.core.record import OwnerRecord, RoundRecord
 from sordino.privacy import tightest
 from sordino.privacy.events import GaussianEvent, Repeated, Sampled
+from sordino.report.page import page
+from sordino.report.reading import read_run
+from sordino.report.run.report import document
 from sordino.run_folder import boundary
 from sordino.run_folder.export import export
 from sordino.run_folder.folder import RunFolder
@@ -70,8 +73,13 @@ def without_commitments(files):
     return files | {"seal.json": text}
 
 
+def reported(folder):
+    """The public report, with the hashes of files and the commitments blanked."""
+    return re.sub("[0-9a-f]{16,64}", "", page(document(read_run(folder))))
+
+
 def test_other_draws_and_other_data_leave_the_same_public_part(tmp_path, silent):
-    told, cohorts, heard = [], set(), []
+    told, cohorts, heard, pages = [], set(), [], set()
     for seed in range(6):
         clients = federation(seed=seed % 2)  # also other records: no hash of them is handed out
         heard.append([])
@@ -79,6 +87,7 @@ def test_other_draws_and_other_data_leave_the_same_public_part(tmp_path, silent)
             tmp_path / str(seed), clients, method=silent, seed=seed, watch=lambda r, to=heard[-1]: to.append(r)
         )
         told.append(public(result.folder))
+        pages.add(reported(result.folder))
         cohorts.add(tuple(r.clients for r in result.private.history))
     assert len(cohorts) > 3  # the draws did differ
     assert set(told[0]) == {
@@ -88,6 +97,7 @@ def test_other_draws_and_other_data_leave_the_same_public_part(tmp_path, silent)
     assert len({files["seal.json"] for files in told}) == 6  # every run has a key of its own
     assert all(without_commitments(files) == without_commitments(told[0]) for files in told)
     assert all(records == heard[0] for records in heard)  # callbacks
+    assert len(pages) == 1 and "The guarantee" in next(iter(pages))
 
 
 def test_standard_output_does_not_tell_of_the_draw(small_npz, tmp_path, silent, monkeypatch, capfd):

@@ -154,6 +154,20 @@ def test_what_cannot_be_checked_is_one_clear_error(run, tmp_path, spoil):
         verify(run)
 
 
+@pytest.mark.parametrize("name", ["seal.key", "ledger.json"])
+def test_a_pipe_or_a_device_in_place_of_an_owners_file_stops_nobody(run, name):
+    """Whoever opened one of them would wait for ever, or read for ever."""
+    path = run / "private" / name
+    for make in (os.mkfifo, lambda p: p.symlink_to("/dev/zero")):
+        path.unlink()
+        make(path)
+        if name == "seal.key":
+            with pytest.raises(RunError, match=r"seal\.key.*not a plain file"):
+                examine(run, owner=True)
+        else:
+            assert "not a plain file" in str(examine(run, owner=True).ledger) and not examine(run, owner=True).well
+
+
 def test_without_its_plan_a_sealed_run_is_still_compared(run):
     (run / "public" / "plan.json").unlink()
     assert "plan.json is missing" in told(run)

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from sordino.core.rounding import up
+from sordino.core.rounding import small_up, up
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,12 @@ def test_no_epsilon_is_shown_smaller_than_it_is():
     for i in range(1, 3000):
         assert float(up(i * 0.0037)) >= i * 0.0037 - 1e-8
         assert i * 3.7e5 * (1 - 1e-9) <= float(up(i * 3.7e5)) <= i * 3.7e5 * 1.01
+
+
+@pytest.mark.parametrize(
+    ("delta", "text"),
+    [(0.0, "0"), (1e-5, "1e-05"), (0.00025143, "0.000252"), (2.2009e-4, "0.000221"), (3e-5, "3e-05"), (1.0, "1")],
+)
+def test_a_delta_is_rounded_up(delta, text):
+    assert small_up(delta) == text
+    assert all(d * (1 - 1e-8) <= float(small_up(d)) <= 1.01 * d for d in (delta * i / 97 for i in range(1, 97)))

@@ -10,7 +10,7 @@ import torch
 from sordino.core.errors import DataError, SpecError
 from sordino.data.load import Columns, Declared, load
 from sordino.data.schema import Category, Number
-from sordino.data.tables import table
+from sordino.data.tables import SCHEMA_NOTE, table
 from support.errors import one_line_error
 
 TABLE = """age,sex,gain,hospital,patient,part,income
@@ -59,7 +59,7 @@ def test_declared_columns_are_clamped_scaled_and_one_hot(tmp_path):
     assert data.classes == 2 and data.names == ("<=50K", ">50K") and not data.public and data.task == "classification"
     assert data.client_train.tolist() == [0, 1, 2] and data.client_test.tolist() == [0]
     assert len(set(data.user_train.tolist())) == 3
-    assert data.notes == ("if the schema changes values, private/notes.txt says how many",)
+    assert data.notes == (SCHEMA_NOTE,)
     assert data.owner_notes == (
         "it.csv, 4 rows: values outside the bounds of the schema are clamped (age: 1).",
         "it.csv, 4 rows: values that the schema does not declare share the slot for other values (sex: 1).",
@@ -108,7 +108,8 @@ def test_without_a_schema_numbers_go_in_as_they_are_and_the_classes_are_a_note(t
         "the names of the columns",
     )
     declared = read(tmp_path, numeric(), "[a]\nmin = 0\nmax = 9\n[y]\nclasses = 5", label="y")
-    assert declared.classes == 5 and declared.notes[0] == "columns not in the schema are left out: b"
+    assert declared.classes == 5 and declared.notes[0] == SCHEMA_NOTE
+    assert declared.owner_notes[0].endswith("columns that are not in the schema are left out: b.")  # not public
     assert declared.x_train.shape[1] == 1
 
 

@@ -44,6 +44,19 @@ def test_a_command_is_code_and_a_lone_backtick_is_text():
     assert rendered(escaped("a ` b")) == "<p>a ` b</p>\n"
 
 
+def test_code_does_not_end_a_cell_early():
+    """A table cuts code in two at a bar, and what was code becomes HTML."""
+    for name in ("`a|<img src=x>`", "`a\\\\|<img src=x>`", "b `|` <img src=x> `c|d`"):
+        html = rendered(f"| name | more |\n| --- | --- |\n| {escaped(name)} | x |")
+        assert "<img" not in html and shown(html) == f"name more {name} x"
+
+
+def test_a_terminal_obeys_no_name():
+    text = markdown(everything("\x1b]0;title\x07 \x9b2J \u202e \x1bc \x00"))
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert "\N{REPLACEMENT CHARACTER}" in text
+
+
 def test_charts_are_short_tables_of_their_numbers():
     text = markdown(everything(rounds=500))
     part = text[text.index("### Accuracy by round") : text.index("### Participation")]

@@ -315,12 +315,21 @@ def ledger(tmp_path, monkeypatch):
 def test_the_ledger_is_read_while_another_process_holds_it(runs, ledger):
     path, _ = ledger  # still open, with a log of changes beside it
     before = sorted(p.name for p in path.parent.iterdir())
-    shown = asked(ViewAnswers([runs]), "ledger")
+    answers = ViewAnswers([runs], "owner")
+    shown = asked(answers, "ledger")
     together, charges = blocks(shown, "DataTable")
     assert together["rows"] == [["a record", "add/remove", "server", "2.5", "2e-05", "0"]]
     assert [row[0] for row in charges["rows"]] == ["<b>beta</b>", "alpha"]
-    assert asked(ViewAnswers([runs]), "chain") == {"intact": True, "sentence": "The chain of 2 entries is intact."}
+    assert asked(answers, "chain") == {"intact": True, "sentence": "The chain of 2 entries is intact."}
     assert sorted(p.name for p in path.parent.iterdir()) == before
+
+
+def test_the_ledger_is_the_owners(runs, ledger):
+    """Its totals count people by their data and not by names, so they would tell whose data overlap."""
+    for part in ("ledger", "chain"):
+        told = ViewAnswers([runs]).answer([part], {})
+        assert set(told) == {"error"} and "for the owner" in told["error"]
+        assert not any(word in told["error"] for word in ("beta", "iris", "2.5", str(ledger[0].parent)))
 
 
 def test_a_ledger_that_was_edited_is_told(runs, ledger):
@@ -332,13 +341,13 @@ def test_a_ledger_that_was_edited_is_told(runs, ledger):
         db.execute("DROP TRIGGER no_update")
         db.execute("UPDATE entry SET epsilon = 0.01 WHERE id = 1")
     db.close()
-    told = asked(ViewAnswers([runs]), "chain")
+    told = asked(ViewAnswers([runs], "owner"), "chain")
     assert not told["intact"] and "row 1 was edited" in told["sentence"]
 
 
 def test_without_a_ledger_nothing_is_made(runs, tmp_path, monkeypatch):
     monkeypatch.setenv("SORDINO_HOME", str(tmp_path / "nothing"))
-    assert "there is no ledger yet" in ViewAnswers([runs]).answer(["ledger"], {})["error"]
+    assert "there is no ledger yet" in ViewAnswers([runs], "owner").answer(["ledger"], {})["error"]
     assert not (tmp_path / "nothing").exists()
 
 

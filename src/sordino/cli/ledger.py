@@ -195,6 +195,8 @@ def reference_of(path: Path) -> dict[str, Any]:
     """Return what a run folder (or its ledger.json) says about its ledger."""
     file = locate(path, PRIVATE, "ledger.json") if path.is_dir() else path
     try:
+        if file.exists() and not file.is_file():
+            raise OSError("it is not a plain file")
         content = jsonlib.loads(file.read_text())
         content = content.get("ledger", content)
         if {"path", "job", "entries", "head"} <= content.keys():

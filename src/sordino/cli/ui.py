@@ -34,7 +34,7 @@ def ui(folders: tuple[Path, ...], port: int | None, no_browser: bool, audience: 
     elsewhere, use a tunnel: ssh -L 8437:127.0.0.1:8437 MACHINE, and open the printed address there.
 
     By default the view shows what is public of each run, so a screen may be shared. --for owner adds what is for the
-    owner of the data alone: attacks, participation, the answers of sites.
+    owner of the data alone: attacks, participation, the ledger, the answers of sites.
     """
     answers = ViewAnswers(folders or (Path("runs"),), cast(Audience, audience), planned)
     server = opened(answers, port)

@@ -5,6 +5,14 @@ from __future__ import annotations
 import math
 
 
+def small_up(delta: float, digits: int = 3) -> str:
+    """Format a small probability with so many significant digits, rounded up and never down."""
+    if not 1e-300 < delta < math.inf:
+        return f"{delta:g}"
+    unit = 10.0 ** (math.floor(math.log10(delta)) - digits + 1)
+    return f"{math.ceil(delta / unit - 1e-9) * unit:.{digits}g}"
+
+
 def up(epsilon: float, digits: int = 3) -> str:
     """Format an epsilon for people, rounded up and never down.
 

@@ -33,6 +33,9 @@ from sordino.data.treatment import owner_notes, treat
 from sordino.data.windows import Windows
 
 SUFFIXES = (*text_tables.SUFFIXES, ".parquet")
+SCHEMA_NOTE = (
+    "columns outside the schema are left out; private/notes.txt names them, and says how many values are changed"
+)
 
 
 @dataclass(frozen=True)
@@ -228,9 +231,11 @@ def _parsed(
     labels = target(what, str(columns.label), cells[columns.label], label)
     x, notes = _inputs(what, cells, declared, roles, alone=columns.windows is not None)
     counted = {n: c for n, c in used.items() if n != columns.label or isinstance(c, Number)}
+    left = [c for c in cells.columns if c not in {*declared, *roles}] if declared else []
+    named = (f"{what}: columns that are not in the schema are left out: {_some(left)}.",) if left else ()
     clients, users = (c if c in cells.columns else None for c in (columns.client, columns.user))
     return Parsed(
-        x, labels, notes, owner_notes(what, treated, counted), treated.dropped,
+        x, labels, notes, (*named, *owner_notes(what, treated, counted)), treated.dropped,
         None if clients is None else schemas.words(clients, cells[clients]),
         None if users is None else fixed_ids(users, cells[users]),
     )  # fmt: skip
@@ -344,9 +349,7 @@ def _inputs(
     used = {name: column for name, column in declared.items() if name not in roles}
     if not used:
         raise DataError(f"{what}: the schema declares no column for the model.")
-    left = [c for c in rest if c not in used]
-    notes = [f"columns not in the schema are left out: {_some(left)}"] if left else []
-    return schemas.encode(cells, used), (*notes, "if the schema changes values, private/notes.txt says how many")
+    return schemas.encode(cells, used), (SCHEMA_NOTE,)
 
 
 def _code(cells: Any, columns: Columns, written: dict[str, Any]) -> TableCode | None:

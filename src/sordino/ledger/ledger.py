@@ -24,7 +24,7 @@ import numpy as np
 
 from sordino.core import check
 from sordino.core.errors import BudgetError, RunError, SpecError
-from sordino.core.rounding import up
+from sordino.core.rounding import small_up, up
 from sordino.ledger import home, overlap
 from sordino.ledger.account import Account, Ints, blob
 from sordino.ledger.chain import WAIT, Chain, Entry
@@ -401,7 +401,7 @@ class Ledger:
         seen = [charge_of(e).at(view) for e in before]
         held = [c for c in seen if c is not None and math.isfinite(c.epsilon)]
         runs = sum(e.kind == "plan" for e in before)
-        epsilon, delta = total(c.epsilon for c in held), total(c.delta for c in held)
-        text = f"run {runs} on these data ({plan.data}), together epsilon {up(epsilon)}, delta {delta:.3g} for {view}"
+        spent = f"epsilon {up(total(c.epsilon for c in held))}, delta {small_up(total(c.delta for c in held))}"
+        text = f"run {runs} on these data ({plan.data}), together {spent} for {view}"
         beside = len(before) - len(held)
         return text + (f", not including charges that give no such guarantee: {beside}" if beside else "")

@@ -18,6 +18,7 @@ from sordino.report.document import (
     Section,
     Tiles,
 )
+from sordino.report.reading import harmless
 
 MARK = "<!-- sordino report"  # by which a report is known as one of ours
 ROWS, COLUMNS = 13, 8  # of a chart's numbers
@@ -26,9 +27,9 @@ START = re.compile(r"^(\d*)([-+.)=])(?=[-= ]|$)")  # of a list, a rule or a head
 
 
 def escaped(text: str) -> str:
-    """Return a text on one line that Markdown and HTML show as it stands."""
-    parts = " ".join(text.split()).split("`")
-    if len(parts) % 2 == 0:  # a backtick without its partner
+    """Return a text on one line that Markdown, HTML and a terminal show as it stands."""
+    parts = harmless(" ".join(text.split())).split("`")
+    if len(parts) % 2 == 0 or any("|" in code for code in parts[1::2]):  # no partner; a table cuts such code in two
         return _escaped("`".join(parts))
     return "".join(f"`{part}`" if k % 2 and part else _escaped(part) for k, part in enumerate(parts))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.core.rounding import up
 from sordino.report.axes import legend, save
 from sordino.report.figures import COLOURS, STYLE
 
@@ -47,7 +48,7 @@ def draw(
             axis.plot(*shown, color=colour, linewidth=1.8, label=name)
         if math.isfinite(epsilon):
             most = np.minimum(1.0, math.exp(min(epsilon, 700.0)) * rates + delta)
-            label = f"at most, by epsilon = {epsilon:.3g}, delta = {delta:g}"
+            label = f"at most, by epsilon = {up(epsilon)}, delta = {delta:g}"
             axis.plot(rates, most, color="black", linestyle="--", linewidth=1, label=label)
         axis.set(xscale="log", yscale="log", xlim=(floor, 1), ylim=(floor, 1.1))
         axis.set_title(title, fontsize=10)

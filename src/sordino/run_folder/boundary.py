@@ -110,7 +110,7 @@ TABLE: dict[str, dict[str, str]] = {
 FILES: dict[str, str] = {  # files without fields, or made only of fields of the files above
     "model.safetensors": RELEASED,
     "seal.json.sig": "a signature of seal.json by the owner's key; it names the public key",
-    "report.html": "drawn from the public records of the run alone",
+    "report.html": "drawn from the public records of the run alone, under the name of its folder",
     "results.csv": "made of the public records and results of the cells alone",
     "summary.csv": "made of the public records and results of the cells alone",
     "table.md": "made of the public records and results of the cells alone",

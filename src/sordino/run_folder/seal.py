@@ -23,6 +23,7 @@ This module needs neither torch nor the ledger.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import inspect
@@ -55,6 +56,7 @@ FORM = 1  # of the file
 ALGORITHM = "sha256"
 COMMITMENTS = ("private", "ledger")  # fields of the public seal
 HEAD = ("job", "entries", "head")  # what is committed to of the ledger
+LENGTH = 32  # bytes of the key
 MOST = 4_000_000  # bytes of a seal that is read
 HEX = re.compile(r"[0-9a-f]{64}\Z")
 NAME = re.compile(r"[A-Za-z0-9_][\w.+-]{0,99}\Z", re.ASCII)
@@ -228,7 +230,9 @@ def _opened(run: Path, sealed: Mapping[str, Any], report: SealReport) -> SealRep
     if not folder.is_dir():
         raise RunError(f"{run} has no private part, so its commitments cannot be opened. Name the run folder itself.")
     try:
-        key = (folder / KEY).read_bytes()
+        if not _plain(folder / KEY):
+            raise OSError(errno.EINVAL, "it is not a plain file")
+        key = (folder / KEY).read_bytes() if (folder / KEY).stat().st_size == LENGTH else b""
     except OSError as error:
         raise RunError(f"cannot read {folder / KEY}, without which no commitment opens: {error.strerror}.") from error
     private = _read_private(folder / SEAL)
@@ -310,9 +314,9 @@ def _json_of(path: Path) -> Any:
 def _key(folder: RunFolder) -> bytes:
     """Return the secret key of a run; it is made when the run is sealed for the first time."""
     path = folder.private / KEY
-    if path.is_file() and len(key := path.read_bytes()) == 32:
+    if path.is_file() and len(key := path.read_bytes()) == LENGTH:
         return key
-    key, temporary = secrets.token_bytes(32), path.with_name(f"{KEY}.tmp")
+    key, temporary = secrets.token_bytes(LENGTH), path.with_name(f"{KEY}.tmp")
     try:
         temporary.unlink(missing_ok=True)
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -161,6 +161,10 @@ class ViewAnswers:
         return spending.places((*self.shelf.folders, *comparisons))
 
     def _chosen(self, query: Query) -> tuple[list[Path], int]:
+        from sordino.ui import spending
+
+        if self.audience != "owner":
+            raise RunError(spending.CLOSED)
         found, number = self._ledgers(), _number(query, "ledger", 1) - 1
         if not found:
             raise RunError("there is no ledger yet: the first run makes one, and every run is charged to it.")
@@ -171,9 +175,7 @@ class ViewAnswers:
 
         found, number = self._chosen(query)
         path, page = found[number], _number(query, "page", 1)
-        made = self.documents.kept(
-            f"ledger {path} {page}", spending.mark(path), lambda: spending.document(path, self.audience, page)
-        )
+        made = self.documents.kept(f"ledger {path} {page}", spending.mark(path), lambda: spending.document(path, page))
         return {**made, "ledgers": [harmless(str(p)) for p in found], "ledger": number + 1, "page": page}
 
     def _chain(self, query: Query) -> Answer:

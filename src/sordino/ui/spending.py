@@ -1,5 +1,6 @@
 """The ledger as the page shows it: what was spent by data and run, the totals, and whether its chain is intact.
 
+It is for the owner alone: totals count people who are in the data of several names, and whose data overlap is private.
 A ledger belongs to the runs that are charged to it. SQLite writes beside a file even if it only reads it, so the server
 copies the ledger into a folder of its own, reads the copy, and removes it at once.
 """
@@ -21,10 +22,14 @@ from sordino.ledger.account import ids
 from sordino.ledger.chain import Entry
 from sordino.ledger.ledger import Ledger
 from sordino.report.document import Block, DataTable, Document, FactSheet, Paragraph, Section
-from sordino.report.reading import Audience, harmless
+from sordino.report.reading import harmless
 from sordino.ui import shelf
 from sordino.ui.overview import short
 
+CLOSED = (
+    "the ledger is for the owner of the data: its totals tell whose data overlap, and its entries tell when runs took "
+    "place. Start the view with `sordino ui --for owner`. What may be public of it stands in the report of each run."
+)
 PAGE = 50  # charges of one data set on a page
 TRIES = 20  # copies until one was not written to meanwhile
 
@@ -89,12 +94,11 @@ def _copy(path: Path, target: Path) -> None:
     raise RunError(f"the ledger {harmless(str(path))} is being written to all the time. Try again in a moment.")
 
 
-def document(path: Path, audience: Audience, page: int) -> Document:
-    """Return what a ledger holds.
+def document(path: Path, page: int) -> Document:
+    """Return what a ledger holds, for the owner.
 
     Args:
         path: the ledger.
-        audience: to the owner the number of clients that a charge names is shown too.
         page: which charges of every data set, from 1.
     """
     with copied(path) as book:
@@ -107,16 +111,14 @@ def document(path: Path, audience: Audience, page: int) -> Document:
         sections = [Section("ledger", "The ledger", (facts,))]
         for k, name in enumerate(names):
             sections.append(
-                Section(
-                    f"data-{k + 1}", short(name), tuple(_of_data(book, name, audience, page)), len(names) > 6 and k > 0
-                )
+                Section(f"data-{k + 1}", short(name), tuple(_of_data(book, name, page)), len(names) > 6 and k > 0)
             )
     if not names:
         sections.append(Section("nothing", "Charges", (Paragraph("Nothing has been charged to this ledger yet."),)))
-    return Document("Ledger", harmless(str(path)), audience, tuple(sections))
+    return Document("Ledger", harmless(str(path)), "owner", tuple(sections))
 
 
-def _of_data(book: Ledger, data: str, audience: Audience, page: int) -> Iterator[Block]:
+def _of_data(book: Ledger, data: str, page: int) -> Iterator[Block]:
     yield _totals(book, data)
     if (budget := book.budget(data)) is not None:
         left = ", ".join(f"{k} {v:.4g}" for k, v in (book.left(data) or {}).items()) or "nothing"
@@ -127,11 +129,22 @@ def _of_data(book: Ledger, data: str, audience: Audience, page: int) -> Iterator
     pages = max(1, -(-len(charges) // PAGE))
     page = min(max(page, 1), pages)
     shown = charges[(page - 1) * PAGE : page * PAGE]
-    heads = ["run", "purpose", "kind", "epsilon", "delta", "unit", "relation", "viewer", "rounds", "time (UTC)"]
-    heads += ["clients"] if audience == "owner" else []
-    rows = [_row(book, entry, audience) for entry in shown]
+    heads = (
+        "run",
+        "purpose",
+        "kind",
+        "epsilon",
+        "delta",
+        "unit",
+        "relation",
+        "viewer",
+        "rounds",
+        "time (UTC)",
+        "clients",
+    )
+    rows = [_row(book, entry) for entry in shown]
     note = f"Page {page:,} of {pages:,}; the newest of {len(charges):,} charges first." if pages > 1 else ""
-    yield DataTable("Charges", tuple(heads), tuple(r for r, _ in rows), tuple(k for _, k in rows), note)
+    yield DataTable("Charges", heads, tuple(r for r, _ in rows), tuple(k for _, k in rows), note)
 
 
 def _totals(book: Ledger, data: str) -> DataTable:
@@ -149,7 +162,7 @@ def _totals(book: Ledger, data: str) -> DataTable:
     return DataTable("Together", header, tuple(rows), tuple(keys), note)
 
 
-def _row(book: Ledger, entry: Entry, audience: Audience) -> tuple[tuple[str, ...], tuple[float | str, ...]]:
+def _row(book: Ledger, entry: Entry) -> tuple[tuple[str, ...], tuple[float | str, ...]]:
     what = entry.details()
     run = short(str(what.get("run") or entry.job))
     epsilon = math.inf if entry.epsilon is None else entry.epsilon
@@ -160,11 +173,10 @@ def _row(book: Ledger, entry: Entry, audience: Audience) -> tuple[tuple[str, ...
         rounds = f"{done:,} of {what.get('rounds')}"
     left = (run, short(str(what.get("purpose", ""))), entry.kind)
     middle = (short(entry.unit), short(entry.relation), short(entry.viewer))
-    row: tuple[str, ...] = (*left, up(epsilon), f"{delta:g}", *middle, rounds, short(entry.time[:16].replace("T", " ")))
-    key: tuple[float | str, ...] = (*left, min(epsilon, 1e300), delta, *middle, done, entry.time)
-    if audience == "owner":
-        clients = None if entry.owners is None else len(ids(entry.owners))
-        row, key = (*row, "all" if clients is None else f"{clients:,}"), (*key, "" if clients is None else clients)
+    clients = None if entry.owners is None else len(ids(entry.owners))
+    time, who = short(entry.time[:16].replace("T", " ")), "all" if clients is None else f"{clients:,}"
+    row = (*left, up(epsilon), f"{delta:g}", *middle, rounds, time, who)
+    key = (*left, min(epsilon, 1e300), delta, *middle, done, entry.time, "" if clients is None else clients)
     return row, key
 
 

@@ -80,6 +80,22 @@ def test_budgets_of_clients_are_public_and_what_each_used_is_the_owners():
     assert [y for _, y in bars.points] == [3 / 3, 3 / 3, 6 / 6, 0 / 6, 5 / 6]  # rounds over those that are paid for
 
 
+def test_budgets_are_not_rounded_down_and_the_total_is_the_largest_only_where_it_is():
+    """A run may promise less than the largest budget of a client: then no client spends more than the total."""
+    held, shown = contents(), {}
+    for largest in (held["result"]["guarantee"]["epsilon"], 40.00004):
+        held["plan"]["budgets"][1]["epsilon"] = largest
+        section = budget.section(sources(held))
+        shown[largest] = (
+            said(section),
+            next(b for b in section.blocks if getattr(b, "title", "") == "Budgets of clients"),
+        )
+    (same, _), (larger, table) = shown.values()
+    assert "The total above is that of the largest." in same and "holds for all of them" not in same
+    assert "holds for all of them" in larger and "that of the largest" not in larger
+    assert "epsilon from 1 to 40.001." in larger and table.rows[1][0] == "40.001"
+
+
 def test_what_a_method_left_of_every_budget_comes_from_the_last_round_of_each_client():
     held = contents()
     held["owner_rounds"][1]["decided"] = {"clients": {"0": {"left": 0.5}, "3": {"left": 0.75}}}

@@ -15,6 +15,7 @@ from sordino.core.errors import RunError
 from sordino.report.document import DataTable, FactSheet, Paragraph, Tiles
 from sordino.report.run import first_page, sealed
 from sordino.report.run.first_page import facts, section
+from sordino.report.run.guarantee_words import AuditSummary
 from sordino.report.run.words import down, small
 from support.run_records import MULTIPLIER, ROUNDS, accounting, guarantee, infinite, seal, sources, write
 
@@ -335,6 +336,14 @@ def test_lower_bounds_are_rounded_down(value, shown):
 )
 def test_small_probabilities_are_said_as_people_say_them(value, shown):
     assert small(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("confidence", "words"), [(0.95, "95 %"), (0.955, "95.5 %"), (0.9996, "99.9 %"), (0.99, "99 %")]
+)
+def test_an_audit_is_not_said_to_be_surer_than_it_is(confidence, words):
+    summary = AuditSummary(1.0, None, confidence, "record", "server", False, "")
+    assert summary.sure == f"{words} confidence"
 
 
 def test_every_number_names_where_it_comes_from(tmp_path):

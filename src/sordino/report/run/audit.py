@@ -8,7 +8,7 @@ from sordino.core.rounding import up
 from sordino.report.chart import Axis, Chart, ChartSeries
 from sordino.report.document import Block, DataTable, FactSheet, FigureTile, Listing, Paragraph, Section, Tiles
 from sordino.report.run.fields import Fields, RunSources
-from sordino.report.run.words import down, figures, number_of, percent
+from sordino.report.run.words import down, figures, number_of
 
 PLACES = {
     "apart": "many canaries in one run, far apart",
@@ -97,7 +97,7 @@ def _bounds(audit: Fields) -> list[Block]:
             down(value),
             "-" if ceiling is None else figures(ceiling),
         )
-        rows.append((place, name, *cells, "-" if sure is None else percent(sure, 2)))
+        rows.append((place, name, *cells, "-" if sure is None else f"{down(100 * sure, 2)} %"))
         known = [math.nan if v is None else float(v) for v in (trials, value, ceiling, sure)]
         keys.append((place, name, *known))
         bars.append((place, name, value))
@@ -153,7 +153,7 @@ def _facts(audit: Fields) -> FactSheet:
     if (rounds := audit.count("rounds")) is not None:
         rows.append(("played", number_of(rounds, "round")))
     if (sure := audit.share("confidence")) is not None:
-        rows.append(("confidence of the largest bound", percent(sure)))
+        rows.append(("confidence of the largest bound", f"{down(100 * sure, 2)} %"))
     if (delta := audit.number("delta", 0.0, 1.0)) is not None:
         rows.append(("delta", f"{delta:g}"))
     return FactSheet(tuple(rows), audit.file)

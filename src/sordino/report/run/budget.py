@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sordino.core.rounding import up
+from sordino.core.rounding import small_up, up
 from sordino.privacy.accountants import gdp
 from sordino.privacy.algebra import alternatives, gdp_mu_squared
 from sordino.privacy.guarantee import Guarantee
@@ -16,7 +16,7 @@ from sordino.report.run.fields import RunSources, one_line
 from sordino.report.run.lines import ROUNDS, constant, curve, finite, marks, series, trend
 from sordino.report.run.pricing import FAULTS, Priced, SpentEvent, attack_bound, by_accountant, priced, spent
 from sordino.report.run.promise import by_viewer, stated
-from sordino.report.run.words import capital, figures, joined, number_of, small
+from sordino.report.run.words import capital, joined, number_of, small
 
 RECORDS, ACCOUNTING = "public/records.jsonl", "public/accounting.json"
 VIEWERS = 12  # most viewers that are shown
@@ -165,7 +165,7 @@ def _by_accountant(run: RunSources, main: Guarantee) -> list[Block]:
         out.append(
             Chart(
                 "budget-accountants", "lines", f"Epsilon against {viewer_name(main.viewer)}, by accountant", ROUNDS,
-                Axis(f"epsilon at delta = {delta:.3g}", low=0.0), lines, summary=summary, source=source,
+                Axis(f"epsilon at delta = {small_up(delta)}", low=0.0), lines, summary=summary, source=source,
             )
         )  # fmt: skip
     times = {n: final[n] / final[least] if final[least] else math.nan for n in names}
@@ -174,7 +174,7 @@ def _by_accountant(run: RunSources, main: Guarantee) -> list[Block]:
     out.append(
         DataTable(
             "Epsilon at the end, by accountant",
-            ("accountant", f"epsilon at delta = {delta:.3g}", "above the smallest"), rows,
+            ("accountant", f"epsilon at delta = {small_up(delta)}", "above the smallest"), rows,
             tuple((ACCOUNTANTS[n], final[n], times[n]) for n in names),
             note="Every accountant gives an upper bound, so the smallest one counts.", source=source,
         )
@@ -210,8 +210,8 @@ def _privacy_curve(run: RunSources, main: Guarantee, where: str) -> list[Block]:
     )
     low = min(d for _, d in points)
     summary = (
-        f"The same run keeps (epsilon, delta) for every point of the curve: delta is {figures(points[0][1])} at "
-        f"epsilon = {figures(points[0][0])} and falls to {figures(low)} at epsilon = {figures(points[-1][0])}; the "
+        f"The same run keeps (epsilon, delta) for every point of the curve: delta is {small_up(points[0][1])} at "
+        f"epsilon = {up(points[0][0])} and falls to {small_up(low)} at epsilon = {up(points[-1][0])}; the "
         f"guarantee names epsilon = {up(main.epsilon)} at delta = {main.delta:g}."
     )
     return [

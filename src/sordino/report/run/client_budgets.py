@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sordino.core.rounding import up
+from sordino.privacy.guarantee import Guarantee
 from sordino.report.chart import Axis, Chart, ChartSeries
 from sordino.report.document import Block, DataTable, Paragraph
 from sordino.report.run.fields import Fields, RunSources
 from sordino.report.run.lines import real
+from sordino.report.run.promise import stated
 from sordino.report.run.words import figures, number_of, percent
 
 PLAN, PARTICIPATION, OWNERS = "public/plan.json: budgets", "private/participation.json: counts", "private/records.jsonl"
@@ -44,7 +47,7 @@ def client_budgets(run: RunSources) -> list[Block]:
     known = kinds(run)
     out: list[Block] = []
     if known:
-        out = [Paragraph(_lead(known)), _table(known)]
+        out = [Paragraph(_lead(known, stated(run)[0])), _table(known)]
     left = remaining(run)
     if left:
         out += _left(left)
@@ -53,13 +56,17 @@ def client_budgets(run: RunSources) -> list[Block]:
     return out
 
 
-def _lead(known: Sequence[ClientBudget]) -> str:
+def _lead(known: Sequence[ClientBudget], main: Guarantee | None) -> str:
     everybody = sum(k.clients for k in known)
     low, high = min(k.epsilon for k in known), max(k.epsilon for k in known)
     text = (
-        f"Clients have budgets of their own: {number_of(everybody, 'client')} with epsilon from {figures(low)} to "
-        f"{figures(high)}. The total above is that of the largest."
+        f"Clients have budgets of their own: {number_of(everybody, 'client')} with epsilon from {up(low)} to "
+        f"{up(high)}."
     )
+    if main is not None and math.isclose(main.epsilon, high, rel_tol=1e-3):
+        text += " The total above is that of the largest."
+    elif main is not None and main.epsilon < high:
+        text += f" The total above, epsilon = {up(main.epsilon)}, holds for all of them: no client spends more than it."
     idle = sum(k.clients for k in known if k.participations == 0)
     if idle:
         text += (
@@ -75,7 +82,7 @@ def _table(known: Sequence[ClientBudget]) -> DataTable:
     for k in known:
         how = k.participations if capped else k.multiplier
         shown = "-" if how is None else f"{how:,}" if capped else figures(how, 4)
-        rows.append((figures(k.epsilon, 4), f"{k.delta:g}", f"{k.clients:,}", shown))
+        rows.append((up(k.epsilon), f"{k.delta:g}", f"{k.clients:,}", shown))
         keys.append((k.epsilon, k.delta, float(k.clients), math.nan if how is None else float(how)))
     last = "rounds at most" if capped else "noise multiplier"
     return DataTable("Budgets of clients", ("epsilon", "delta", "clients", last), tuple(rows), tuple(keys), source=PLAN)
@@ -134,7 +141,7 @@ def _used(run: RunSources, known: Sequence[ClientBudget]) -> list[Block]:
             return []
         if cap:
             shares[client] = count / cap
-        rows.append((f"{client}", figures(epsilon, 4), f"{count:,}", f"{cap:,}"))
+        rows.append((f"{client}", up(epsilon), f"{count:,}", f"{cap:,}"))
         keys.append((float(client), epsilon, float(count), float(cap)))
     source = f"{PARTICIPATION}; {PLAN}; public/spec.toml: budgets"
     full = sum(share >= 1 for share in shares.values())

@@ -11,7 +11,7 @@ from sordino.privacy.guarantee import Guarantee, change, who
 from sordino.report.run.fields import Fields, RunSources
 from sordino.report.run.pricing import Priced, priced
 from sordino.report.run.promise import by_viewer, stated
-from sordino.report.run.words import capital, down, number_of, percent, small, whose
+from sordino.report.run.words import capital, down, number_of, small, whose
 
 # guarantee: of a finished run. promise: of one without a result. none: epsilon is infinite against everybody.
 # unread: the records do not say.
@@ -33,7 +33,7 @@ class AuditSummary:
     @property
     def sure(self) -> str:
         """The confidence in words."""
-        return f"{percent(self.confidence, 0)} confidence"
+        return f"{down(100 * self.confidence, 1)} % confidence"
 
 
 @dataclass(frozen=True)

@@ -62,16 +62,6 @@ def figures(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def times(epsilon: float) -> str:
-    """Return the factor e^epsilon, rounded up."""
-    if epsilon > 690:
-        return f"e to the power of {figures(epsilon)}"
-    factor = math.exp(epsilon)
-    digits = max(0, 1 - math.floor(math.log10(factor)))
-    raised = math.ceil(factor * 10**digits - 1e-9) / 10**digits
-    return figures(raised, 2) if raised < 1e9 else f"{raised:.1e}".replace("e+", "e")
-
-
 def size(count: float) -> str:
     """Return a number of bytes."""
     for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
