@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from sordino.core.rounding import up
+from sordino.core.rounding import down, up
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,19 @@ def test_no_epsilon_is_shown_smaller_than_it_is():
     for i in range(1, 3000):
         assert float(up(i * 0.0037)) >= i * 0.0037 - 1e-8
         assert i * 3.7e5 * (1 - 1e-9) <= float(up(i * 3.7e5)) <= i * 3.7e5 * 1.01
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (1.198, 2, "1.19"),
+        (0.92999, 3, "0.929"),
+        (1.1999, 3, "1.199"),
+        (0.3, 2, "0.3"),
+        (0.0, 2, "0"),
+        (2.5e13, 3, "2e13"),
+        (1e300, 3, "1e300"),
+    ],
+)
+def test_a_lower_bound_is_rounded_down(value, digits, text):
+    assert down(value, digits) == text

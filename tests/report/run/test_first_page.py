@@ -15,7 +15,7 @@ from sordino.core.errors import RunError
 from sordino.report.document import DataTable, FactSheet, Paragraph, Tiles
 from sordino.report.run import first_page, sealed
 from sordino.report.run.first_page import facts, section
-from sordino.report.run.words import down, small
+from sordino.report.run.words import small
 from support.run_records import MULTIPLIER, ROUNDS, accounting, guarantee, infinite, seal, sources, write
 
 MU = math.sqrt(ROUNDS) / MULTIPLIER
@@ -321,13 +321,6 @@ def test_places_of_the_records_that_disagree_about_the_guarantee_are_damage(tmp_
     other["viewers"]["server"] |= {"unit": "client"}
     (said,) = damage_of("unit", accounting=other)
     assert "unit is client, but the guarantee says record" in said
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(0.92999, "0.929"), (1.0, "1"), (0.0, "0"), (2.5e13, "2e13"), (1e300, "1e300")]
-)
-def test_lower_bounds_are_rounded_down(value, shown):
-    assert down(value) == shown
 
 
 @pytest.mark.parametrize(
