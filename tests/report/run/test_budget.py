@@ -9,6 +9,7 @@ import pytest
 from sordino.privacy.accountants import gdp, rdp
 from sordino.privacy.events import GaussianEvent, Repeated
 from sordino.report.chart import Chart
+from sordino.report.chart_numbers import numbers
 from sordino.report.document import DataTable, Paragraph
 from sordino.report.run import budget
 from support.run_records import MULTIPLIER
@@ -95,3 +96,22 @@ def test_without_a_guarantee_there_is_nothing_to_spend():
         record["epsilon"] = {"server": None, "public": None}
     section = budget.section(sources(held))
     assert "epsilon is infinite against the server: no noise is added" in said(section) and not charts(section)
+
+
+def test_no_text_about_a_curve_of_epsilon_understates_it():
+    held = contents()
+    for record, epsilon in zip(held["rounds"], (1.4991, 1.5001, 1.9994, 2.0001, 2.4994, 2.99919), strict=True):
+        record["epsilon"] = {"server": epsilon}
+    chart = charts(budget.section(sources(held)))["budget-rounds"]
+    assert "rises from 1.5 in round 1 to 3 in round 6" in chart.summary
+    rows = [row for row in numbers(chart).rows if row[0] == "against the server"]
+    assert [row[-1] for row in rows] == ["1.5", "1.501", "2", "2.001", "2.5", "3"]
+
+
+def test_a_search_is_told_with_its_total():
+    held = contents()
+    assert "A search chose clip = 0.5 and method = dp-sgd. In total epsilon = 1.5." in said(
+        budget.section(sources(held))
+    )
+    held["tune"] = {}
+    assert "search" not in said(budget.section(sources(held)))

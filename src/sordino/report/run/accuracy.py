@@ -109,7 +109,7 @@ def _certainty(run: RunSources, now: FinalFigures) -> list[Block]:
             out.append(
                 Paragraph(
                     f"Evaluated on {now.where or 'the test records'}, exactly and without noise: {right:,.0f} of "
-                    f"{count:,.0f} records. By so many records the model's accuracy on others of their kind lies "
+                    f"{count:,.0f} records. With so many records, the model's accuracy on others of their kind lies "
                     f"between {percent(low)} and {percent(high)} (95 % confidence; Clopper and Pearson)."
                 )
             )

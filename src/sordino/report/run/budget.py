@@ -20,6 +20,7 @@ from sordino.report.run.words import capital, figures, joined, number_of, small
 
 RECORDS, ACCOUNTING = "public/records.jsonl", "public/accounting.json"
 VIEWERS = 12  # most viewers that are shown
+SETTINGS = 20  # most settings of a search that are named
 SEEN_BY = {"server": "the server", "public": "the public", "client": "another client", "wire": "the wire"}
 ACCOUNTANTS = {
     "exact": "the exact formula for Gaussian noise",
@@ -43,7 +44,7 @@ def section(run: RunSources) -> Section | None:
     blocks: list[Block] = [Paragraph(_lead(run, main))] if main is not None else []
     blocks += over
     if main is not None:
-        blocks += [*_by_accountant(run, main), *_privacy_curve(run, main, where), *_evaluation(run)]
+        blocks += [*_by_accountant(run, main), *_privacy_curve(run, main, where), *_evaluation(run), *_search(run)]
     blocks += clients
     return Section("budget", "What was spent of the privacy budget?", tuple(blocks))
 
@@ -82,11 +83,11 @@ def _over_rounds(run: RunSources, main: Guarantee | None) -> list[Block]:
         first = next(iter(shown.values()))
         if at := [p for p in finite(first) if p[0] in lost]:
             lines.append(marks("lost rounds, charged as well", at))
-        summary = " ".join(trend(f"Epsilon against {viewer_name(v)}", points) for v, points in shown.items())
+        summary = " ".join(trend(f"Epsilon against {viewer_name(v)}", points, words=up) for v, points in shown.items())
         out.append(
             Chart(
-                "budget-rounds", "lines", "Epsilon spent, by round", ROUNDS, Axis("epsilon", low=0.0), tuple(lines),
-                summary=summary, source=f"{RECORDS}: epsilon; public/plan.json: promise.epsilon",
+                "budget-rounds", "lines", "Epsilon spent, by round", ROUNDS, Axis("epsilon", low=0.0, rounded="up"),
+                tuple(lines), summary=summary, source=f"{RECORDS}: epsilon; public/plan.json: promise.epsilon",
             )
         )  # fmt: skip
         if len(finite(first)) > 1 and constant(first):
@@ -165,7 +166,7 @@ def _by_accountant(run: RunSources, main: Guarantee) -> list[Block]:
         out.append(
             Chart(
                 "budget-accountants", "lines", f"Epsilon against {viewer_name(main.viewer)}, by accountant", ROUNDS,
-                Axis(f"epsilon at delta = {delta:.3g}", low=0.0), lines, summary=summary, source=source,
+                Axis(f"epsilon at delta = {delta:.3g}", low=0.0, rounded="up"), lines, summary=summary, source=source,
             )
         )  # fmt: skip
     times = {n: final[n] / final[least] if final[least] else math.nan for n in names}
@@ -217,7 +218,7 @@ def _privacy_curve(run: RunSources, main: Guarantee, where: str) -> list[Block]:
     return [
         Chart(
             "budget-privacy-curve", "lines", "Delta for every epsilon, at the end", Axis("epsilon", low=0.0),
-            Axis("delta", "log"), curves, summary=summary, source=price.source,
+            Axis("delta", "log", rounded="up"), curves, summary=summary, source=price.source,
         )
     ]  # fmt: skip
 
@@ -246,3 +247,14 @@ def _evaluation(run: RunSources) -> list[Block]:
     if why := part.text("text"):
         text += f" {capital(why)}."
     return [Paragraph(text)]
+
+
+def _search(run: RunSources) -> list[Block]:
+    """Return what the search cost that chose the settings of the run."""
+    if not (sentence := run.tune.text("sentence")):
+        return []
+    chosen = run.tune.part("settings")
+    values = {key: chosen.data[key] for key in chosen.names() if isinstance(chosen.data[key], int | float | str)}
+    winner = joined([one_line(f"{key} = {value}")[:80] for key, value in list(values.items())[:SETTINGS]])
+    lead = f"A search chose {winner}. " if winner else "A search chose the settings of this run. "
+    return [Paragraph(lead + one_line(sentence)), Paragraph("Source: public/tune.json: settings, sentence", "quiet")]

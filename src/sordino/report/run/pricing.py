@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.core.errors import SordinoError
+from sordino.core.rounding import up
 from sordino.privacy import tightest
 from sordino.privacy.accountants import gdp, pld, rdp
 from sordino.privacy.algebra import alternatives, distance, gdp_mu_squared, parts
@@ -186,7 +187,7 @@ class AttackBound:
 def attack_bound(guarantee: Guarantee, price: Priced | None, source: str) -> AttackBound:
     """Return what a guarantee allows an attacker, by the trade-off curve of the run's events where there is one."""
     total = (guarantee.epsilon, guarantee.delta)
-    formula = f"the bound that (epsilon, delta) = ({guarantee.epsilon:.4g}, {guarantee.delta:g}) alone implies"
+    formula = f"the bound that (epsilon, delta) = ({up(guarantee.epsilon)}, {guarantee.delta:g}) alone implies"
     if math.isinf(guarantee.epsilon):
         return AttackBound(((math.inf, 1.0),), "no bound", source)
     if price is None or not guarantee.epsilon:
