@@ -84,3 +84,11 @@ def test_where_there_is_no_draw_none_is_called_a_secret():
     held["plan"]["promise"]["epsilon"] = None
     unprotected = participation.section(sources(held, owner=True)).blocks[0].text
     assert "secret draw" in drawn and "secret" not in everybody + unprotected
+
+
+def test_the_bars_of_a_long_run_stay_few():
+    held = contents()
+    held["participation"]["by_number"] = [0] * 1200 + [1.0 if k % 7 == 0 else 0.0 for k in range(71)]
+    bars = charts(participation.section(sources(held, owner=True)))["participation-often"]
+    assert len(bars.x.categories) <= 24 and sum(y for _, y in bars.series[0].points) == 11
+    assert bars.x.categories[0].startswith("1200") and bars.x.categories[-1].endswith("1270")

@@ -14,7 +14,7 @@ from sordino.report.run.words import figures, number_of, percent
 
 FILE, OWNERS = "private/participation.json", "private/records.jsonl"
 ROWS, COLUMNS = 100, 60  # most cells of a heat map
-BARS = 60  # most bars
+BARS = 24  # most bars
 
 
 def section(run: RunSources) -> Section | None:
