@@ -68,6 +68,12 @@ def test_a_logarithmic_axis_within_a_power_of_ten_can_be_read():
     assert len(ticks(far)) >= 4 and "0.5" not in ticks(far)
 
 
+def test_shares_that_are_all_or_nothing_have_more_than_two_ticks():
+    shares = Chart("clipped", "lines", "Clipped", Axis("round"), Axis("share", low=0.0, percent=True),
+                   (ChartSeries("a", ((1.0, 1.0), (2.0, 1.0))),))  # fmt: skip
+    assert "50 %" in ticks(shares)
+
+
 def test_nearly_equal_shares_have_nearly_the_same_colour():
     shares = replace(heat(), cells=((math.nan, 0.234), (0.235, math.nan)), cell_percent=True,
                      x=Axis("predicted", "category", ("a", "b")), y=Axis("true", "category", ("a", "b")))  # fmt: skip

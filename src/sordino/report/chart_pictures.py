@@ -220,7 +220,8 @@ class _Picture:
                 axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
             axis.set_minor_locator(NullLocator())
         else:
-            whole = all(float(v).is_integer() for v in self._values(axis) if math.isfinite(v))
+            known = [v for v in self._values(axis) if math.isfinite(v)]
+            whole = not about.percent and all(float(v).is_integer() for v in known)
             axis.set_major_locator(MaxNLocator(nbins=7 if name == "x" else 5, integer=whole, steps=[1, 2, 2.5, 5, 10]))
         axis.set_major_formatter(FuncFormatter(lambda v, _: worded(float(f"{v:.6g}"), about, 6)))
         self._limits(side, name, about)
