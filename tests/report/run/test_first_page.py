@@ -137,6 +137,7 @@ def test_an_unfinished_run_has_a_promise(tmp_path, parts, words):
     assert part.title == "The promise" and words in text_of(part) and "1 of 3 rounds is on record" in text_of(part)
     assert "is to be protected" in lead(run) and "a run is sealed when it ends" in text_of(part)
     assert facts(sources(run))["standing"] == "promise"
+    assert "What this promise does not cover:" in text_of(part) and "this guarantee" not in text_of(part)
 
 
 def test_a_running_run_has_a_promise(tmp_path):

@@ -48,7 +48,8 @@ def section(run: RunSources) -> Section:
     if said.main is not None:
         blocks += _scale(said, said.main)
     if topics := not_covered(run, said):
-        blocks += [Paragraph("What this guarantee does not cover:"), FactSheet(topics, _where(run))]
+        what = "promise" if said.standing == "promise" else "guarantee"
+        blocks += [Paragraph(f"What this {what} does not cover:"), FactSheet(topics, _where(run))]
     return Section("first", TITLES[said.standing], (*blocks, *sealed.blocks(run)))
 
 
