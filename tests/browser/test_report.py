@@ -96,6 +96,9 @@ def test_numbers_are_written_out_sorted_and_saved(written, visit):
         words = [0, 5, -0.25, 1234567, 0.00001234, 123456, 2.5e9, 33.333333, 1e-3, 99999.5]
         in_page = seen.page.evaluate("values => values.map((v) => SordinoCharts.number(v))", words)
         assert in_page == [number(v) for v in words]
+        for rounded in ("up", "down"):
+            bounds = seen.page.evaluate("([v, r]) => v.map((x) => SordinoCharts.number(x, 4, r))", [words, rounded])
+            assert bounds == [number(v, 4, rounded) for v in words] != in_page
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,15 @@ def test_before_a_run_nothing_is_spent_and_after_it_the_result_is_public(table, 
     assert json.loads((folder / "public" / "audit.json").read_text())["trials"][0]["trials"] == 500
 
 
+def test_a_run_without_noise_is_audited_as_its_report_proposes(table, sordino_command):
+    run = sordino_command("run", "my.toml", "--method", "none", "--name", "bare", cwd=table)
+    assert run.returncode == 0, run.stderr
+    done = sordino_command("audit", "runs/bare", "--canaries", "300", cwd=table)
+    assert done.returncode == 0 and "Nothing is promised against the server. Audited: at least" in done.stdout
+    found = json.loads((table / "runs" / "bare" / "public" / "audit.json").read_text())
+    assert found["moves"] == [] and found["least"] > 1
+
+
 def test_a_plug_in_that_adds_half_of_its_noise_is_refuted(table, sordino_command):
     (table / "plugins" / "methods").mkdir(parents=True)
     (table / "plugins" / "methods" / "half_noise.py").write_text(PLUGIN)

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from sordino.core.rounding import small_up, up
+from sordino.core.rounding import down, small_up, up
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,19 @@ def test_no_epsilon_is_shown_smaller_than_it_is():
 def test_a_delta_is_rounded_up(delta, text):
     assert small_up(delta) == text
     assert all(d * (1 - 1e-8) <= float(small_up(d)) <= 1.01 * d for d in (delta * i / 97 for i in range(1, 97)))
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (1.198, 2, "1.19"),
+        (0.92999, 3, "0.929"),
+        (1.1999, 3, "1.199"),
+        (0.3, 2, "0.3"),
+        (0.0, 2, "0"),
+        (2.5e13, 3, "2e13"),
+        (1e300, 3, "1e300"),
+    ],
+)
+def test_a_lower_bound_is_rounded_down(value, digits, text):
+    assert down(value, digits) == text

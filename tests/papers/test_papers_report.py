@@ -47,7 +47,7 @@ def test_paper_claim_and_accounted_epsilon_stand_in_one_row():
     assert row["accounted epsilon, sound"] == "0.5" and row["ours, as printed"] == "91.00 ± 1.41 (2 seeds)"
     assert row["ours, sound"] == "80.00 (one seed)" and found.caution == (0,)
     said = report.verdict(FOUND)
-    assert "does not hold in every run; accounted is epsilon = infinite: the noise follows private values." in said[0]
+    assert "holds in no run; accounted is epsilon = infinite: the noise follows private values." in said[0]
 
 
 def test_a_claim_that_holds_is_not_called_broken():

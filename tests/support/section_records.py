@@ -17,7 +17,7 @@ ACCURACY = (0.5, 0.625, 0.75, 0.75, 0.875, 0.8125)
 LOSS = (1.5, 1.1, 0.9, 0.9, 0.6, 0.7)
 EPSILON = tuple(0.25 * t for t in range(1, ROUNDS + 1))
 CONFUSION = [[30, 10, 0], [5, 40, 5], [0, 10, 60]]  # 130 of 160 are right: 0.8125
-PUBLIC = ("spec", "plan", "inputs", "result", "accounting", "baseline", "audit", "seal")
+PUBLIC = ("spec", "plan", "inputs", "result", "accounting", "baseline", "audit", "seal", "tune")
 PRIVATE = ("participation", "federation")
 SECRETS = (  # private numbers and names that no public document may show
     "0.1237", "0.4563", "7.7771", "31337", "424242", "0.31313", "clinic-of-st-anna", "0.86421", "0.97531", "0.73939",
@@ -110,6 +110,7 @@ def contents() -> dict[str, Any]:
             "curve": {"round": [1, 6], "loss": [0.9, 0.3], "accuracy": [0.8, 0.9], "metrics": {"auc": [0.9, 0.95]}},
         },
         "audit": audit(),
+        "tune": {"settings": {"clip": 0.5, "method": "dp-sgd"}, "sentence": "In total epsilon = 1.5."},
         "seal": {"version": 1, "sordino": "0.1.0", "code": "c" * 64},
         "participation": {
             "clients": CLIENTS, "together": 1, "rounds": [1, 3, 5], "last": ROUNDS,

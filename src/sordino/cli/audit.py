@@ -19,7 +19,7 @@ from sordino.core import check
 from sordino.core.errors import RunError, SpecError
 from sordino.core.parts import PRIVATE
 from sordino.core.record import plain
-from sordino.core.rounding import up
+from sordino.core.rounding import down, up
 from sordino.red_team.audit import CANARIES, Audit, PlayedGame, check_viewer
 from sordino.red_team.audit import audit as audited
 from sordino.red_team.probe import APART, COORDINATES
@@ -143,10 +143,10 @@ def show(found: Audit) -> None:
     for trial in found.trials:
         for name, assumed, bound in rows(trial):
             count = f"{trial.trials:,} + {trial.trials:,}" if name != "one run" else ""
-            table.add_row(name, assumed, count, f"{bound.epsilon:.3f}", f"{bound.ceiling:.2f}")
+            table.add_row(name, assumed, count, down(bound.epsilon), f"{bound.ceiling:.2f}")
     if found.planted is not None:
         planted = found.planted
-        table.add_row("canaries in the run itself", "nothing", "", f"{planted.epsilon:.3f}", f"{planted.ceiling:.2f}")
+        table.add_row("canaries in the run itself", "nothing", "", down(planted.epsilon), f"{planted.ceiling:.2f}")
     Console(highlight=False).print(table)
 
 

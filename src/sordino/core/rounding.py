@@ -27,3 +27,10 @@ def up(epsilon: float, digits: int = 3) -> str:
     scale = 10**digits
     text = f"{math.ceil(epsilon * scale - 1e-6) / scale:.{digits}f}"
     return text.rstrip("0").rstrip(".")
+
+
+def down(value: float, digits: int = 3) -> str:
+    """Return a lower bound for people, rounded down."""
+    if value >= 1e12:  # far beyond any audit; more digits than floating point has
+        return f"{math.floor(value / 10.0 ** (power := math.floor(math.log10(value))))}e{power}"
+    return f"{math.floor(value * 10**digits + 1e-9) / 10**digits:.{digits}f}".rstrip("0").rstrip(".")

@@ -106,10 +106,9 @@ def verdict(outcomes: Sequence[Outcome]) -> list[str]:
         range_ = least if least == most else f"{least} to {most}"
         why = next((str(o.result["claim"].get("why_not") or "") for o, _ in broken), "").rstrip(".")
         because = f": {why}" if why else ""
-        amount = "every run" if len(broken) == len(mine) else f"{len(broken)} of {len(mine)} runs"
-        out.append(
-            f"The claim of {row} as printed does not hold in {amount}; accounted is epsilon = {range_}{because}."
-        )
+        some = f"does not hold in {len(broken)} of {len(mine)} runs"
+        holds = "holds in no run" if len(broken) == len(mine) else some
+        out.append(f"The claim of {row} as printed {holds}; accounted is epsilon = {range_}{because}.")
     if not out and outcomes:
         out.append("The accounted epsilon of every run stands beside its score.")
     return out

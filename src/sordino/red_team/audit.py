@@ -19,7 +19,7 @@ from sordino.audits import bounds, game
 from sordino.audits.bounds import Lower
 from sordino.contract import pricing
 from sordino.core.errors import SpecError
-from sordino.core.rounding import up
+from sordino.core.rounding import down, up
 from sordino.privacy import price, trust
 from sordino.red_team import own_model, probe
 from sordino.red_team.own_model import Move
@@ -96,12 +96,12 @@ class Audit:
         """Return the third number in words."""
         sure = f"{100 * self.confidence:g} % confidence"
         if not math.isfinite(self.accounted):
-            text = f"Nothing is promised against the {self.viewer}. Audited: at least {self.least:.2f} ({sure})."
+            text = f"Nothing is promised against the {self.viewer}. Audited: at least {down(self.least, 2)} ({sure})."
             if self.claimed is not None and self.least > self.claimed:
                 text += f" That refutes the claimed {self.claimed:g}."
             return text
-        gauss = f", {self.least_gaussian:.2f} if the noise is Gaussian" if self.least_gaussian > self.least else ""
-        text = f"Accounted: epsilon = {up(self.accounted)}. Audited: at least {self.least:.2f}{gauss} ({sure})."
+        gauss = f", {down(self.least_gaussian, 2)} if the noise is Gaussian" if self.least_gaussian > self.least else ""
+        text = f"Accounted: epsilon = {up(self.accounted)}. Audited: at least {down(self.least, 2)}{gauss} ({sure})."
         return text + (" ALARM: the guarantee is refuted." if self.alarm else "")
 
     def to_json(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Axis:
     low: float | None = None  # where the axis begins; None: where the data do
     high: float | None = None
     percent: bool = False  # whether values are shares, shown as a percentage
+    rounded: Literal["nearest", "up", "down"] = "nearest"  # up: values are upper bounds, which no text may understate
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Chart:
     series: tuple[ChartSeries, ...] = ()
     cells: tuple[tuple[float, ...], ...] = ()  # of a heat map: [categories of y][categories of x]; nan: nothing there
     cell_label: str = ""  # what the colour of a heat map shows
+    cell_percent: bool = False  # whether cells are shares: shown as percentages, on a scale of colours from 0
     right: Axis | None = None  # the second vertical axis
     summary: str = ""  # what the chart shows, in a sentence
     source: str = ""  # the files and fields that the numbers come from

@@ -27,10 +27,11 @@ class NumberTable:
     left_out: int  # places of the chart that are not in the table
 
 
-def number(value: float | None, digits: int = 4) -> str:
+def number(value: float | None, digits: int = 4, rounded: str = "nearest") -> str:
     """Return a number with so many significant digits and thousands separated, as charts.js writes it."""
     if value is None or not math.isfinite(value):
         return "not known"
+    value = bounded(value, digits, rounded)
     size = abs(value)
     if not size:
         return "0"
@@ -42,6 +43,19 @@ def number(value: float | None, digits: int = 4) -> str:
     return text.replace("-", MINUS)
 
 
+def bounded(value: float, digits: int, rounded: str) -> float:
+    """Return a number that is rounded up or down to so many digits; an error of floating point is no difference."""
+    if rounded == "nearest" or not value or float(value).is_integer():
+        return value
+    kept = digits if 1e-3 <= abs(value) < 1e6 else digits - 1
+    near = float(f"{value:.{kept}g}")
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - kept + 1)
+    away = value - near if rounded == "up" else near - value
+    if away <= 1e-9 * abs(value):
+        return near
+    return float(f"{near + (step if rounded == 'up' else -step):.{kept}g}")
+
+
 def worded(value: float | None, axis: Axis, digits: int = 4) -> str:
     """Return a value of an axis as text: a category, a percentage or a number."""
     if axis.scale == "category":
@@ -49,7 +63,9 @@ def worded(value: float | None, axis: Axis, digits: int = 4) -> str:
         return axis.categories[at] if 0 <= at < len(axis.categories) else ""
     if value is None or not math.isfinite(value):
         return "not known"
-    return f"{number(100 * value, digits)} %" if axis.percent else number(value, digits)
+    if axis.percent:
+        return f"{number(100 * value, digits, axis.rounded)} %"
+    return number(value, digits, axis.rounded)
 
 
 def numbers(chart: Chart, most: int = 40, columns: int = 12) -> NumberTable:
@@ -108,13 +124,14 @@ def _of_cells(chart: Chart, most: int, columns: int) -> NumberTable:
     corner = f"{chart.y.label} by {chart.x.label}" if chart.x.label else chart.y.label
     header = (corner, *(worded(c, chart.x) for c in across))
     rows = tuple(
-        (worded(r, chart.y), *(_cell(chart.cells[r][c]) for c in across if c < len(chart.cells[r]))) for r in down
+        (worded(r, chart.y), *(_cell(chart, chart.cells[r][c]) for c in across if c < len(chart.cells[r])))
+        for r in down
     )
     return NumberTable(header, rows, lost + cut)
 
 
-def _cell(value: float) -> str:
-    return number(value) if math.isfinite(value) else ""
+def _cell(chart: Chart, value: float) -> str:
+    return worded(value, Axis("", percent=chart.cell_percent)) if math.isfinite(value) else ""
 
 
 def _even(places: list[N], most: int) -> tuple[list[N], int]:

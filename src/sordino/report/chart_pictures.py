@@ -162,17 +162,23 @@ class _Picture:
 
     def _heat(self) -> None:
         from matplotlib.colors import LinearSegmentedColormap
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         known = [v for row in self.chart.cells for v in row if math.isfinite(v)]
         low, high = (min(known), max(known)) if known else (0.0, 1.0)
-        low = 0.0 if 0 < low < 0.5 * high else low
+        low = 0.0 if low > 0 and (self.chart.cell_percent or low < 0.5 * high) else low
         colours = LinearSegmentedColormap.from_list("sordino", [PALE, HEAT])
         image = self.axes.imshow(
             [list(row) for row in self.chart.cells], aspect="auto", cmap=colours, vmin=low,
             vmax=high if high > low else low + 1, interpolation="nearest",
         )  # fmt: skip
-        bar = self.figure.colorbar(image, ax=self.axes, shrink=0.7, pad=0.015, aspect=25)
-        bar.set_label(self.chart.cell_label)
+        about = Axis(self.chart.cell_label, percent=self.chart.cell_percent)
+        look = {
+            "ticks": MaxNLocator(nbins=4),
+            "format": FuncFormatter(lambda v, _: worded(float(f"{v:.6g}"), about, 6)),
+        }
+        bar = self.figure.colorbar(image, ax=self.axes, pad=0.015, aspect=25, **look)
+        bar.set_label("\n".join(textwrap.wrap(self.chart.cell_label, 22)))
         bar.outline.set_visible(False)
 
     # --- axes and words
@@ -192,7 +198,7 @@ class _Picture:
             self.axes.spines["left"].set_visible(True)
 
     def _axis(self, axis: Any, about: Axis) -> None:
-        from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+        from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
         name = axis.axis_name
         side = axis.axes
@@ -209,9 +215,13 @@ class _Picture:
             return
         if about.scale == "log" and any(v > 0 for v in self._values(axis)):
             getattr(side, f"set_{name}scale")("log")
+            known = [v for v in self._values(axis) if math.isfinite(v) and v > 0]
+            if known and max(known) < 100 * min(known):  # powers of ten alone would be one tick or two
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
             axis.set_minor_locator(NullLocator())
         else:
-            whole = all(float(v).is_integer() for v in self._values(axis) if math.isfinite(v))
+            known = [v for v in self._values(axis) if math.isfinite(v)]
+            whole = not about.percent and all(float(v).is_integer() for v in known)
             axis.set_major_locator(MaxNLocator(nbins=7 if name == "x" else 5, integer=whole, steps=[1, 2, 2.5, 5, 10]))
         axis.set_major_formatter(FuncFormatter(lambda v, _: worded(float(f"{v:.6g}"), about, 6)))
         self._limits(side, name, about)

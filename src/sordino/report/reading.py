@@ -114,6 +114,7 @@ class RunRecords:
     owner: OwnerFiles | None = None
     damage: tuple[str, ...] = ()
     baseline: dict[str, Any] = field(default_factory=dict)  # of the same run without privacy, where that is public
+    tune: dict[str, Any] = field(default_factory=dict)  # of the search that chose the run's settings, if one did
     signed: bool = False  # whether a signature lies beside the seal; it is not checked here
 
     @property
@@ -190,7 +191,7 @@ def read_run(path: Path, audience: Audience = "public") -> RunRecords:
     damage: list[str] = []
     plan = read_plan(public, damage)
     held = _held(run)  # before the result is read: a run that ends in between has written it
-    names = ("inputs", "result", "audit", "accounting", "seal", "baseline")
+    names = ("inputs", "result", "audit", "accounting", "seal", "baseline", "tune")
     files = {name: _object(public / f"{name}.json", public, damage) for name in names}
     tail = RoundFile(public / "records.jsonl")
     tail.refresh()

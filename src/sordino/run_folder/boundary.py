@@ -102,8 +102,8 @@ TABLE: dict[str, dict[str, str]] = {
     | _of(PLANNED, "charged.runs charged.sentence"),
     "audit.json": _of(
         AUDITED,
-        "method unit relation viewer channel rounds delta confidence claimed accounted played trials.* moves.* "
-        "planted.* notes alarm least least_gaussian sentence",
+        "method unit relation viewer channel rounds delta confidence claimed accounted played trials.* moves "
+        "moves.* planted.* notes alarm least least_gaussian sentence",
     ),
     "stdout": _of(INPUT, "folder"),
 }

@@ -69,3 +69,9 @@ def test_a_run_that_evaluated_nothing_says_so():
     held["plan"]["evaluated_on"] = None
     held["result"] |= {"accuracy": None, "metrics": {}, "confusion": None}
     assert "not evaluated" in texts(accuracy.section(sources(held)))[0]
+
+
+def test_no_model_is_called_final_before_the_end():
+    held = contents() | {"result": {}}
+    titles = [b.title for b in accuracy.section(sources(held)).blocks if hasattr(b, "title")]
+    assert titles and not [t for t in titles if "final" in t]

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from sordino.privacy.guarantee import Guarantee
 from sordino.report.chart import Chart
 from sordino.report.document import DataTable
 from sordino.report.run.attackers import after_alarm, missed, section
-from sordino.report.run.pricing import AttackBound
+from sordino.report.run.pricing import AttackBound, attack_bound
 from support.run_records import MULTIPLIER, ROUNDS, accounting, guarantee, infinite, sources, write
 
 MU = math.sqrt(ROUNDS) / MULTIPLIER
@@ -53,6 +54,8 @@ def test_epsilon_and_delta_alone_give_two_lines(tmp_path):
     e, d = math.exp(g["epsilon"]), g["delta"]
     np.testing.assert_allclose(y, np.maximum(0, np.maximum(1 - d - e * x, (1 - d - x) / e)), atol=1e-12)
     assert [s.role for s in chart.series] == ["reference", "data"] and "alone implies" in chart.source
+    close = Guarantee(2.99925, 1e-5, "record", "add/remove", "server", 3, "secure")
+    assert "(3, 1e-05) alone implies" in attack_bound(close, None, "").formula  # an epsilon is never rounded down
 
 
 def test_an_alarm_of_a_pure_release_multiplies_the_odds_by_e_to_the_epsilon():

@@ -9,6 +9,7 @@ import pytest
 from sordino.privacy.accountants import gdp, rdp
 from sordino.privacy.events import GaussianEvent, Repeated
 from sordino.report.chart import Chart
+from sordino.report.chart_numbers import numbers
 from sordino.report.document import DataTable, Paragraph
 from sordino.report.run import budget
 from support.run_records import MULTIPLIER
@@ -45,6 +46,15 @@ def test_accountants_are_priced_again_from_the_events():
     assert lines[budget.ACCOUNTANTS["exact"]][3.0] == pytest.approx(exact, rel=1e-6)
     assert lines[budget.ACCOUNTANTS["RDP"]][3.0] == pytest.approx(rdp.epsilon(event, 1e-5))
     assert exact <= lines[budget.ACCOUNTANTS["PLD"]][3.0] <= lines[budget.ACCOUNTANTS["RDP"]][3.0]
+
+
+def test_delta_is_shown_by_round_at_the_epsilon_of_the_guarantee():
+    chart = charts(budget.section(sources(contents())))["budget-deltas"]
+    lines, epsilon = {s.name: dict(s.points) for s in chart.series}, contents()["result"]["guarantee"]["epsilon"]
+    exact, event = lines[budget.ACCOUNTANTS["exact"]], Repeated(GaussianEvent(MULTIPLIER), 3)
+    assert exact[3.0] == pytest.approx(gdp.delta(event, epsilon)) and exact[1.0] < exact[3.0]
+    assert exact[3.0] <= lines[budget.ACCOUNTANTS["PLD"]][3.0] <= lines[budget.ACCOUNTANTS["RDP"]][3.0]
+    assert rdp.delta(event, epsilon) == lines[budget.ACCOUNTANTS["RDP"]][3.0]
 
 
 def test_the_privacy_curve_is_the_exact_one():
@@ -111,3 +121,22 @@ def test_without_a_guarantee_there_is_nothing_to_spend():
         record["epsilon"] = {"server": None, "public": None}
     section = budget.section(sources(held))
     assert "epsilon is infinite against the server: no noise is added" in said(section) and not charts(section)
+
+
+def test_no_text_about_a_curve_of_epsilon_understates_it():
+    held = contents()
+    for record, epsilon in zip(held["rounds"], (1.4991, 1.5001, 1.9994, 2.0001, 2.4994, 2.99919), strict=True):
+        record["epsilon"] = {"server": epsilon}
+    chart = charts(budget.section(sources(held)))["budget-rounds"]
+    assert "rises from 1.5 in round 1 to 3 in round 6" in chart.summary
+    rows = [row for row in numbers(chart).rows if row[0] == "against the server"]
+    assert [row[-1] for row in rows] == ["1.5", "1.501", "2", "2.001", "2.5", "3"]
+
+
+def test_a_search_is_told_with_its_total():
+    held = contents()
+    assert "A search chose clip = 0.5 and method = dp-sgd. In total epsilon = 1.5." in said(
+        budget.section(sources(held))
+    )
+    held["tune"] = {}
+    assert "search" not in said(budget.section(sources(held)))

@@ -9,7 +9,7 @@ from sordino.report.document import DataTable, Paragraph
 from sordino.report.reading import read_run
 from sordino.report.run import choices
 from sordino.report.run.fields import RunSources
-from support.section_records import contents, sources
+from support.section_records import choice, contents, sources
 
 PAGES = {  # charts of the owner's report
     "udp-fl": {"choices-before-0"},
@@ -92,3 +92,32 @@ def test_changes_of_the_noise_are_listed():
     assert "from 0 % in round 1 to 50.0 % in round 6" in " ".join(
         b.text for b in section.blocks if isinstance(b, Paragraph)
     )
+
+
+def test_later_choices_of_the_harmonizer_stand_with_their_scores():
+    held = contents()
+    later = choice()
+    later["candidates"][1]["score"] = 0.95
+    for t, record in enumerate(held["owner_rounds"]):
+        record["decided"] = {"mechanism": "gaussian"} | ({"next": later} if t == 3 else {})
+    section = choices.section(sources(held, owner=True))
+    table = next(b for b in section.blocks if isinstance(b, DataTable) and b.title == "Later choices of the Harmonizer")
+    assert table.rows == (("4", "all", "dense", "laplace 0.950, gaussian 0.925", "laplace"),)
+    assert not [b for b in choices.section(sources(held)).blocks if getattr(b, "title", "") == table.title]
+
+
+def test_clients_that_chose_are_counted_and_no_noise_is_said_to_be_zero():
+    held = contents()
+    for record in held["owner_rounds"]:
+        record["decided"] = {"mechanisms": {"gaussian": 0, "laplace": 5}}
+    chart = charts(choices.section(sources(held, owner=True)))["choices-printed"]
+    assert "The number of clients with gaussian noise is 0 in every round." in chart.summary
+
+
+def test_one_client_is_not_both_the_highest_and_the_lowest():
+    held = contents()
+    for t, record in enumerate(held["owner_rounds"], 1):
+        each = {"noise_multiplier": float(t)}
+        record["decided"] = {"shares": [0.5, 0.5], "ratio": 0.5, "clients": {"0": each, "1": each}}
+    chart = charts(choices.section(sources(held, owner=True)))["choices-clients"]
+    assert chart.summary == "On average over the rounds shown it is 3.5 for every client."

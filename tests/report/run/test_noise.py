@@ -61,3 +61,20 @@ def test_a_long_run_of_a_deep_model_keeps_its_heat_map_small():
     chart = charts(noise.section(sources(held, owner=True)))["noise-layers"]
     assert len(chart.cells) == noise.LAYERS and len(chart.cells[0]) <= 100
     assert chart.cells[7][3] == pytest.approx(0.0)
+
+
+def test_clients_with_budgets_of_their_own_do_not_all_add_the_same_noise():
+    held = contents()
+    for record in held["rounds"]:
+        record["noise"] = 2.0
+    held["plan"]["budgets"] = [{"epsilon": 1.0, "delta": 1e-5, "clients": 2, "noise_multiplier": 15.0},
+                               {"epsilon": 2.0, "delta": 1e-5, "clients": 3, "noise_multiplier": 5.0}]  # fmt: skip
+    lead, sheet = noise.section(sources(held)).blocks[:2]
+    assert "a client with the largest budget" in lead.text and "is 2 in every round" in lead.text
+    assert "up to 3 times as much" in lead.text and dict(sheet.rows)["noise multiplier"].startswith("5 to 15")
+    del held["plan"]["budgets"]
+    assert "one client's message" in noise.section(sources(held)).blocks[0].text
+
+
+def test_a_layer_inside_another_is_called_a_layer():
+    assert noise.shown_name("1.3") == "layer 1.3" and noise.shown_name("update") == "update"

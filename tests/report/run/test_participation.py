@@ -73,3 +73,22 @@ def test_sites_and_what_they_did_not_answer():
     table = next(b for b in section.blocks if isinstance(b, DataTable))
     assert table.rows == (("clinic-of-st-anna", "5", "6", "1", "2", "1.75"),)
     assert "3 answers were missing" in section.blocks[0].text
+
+
+def test_where_there_is_no_draw_none_is_called_a_secret():
+    held = contents()
+    held["spec"]["client_rate"] = 1.0
+    everybody = participation.section(sources(held, owner=True)).blocks[0].text
+    held["spec"]["client_rate"] = 0.5
+    drawn = participation.section(sources(held, owner=True)).blocks[0].text
+    held["plan"]["promise"]["epsilon"] = None
+    unprotected = participation.section(sources(held, owner=True)).blocks[0].text
+    assert "secret draw" in drawn and "secret" not in everybody + unprotected
+
+
+def test_the_bars_of_a_long_run_stay_few():
+    held = contents()
+    held["participation"]["by_number"] = [0] * 1200 + [1.0 if k % 7 == 0 else 0.0 for k in range(71)]
+    bars = charts(participation.section(sources(held, owner=True)))["participation-often"]
+    assert len(bars.x.categories) <= 24 and sum(y for _, y in bars.series[0].points) == 11
+    assert bars.x.categories[0].startswith("1200") and bars.x.categories[-1].endswith("1270")

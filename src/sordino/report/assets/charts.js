@@ -24,8 +24,19 @@ window.SordinoCharts = (() => {
 
   // ---- numbers -----------------------------------------------------------------------------------------------------
 
-  function number(value, digits = 4) {
+  // A bound is rounded to its safe side; an error of floating point is no difference.
+  function bounded(value, digits, rounded) {
+    if (!rounded || rounded === "nearest" || Number.isInteger(value)) return value;
+    const size = Math.abs(value), kept = size >= 1e-3 && size < 1e6 ? digits : digits - 1;
+    const near = Number(value.toPrecision(kept)), step = 10 ** (Math.floor(Math.log10(size)) - kept + 1);
+    const away = rounded === "up" ? value - near : near - value;
+    if (away <= 1e-9 * size) return near;
+    return Number((near + (rounded === "up" ? step : -step)).toPrecision(kept));
+  }
+
+  function number(value, digits = 4, rounded = "nearest") {
     if (!known(value)) return "not known";
+    value = bounded(value, digits, rounded);
     if (value === 0) return "0";
     const size = Math.abs(value);
     if (size >= 1e6 || size < 1e-3) {
@@ -38,7 +49,7 @@ window.SordinoCharts = (() => {
   function worded(value, axis, digits) {
     if (axis.scale === "category") return axis.categories[Math.round(value)] ?? "";
     if (!known(value)) return "not known";
-    return axis.percent ? `${number(100 * value, digits)} %` : number(value, digits);
+    return axis.percent ? `${number(100 * value, digits, axis.rounded)} %` : number(value, digits, axis.rounded);
   }
 
   function linearTicks(low, high, count, whole) {
@@ -234,15 +245,17 @@ window.SordinoCharts = (() => {
         step.style.opacity = 0.06 + (0.94 * k) / 5;
       }
       const blank = this.chart.cells.some((row) => row.some((v) => !known(v)));
-      const parts = [make("span", "", this.chart.cell_label || "value"), make("b", "", number(low)), bar, make("b", "", number(high))];
+      const parts = [make("span", "", this.chart.cell_label || "value"), make("b", "", this.cellText(low)), bar, make("b", "", this.cellText(high))];
       return blank ? [...parts, make("span", "chart-blank", "blank: no value")] : parts;
     }
+
+    cellText(value) { return worded(value, { percent: this.chart.cell_percent }); }
 
     range() {
       let low = Infinity, high = -Infinity;
       for (const row of this.chart.cells) for (const v of row) if (known(v)) [low, high] = [Math.min(low, v), Math.max(high, v)];
       if (low > high) return [0, 1];
-      return [low > 0 && low < 0.5 * high ? 0 : low, low === high && low === 0 ? 1 : high];
+      return [low > 0 && (this.chart.cell_percent || low < 0.5 * high) ? 0 : low, low === high && low === 0 ? 1 : high];
     }
 
     // ---- layout
@@ -544,7 +557,7 @@ window.SordinoCharts = (() => {
       const { lay, chart } = this, row = chart.cells[r];
       if (!row || c < 0 || c >= row.length) return null;
       const a = this.pixel(null, c - 0.5, r - 0.5), b = this.pixel(null, c + 0.5, r + 0.5);
-      const value = known(row[c]) ? number(row[c]) : "no value";
+      const value = known(row[c]) ? this.cellText(row[c]) : "no value";
       return { head: `${worded(r, lay.y)}, ${named(lay.x, worded(c, lay.x))}`, rows: [{ name: chart.cell_label || "value", value }],
         box: [a, b], at: [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2] };
     }

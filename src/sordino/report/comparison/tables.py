@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.core.rounding import up
+from sordino.core.rounding import down, up
 from sordino.report import tables as texts
 from sordino.report.comparison.sources import CellRecords, ComparisonRecords
 from sordino.report.curves import curve
@@ -85,7 +85,7 @@ def epsilon_text(value: float) -> str:
 
 def audited_text(value: float) -> str:
     """Return a lower bound on epsilon as text, rounded down."""
-    return "-" if math.isnan(value) else f"at least {words.down(value, 2)}"
+    return "-" if math.isnan(value) else f"at least {down(value, 2)}"
 
 
 def noise_text(line: Line) -> str:

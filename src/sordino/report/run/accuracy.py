@@ -109,13 +109,17 @@ def _certainty(run: RunSources, now: FinalFigures) -> list[Block]:
             out.append(
                 Paragraph(
                     f"Evaluated on {now.where or 'the test records'}, exactly and without noise: {right:,.0f} of "
-                    f"{count:,.0f} records. By so many records the model's accuracy on others of their kind lies "
+                    f"{count:,.0f} records. With so many records, the model's accuracy on others of their kind lies "
                     f"between {percent(low)} and {percent(high)} (95 % confidence; Clopper and Pearson)."
                 )
             )
     elif now.where:
         out.append(Paragraph(f"Evaluated on {now.where}."))
     return list(out)
+
+
+def _title(run: RunSources) -> str:
+    return "Figures of the final model" if run.finished else "Figures of the model so far"
 
 
 def _table(run: RunSources, now: FinalFigures, reference: dict[str, float]) -> DataTable:
@@ -137,7 +141,7 @@ def _table(run: RunSources, now: FinalFigures, reference: dict[str, float]) -> D
         keys.append((*key, meaning))
     middle = ("this run", "without privacy", "difference") if reference else ("this run",)
     source = now.source + ("; public/baseline.json: accuracy, metrics" if reference else "")
-    title = "Figures of the final model" if run.finished else "Figures of the model so far"
+    title = _title(run)
     note = "Differences between shares are in percentage points." if reference else ""
     return DataTable(title, ("metric", *middle, "what it is"), tuple(rows), tuple(keys), note=note, source=source)
 
@@ -166,7 +170,7 @@ def _chart(run: RunSources, now: FinalFigures, reference: dict[str, float]) -> l
     source = now.source + ("; public/baseline.json: accuracy, metrics" if beside else "")
     return [
         Chart(
-            "accuracy-metrics", "dots", "Figures of the final model" + (" with and without privacy" if beside else ""),
+            "accuracy-metrics", "dots", _title(run) + (" with and without privacy" if beside else ""),
             Axis("metric", "category", labels), Axis("share", percent=True), tuple(bars),
             summary=summary, source=source,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.core.rounding import up
+from sordino.core.rounding import down, up
 from sordino.privacy.guarantee import Guarantee, who
 from sordino.report.chart import Axis, Chart, ChartSeries, Point
 from sordino.report.document import Block, DataTable, Paragraph, Section
@@ -19,7 +19,7 @@ from sordino.report.run.fields import RunSources
 from sordino.report.run.first_page import bound_of
 from sordino.report.run.guarantee_words import Statement, statement
 from sordino.report.run.pricing import AttackBound, attack_bound, priced
-from sordino.report.run.words import capital, down, percent, percent_up, question
+from sordino.report.run.words import capital, percent, percent_up, question
 
 RATES = (0.001, 0.01, 0.1)  # shares of false alarms of the table
 PRIORS = (0.01, 0.5)  # beliefs before, of the table
@@ -95,7 +95,7 @@ def _trade_off(said: Statement, main: Guarantee, bound: AttackBound, alone: Atta
     return Chart(
         "trade-off", "lines", "False alarms and misses",
         Axis("false alarms, at most", low=0.0, high=1.0, percent=True),
-        Axis("misses, at least", low=0.0, high=1.0, percent=True),
+        Axis("misses, at least", low=0.0, high=1.0, percent=True, rounded="down"),
         tuple(series), summary=summary, source=source,
     )  # fmt: skip
 
@@ -139,7 +139,7 @@ def _posterior(main: Guarantee, bound: AttackBound, alone: AttackBound) -> Chart
     return Chart(
         "posterior", "lines", "How sure an alarm makes an attacker",
         Axis("belief before", low=0.0, high=1.0, percent=True),
-        Axis("certainty after an alarm, at most", low=0.0, high=1.0, percent=True),
+        Axis("certainty after an alarm, at most", low=0.0, high=1.0, percent=True, rounded="up"),
         tuple(series), summary=summary, source=f"{bound.source} ({bound.formula})",
     )  # fmt: skip
 

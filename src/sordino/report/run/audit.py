@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from sordino.core.rounding import up
+from sordino.core.rounding import down, up
 from sordino.report.chart import Axis, Chart, ChartSeries
 from sordino.report.document import Block, DataTable, FactSheet, FigureTile, Listing, Paragraph, Section, Tiles
 from sordino.report.run.fields import Fields, RunSources
-from sordino.report.run.words import down, figures, number_of
+from sordino.report.run.words import figures, number_of
 
 PLACES = {
     "apart": "many canaries in one run, far apart",

@@ -14,12 +14,22 @@ from sordino.report.document import Block, DataTable, Paragraph, Section
 from sordino.report.run.client_budgets import client_budgets
 from sordino.report.run.fields import RunSources, one_line
 from sordino.report.run.lines import ROUNDS, constant, curve, finite, marks, series, trend
-from sordino.report.run.pricing import FAULTS, Priced, SpentEvent, attack_bound, by_accountant, priced, spent
+from sordino.report.run.pricing import (
+    FAULTS,
+    Priced,
+    SpentEvent,
+    attack_bound,
+    by_accountant,
+    deltas_by_accountant,
+    priced,
+    spent,
+)
 from sordino.report.run.promise import by_viewer, stated
 from sordino.report.run.words import capital, joined, number_of, small
 
 RECORDS, ACCOUNTING = "public/records.jsonl", "public/accounting.json"
 VIEWERS = 12  # most viewers that are shown
+SETTINGS = 20  # most settings of a search that are named
 SEEN_BY = {"server": "the server", "public": "the public", "client": "another client", "wire": "the wire"}
 ACCOUNTANTS = {
     "exact": "the exact formula for Gaussian noise",
@@ -43,7 +53,7 @@ def section(run: RunSources) -> Section | None:
     blocks: list[Block] = [Paragraph(_lead(run, main))] if main is not None else []
     blocks += over
     if main is not None:
-        blocks += [*_by_accountant(run, main), *_privacy_curve(run, main, where), *_evaluation(run)]
+        blocks += [*_by_accountant(run, main), *_privacy_curve(run, main, where), *_evaluation(run), *_search(run)]
     blocks += clients
     return Section("budget", "What was spent of the privacy budget?", tuple(blocks))
 
@@ -82,11 +92,11 @@ def _over_rounds(run: RunSources, main: Guarantee | None) -> list[Block]:
         first = next(iter(shown.values()))
         if at := [p for p in finite(first) if p[0] in lost]:
             lines.append(marks("lost rounds, charged as well", at))
-        summary = " ".join(trend(f"Epsilon against {viewer_name(v)}", points) for v, points in shown.items())
+        summary = " ".join(trend(f"Epsilon against {viewer_name(v)}", points, words=up) for v, points in shown.items())
         out.append(
             Chart(
-                "budget-rounds", "lines", "Epsilon spent, by round", ROUNDS, Axis("epsilon", low=0.0), tuple(lines),
-                summary=summary, source=f"{RECORDS}: epsilon; public/plan.json: promise.epsilon",
+                "budget-rounds", "lines", "Epsilon spent, by round", ROUNDS, Axis("epsilon", low=0.0, rounded="up"),
+                tuple(lines), summary=summary, source=f"{RECORDS}: epsilon; public/plan.json: promise.epsilon",
             )
         )  # fmt: skip
         if len(finite(first)) > 1 and constant(first):
@@ -159,15 +169,18 @@ def _by_accountant(run: RunSources, main: Guarantee) -> list[Block]:
         + "."
     )
     if len(priced_events) > 1:
+        seen_by = viewer_name(main.viewer)
         lines = tuple(
             ChartSeries(ACCOUNTANTS[n], tuple((float(t), e[n]) for t, e in priced_events if n in e)) for n in names
         )
+        unit = Axis(f"epsilon at delta = {small_up(delta)}", low=0.0, rounded="up")
         out.append(
             Chart(
-                "budget-accountants", "lines", f"Epsilon against {viewer_name(main.viewer)}, by accountant", ROUNDS,
-                Axis(f"epsilon at delta = {small_up(delta)}", low=0.0), lines, summary=summary, source=source,
+                "budget-accountants", "lines", f"Epsilon against {seen_by}, by accountant", ROUNDS, unit, lines,
+                summary=summary, source=source,
             )
         )  # fmt: skip
+        out += _deltas(events, main, seen_by, source)
     times = {n: final[n] / final[least] if final[least] else math.nan for n in names}
     above = {n: f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "-" for n, ratio in times.items()}
     rows = tuple((ACCOUNTANTS[n], up(final[n]), above[n]) for n in names)
@@ -180,6 +193,28 @@ def _by_accountant(run: RunSources, main: Guarantee) -> list[Block]:
         )
     )  # fmt: skip
     return out
+
+
+def _deltas(events: list[SpentEvent], main: Guarantee, seen_by: str, source: str) -> list[Block]:
+    """Return delta by round at the epsilon of the guarantee; no more curves than accountants that can tell."""
+    each = [(float(event.round), deltas_by_accountant(event.event, main.epsilon)) for event in events]
+    curves = {n: tuple((t, d[n]) for t, d in each if d.get(n, 0.0) > 0.0) for n in ACCOUNTANTS}
+    shown = {n: points for n, points in curves.items() if points}
+    if not shown:
+        return []
+    last = {n: points[-1] for n, points in shown.items()}
+    summary = (
+        f"At epsilon = {up(main.epsilon)} "
+        + joined([f"{ACCOUNTANTS[n]} gives delta = {small_up(d)} after round {t:,.0f}" for n, (t, d) in last.items()])
+        + "."
+    )
+    return [
+        Chart(
+            "budget-deltas", "lines", f"Delta against {seen_by}, by accountant", ROUNDS,
+            Axis(f"delta at epsilon = {up(main.epsilon)}", "log", rounded="up"),
+            tuple(ChartSeries(ACCOUNTANTS[n], points) for n, points in shown.items()), summary=summary, source=source,
+        )
+    ]  # fmt: skip
 
 
 def _no_accountants(run: RunSources, main: Guarantee) -> list[Block]:
@@ -217,7 +252,7 @@ def _privacy_curve(run: RunSources, main: Guarantee, where: str) -> list[Block]:
     return [
         Chart(
             "budget-privacy-curve", "lines", "Delta for every epsilon, at the end", Axis("epsilon", low=0.0),
-            Axis("delta", "log"), curves, summary=summary, source=price.source,
+            Axis("delta", "log", rounded="up"), curves, summary=summary, source=price.source,
         )
     ]  # fmt: skip
 
@@ -246,3 +281,14 @@ def _evaluation(run: RunSources) -> list[Block]:
     if why := part.text("text"):
         text += f" {capital(why)}."
     return [Paragraph(text)]
+
+
+def _search(run: RunSources) -> list[Block]:
+    """Return what the search cost that chose the settings of the run."""
+    if not (sentence := run.tune.text("sentence")):
+        return []
+    chosen = run.tune.part("settings")
+    values = {key: chosen.data[key] for key in chosen.names() if isinstance(chosen.data[key], int | float | str)}
+    winner = joined([one_line(f"{key} = {value}")[:80] for key, value in list(values.items())[:SETTINGS]])
+    lead = f"A search chose {winner}. " if winner else "A search chose the settings of this run. "
+    return [Paragraph(lead + one_line(sentence)), Paragraph("Source: public/tune.json: settings, sentence", "quiet")]

@@ -137,17 +137,20 @@ def _map(found: Sequence[Decision]) -> list[Block]:
         means = {c: [v for v in row if math.isfinite(v)] for c, row in zip(everybody, cells, strict=True)}
         averages = {c: sum(v) / len(v) for c, v in means.items() if v}
         high, low = max(averages, key=lambda c: averages[c]), min(averages, key=lambda c: averages[c])
-        shown = percent if key == "ratio" and all(0 <= v <= 1 for v in values) else "{:.3g}".format
+        share = key == "ratio" and all(0 <= v <= 1 for v in values)
+        shown = percent if share else "{:.3g}".format
         summary = (
             f"On average over the rounds shown it is highest for client {high} ({shown(averages[high])}) and lowest "
             f"for client {low} ({shown(averages[low])})."
+            if shown(averages[high]) != shown(averages[low])
+            else f"On average over the rounds shown it is {shown(averages[high])} for every client."
         )
         return [
             Chart(
                 "choices-clients", "heat", f"{label[0].upper()}{label[1:]}, by client and round",
                 Axis("round", "category", tuple(f"{d.round}" for d, _ in sample)),
                 Axis("client", "category", tuple(str(c) for c in everybody)), cells=cells, cell_label=label,
-                summary=summary, source=f"{SOURCE}.clients.{key}",
+                cell_percent=share, summary=summary, source=f"{SOURCE}.clients.{key}",
             )
         ]  # fmt: skip
     return []

@@ -228,6 +228,10 @@ class RunSources:
         return self._of("public/baseline.json", self.records.baseline)
 
     @property
+    def tune(self) -> Fields:
+        return self._of("public/tune.json", self.records.tune)
+
+    @property
     def audit(self) -> Fields:
         """The audit that may be shown: the public one, else, to the owner, the private one."""
         if self.records.audit or self.records.owner is None or not self.owners:

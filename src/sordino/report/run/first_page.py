@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sordino.core.rounding import up
+from sordino.core.rounding import down, up
 from sordino.privacy.guarantee import Guarantee, who
 from sordino.report.document import Block, DataTable, FactSheet, FigureTile, Paragraph, Section, Tiles
 from sordino.report.run import sealed
@@ -20,7 +20,7 @@ from sordino.report.run.guarantee_words import (
 )  # fmt: skip
 from sordino.report.run.not_covered import not_covered
 from sordino.report.run.pricing import AttackBound, attack_bound
-from sordino.report.run.words import down, percent_up, question, small
+from sordino.report.run.words import percent_up, question, small
 
 FALSE_ALARMS = 0.01
 TITLES = {
@@ -48,7 +48,8 @@ def section(run: RunSources) -> Section:
     if said.main is not None:
         blocks += _scale(said, said.main)
     if topics := not_covered(run, said):
-        blocks += [Paragraph("What this guarantee does not cover:"), FactSheet(topics, _where(run))]
+        what = "promise" if said.standing == "promise" else "guarantee"
+        blocks += [Paragraph(f"What this {what} does not cover:"), FactSheet(topics, _where(run))]
     return Section("first", TITLES[said.standing], (*blocks, *sealed.blocks(run)))
 
 

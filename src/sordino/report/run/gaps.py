@@ -121,6 +121,7 @@ def _mistakes(matrix: tuple[tuple[float, ...], ...], names: tuple[str, ...], tot
     return Chart(
         "gaps-confusion", "heat", "Which classes the model confuses", Axis("predicted class", "category", names),
         Axis("true class", "category", names), cells=cells, cell_label="share of the true class",
+        cell_percent=True,
         summary=summary,
         source=source,
     )  # fmt: skip

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from sordino.core.rounding import up
+from sordino.core.rounding import down, up
 from sordino.privacy.guarantee import Guarantee, change, who
 from sordino.report.run.fields import Fields, RunSources
 from sordino.report.run.pricing import Priced, priced
 from sordino.report.run.promise import by_viewer, stated
-from sordino.report.run.words import capital, down, number_of, small, whose
+from sordino.report.run.words import capital, number_of, small, whose
 
 # guarantee: of a finished run. promise: of one without a result. none: epsilon is infinite against everybody.
 # unread: the records do not say.

@@ -43,7 +43,7 @@ def blocks(run: RunSources, found: Sequence[Decision]) -> tuple[list[Block], set
     out: list[Block] = []
     if not run.plan.has("chosen"):
         out += _choices(found)
-    out += [*_changes(found), *_seen(found), *_managed(found), *_printed(printed), *_path(found)]
+    out += [*_changes(found), *_again(found), *_seen(found), *_managed(found), *_printed(printed), *_path(found)]
     if points := finite(_share(found)):
         text = trend("The share of the run's privacy loss that was spent, as a Renyi divergence,", points, share=True)
         out.append(Paragraph(text))
@@ -148,6 +148,26 @@ def _changes(found: Sequence[Decision]) -> list[Block]:
     ]
 
 
+def _again(found: Sequence[Decision]) -> list[Block]:
+    """Return the scores of every later choice, which follows what was released until then."""
+    rows, keys = [], []
+    for decision in found:
+        fields = decision.read()
+        for kind in fields.parts("kinds")[:KINDS] or [fields]:
+            choice = kind.part("next")
+            scores = {c.text("mechanism")[:60]: c.number("score") for c in choice.parts("candidates")[:20]}
+            ranked = sorted(((s, n) for n, s in scores.items() if n and s is not None), key=lambda p: -p[0])
+            if ranked:
+                chosen, text = ranked[0][1], ", ".join(f"{n} {s:.3f}" for s, n in ranked)
+                rows.append((f"{decision.round:,}", _kind_name(kind) or "all", choice.text("data")[:60], text, chosen))
+                keys.append((float(decision.round), *rows[-1][1:]))
+    if not rows:
+        return []
+    head = ("after round", "clients", "data look", "scores", "chose")
+    title = "Later choices of the Harmonizer"
+    return [DataTable(title, head, tuple(rows[:CHANGES]), tuple(keys[:CHANGES]), source=f"{SOURCE}.next")]
+
+
 def _seen(found: Sequence[Decision]) -> list[Block]:
     """Return the statistics of the released update that the Harmonizer looked at."""
     signal, kurtosis = column(found, "seen", "signal"), column(found, "seen", "kurtosis")
@@ -232,11 +252,13 @@ def _printed(found: Sequence[Decision]) -> list[Block]:
     out: list[Block] = [Paragraph(lead)]
     if len(found) > 1 and counts:
         lines = tuple(series(n[:60], points) for n, points in counts.items())
+        summary = " ".join(
+            trend(f"The number of clients with {n[:60]} noise", p, brief=True) for n, p in counts.items()
+        )
         out.append(
             Chart(
                 "choices-printed", "lines", "Noise that the clients chose, by round", ROUNDS, Axis("clients", low=0.0),
-                lines, summary=" ".join(trend(f"{capital(n[:60])} noise", p, brief=True) for n, p in counts.items()),
-                source=f"{SOURCE}.mechanisms",
+                lines, summary=summary, source=f"{SOURCE}.mechanisms",
             )
         )  # fmt: skip
     if each:

@@ -52,7 +52,13 @@ def worded(value: float, share: bool = False) -> str:
     return percent(value) if share and 0 <= value <= 1 else figures(value)
 
 
-def trend(name: str, points: Sequence[Point], share: bool = False, brief: bool = False) -> str:
+def trend(
+    name: str,
+    points: Sequence[Point],
+    share: bool = False,
+    brief: bool = False,
+    words: Callable[[float], str] | None = None,
+) -> str:
     """Return what a curve shows: "Accuracy rises from 43 % in round 1 to 93 % in round 12".
 
     Args:
@@ -60,26 +66,28 @@ def trend(name: str, points: Sequence[Point], share: bool = False, brief: bool =
         points: the points.
         share: whether values are shares, shown in percent.
         brief: whether the highest and the lowest value are left out.
+        words: how a value is written, such as a bound that is rounded up; None: as a share or with three digits.
     """
+    say = words or (lambda value: worded(value, share))
     known = finite(points)
     if not known:
         return f"{name} is not known in any round."
     (first, start), (last, end) = known[0], known[-1]
     if len(known) == 1:
-        return f"{name} is {worded(end, share)} in round {last:,.0f}."
+        return f"{name} is {say(end)} in round {last:,.0f}."
     if constant(known):
-        return f"{name} is {worded(end, share)} in every round."
-    before, after = worded(start, share), worded(end, share)
+        return f"{name} is {say(end)} in every round."
+    before, after = say(start), say(end)
     verb = "rises" if end > start else "falls"
     text = f"{name} {verb} from {before} in round {first:,.0f} to {after} in round {last:,.0f}"
     if before == after:
         text = f"{name} is {before} in round {first:,.0f} and in round {last:,.0f}"
     low, high = min(known, key=lambda p: p[1]), max(known, key=lambda p: p[1])
-    ends, extremes = {worded(start, share), worded(end, share)}, []
-    if not brief and high[1] > max(start, end) and worded(high[1], share) not in ends:
-        extremes.append(f"highest {worded(high[1], share)} in round {high[0]:,.0f}")
-    if not brief and low[1] < min(start, end) and worded(low[1], share) not in ends:
-        extremes.append(f"lowest {worded(low[1], share)} in round {low[0]:,.0f}")
+    ends, extremes = {say(start), say(end)}, []
+    if not brief and high[1] > max(start, end) and say(high[1]) not in ends:
+        extremes.append(f"highest {say(high[1])} in round {high[0]:,.0f}")
+    if not brief and low[1] < min(start, end) and say(low[1]) not in ends:
+        extremes.append(f"lowest {say(low[1])} in round {low[0]:,.0f}")
     return f"{text}{''.join(f'; {e}' for e in extremes)}."
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from sordino.core.record import OwnerRecord
 from sordino.report.chart import Axis, Chart, ChartSeries, Point
 from sordino.report.document import Block, FactSheet, Paragraph, Section
+from sordino.report.run.client_budgets import kinds
 from sordino.report.run.fields import WHOLE, RunSources, one_line
 from sordino.report.run.lines import ROUNDS, constant, curve, finite, mean, real, series, stretches, trend
 from sordino.report.run.words import figures, percent
@@ -35,7 +36,7 @@ def _planned(run: RunSources) -> list[Block]:
     blocks: list[Block] = []
     if facts:
         sources = "public/plan.json: noise_multiplier; public/records.jsonl: noise, clip; public/spec.toml: clip"
-        blocks += [Paragraph(_lead(noise, clip)), FactSheet(tuple(facts), sources)]
+        blocks += [Paragraph(_lead(noise, clip, multipliers(run))), FactSheet(tuple(facts), sources)]
     for name, label, points in (("noise", DEVIATION, noise), ("clip", "clip bound", clip)):
         if len(finite(points)) > 1 and not constant(points):
             title = "Planned noise in one client's message" if name == "noise" else "Adaptive clip bound"
@@ -49,11 +50,19 @@ def _planned(run: RunSources) -> list[Block]:
     return blocks
 
 
-def _lead(noise: Sequence[Point], clip: Sequence[Point]) -> str:
+def multipliers(run: RunSources) -> list[float]:
+    """Return the noise multipliers of clients with budgets of their own, the smallest first."""
+    return sorted({k.multiplier for k in kinds(run) if k.multiplier and k.clients})
+
+
+def _lead(noise: Sequence[Point], clip: Sequence[Point], own: Sequence[float]) -> str:
     known = finite(noise)
     if not known:
         return "The noise of a round is known only after it, or there is none: nothing about it is public."
-    text = trend("The noise in one client's message (standard deviation of a coordinate)", noise)
+    whose = "the message of a client with the largest budget" if len(own) > 1 else "one client's message"
+    text = trend(f"The noise in {whose} (standard deviation of a coordinate)", noise)
+    if len(own) > 1:
+        text += f" Clients with smaller budgets add more, up to {figures(own[-1] / own[0])} times as much."
     if len(finite(clip)) > 1 and not constant(clip):
         text += " The clip bound follows what was released before, and the noise follows the clip bound."
     return text
@@ -61,8 +70,12 @@ def _lead(noise: Sequence[Point], clip: Sequence[Point]) -> str:
 
 def _facts(run: RunSources, noise: Sequence[Point], clip: Sequence[Point]) -> list[tuple[str, str]]:
     out = []
-    if (z := run.plan.number("noise_multiplier", 0.0)) is not None:
-        out.append(("noise multiplier", f"{figures(z, 4)} (noise scale over what one unit can change)"))
+    own, meaning = multipliers(run), "noise scale over what one unit can change"
+    if len(own) > 1:
+        text = f"{figures(own[0], 4)} to {figures(own[-1], 4)}, by the budget of the client ({meaning})"
+        out.append(("noise multiplier", text))
+    elif (z := run.plan.number("noise_multiplier", 0.0)) is not None:
+        out.append(("noise multiplier", f"{figures(z, 4)} ({meaning})"))
     if (bound := run.spec.number("clip", 0.0)) is not None and not finite(clip):
         out.append(("clip bound", figures(bound, 4)))
     for name, points in ((DEVIATION, noise), ("clip bound of the rounds", clip)):
@@ -144,7 +157,7 @@ def _names(rounds: Sequence[OwnerRecord], key: str) -> list[str]:
 
 def shown_name(name: str) -> str:
     """Return the name of a layer or an outlet, as a legend can show it."""
-    return one_line(f"layer {name}" if name.isdecimal() else name)[:60]
+    return one_line(f"layer {name}" if name.replace(".", "").isdecimal() else name)[:60]
 
 
 def _ratio_lead(ratios: dict[str, tuple[Point, ...]]) -> str:

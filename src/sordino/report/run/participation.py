@@ -14,7 +14,7 @@ from sordino.report.run.words import figures, number_of, percent
 
 FILE, OWNERS = "private/participation.json", "private/records.jsonl"
 ROWS, COLUMNS = 100, 60  # most cells of a heat map
-BARS = 60  # most bars
+BARS = 24  # most bars
 
 
 def section(run: RunSources) -> Section | None:
@@ -26,7 +26,9 @@ def section(run: RunSources) -> Section | None:
     blocks: list[Block] = [*_heat(held), *_often(held), *_cohorts(owner.rounds)]
     if not blocks:
         return None
-    note = "Who takes part is the secret draw that the guarantee relies on: this page is for the owner alone."
+    note = "Who took part was not released: this page is for the owner alone."
+    if run.plan.part("promise").number("epsilon", 0.0) is not None and (run.spec.number("client_rate") or 0.0) < 1:
+        note = "Who takes part is the secret draw that the guarantee relies on: this page is for the owner alone."
     return Section("participation", "Who took part?", (Paragraph(note, "warning"), *blocks))
 
 
@@ -65,8 +67,8 @@ def _heat(held: Fields) -> list[Block]:
         Chart(
             "participation-map", "heat", "Participation by client and round",
             Axis("round", "category", tuple(f"{firsts[a]:.0f}" for a, _ in columns)),
-            Axis("client", "category", tuple(names)), cells=tuple(cells), cell_label="share of rounds", summary=summary,
-            source=f"{FILE}: counts, rounds",
+            Axis("client", "category", tuple(names)), cells=tuple(cells), cell_label="share of rounds",
+            cell_percent=True, summary=summary, source=f"{FILE}: counts, rounds",
         ),
     ]  # fmt: skip
 

@@ -147,6 +147,21 @@ def by_accountant(event: Event, delta: float) -> dict[str, float]:
     return {name: value for name, value in out.items() if math.isfinite(value)}
 
 
+def deltas_by_accountant(event: Event, epsilon: float) -> dict[str, float]:
+    """Return the delta of an event at an epsilon, by the accountants that a report compares and the exact formula."""
+    out = {}
+    for name, module in (("exact", gdp), ("PLD", pld), ("RDP", rdp)):
+        try:
+            each = alternatives(event)
+            if module is gdp and gdp_mu_squared(event) is None:
+                continue
+            rough = (pld.ROUGH,) if module is pld else ()
+            out[name] = max(module.delta(e, epsilon, *rough) for e in each)
+        except FAULTS:
+            continue
+    return {name: value for name, value in out.items() if math.isfinite(value)}
+
+
 @dataclass(frozen=True)
 class AttackBound:
     """What any test of whether a unit is in the data must get wrong: lines (epsilon, delta) whose envelope is taken.

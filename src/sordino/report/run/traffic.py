@@ -43,7 +43,7 @@ def section(run: RunSources) -> Section | None:
         lines = tuple(
             series(name, [(x, y / unit) for x, y in points]) for name, points in (("sent", up), ("received", down))
         )
-        summary = trend(f"What clients send, in {label}", lines[0].points)
+        summary = trend(f"What clients send, in {label},", lines[0].points)
         blocks.append(
             Chart(
                 "traffic-bytes", "lines", "Traffic of all clients, by round", ROUNDS, Axis(label, low=0.0), lines,

@@ -31,13 +31,6 @@ def percent_up(share: float) -> str:
     return f"{min(100.0, math.ceil(1000 * share - 1e-9) / 10):g} %"
 
 
-def down(value: float, digits: int = 3) -> str:
-    """Return a lower bound for people, rounded down."""
-    if value >= 1e12:  # far beyond any audit; more digits than floating point has
-        return f"{math.floor(value / 10.0 ** (power := math.floor(math.log10(value))))}e{power}"
-    return f"{math.floor(value * 10**digits + 1e-9) / 10**digits:.{digits}f}".rstrip("0").rstrip(".")
-
-
 def small(value: float) -> str:
     """Return a small probability as people say it: 1 in 100,000."""
     if value <= 0:
