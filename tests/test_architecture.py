@@ -22,7 +22,7 @@ MAY = {
     "data": ("core", "data"),
     "models": ("core", "models"),
     "algorithms": ("core", "algorithms"),
-    "features": ("core", "features"),
+    "features": ("core", "models", "features"),
     "tasks": ("core", "tasks"),
     "masking": ("core", "masking"),
     "channels": ("core", "privacy", "channels"),

@@ -56,10 +56,17 @@ def weights(result: run.Result) -> torch.Tensor:
     [
         {"method": "dp-sgd"},
         {"method": "dp-sgd", "channel": "secure-sum", "clients": 5},  # 91 records each: their sizes need no rounding
+        {"method": "dp-sgd", "normalise": "centred"},
         {"method": "dp-fedavg", "algorithm": "scaffold", "client_rate": 0.6, "rounds": 3, "local_steps": 2},
         {"method": "nbafl", "channel": "secure-sum", "algorithm": "fedavgm", "clients": 5},
     ],
-    ids=["dp-sgd", "dp-sgd behind a secure sum", "dp-fedavg with state of clients", "nbafl behind a secure sum"],
+    ids=[
+        "dp-sgd",
+        "dp-sgd behind a secure sum",
+        "dp-sgd on centred rows",
+        "dp-fedavg with state of clients",
+        "nbafl behind a secure sum",
+    ],
 )
 def test_sites_give_the_model_of_the_simulator(tmp_path: Path, more: dict[str, Any]) -> None:
     post = local_sites(tmp_path / "sites", "breast-cancer", sites=more.get("clients", 3))
@@ -88,6 +95,16 @@ def test_a_release_outside_the_rounds_needs_every_site(tmp_path: Path) -> None:
     post.down = {"site-2"}
     with pytest.raises(RunError, match="needs every site"):
         run.execute(job, own_model=False)
+
+
+def test_rows_that_are_centred_alone_have_no_second_release(tmp_path: Path) -> None:
+    post = local_sites(tmp_path / "sites", "breast-cancer")
+    for job, (scale, refused) in enumerate({"rows": False, "centred": True}.items()):
+        keys = KEYS | {"normalise": scale, "seed": job}
+        agreement = agree(post, keys, (torch.zeros(1, 30), torch.zeros(1, dtype=torch.int64)))
+        gathering.open_everywhere(post, agreement)
+        header = {"verb": "once", "job": agreement.id, "what": "rows", "number": 1, "shift": [0.0] * 30}
+        assert ("no release rows 1" in said(post, letters.packed(header, {})).get("refused", "")) is refused
 
 
 # --- the site's own rules

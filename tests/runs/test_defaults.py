@@ -113,6 +113,42 @@ def test_the_mean_has_the_noise_that_is_charged(table, more, noises):
     assert released.std() == pytest.approx(std, rel=0.05)  # 3,000 draws: three deviations are 4 %
 
 
+def test_rows_that_are_centred_alone_pay_for_one_release(table):
+    """Its part of the budget is what brings the length of the noise to 0.03, and no more than that of the usual one."""
+    job = made(table, normalise="centred", channel="secure-sum", epsilon=8.0)
+    mu = gdp.mu_for(8.0, 1e-5)
+    length = job.rows.deviation * math.sqrt(6 + 1)
+    assert length < 0.03 * 0.35 and not job.rows.scaled
+    assert gdp_mu_squared(Composed(job.once)) == pytest.approx((length / 0.03 * mu) ** 2, rel=1e-6)
+    noise = job.rows.mean * math.sqrt(5 / 4) / 900 * math.sqrt(6 + 1)  # of five clients' shares four are enough
+    assert noise == pytest.approx(0.03, rel=1e-6)
+    assert gdp_mu_squared(job.plan_cost().event) == pytest.approx(mu**2, rel=1e-3)
+    dear = made(table, normalise="centred", epsilon=0.5)
+    assert gdp_mu_squared(Composed(dear.once)) == pytest.approx(0.35**2 * gdp.mu_for(0.5, 1e-5) ** 2, rel=1e-6)
+
+
+def test_centred_rows_have_their_mean_taken_off_and_nothing_else(table):
+    result = trained(table, normalise="centred", method="none", rounds=2, public_data=True)
+    layer = result.model[0]
+    x = torch.from_numpy(np.load(table / "t.npz")["x_train"])
+    rows, _ = unit(x)
+    assert torch.allclose(layer.shift, rows.mean(0), atol=1e-5) and torch.equal(layer.scale, torch.ones(7))
+    expected = torch.cat([rows - rows.mean(0), torch.full((900, 1), 0.1)], 1)
+    assert torch.allclose(layer(x), torch.nn.functional.normalize(expected), atol=1e-5)
+
+
+def test_features_of_pictures_can_be_centred(tmp_path):
+    """Maps become rows; the clip is for features, and so is the largest rate."""
+    draw = np.random.default_rng(0)
+    x, y = draw.integers(0, 256, (44, 3, 16, 16), np.uint8), np.arange(44) % 2
+    np.savez(tmp_path / "p.npz", x_train=x[4:], y_train=y[4:], x_test=x[:4], y_test=y[:4])
+    more = {"dataset": "p.npz", "features": "colour-scattering", "model": "linear", "clients": 2}
+    job = made(tmp_path, **more, normalise="centred", epsilon=1e4, rounds=3)
+    assert job.federation.facts.x[0] == (267 * 64,) and job.method.clip == 0.1 and job.rows is not None
+    assert 128 < job.plan.local.learning_rate <= 8192
+    assert made(tmp_path, **more).federation.facts.x[0] == (267, 8, 8)  # as ever
+
+
 def test_one_record_moves_each_sum_by_at_most_one():
     draw = torch.Generator().manual_seed(0)
     shift = tuple((0.3 * torch.rand(4, generator=draw)).tolist())
@@ -229,7 +265,7 @@ def test_rows_are_for_tables_and_for_models_of_ours(tmp_path, table):
     pictures = np.zeros((12, 8, 8), np.uint8)
     np.savez(tmp_path / "p.npz", x_train=pictures, y_train=np.arange(12) % 2, x_test=pictures, y_test=np.arange(12) % 2)
     with pytest.raises(SpecError, match="normalise = rows is for tables"):
-        made(table, dataset="p.npz", normalise="rows", public_data=True)
+        made(table, dataset="p.npz", normalise="rows", public_data=True, features="none")
 
 
 def test_a_model_of_ones_own_is_refused_before_anything_is_charged(table):

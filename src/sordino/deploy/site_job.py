@@ -182,7 +182,7 @@ class SiteJob:
         """Return the small method of a release outside the rounds; raise Refusal if the plan has none."""
         job = self.job
         features = job.federation.facts.x[0]
-        if what == ROWS and job.rows is not None and number in (0, 1):
+        if what == ROWS and job.rows is not None and number in range(1 + job.rows.scaled):
             wanted = features[0] if number else 0
             if len(shift) != wanted or not all(abs(v) <= LARGEST for v in shift):
                 raise Refusal("the request does not hold the means of the first release.")

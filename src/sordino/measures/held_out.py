@@ -194,7 +194,7 @@ def releases(
     if spec.standardise:
         once = (event(planned(spec, method, features)),)
     if rows is not None:
-        once = tuple(event(rows.releases(features, shift)) for shift in ((), (0.0,) * features))
+        once = tuple(event(release) for release in rows.every(features))
     evaluation = settings.settled(wanted, spec, method, cost, counts(held), gdp_mu_squared(Composed(once)) or 0.0)
     if not evaluation.held_out or evaluation.noise is None or held is None:
         return evaluation, once, ()

@@ -4,6 +4,9 @@ Two releases, the second of which uses the first: m, the mean of the rows u = x 
 the columns of z = unit([u - m, b]) with b = sqrt(max(1/100, 1 - |m|^2)). A row has at most unit length, and so have its
 squares: one unit changes each sum by at most 1 whatever the columns hold. Together the releases take MEAN^2 + SPREAD^2
 = 18.5 % of mu^2, where mu is the Gaussian differential privacy level of the run's (epsilon, delta).
+
+Rows that are centred alone (`normalise = centred`) need the first release only. It then takes no more of the budget
+than brings the length of its noise down to NEAR, and the last column of a centred row is b = 1/10.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from sordino.privacy.release import Unproven
 from sordino.spec.spec import Spec
 
 MEAN, SPREAD = 0.35, 0.25  # parts of mu that the two releases take
+NEAR = 0.03  # length of the noise in the mean of rows that are centred alone; rows have unit length
 DROWNED = 0.3  # noise-to-signal ratio above which statistics of rows would cost more than they are worth
 LEAST = 0.01  # smallest square of the last column of a centred row
 ROUNDING = 1e-3  # of the mean square of a column: floor of a mean square without any noise
@@ -86,6 +90,7 @@ class RowNoise:
     unit: str
     central: bool
     log: bool = False  # whether columns are put on a logarithmic scale first
+    scaled: bool = True  # whether columns are scaled, which takes the second release
 
     def exact(self) -> RowNoise:
         """Return the same statistics without noise, for training without privacy."""
@@ -96,8 +101,16 @@ class RowNoise:
         multiplier = self.spread if shift else self.mean
         return RowMoments(self.unit, features, multiplier, self.central, shift, self.log)
 
-    def constants(self, shift: Tensor, squares: Tensor) -> tuple[float, Tensor]:
-        """Return the last column b and the scale [d + 1] of centred rows, from the noisy mean squares."""
+    def every(self, features: int) -> tuple[RowMoments, ...]:
+        """Return the methods of all releases, for their price."""
+        first = self.releases(features)
+        return (first, self.releases(features, (0.0,) * features)) if self.scaled else (first,)
+
+    def constants(self, shift: Tensor, squares: Tensor | None) -> tuple[float, Tensor]:
+        """Return the last column b and the scale [d + 1] of centred rows, from the noisy mean squares if columns are
+        scaled."""
+        if squares is None:
+            return math.sqrt(LEAST), torch.ones(len(shift) + 1)
         floor = SHRINK * self.deviation / SPREAD if self.deviation else ROUNDING / len(squares)
         return middle(shift), (squares.clamp_min(0.0) + floor).rsqrt()
 
@@ -117,17 +130,18 @@ def centred(rows: Tensor, shift: Tensor) -> Tensor:
 
 def planned(spec: Spec, method: Method, plan: Plan, features: int) -> RowNoise | None:
     """Return the noise of the statistics of rows, or None if they are not worth their price or cannot be had."""
-    if spec.normalise not in ("rows", "log-rows") or not _possible(spec):
+    if spec.normalise not in ("rows", "log-rows", "centred") or not _possible(spec):
         return None
-    log = spec.normalise == "log-rows"
+    log, scaled = spec.normalise == "log-rows", spec.normalise != "centred"
     unit, central = spec.unit or method.units[0], method.viewer == "public"
     if not method.private:
-        return RowNoise(None, None, 0.0, unit, central, log)
+        return RowNoise(None, None, 0.0, unit, central, log, scaled)
     z = whole_budget(spec, method, plan)
     noise = z * math.sqrt(parties(plan, central)) / units(plan, unit, central)
-    if noise * math.sqrt(features + 1) > DROWNED:
+    length = noise * math.sqrt(features + 1)
+    if length > DROWNED:
         return None
-    return RowNoise(z / MEAN, z / SPREAD, noise, unit, central, log)
+    return RowNoise(z / (MEAN if scaled else min(MEAN, length / NEAR)), z / SPREAD, noise, unit, central, log, scaled)
 
 
 def _possible(spec: Spec) -> bool:

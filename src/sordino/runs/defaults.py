@@ -33,6 +33,7 @@ from sordino.spec.spec import Spec, plugin_fields
 
 MODELS = ("linear", "mlp")
 CLIP, REGRESSION_CLIP = 0.5, 0.25
+FEATURES_CLIP, FEATURES_LARGEST = 0.1, 8192.0  # fixed features of pictures: classes differ by a little in many columns
 KAPPA, LARGEST = 2.0, 128.0  # classification
 SPREAD, REGRESSION_LARGEST = 0.15, 2.0  # regression, in units of the declared range of the target
 PLAIN, REGRESSION_PLAIN = 8.0, 1.0  # rates without privacy: stable for rows of unit length
@@ -44,17 +45,20 @@ AVERAGING = "tail:0.25"
 
 def table(spec: Spec, data: Dataset) -> Spec:
     """Return the spec with the settings for a table, if the data are one and the spec leaves them open."""
-    rows = data.x_train.ndim == 2 and data.x_train.is_floating_point() and data.task in ("classification", "regression")
+    featured = spec.features != "none"
+    numbers = featured or (data.x_train.ndim == 2 and data.x_train.is_floating_point())
+    rows = numbers and data.task in ("classification", "regression")
     if spec.normalise is None:
         printed = type(spec.method_object()).claim is not Method.claim  # a method as printed keeps its paper's settings
-        usual = rows and spec.model in MODELS and spec.features == "none" and not spec.standardise and not printed
+        usual = rows and spec.model in MODELS and not featured and not spec.standardise and not printed
         spec = replace(spec, normalise="rows" if usual else "none")
     if spec.normalise == "none":
         return spec
     if not rows or spec.model not in MODELS:
         raise SpecError(
-            f"normalise = {spec.normalise} is for tables of numbers and the models {' and '.join(MODELS)}; {data.name} "
-            f"has records of shape {list(data.x_train.shape[1:])}, and the model is {spec.model}. Use normalise = none."
+            f"normalise = {spec.normalise} is for tables of numbers or fixed features and for the models "
+            f"{' and '.join(MODELS)}; {data.name} has records of shape {list(data.x_train.shape[1:])}, and the model "
+            f"is {spec.model}. Use normalise = none."
         )
     if spec.averaging is None:
         spec = replace(spec, averaging=AVERAGING)
@@ -64,7 +68,8 @@ def table(spec: Spec, data: Dataset) -> Spec:
         method.private and method.noisy_steps and "clip" in {f.name for f in plugin_fields("methods", spec.method)}
     )
     if clipped and "clip" not in options:
-        options["clip"] = CLIP if data.task == "classification" else REGRESSION_CLIP
+        usual_clip = FEATURES_CLIP if featured else CLIP
+        options["clip"] = usual_clip if data.task == "classification" else REGRESSION_CLIP
         spec = replace(spec, options=tuple(sorted(options.items())))
     return spec
 
@@ -130,7 +135,7 @@ def tuned(
     if not method.private:
         rate = PLAIN if classes else REGRESSION_PLAIN
     elif method.noisy_steps:
-        rate = _rate(classes, plan.rounds * steps, step_deviation(method, plan))
+        rate = _rate(classes, plan.rounds * steps, step_deviation(method, plan), spec.features not in (None, "none"))
     else:
         method, clip = _clipped(spec, method, plan, classes)
         rate = clip / (CLIP * steps)  # at which a gradient of the usual length fills the clip
@@ -141,9 +146,10 @@ def tuned(
     return method, replace(plan, local=replace(plan.local, learning_rate=rate)), (*notes, chosen)
 
 
-def _rate(classes: int | None, steps: int, deviation: float) -> float:
+def _rate(classes: int | None, steps: int, deviation: float, featured: bool = False) -> float:
     """Return the rate at which the noise that accumulates over the steps is as large as predictions can bear."""
-    largest, noise = (REGRESSION_LARGEST, SPREAD) if classes is None else (LARGEST, _bearable(classes))
+    highest = FEATURES_LARGEST if featured else LARGEST
+    largest, noise = (REGRESSION_LARGEST, SPREAD) if classes is None else (highest, _bearable(classes))
     return min(largest, noise / (math.sqrt(steps) * deviation))
 
 

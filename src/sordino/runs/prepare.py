@@ -24,6 +24,7 @@ from sordino.data.load import Columns, Dataset, Declared, load
 from sordino.data.repeats import repeated
 from sordino.data.windows import Windows
 from sordino.features.colour_scattering import colour_scattering
+from sordino.features.drawn_prior import drawn_prior
 from sordino.features.oriented_gradients import oriented_gradients
 from sordino.features.scattering import scattering
 from sordino.features.silhouettes import silhouettes
@@ -39,6 +40,7 @@ FEATURES = {
     "silhouettes": silhouettes,
     "oriented-gradients": oriented_gradients,
     "colour-scattering": colour_scattering,
+    "drawn-prior": drawn_prior,
 }
 
 MANY = 1000  # records whose features take longer to compute than a trial of the job with a few of them
@@ -81,7 +83,7 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None, stand_in
             sketch, but test records are real: this is what a server knows whose clients hold their data themselves.
     """
     scale_is_open = spec.normalise is None
-    source, data = _loaded(spec, keep) if stand_in is None else ((), stand_in)
+    data = _loaded(spec, keep) if stand_in is None else stand_in
     spec = _decided(spec, data)
     if not sketch:
         _refuse_baseline(spec, data)
@@ -109,7 +111,7 @@ def prepare(spec: Spec, sketch: bool = False, keep: Kept | None = None, stand_in
     else:
         both = _once(
             keep,
-            (*source, spec.features),
+            key_of_features(spec),
             lambda: [_features(spec, data, x) if len(x) else sample[:0] for x in (data.x_train, data.x_test)],
         )
         x_train, x_test = both
@@ -138,18 +140,28 @@ def _standing_in(spec: Spec, data: Dataset, sample: Tensor, real_test: bool) -> 
     return x_train, _features(spec, data, data.x_test) if real_test and len(data.x_test) else x_test
 
 
-def _loaded(spec: Spec, keep: Kept | None) -> tuple[tuple[Any, ...], Dataset]:
-    """Return the data that a spec names, and their key in the cache."""
+def _loaded(spec: Spec, keep: Kept | None) -> Dataset:
+    """Return the data that a spec names."""
     columns, declared = columns_of(spec), _declared(spec)
     source = (spec.dataset, spec.data_dir, columns, declared)
-    return source, _once(keep, source, lambda: load(spec.dataset, spec.data_dir, columns=columns, declared=declared))
+    made: Dataset = _once(keep, source, lambda: load(spec.dataset, spec.data_dir, columns=columns, declared=declared))
+    return made
 
 
 def takes_long(spec: Spec, keep: Kept) -> bool:
     """Return whether features of many records must be computed; the data are loaded into the cache."""
-    source, data = _loaded(spec, keep)
-    features = _decided(spec, data).features
-    return features in FEATURES and len(data.x_train) > MANY and (*source, features) not in keep
+    spec = _decided(spec, data := _loaded(spec, keep))
+    return spec.features in FEATURES and len(data.x_train) > MANY and key_of_features(spec) not in keep
+
+
+def key_of_features(spec: Spec) -> tuple[Any, ...]:
+    """Return the key of a spec's features in the cache."""
+    return (spec.dataset, spec.data_dir, columns_of(spec), _declared(spec), spec.features, _flat(spec))
+
+
+def _flat(spec: Spec) -> bool:
+    """Return whether features are rows of numbers, whatever their shape."""
+    return spec.normalise not in (None, "none")
 
 
 def _units(spec: Spec, parts: Sequence[Ints], who: Ints | None) -> int:
@@ -320,7 +332,8 @@ def _features(spec: Spec, data: Dataset, x: Tensor) -> Tensor:
         return data.prepare(x)
     device = device_of(spec.device)
     with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
-        return FEATURES[spec.features](x.to(device)).to(x.device)
+        features = FEATURES[spec.features](x.to(device)).to(x.device)
+    return features.flatten(1) if _flat(spec) else features
 
 
 def device_of(name: str) -> torch.device:

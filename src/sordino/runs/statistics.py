@@ -111,10 +111,10 @@ def noted(job: Job, state: State) -> State:
 
 
 def _noisy_rows(job: Job, rows: RowNoise) -> dict[str, Tensor]:
-    """Release the means of rows and of their squares, and return the constants that centre and scale rows."""
+    """Release the means of rows and, to scale columns, of their squares; return the constants of the first layer."""
     features = job.federation.facts.x[0][0]
     shift = _mean(job, rows.releases(features))
-    squares = _mean(job, rows.releases(features, tuple(shift.tolist())))
+    squares = _mean(job, rows.releases(features, tuple(shift.tolist()))) if rows.scaled else None
     middle, scale = rows.constants(shift, squares)
     return {"shift": shift, "scale": scale, "last": torch.tensor([0.0, middle])}
 

@@ -64,12 +64,13 @@ class DataKeys:
     # dirichlet:ALPHA, shards:LABELS
     clients: int = 50  # number of clients among which the training records are distributed
     features: str | None = None  # fixed, data-independent features: scattering, silhouettes, oriented-gradients,
-    # colour-scattering or none
+    # colour-scattering, drawn-prior or none
     standardise: bool = False  # shift and scale features by noisy, charged statistics
     feature_bound: float = 10.0  # with standardise: features are limited to between minus and plus this value
     normalise: str | None = None  # rows (of unit length, centred and scaled by charged statistics), log-rows (the same
-    # on a logarithmic scale), unit (not centred) or none; default: rows for tables with the linear model or the mlp,
-    # log-rows where no bounds of columns are declared
+    # on a logarithmic scale), centred (not scaled; also for fixed features with the linear model), unit (not
+    # centred) or none; default: rows for tables with the linear model or the mlp, log-rows where no bounds of columns
+    # are declared
     private_data: str | None = None  # which records have private attributes: label:3,8, feature:12>0.5 or
     # file:mask.npy (docs/methods.md)
     without_private: int = 0  # number of clients (the last ones) that hold no record with private attributes

@@ -43,7 +43,7 @@ NAMED = (  # what a Python caller brings instead
     "baseline", "audit", "private_data", "without_private",
 )  # fmt: skip
 PLUGINS = ("methods", "algorithms")  # kinds whose fields are keys too
-FEATURES = ("scattering", "silhouettes", "oriented-gradients", "colour-scattering")  # fixed; data/*.py
+FEATURES = ("scattering", "silhouettes", "oriented-gradients", "colour-scattering", "drawn-prior")  # runs/prepare.py
 FEDERATIONS = ("simulator", "workers", "ray", "flower")
 LEAST_DELTA = 1e-300  # of which accounting can still take a part and a logarithm
 AVERAGES = {"none": None, "tail": 0.5, "ema": 0.99, "polynomial": 8.0}  # and their usual parameter
@@ -109,7 +109,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         check.one_of((*FEATURES, "none", None), features=self.features)
         check.one_of(("test", "validation", "tuning", None), evaluate_on=self.evaluate_on)
         check.one_of(("float32", "bfloat16"), precision=self.precision)
-        check.one_of(("rows", "log-rows", "unit", "none", None), normalise=self.normalise)
+        check.one_of(("rows", "log-rows", "centred", "unit", "none", None), normalise=self.normalise)
         if self.initial_weights_from not in ("public", "own", None):
             raise SpecError(
                 "initial_weights_from must be public (the weights were made from public data, or from none) or own "
@@ -162,7 +162,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
             raise SpecError(
                 "with joining, some clients come later: evaluate_on = validation and standardise need them all."
             )
-        if self.standardise and self.normalise in ("rows", "log-rows", "unit"):
+        if self.standardise and self.normalise not in (None, "none"):
             raise SpecError(f"normalise = {self.normalise} scales columns already: drop standardise.")
         if self.views > 1 and self.augment == "none":
             raise SpecError("views above 1 need augment: flip or flip-crop.")
