@@ -147,6 +147,9 @@ def test_features_of_pictures_can_be_centred(tmp_path):
     assert job.federation.facts.x[0] == (267 * 64,) and job.method.clip == 0.1 and job.rows is not None
     assert 128 < job.plan.local.learning_rate <= 8192
     assert made(tmp_path, **more).federation.facts.x[0] == (267, 8, 8)  # as ever
+    assert made(tmp_path, **more | {"features": "drawn-prior"}).spec.normalise == "centred"  # without being asked
+    plain = made(tmp_path, **more | {"features": "drawn-prior", "method": "none", "public_data": True})
+    assert plain.plan.local.learning_rate == 128.0
 
 
 def test_one_record_moves_each_sum_by_at_most_one():

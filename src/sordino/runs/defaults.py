@@ -34,6 +34,7 @@ from sordino.spec.spec import Spec, plugin_fields
 MODELS = ("linear", "mlp")
 CLIP, REGRESSION_CLIP = 0.5, 0.25
 FEATURES_CLIP, FEATURES_LARGEST = 0.1, 8192.0  # fixed features of pictures: classes differ by a little in many columns
+FEATURES_PLAIN = 128.0  # the rate without privacy for them
 KAPPA, LARGEST = 2.0, 128.0  # classification
 SPREAD, REGRESSION_LARGEST = 0.15, 2.0  # regression, in units of the declared range of the target
 PLAIN, REGRESSION_PLAIN = 8.0, 1.0  # rates without privacy: stable for rows of unit length
@@ -50,8 +51,9 @@ def table(spec: Spec, data: Dataset) -> Spec:
     rows = numbers and data.task in ("classification", "regression")
     if spec.normalise is None:
         printed = type(spec.method_object()).claim is not Method.claim  # a method as printed keeps its paper's settings
-        usual = rows and spec.model in MODELS and not featured and not spec.standardise and not printed
-        spec = replace(spec, normalise="rows" if usual else "none")
+        usual = rows and spec.model in MODELS and not spec.standardise and not printed
+        scale = {"none": "rows", "drawn-prior": "centred" if spec.model == "linear" else "none"}
+        spec = replace(spec, normalise=scale.get(str(spec.features), "none") if usual else "none")
     if spec.normalise == "none":
         return spec
     if not rows or spec.model not in MODELS:
@@ -131,11 +133,11 @@ def tuned(
     notes = tuple(_drowned(spec, method, plan, features)) if method.private else ()
     if spec.learning_rate is not None:
         return method, plan, notes
-    steps = plan.local.count(plan.smallest_client)
+    steps, featured = plan.local.count(plan.smallest_client), spec.features not in (None, "none")
     if not method.private:
-        rate = PLAIN if classes else REGRESSION_PLAIN
+        rate = (FEATURES_PLAIN if featured else PLAIN) if classes else REGRESSION_PLAIN
     elif method.noisy_steps:
-        rate = _rate(classes, plan.rounds * steps, step_deviation(method, plan), spec.features not in (None, "none"))
+        rate = _rate(classes, plan.rounds * steps, step_deviation(method, plan), featured)
     else:
         method, clip = _clipped(spec, method, plan, classes)
         rate = clip / (CLIP * steps)  # at which a gradient of the usual length fills the clip

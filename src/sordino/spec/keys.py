@@ -70,7 +70,7 @@ class DataKeys:
     normalise: str | None = None  # rows (of unit length, centred and scaled by charged statistics), log-rows (the same
     # on a logarithmic scale), centred (not scaled; also for fixed features with the linear model), unit (not
     # centred) or none; default: rows for tables with the linear model or the mlp, log-rows where no bounds of columns
-    # are declared
+    # are declared, centred for the features drawn-prior with the linear model
     private_data: str | None = None  # which records have private attributes: label:3,8, feature:12>0.5 or
     # file:mask.npy (docs/methods.md)
     without_private: int = 0  # number of clients (the last ones) that hold no record with private attributes
