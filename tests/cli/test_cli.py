@@ -1,8 +1,11 @@
 """The command as people and programs meet it, each in a process of its own."""
 
 import json
+import subprocess
+import sys
 import tomllib
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
@@ -196,6 +199,16 @@ def test_version(call):
     from sordino import __version__
 
     assert __version__ in call("--version").stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("args", [["--version"], ["completion", "bash"], ["run", "--help"]])
+def test_a_full_disk_behind_the_output_is_one_line(args):
+    command = [sys.executable, "-c", "from sordino.cli.main import main; main()", *args]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("sordino: No space left on device, where")
 
 
 def test_a_run_is_resumed_from_another_folder(call, here, sordino_command, tmp_path_factory):

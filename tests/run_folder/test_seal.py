@@ -274,6 +274,9 @@ def test_a_run_without_a_seal_says_what_to_do(run, tmp_path):
         check_seal(tmp_path / "nowhere")
     with pytest.raises(RunError, match="is not a run folder"):
         check_seal(tmp_path)
+    (tmp_path / "compared" / "cells").mkdir(parents=True)
+    with pytest.raises(RunError, match="is a comparison, whose runs are sealed one by one"):
+        check_seal(tmp_path / "compared")
     (run / "public" / "seal.json").unlink()
     with pytest.raises(RunError, match=r"has no seal.*sordino resume"):
         check_seal(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -87,6 +88,9 @@ COMMANDS = {  # name -> (module, one line for --help)
 }
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # errors of writing that name no file
+
+
 class Lazy(click.Group):
     """A group that imports a subcommand when it is called."""
 
@@ -121,6 +125,11 @@ def _short(name: str) -> str:
     return name if len(name) <= 80 else f"{name[:77]}... ({len(name)} characters)"
 
 
+def _forget_output() -> None:
+    """Send what is still in the buffer of standard output nowhere: it cannot be written when Python ends, either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run the command line.
 
@@ -135,6 +144,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="replace")
     try:
         cli.main(standalone_mode=False)
+        sys.stdout.flush()  # here, so that a full disk is met where it can be said
     except SordinoError as error:
         errors.show(type(error).__name__, str(error))
         sys.exit(2)
@@ -146,13 +156,16 @@ def main() -> None:
         errors.show("Interrupted", text, line=f"\nsordino: {text}")
         sys.exit(130)
     except BrokenPipeError:  # `sordino ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         sys.exit(1)
     except Exception as error:
         if place := plugin.place(error):
             text = f"a plug-in failed ({place}): {type(error).__name__}: {error}"
         elif isinstance(error, OSError) and error.filename is not None:
             text = f"{error.strerror}: {_short(str(error.filename))}"
+        elif isinstance(error, OSError) and error.errno in FULL:
+            text = f"{error.strerror}, where a file or the output of this command goes. Free space and call it again."
+            _forget_output()
         else:
             raise
         errors.show(type(error).__name__, text, line=f"sordino: {text}")

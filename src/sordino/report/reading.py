@@ -156,7 +156,7 @@ def find(path: Path) -> Path:
         ) from error
     except OSError as error:
         raise RunError(f"the run folder {shown[:200]} cannot be read: {error.strerror or error}.") from error
-    some = f" Runs in it: {', '.join(below[:NAMED])}{' ...' if len(below) > NAMED else ''}." if below else ""
+    some = f" Runs in it: {', '.join(below[:NAMED])}{' and more' if len(below) > NAMED else ''}." if below else ""
     raise RunError(f"{shown} is not a run folder: it has no plan.json and no {PUBLIC}/plan.json.{some}")
 
 

@@ -217,6 +217,10 @@ def sealed_part(run: Path) -> Path:
             return public
     public = run / PUBLIC if (run / PUBLIC).is_dir() else run
     if not (public / "plan.json").is_file():
+        if (run / "cells").is_dir():
+            raise RunError(
+                f"{run} is a comparison, whose runs are sealed one by one. Name one of those in {run}/cells."
+            )
         raise RunError(f"{run} is not a run folder: it has no {SEAL} and no plan.json.")
     if not (public / "result.json").is_file():
         raise RunError(f"{run} is not finished, so it has no seal. Run `sordino resume {run}` first.")

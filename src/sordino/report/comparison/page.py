@@ -96,7 +96,8 @@ def _state(records: ComparisonRecords) -> list[str]:
     if records.state == "running":
         return [f"The comparison goes on: {of}. What is shown here was read while it ran."]
     if records.state == "stopped":
-        return [f"The comparison was stopped: {of}. The command that began it, with the same --name, continues it."]
+        again = "The command that began it continues it; `sordino compare` needs the same --name for that."
+        return [f"The comparison was stopped: {of}. {again}"]
     return [f"The comparison was not finished when it was copied: {of}."]
 
 
