@@ -34,6 +34,7 @@ from sordino.spec.spec import Spec, plugin_fields
 MODELS = ("linear", "mlp")
 CLIP, REGRESSION_CLIP = 0.5, 0.25
 FEATURES_CLIP, FEATURES_LARGEST = 0.1, 8192.0  # fixed features of pictures: classes differ by a little in many columns
+FEATURES_LOUDER = 2.0  # they bear so many times the noise of a table (benchmarks/drawn_prior.py)
 FEATURES_PLAIN = 128.0  # the rate without privacy for them
 KAPPA, LARGEST = 2.0, 128.0  # classification
 SPREAD, REGRESSION_LARGEST = 0.15, 2.0  # regression, in units of the declared range of the target
@@ -151,7 +152,8 @@ def tuned(
 def _rate(classes: int | None, steps: int, deviation: float, featured: bool = False) -> float:
     """Return the rate at which the noise that accumulates over the steps is as large as predictions can bear."""
     highest = FEATURES_LARGEST if featured else LARGEST
-    largest, noise = (REGRESSION_LARGEST, SPREAD) if classes is None else (highest, _bearable(classes))
+    louder = FEATURES_LOUDER if featured else 1.0
+    largest, noise = (REGRESSION_LARGEST, SPREAD) if classes is None else (highest, louder * _bearable(classes))
     return min(largest, noise / (math.sqrt(steps) * deviation))
 
 
