@@ -30,6 +30,7 @@ from sordino.report.run.words import capital, joined, number_of, small
 RECORDS, ACCOUNTING = "public/records.jsonl", "public/accounting.json"
 VIEWERS = 12  # most viewers that are shown
 SETTINGS = 20  # most settings of a search that are named
+NEGLIGIBLE = 1e-6  # share of the guarantee's delta from which delta is drawn
 SEEN_BY = {"server": "the server", "public": "the public", "client": "another client", "wire": "the wire"}
 ACCOUNTANTS = {
     "exact": "the exact formula for Gaussian noise",
@@ -169,18 +170,16 @@ def _by_accountant(run: RunSources, main: Guarantee) -> list[Block]:
         + "."
     )
     if len(priced_events) > 1:
-        seen_by = viewer_name(main.viewer)
         lines = tuple(
             ChartSeries(ACCOUNTANTS[n], tuple((float(t), e[n]) for t, e in priced_events if n in e)) for n in names
         )
         unit = Axis(f"epsilon at delta = {small_up(delta)}", low=0.0, rounded="up")
         out.append(
             Chart(
-                "budget-accountants", "lines", f"Epsilon against {seen_by}, by accountant", ROUNDS, unit, lines,
-                summary=summary, source=source,
+                "budget-accountants", "lines", f"Epsilon against {viewer_name(main.viewer)}, by accountant", ROUNDS,
+                unit, lines, summary=summary, source=source,
             )
         )  # fmt: skip
-        out += _deltas(events, main, seen_by, source)
     times = {n: final[n] / final[least] if final[least] else math.nan for n in names}
     above = {n: f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "-" for n, ratio in times.items()}
     rows = tuple((ACCOUNTANTS[n], up(final[n]), above[n]) for n in names)
@@ -192,25 +191,26 @@ def _by_accountant(run: RunSources, main: Guarantee) -> list[Block]:
             note="Every accountant gives an upper bound, so the smallest one counts.", source=source,
         )
     )  # fmt: skip
-    return out
+    return [*out, *_deltas(events, main, source)] if len(events) > 1 else out
 
 
-def _deltas(events: list[SpentEvent], main: Guarantee, seen_by: str, source: str) -> list[Block]:
-    """Return delta by round at the epsilon of the guarantee; no more curves than accountants that can tell."""
-    each = [(float(event.round), deltas_by_accountant(event.event, main.epsilon)) for event in events]
-    curves = {n: tuple((t, d[n]) for t, d in each if d.get(n, 0.0) > 0.0) for n in ACCOUNTANTS}
-    shown = {n: points for n, points in curves.items() if points}
+def _deltas(events: list[SpentEvent], main: Guarantee, source: str) -> list[Block]:
+    """Return delta by round at the epsilon of the guarantee, from where it is no longer negligible."""
+    least, rounds = main.delta * NEGLIGIBLE, [float(event.round) for event in events]
+    each = [deltas_by_accountant(event.event, main.epsilon) for event in events]
+    curves = {
+        n: tuple((t, d[n]) for t, d in zip(rounds, each, strict=True) if d.get(n, 0.0) >= least) for n in ACCOUNTANTS
+    }
+    shown = {n: points for n, points in curves.items() if points and points[-1][0] == rounds[-1]}
     if not shown:
         return []
-    last = {n: points[-1] for n, points in shown.items()}
-    summary = (
-        f"At epsilon = {up(main.epsilon)} "
-        + joined([f"{ACCOUNTANTS[n]} gives delta = {small_up(d)} after round {t:,.0f}" for n, (t, d) in last.items()])
-        + "."
-    )
+    gives = joined([f"{ACCOUNTANTS[n]} gives delta = {small_up(points[-1][1])}" for n, points in shown.items()])
+    summary = f"At epsilon = {up(main.epsilon)}, after round {rounds[-1]:,.0f}, {gives}."
+    if min(t for points in shown.values() for t, _ in points) > rounds[0]:
+        summary += f" Before the curves begin, delta is below {small_up(least)}."
     return [
         Chart(
-            "budget-deltas", "lines", f"Delta against {seen_by}, by accountant", ROUNDS,
+            "budget-deltas", "lines", f"Delta against {viewer_name(main.viewer)}, by accountant", ROUNDS,
             Axis(f"delta at epsilon = {up(main.epsilon)}", "log", rounded="up"),
             tuple(ChartSeries(ACCOUNTANTS[n], points) for n, points in shown.items()), summary=summary, source=source,
         )
