@@ -1,12 +1,13 @@
-"""A linear model on features that drawn pictures have taught: CIFAR-10 behind a secure sum, 10 clients.
+"""A linear model on features that drawn pictures have taught: CIFAR-10, 10 clients, behind a secure sum or not.
 
     python benchmarks/drawn_prior.py choose              # settings by simulation, judged on 5,000 training records
     python benchmarks/drawn_prior.py confirm [1 8]       # real runs with defaults, test set, 3 seeds, by epsilon
+    python benchmarks/drawn_prior.py confirm --channel direct    # the same against a curious server
 
 `choose` never reads a test record: it trains many settings at once on 45,000 training records with noise of torch's
-generator, and releases nothing. The defaults of the drawn prior follow from it (runs/defaults.py). `confirm` makes the
-runs that `sordino run` would make. The features of 60,000 pictures
-take ten minutes on two cores; --features FOLDER keeps them there for the next call.
+generator, and releases nothing. The defaults of the drawn prior follow from it (runs/defaults.py). `confirm` makes
+the runs that `sordino run` would make. The features of 60,000 pictures take ten minutes on two cores; --features FOLDER
+keeps them there for the next call.
 """
 
 import argparse
@@ -99,7 +100,7 @@ def _trained(x: Tensor, y: Tensor, held: Tensor, z: float, generator: torch.Gene
     return out
 
 
-def confirm(epsilons: list[float], kept: dict[tuple[object, ...], list[Tensor]]) -> None:
+def confirm(epsilons: list[float], channel: str, kept: dict[tuple[object, ...], list[Tensor]]) -> None:
     """Print the accuracy of real runs on the test set."""
     print("| epsilon | mean accuracy % | seeds 0 / 1 / 2 | seconds a run |\n| --- | --- | --- | --- |", flush=True)
     for epsilon in epsilons:
@@ -108,7 +109,7 @@ def confirm(epsilons: list[float], kept: dict[tuple[object, ...], list[Tensor]])
             with tempfile.TemporaryDirectory() as out:
                 keys = {
                     "dataset": "cifar10", "features": "drawn-prior", "normalise": "centred", "model": "linear",
-                    "method": "dp-sgd", "channel": "secure-sum", "clients": CLIENTS, "rounds": ROUNDS, "seed": seed,
+                    "method": "dp-sgd", "channel": channel, "clients": CLIENTS, "rounds": ROUNDS, "seed": seed,
                     "epsilon": epsilon, "delta": DELTA, "evaluate_every": 10**6, "checkpoint_seconds": 1e9, "out": out,
                 }  # fmt: skip
                 job = build.from_spec(spec.from_dict(keys), kept)
@@ -122,6 +123,7 @@ def main() -> None:
     parser.add_argument("what", choices=("choose", "confirm"))
     parser.add_argument("epsilon", nargs="*", type=float, help="of the real runs; all if left out")
     parser.add_argument("--features", type=Path, help="a folder that keeps the features")
+    parser.add_argument("--channel", choices=("secure-sum", "direct"), default="secure-sum", help="of the real runs")
     how = parser.parse_args()
     data = load("cifar10")
     x = features(how.features, "train", data.x_train)
@@ -130,7 +132,7 @@ def main() -> None:
         return
     both = [x, features(how.features, "test", data.x_test)]
     usual = spec.from_dict({"dataset": "cifar10", "features": "drawn-prior", "normalise": "centred"})
-    confirm(how.epsilon or list(ONCE), {prepare.key_of_features(usual): both})
+    confirm(how.epsilon or list(ONCE), how.channel, {prepare.key_of_features(usual): both})
 
 
 if __name__ == "__main__":
