@@ -6,8 +6,8 @@
 
 `choose` never reads a test record: it trains many settings at once on 45,000 training records with noise of torch's
 generator, and releases nothing. The defaults of the drawn prior follow from it (runs/defaults.py). `confirm` makes
-the runs that `sordino run` would make. The features of 60,000 pictures take ten minutes on two cores; --features FOLDER
-keeps them there for the next call.
+the runs that `sordino run` would make. The features of 60,000 pictures take seven minutes on two cores; --features
+FOLDER keeps them there for the next call.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python benchmarks/prior/ship.py FOLDER src/sordino/features/files/drawn_prior.safetensors
 
 FOLDER holds prior.safetensors. Mean and covariance of the network's maps are taken over drawn pictures, coloured and
-grey; nothing here reads a record. A minute on two cores."""
+grey; nothing here reads a record. Half a minute on two cores."""
 
 import sys
 from pathlib import Path

@@ -164,7 +164,7 @@ def main() -> None:
         elif isinstance(error, OSError) and error.filename is not None:
             text = f"{error.strerror}: {_short(str(error.filename))}"
         elif isinstance(error, OSError) and error.errno in FULL:
-            text = f"{error.strerror}, where a file or the output of this command goes. Free space and call it again."
+            text = f"{error.strerror}, where a file or the output of this command goes. Mend that and call it again."
             _forget_output()
         else:
             raise

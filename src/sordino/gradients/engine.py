@@ -87,7 +87,7 @@ class CohortGradients:
     path: str  # "book-keeping" or "vmap"
     reason: str  # why, in one line; path and reason may change at the first batch, never after it
     compiled: bool = False  # on a GPU, compile passes whose shapes are frequent, unless they are small
-    autocast: bool = False  # on a GPU, run passes in bfloat16; if gradients are clipped, see `half`
+    autocast: bool = False  # on a GPU, run passes in bfloat16; `half` says how, if gradients are clipped
 
     def __init__(self, module: nn.Module, loss: SampleLoss, layout: Layout, path: str) -> None:
         check.one_of(PATHS, path=path)

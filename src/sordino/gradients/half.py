@@ -46,9 +46,11 @@ def total(g: Tensor) -> Tensor:
 def reach(a: Tensor, g: Tensor) -> Tensor:
     """Return S = sum_t |g_t| |a_t| [records] for a [records, t, d] and g [records, t, p]."""
     tiny = torch.finfo(torch.float32).tiny
-    lengths = [torch.linalg.vector_norm(x, dim=2, dtype=torch.float32) + (x.shape[2] * tiny) ** 0.5 for x in (a, g)]
-    lengths_of_products: Tensor = lengths[0] * lengths[1]
-    return lengths_of_products.sum(1)
+    inputs, outputs = (
+        torch.linalg.vector_norm(x, dim=2, dtype=torch.float32) + (x.shape[2] * tiny) ** 0.5 for x in (a, g)
+    )
+    each: Tensor = inputs * outputs
+    return each.sum(1)
 
 
 def bounded(squared: Tensor, a: Tensor, g: Tensor) -> Tensor:

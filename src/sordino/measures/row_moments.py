@@ -107,8 +107,12 @@ class RowNoise:
         return (first, self.releases(features, (0.0,) * features)) if self.scaled else (first,)
 
     def constants(self, shift: Tensor, squares: Tensor | None) -> tuple[float, Tensor]:
-        """Return the last column b and the scale [d + 1] of centred rows, from the noisy mean squares if columns are
-        scaled."""
+        """Return the last column b and the scale [d + 1] of centred rows.
+
+        Args:
+            shift: the mean of the rows.
+            squares: the noisy mean squares of the columns; None if columns are not scaled.
+        """
         if squares is None:
             return math.sqrt(LEAST), torch.ones(len(shift) + 1)
         floor = SHRINK * self.deviation / SPREAD if self.deviation else ROUNDING / len(squares)
