@@ -79,10 +79,10 @@ def result_lines(run: Path) -> list[str]:
     try:
         result = json.loads((run / PUBLIC / "result.json").read_text(encoding="utf-8"))
         lines = [str(result["guarantee"]["sentence"])]
+        by_viewer = dict(result.get("guarantees") or {})
+        epsilons = {v: math.inf if g["epsilon"] is None else float(g["epsilon"]) for v, g in by_viewer.items()}
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    by_viewer = result.get("guarantees") or {}
-    epsilons = {viewer: math.inf if g["epsilon"] is None else float(g["epsilon"]) for viewer, g in by_viewer.items()}
     each = [f"{viewer} {up(epsilon)}" for viewer, epsilon in epsilons.items()]
     if len(each) > 1:
         lines.append(f"Epsilon by viewer: {', '.join(each)}. The server of a direct channel sees who takes part.")

@@ -56,7 +56,8 @@ def _job(seen: status.FederationState, audience: Audience) -> Iterator[Block]:
     yield FactSheet(
         (("Run", harmless(job.folder.name)), ("Progress", harmless(place)), ("Last written", harmless(job.updated)))
     )
-    for line in status.result_lines(job.folder):
+    lines = status.result_lines(job.folder)
+    for line in lines if audience == "owner" else lines[:-1]:  # the last one names folders of this machine
         yield Paragraph(harmless(line))
 
 
