@@ -8,7 +8,7 @@ import torch
 from scipy.stats import kstest, norm
 
 from sordino.core import gpu_random
-from sordino.core.rng import RowStream, Stream, box_muller
+from sordino.core.rng import RowStream, Stream, box_muller, picked
 from sordino.privacy import rounded_normal
 from sordino.privacy.clip import Bounded
 from sordino.privacy.mechanisms.rounded_gaussian import RoundedGaussian
@@ -32,6 +32,13 @@ def pretended(monkeypatch):
     """A processor that is taken for a GPU with kernels."""
     monkeypatch.setattr(gpu_random, "ready", lambda device: True)
     monkeypatch.setattr(gpu_random, "chacha_words", by_processor)
+    monkeypatch.setattr(gpu_random, "philox_words", philox_by_torch)
+
+
+def philox_by_torch(key, ids, n):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_random, "ready", lambda device: False)
+        return RowStream(Stream(key, False), ids.numpy())._words(CPU, n)
 
 
 def test_words_are_those_of_the_published_cipher_and_can_be_entered_anywhere():
@@ -50,22 +57,25 @@ def test_draws_of_a_secure_stream_on_a_gpu_follow_their_rates(pretended):
     found = [w < int(r * 2.0**53) for w, r in zip(words, (0.1, 1.0, 0.5), strict=True)]
     bits = rows._bits53(CPU, 4000)
     assert (bits.numpy() == words.astype(np.int64)).all()
-    index, counts = rows._picked([4000, 10, 3000], [0.1, 1.0, 0.5], CPU)
+    sizes, rates = [4000, 10, 3000], [0.1, 1.0, 0.5]
+    [(index, counts)] = picked([rows.kept(sizes, rates, CPU)], sizes)
     assert counts[1] == 10 and 330 < counts[0] < 470 and 1400 < counts[2] < 1600
     assert index[: counts[0]].tolist() == np.flatnonzero(found[0]).tolist()
     assert index[-counts[2] :].tolist() == (4010 + np.flatnonzero(found[2][:3000])).tolist()
 
 
-@pytest.mark.parametrize("error", [None, "all"])
-def test_rounded_normals_made_on_a_gpu_are_exact(pretended, monkeypatch, error):
-    """Against mpmath with 60 digits; `all`: every pair is computed again, as if floats had no digits."""
+@pytest.mark.parametrize("again", ["few", "wide", "all"])
+def test_rounded_normals_made_on_a_gpu_are_exact(pretended, monkeypatch, again):
+    """Against mpmath with 60 digits; `wide` and `all`: as if floats, and wide numbers too, had no digits."""
     import mpmath
 
     calls = []
     monkeypatch.setattr(rounded_normal, "settle", lambda *args: calls.append(args) or settle(*args))
     scales = np.array([3.3e5, 12.5])
-    if error == "all":
+    if again != "few":
         monkeypatch.setattr(rounded_normal, "ERROR", 0.5 / scales.max())
+    if again == "all":
+        monkeypatch.setattr(rounded_normal, "closer", lambda u, v, s: (np.zeros((len(u), 2)), np.zeros(len(u), bool)))
     rng = SECURE.rows([5, 9])
     found = rounded_normal.gpu_block(rng, slice(8, 207), scales, CPU)  # odd: half a pair is thrown away
     assert found.shape == (2, 199)
@@ -78,7 +88,29 @@ def test_rounded_normals_made_on_a_gpu_are_exact(pretended, monkeypatch, error):
                 assert int(found[row, i]) == int(mpmath.nint(radius * mpmath.cos(angle)))
                 if i < 99:
                     assert int(found[row, 100 + i]) == int(mpmath.nint(radius * mpmath.sin(angle)))
-    assert len(calls) == 200 if error == "all" else len(calls) < 3
+    narrow = np.finfo(np.longdouble).nmant < 63
+    assert len(calls) == 200 if again == "all" or (again == "wide" and narrow) else len(calls) < 3
+
+
+def test_what_wide_numbers_decide_is_what_intervals_find():
+    rng, extremes = np.random.default_rng(1), [0, 1, 2, 3, 2**63 - 1, 2**63 - 2, 2**62, 2**41, 2**63 - 1024]
+    first = np.concatenate([extremes, rng.integers(0, 2**63, 600, dtype=np.int64)]).astype(np.int64)
+    second = rng.integers(-(2**63), 2**63 - 1, len(first), dtype=np.int64)
+    scales = 10 ** rng.uniform(0, 10, len(first))
+    pairs, sure = rounded_normal.closer(first, second, scales)
+    more, context = rounded_normal.Bits(SECURE, 0), rounded_normal._workspace().context
+    for at in np.flatnonzero(sure).tolist():
+        exact = settle(int(first[at]), int(second[at]), float(scales[at]), more, context)
+        assert tuple(pairs[at]) == exact
+    assert not sure[0] and (sure[9:].all() or np.finfo(np.longdouble).nmant < 63)
+
+
+def test_orders_drawn_on_a_gpu_hold_every_record_once(pretended):
+    for stream in (SECURE, Stream.research(3)):
+        orders = stream.rows([3, 4, 9]).shuffled([700, 1, 300], CPU)
+        for row, many in zip(orders, (700, 1, 300), strict=True):
+            assert sorted(row[:many].tolist()) == list(range(many))
+        assert orders[0, :300].tolist() != orders[2, :300].tolist() and orders[0].tolist() != list(range(700))
 
 
 def test_the_mechanism_adds_noise_where_the_rows_are_and_a_seed_stays_on_the_processor(pretended, monkeypatch):
@@ -146,7 +178,9 @@ def test_on_a_gpu_words_are_those_of_the_processor():
 def test_on_a_gpu_normals_are_those_that_torch_computes(dim):
     ids = torch.tensor(IDS, device="cuda")
     rows = RowStream(Stream.research(7), np.array(IDS))
-    unit = rows._words(torch.device("cuda"), (dim + 3) // 4).permute(1, 0, 2).reshape(4, -1).double()
+    words = rows._words(CPU, (dim + 3) // 4)
+    assert torch.equal(gpu_random.philox_words(rows.stream.key, ids, (dim + 3) // 4).cpu(), words)
+    unit = words.cuda().permute(1, 0, 2).reshape(4, -1).double()
     expected = box_muller(unit.add_(0.5).mul_(2.0**-32))[:, :dim]
     found = gpu_random.philox_normals(rows.stream.key, ids, dim, torch.float64)
     assert torch.allclose(found, expected, rtol=0, atol=1e-12)

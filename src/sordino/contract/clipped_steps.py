@@ -6,7 +6,7 @@ privacy cost (`releases`), the local steps themselves (`steps`), and the clients
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -19,12 +19,13 @@ from sordino.contract.augment import augment
 from sordino.contract.plan import Plan
 from sordino.contract.site import Site, units
 from sordino.core.errors import RunError, SpecError
-from sordino.core.rng import RowStream
+from sordino.core.rng import Picks, RowStream, picked
 from sordino.core.types import Batch, Rows, State
 from sordino.privacy.clip import Bounded
 from sordino.privacy.release import GRADIENTS, Draw, Mechanism, Release
 
 SAMPLINGS = ("poisson", "fixed")  # ways to draw a batch
+AHEAD = 16  # local steps whose batches a GPU draws at once
 Groups = Sequence[int] | None
 Clipped = Callable[[Tensor, Batch, list[int], Groups], Bounded]  # weights, batch, seeds, views per unit -> clipped sums
 LetOut = Callable[[Bounded], Rows]  # clipped sums -> noisy sums
@@ -134,7 +135,7 @@ def steps(
     def gradient(weights: Tensor, batch: Batch, number: int) -> Rows:
         return let_out(_sums(weights, batch, number, site, clipped)) / expected[:, None]
 
-    batches = (batch_of(data, plan, sampling, rng.at("batch", number)) for number in range(full))
+    batches = batches_of(data, plan, sampling, [rng.at("batch", number) for number in range(full)])
     needed = None
     if "losses" in plan.algorithm.needs:
         needed = noisy_losses(state, site, losses or site.out["losses"])
@@ -162,17 +163,39 @@ def weights(site: Site, like: Rows) -> Tensor:
 
 def batch_of(data: Batch, plan: Plan, sampling: str, rng: RowStream) -> Batch:
     """Draw a batch at every client."""
+    return next(batches_of(data, plan, sampling, [rng]))
+
+
+def batches_of(data: Batch, plan: Plan, sampling: str, rngs: Sequence[RowStream]) -> Iterator[Batch]:
+    """Draw batches at every client, one for each stream."""
     sizes = units(data, plan)
     rates = [plan.local.rate(n) for n in sizes]
     if all(r >= 1 for r in rates):
-        return data if plan.unit == "user" else replace(data, groups=None)
-    if sampling == "fixed":
-        picked = rng.fixed(sizes, [taken(plan, n) for n in sizes], data.x.device)
-    else:
-        picked = rng.poisson(sizes, rates, data.x.device)
-        if plan.exact is not None and max(picked[1], default=0) > plan.exact.batch:
+        for _ in rngs:
+            yield data if plan.unit == "user" else replace(data, groups=None)
+        return
+    for index, counts in _picks(sizes, rates, plan, sampling, rngs, data.x.device):
+        if sampling != "fixed" and plan.exact is not None and max(counts, default=0) > plan.exact.batch:
             raise RunError("a batch is larger than its noise was made for, which should never happen: start a new run.")
-    return _users(data, *picked) if plan.unit == "user" else data.pick(*picked)
+        yield _users(data, index, counts) if plan.unit == "user" else data.pick(index, counts)
+
+
+def _picks(
+    sizes: Sequence[int],
+    rates: Sequence[float],
+    plan: Plan,
+    sampling: str,
+    rngs: Sequence[RowStream],
+    device: torch.device,
+) -> Iterator[Picks]:
+    """Draw the records (or users) of every step; on a GPU several steps ahead, so that it is seldom waited for."""
+    if sampling == "fixed":
+        yield from (rng.fixed(sizes, [taken(plan, n) for n in sizes], device) for rng in rngs)
+    elif not all(rng.draws_on(device) for rng in rngs):
+        yield from (rng.poisson(sizes, rates, device) for rng in rngs)
+    else:
+        for first in range(0, len(rngs), AHEAD):
+            yield from picked([rng.kept(sizes, rates, device) for rng in rngs[first : first + AHEAD]], sizes)
 
 
 def noisy_losses(state: State, site: Site, let_out: LetOut, cap: float | None = None) -> Tensor:

@@ -17,6 +17,7 @@ from sordino.algorithms.base import Algorithm, Gradient, LocalWork
 from sordino.contract.augment import augment
 from sordino.contract.plan import Plan
 from sordino.contract.site import Site
+from sordino.core.devices import sent
 from sordino.core.local_training import Local
 from sordino.core.optimizers import Optimizer
 from sordino.core.rng import Ints, RowStream, flat
@@ -118,7 +119,7 @@ def exact(model: Model, local: Local, rng: RowStream) -> Gradient:
         seeds = rng.at("model", number).integers()
         seen, groups = augment(batch, local.augment, local.views, rng.at("augment", number))
         sums = model.gradients.sums(weights, seen, None, seeds=seeds, groups=groups)
-        return sums / torch.tensor(batch.sizes, device=sums.device, dtype=sums.dtype)[:, None].clamp_min(1)
+        return sums / sent(torch.tensor(batch.sizes, dtype=sums.dtype), sums.device)[:, None].clamp_min(1)
 
     return gradient
 
@@ -131,6 +132,9 @@ def batches(data: Batch, local: Local, counts: Sequence[int], rng: RowStream) ->
         return
     widths = [max(1, round(local.expected_batch(n))) for n in data.sizes]
     per_pass = [max(1, -(-n // w)) for n, w in zip(data.sizes, widths, strict=True)]
+    if rng.draws_on(data.x.device):
+        yield from _shuffled(data, widths, per_pass, counts, rng)
+        return
     orders: dict[int, list[Ints]] = {}
     for number in range(max(counts, default=0)):
         chosen = []
@@ -140,6 +144,29 @@ def batches(data: Batch, local: Local, counts: Sequence[int], rng: RowStream) ->
                 orders[turn] = rng.at("shuffle", turn).permutations(data.sizes)
             chosen.append(orders[turn][k][part * width : (part + 1) * width] if number < count else NONE)
         yield data.pick(*flat(chosen, data.sizes, data.x.device))
+
+
+def _shuffled(
+    data: Batch, widths: Sequence[int], per_pass: Sequence[int], counts: Sequence[int], rng: RowStream
+) -> Iterator[Batch]:
+    """Yield the same kind of batches from passes that are shuffled on a GPU, which is never waited for."""
+    device, clients = data.x.device, np.arange(len(data.sizes))
+    sizes, width, passes, steps = (np.asarray(v, dtype=np.int64) for v in (data.sizes, widths, per_pass, counts))
+    starts, most = np.cumsum(sizes) - sizes, int(sizes.max(initial=0))
+    orders: dict[int, Tensor] = {}
+    for number in range(int(steps.max(initial=0))):
+        turn, part = np.divmod(number, passes)
+        turns = np.unique(turn)
+        orders = {
+            t: orders[t] if t in orders else rng.at("shuffle", t).shuffled(data.sizes, device) for t in turns.tolist()
+        }
+        many = np.where(number < steps, np.clip(sizes - part * width, 0, width), 0)
+        owner = np.repeat(clients, many)
+        place = np.arange(len(owner)) - np.repeat(np.cumsum(many) - many - part * width, many)
+        row = np.searchsorted(turns, turn)[owner] * len(clients) + owner
+        at, first = (sent(torch.from_numpy(v), device) for v in (row * most + place, starts[owner]))
+        order = torch.cat([order.reshape(-1) for order in orders.values()])
+        yield data.pick(order[at] + first, tuple(many.tolist()))
 
 
 def record_losses(state: State, data: Batch, model: Model) -> Tensor:

@@ -40,18 +40,35 @@ def _philox(c0, c1, c2, c3, k0, k1):
     return c0, c1, c2, c3
 
 
+@triton.jit
+def _words32(at, client, k0, k1, c3, size: tl.constexpr):
+    """Return the four words of Philox for the counters (at, client) and the words of a stream's key."""
+    zero = tl.zeros([size], dtype=tl.uint32)
+    c1, c2 = zero + (client & 0xFFFFFFFF).to(tl.uint32), zero + ((client >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    third = zero + c3.to(tl.uint32, bitcast=True)
+    key0, key1 = zero + k0.to(tl.uint32, bitcast=True), zero + k1.to(tl.uint32, bitcast=True)
+    return _philox(at.to(tl.uint32), c1, c2, third, key0, key1)
+
+
+@triton.jit(do_not_specialize=["k0", "k1", "c3", "n", "many"])
+def philox_words(out, ids, k0, k1, c3, n, many, size: tl.constexpr):
+    """Write words of 32 bits [4, clients, n]; `many` is clients times n."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * size + tl.arange(0, size)
+    w0, w1, w2, w3 = _words32(at, tl.load(ids + row), k0, k1, c3, size)
+    first, step = out + row * n + at, many.to(tl.int64)
+    tl.store(first, w0.to(tl.int64), mask=at < n)
+    tl.store(first + step, w1.to(tl.int64), mask=at < n)
+    tl.store(first + 2 * step, w2.to(tl.int64), mask=at < n)
+    tl.store(first + 3 * step, w3.to(tl.int64), mask=at < n)
+
+
 @triton.jit(do_not_specialize=["k0", "k1", "c3", "dim", "blocks"])
 def philox_normals(out, ids, k0, k1, c3, dim, blocks, size: tl.constexpr):
     """Write standard normals [clients, dim]; the numbers are those of `RowStream.normal` computed by torch."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * size + tl.arange(0, size)
-    client = tl.load(ids + row)
-    zero = tl.zeros([size], dtype=tl.uint32)
-    c0 = at.to(tl.uint32)
-    c1, c2 = zero + (client & 0xFFFFFFFF).to(tl.uint32), zero + ((client >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    third = zero + c3.to(tl.uint32, bitcast=True)
-    key0, key1 = zero + k0.to(tl.uint32, bitcast=True), zero + k1.to(tl.uint32, bitcast=True)
-    w0, w1, w2, w3 = _philox(c0, c1, c2, third, key0, key1)
+    w0, w1, w2, w3 = _words32(at, tl.load(ids + row), k0, k1, c3, size)
     one, two = _pair(_unit32(w0), _unit32(w2))
     three, four = _pair(_unit32(w1), _unit32(w3))
     first = out + row * dim

@@ -73,6 +73,14 @@ def philox_normals(key: bytes, ids: Tensor, dim: int, dtype: torch.dtype) -> Ten
     return out
 
 
+def philox_words(key: bytes, ids: Tensor, n: int) -> Tensor:
+    """Return words [4, clients, n] of 32 bits, those of `RowStream._words` for the counters 0 to n - 1."""
+    out = torch.empty(4, len(ids), n, dtype=torch.int64, device=ids.device)
+    if out.numel():
+        _kernels().philox_words[(len(ids), -(-n // BLOCK))](out, ids, *_signed(key[:12]), n, len(ids) * n, size=BLOCK)
+    return out
+
+
 def chacha_normals(key: bytes, ids: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
     """Return standard normals [clients, dim] from uniforms of 53 bits; see `philox_normals` for the arguments."""
     out = torch.empty(len(ids), dim, dtype=dtype, device=ids.device)

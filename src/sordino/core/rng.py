@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.core import gpu_random
+from sordino.core.devices import sent
 from sordino.core.errors import SpecError
 
 Floats = NDArray[np.float64]
@@ -154,7 +155,7 @@ class RowStream:
         if not len(self.ids):
             return like.new_zeros(0, dim)
         if gpu_random.ready(like.device):
-            ids = torch.from_numpy(self.ids).to(like.device)
+            ids = self._on(like.device)
             if self.stream.secure:
                 return gpu_random.chacha_normals(self.chacha_key(), ids, dim, like.dtype)
             return gpu_random.philox_normals(self.stream.key, ids, dim, like.dtype)
@@ -169,19 +170,24 @@ class RowStream:
 
     def poisson(self, sizes: Sequence[int], rates: Sequence[float], device: torch.device) -> Picks:
         """Draw records of each client, each included with probability rates[i]."""
-        if device.type == "cuda" and (gpu_random.ready(device) or not self.stream.secure):
-            return self._picked(sizes, rates, device)
+        if self.draws_on(device):
+            return picked([self.kept(sizes, rates, device)], sizes)[0]
         draws = (self.stream.poisson(n, r, int(i)) for n, r, i in zip(sizes, rates, self.ids, strict=True))
         return flat(list(draws), sizes, device)
 
-    def _picked(self, sizes: Sequence[int], rates: Sequence[float], device: torch.device) -> Picks:
-        """Draw records on the device; the probabilities are rounded down to multiples of 2^-53, with a seed 2^-32."""
-        width, size = max(sizes, default=0), torch.tensor(list(sizes), device=device)
+    def draws_on(self, device: torch.device) -> bool:
+        """Return whether records are drawn on this device and not on the processor."""
+        return device.type == "cuda" and (gpu_random.ready(device) or not self.stream.secure)
+
+    def kept(self, sizes: Sequence[int], rates: Sequence[float], device: torch.device) -> Tensor:
+        """Draw records on the device: [clients, largest size], whether a record is included.
+
+        The probabilities are rounded down to multiples of 2^-53, with a seed 2^-32.
+        """
+        width, size = max(sizes, default=0), sent(torch.tensor(list(sizes), dtype=torch.int64), device)
         whole, bits = (self._bits53(device, width), 53) if self.stream.secure else (self._bits32(device, width), 32)
-        keep = whole < torch.tensor([int(r * 2.0**bits) for r in rates], device=device)[:, None]
-        keep &= torch.arange(width, device=device) < size[:, None]
-        row, column = keep.nonzero(as_tuple=True)
-        return (size.cumsum(0) - size)[row] + column, tuple(keep.sum(dim=1).tolist())
+        keep = whole < sent(torch.tensor([int(r * 2.0**bits) for r in rates], dtype=torch.int64), device)[:, None]
+        return keep & (torch.arange(width, device=device) < size[:, None])
 
     def fixed(self, sizes: Sequence[int], takes: Sequence[int], device: torch.device) -> Picks:
         """Draw takes[i] of the sizes[i] records of each client, without replacement."""
@@ -192,16 +198,28 @@ class RowStream:
         """Return a random order of the records of each client."""
         return [self.stream.permutation(n, int(i)) for n, i in zip(sizes, self.ids, strict=True)]
 
+    def shuffled(self, sizes: Sequence[int], device: torch.device) -> Tensor:
+        """Return random orders drawn on the device [clients, largest size], as indices into each client's records.
+
+        A client's order fills the front of its row; what follows has no meaning.
+        """
+        width, size = max(sizes, default=0), sent(torch.tensor(list(sizes), dtype=torch.int64), device)
+        keys = self._bits53(device, width) if self.stream.secure else self._bits32(device, width)
+        beyond = torch.arange(width, device=device) >= size[:, None]
+        return keys.masked_fill(beyond, 2**53).argsort(dim=1, stable=True)
+
     def integers(self) -> list[int]:
         """Return a 63-bit integer per client: the SplitMix64 finaliser of one key and the client."""
-        base, mask = self.stream.integer(), 2**64 - 1
-        out = []
-        for i in self.ids.tolist():
-            v = (base + (i + 1) * 0x9E3779B97F4A7C15) & mask
-            v = ((v ^ (v >> 30)) * 0xBF58476D1CE4E5B9) & mask
-            v = ((v ^ (v >> 27)) * 0x94D049BB133111EB) & mask
-            out.append((v ^ (v >> 31)) >> 1)
-        return out
+        v = (self.ids.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
+            self.stream.integer()
+        )
+        v = (v ^ (v >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        v = (v ^ (v >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return [int(i) for i in ((v ^ (v >> np.uint64(31))) >> np.uint64(1)).tolist()]
+
+    def _on(self, device: torch.device) -> Tensor:
+        """Return the clients' numbers on the device."""
+        return sent(torch.from_numpy(self.ids), device)
 
     def chacha_key(self) -> bytes:
         """Return the key of the ChaCha20 keystream of these clients, for secure streams on a GPU."""
@@ -209,8 +227,11 @@ class RowStream:
 
     def _bits53(self, device: torch.device, n: int) -> Tensor:
         """Return integers below 2^53 [clients, n] of the ChaCha20 keystream, computed on the device."""
-        ids = torch.from_numpy(self.ids).to(device)
-        return gpu_random.chacha_words(self.chacha_key(), ids, n).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
+        return (
+            gpu_random.chacha_words(self.chacha_key(), self._on(device), n)
+            .bitwise_right_shift_(11)
+            .bitwise_and_(2**53 - 1)
+        )
 
     def _bits32(self, device: torch.device, n: int) -> Tensor:
         """Return integers below 2^32 [clients, n] of Philox."""
@@ -222,9 +243,11 @@ class RowStream:
         The key is that of the stream, the counter is (index, client). Products wrap around at 64 bits, which leaves
         both of their 32-bit halves correct.
         """
+        if gpu_random.ready(device):
+            return gpu_random.philox_words(self.stream.key, self._on(device), n)
         mask = 0xFFFFFFFF
         k0, k1 = (int.from_bytes(self.stream.key[i : i + 4], "little") for i in (0, 4))
-        ids = torch.from_numpy(self.ids).to(device)[:, None]
+        ids = self._on(device)[:, None]
         counter = torch.arange(n, device=device)[None, :]
         c0, c1, c2 = counter.expand(len(ids), -1), ids & mask, (ids >> 32) & mask
         c3 = torch.full_like(c1, int.from_bytes(self.stream.key[8:12], "little"))
@@ -234,6 +257,16 @@ class RowStream:
             c2, c3 = (p0 >> 32) & mask ^ c3 ^ k1, p0 & mask
             k0, k1 = (k0 + 0x9E3779B9) & mask, (k1 + 0xBB67AE85) & mask
         return torch.stack([w.expand(len(ids), n) for w in (c0, c1, c2, c3)])
+
+
+def picked(keeps: Sequence[Tensor], sizes: Sequence[int]) -> list[Picks]:
+    """Return the records of several draws, each from `RowStream.kept`; the host waits for the device once for all."""
+    keep = torch.stack(list(keeps))  # [draws, clients, largest size]
+    starts = torch.from_numpy(np.cumsum([0, *sizes])[:-1])
+    counts = keep.sum(dim=2).tolist()
+    _, row, column = keep.nonzero(as_tuple=True)
+    index = (sent(starts, keep.device)[row] + column).split([sum(each) for each in counts])
+    return list(zip(index, map(tuple, counts), strict=True))
 
 
 def box_muller(unit: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.core import check
+from sordino.core.devices import sent
 from sordino.core.errors import DataError
 from sordino.core.types import Batch, Clients
 from sordino.data import dense, torch_data
@@ -103,10 +104,19 @@ class ArrayClients:
             rows = slice(int(self.starts[ids[0]]), int(self.starts[ids[-1] + 1]))
             tags = None if self.tags is None else self.tags[rows].to(device)
             return Batch(self.x[rows].to(device), self.y[rows].to(device), sizes, groups, tags)
+        if self.x.is_cuda:
+            index = sent(torch.from_numpy(self._places(np.asarray(ids, dtype=np.int64))), self.x.device)
+            tags = None if self.tags is None else self.tags[index].to(device)
+            return Batch(self.x[index].to(device), self.y[index].to(device), sizes, groups, tags)
         spans = [slice(int(self.starts[i]), int(self.starts[i + 1])) for i in ids] or [slice(0, 0)]
         x, y = torch.cat([self.x[s] for s in spans]), torch.cat([self.y[s] for s in spans])
         tags = None if self.tags is None else torch.cat([self.tags[s] for s in spans]).to(device)
         return Batch(x.to(device), y.to(device), sizes, groups, tags)
+
+    def _places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of the records of these clients, one client after the other."""
+        many = self.starts[ids + 1] - self.starts[ids]
+        return np.arange(many.sum()) + np.repeat(self.starts[ids] - (np.cumsum(many) - many), many)
 
     def subset(self, places: Sequence[int]) -> ArrayClients:
         """Return these clients alone, numbered anew, with a copy of their records."""

@@ -27,12 +27,14 @@ from sordino.core.errors import DataError, RunError
 from sordino.core.message import Message, together
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Clients, Model, State
+from sordino.data.clients import ArrayClients
 from sordino.federations.base import Work, require_answers, require_cohort
 from sordino.federations.blocks import block_of, by_block
 from sordino.federations.facts import Facts
 from sordino.federations.heap import keep_freed_memory
 from sordino.federations.store import Store
 
+SHARE = 0.25  # share of a GPU's free memory that the records of all clients may take
 COPIES = 6  # rows in memory per training client: weights, gradient, noise, step, optimiser state
 SPENT = "spent"  # name of the client state that meters the total of a run
 LATE = "late "  # prefix of the phase and name of a field that is held back
@@ -92,6 +94,7 @@ class Simulator:
         self.meter: RoundMeter | None = None  # measures clips and noise of every round, for the owner of the data
         self._work: Work | None = None
         self._by_block: dict[int, ClientPart] = {}  # data by block, if there are several blocks
+        self._near: Clients | ClientPart | None = None  # the data as rounds use them: on the device, if they fit
         if device.type == "cpu":
             keep_freed_memory()
         else:  # a seed must reproduce a run bit for bit; cuDNN might otherwise pick nondeterministic kernels
@@ -207,7 +210,8 @@ class Simulator:
     def _data(self, chunk: Ints) -> Clients | ClientPart:
         """Return the data with the records of these clients; last bits also depend on where records lie in memory."""
         if self.blocks <= 1 or not len(chunk):
-            return self.data
+            self._near = near(self.data, self.device) if self._near is None else self._near
+            return self._near
         population = self.work.plan.population
         if not self._by_block:
             self._by_block = by_part(self._everyone(), population, self.blocks)
@@ -226,6 +230,14 @@ class Simulator:
             rows = self.store.read(ALGORITHM, [client], work.plan.algorithm.keeps(state, 1))
             models[client] = work.plan.algorithm.own_models(state, rows)[0]
         return models
+
+
+def near(data: Clients | ClientPart, device: torch.device) -> Clients | ClientPart:
+    """Return data that lie in memory with a copy on the GPU, if they take little of what is free there."""
+    if device.type != "cuda" or not isinstance(data, ArrayClients):
+        return data
+    size = data.x.nbytes + data.y.nbytes + (0 if data.tags is None else data.tags.nbytes)
+    return data.to(device) if size <= SHARE * torch.cuda.mem_get_info(device)[0] else data
 
 
 def by_part(everyone: ClientPart, population: int, blocks: int) -> dict[int, ClientPart]:

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from sordino.core import heartbeat
+from sordino.core.devices import sent
 from sordino.core.types import Batch
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip
@@ -121,18 +122,19 @@ class Padded:
             heartbeat.beat(int(sizes[who].sum()))
             size = max(width, -(-int(sizes[who].max()) // multiple) * multiple)
             fill = (0, rounded(len(who)) - len(who))  # added clients without records
-            first, each = (F.pad(t[who], fill).to(device) for t in (starts, sizes))
+            first, each = (sent(F.pad(t[who], fill), device) for t in (starts, sizes))
+            places = sent(who, device)
             index, alive = padding(first, each, size)
-            padded_weights = F.pad(weights[who.to(device)], (0, 0, *fill)) if separate else weights
+            padded_weights = F.pad(weights[places], (0, 0, *fill)) if separate else weights
             each_share = alive.to(weights.dtype) if share is None else alive * share[index]
             by = scale
             if scale is not None and scale.dim() == 2:
-                by = F.pad(scale[who.to(device)], (0, 0, *fill), value=1.0)
+                by = F.pad(scale[places], (0, 0, *fill), value=1.0)
             how = self._how(small(len(index), limit), compiled)
             x, y = batch.x[index], batch.y[index]
             rows = self._call(how, (width, len(first)), padded_weights, x, y, each_share, bound, by)
             rows = rows[: len(who)]
-            out[who.to(device)] = zero(rows, each[: len(who)] == 0)
+            out[places] = zero(rows, each[: len(who)] == 0)
         return out
 
     def fits(self, records: int, limit: int) -> bool:

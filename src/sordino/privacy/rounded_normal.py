@@ -4,11 +4,13 @@ Box and Muller (1958): for two uniform real numbers u and v, s sqrt(-2 ln u) cos
 are normal and independent. A word of the keystream is taken as the leading bits of such a real number, whose remaining
 bits have not been drawn yet. float64 gives the product up to an error that is bounded in advance. If no half-integer
 lies within that error, the rounding is decided; if one does (for about one number in 10^6 at a scale of 10^5), the pair
-is recomputed in interval arithmetic, with as many further bits of the same two numbers as it takes.
+is recomputed in interval arithmetic, with as many further bits of the same two numbers as it takes. Between the two,
+what a GPU leaves undecided is tried with the 64 binary digits of the processor's wide numbers (`closer`).
 
 A draw is thus the rounding of a normal number and not of its approximation: its distance from the distribution is zero.
 The assumptions are: the keystream is uniform; numpy's logarithm and square root and torch's sine and cosine (on a GPU:
-all four are CUDA's) are within 2^-44 (256 units in the last place) of the true values; mpmath's intervals contain them.
+all four are CUDA's) are within 2^-44 (256 units in the last place) of the true values, those of the wide numbers within
+2^-60; mpmath's intervals contain them.
 
 The error, for a scale of 1: the argument of the logarithm is off by the rounding of the word, 2^-53, and by the bits
 not drawn, 2^-63 / u. With a radius R = sqrt(-2 ln u) between LEAST and MOST this moves R by at most 2^-41.8, and the
@@ -29,6 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.core import gpu_random
+from sordino.core.devices import sent
 from sordino.core.errors import SpecError
 from sordino.core.rng import RowStream, Stream
 
@@ -165,31 +168,57 @@ def gpu_block(rng: RowStream, columns: slice, scales: Floats, device: torch.devi
     """Return the integers of these columns for a few clients, as `_block` does, from the keystream of the device."""
     n, start, key = columns.stop - columns.start, columns.start, rng.chacha_key()
     half = (n + 1) // 2
-    scale = torch.from_numpy(np.array(scales)).to(device)[:, None]
-    words = gpu_random.chacha_words(key, torch.from_numpy(rng.ids).to(device), 2 * half, start)
+    scale = sent(torch.from_numpy(np.array(scales)), device)[:, None]
+    words = gpu_random.chacha_words(key, sent(torch.from_numpy(rng.ids), device), 2 * half, start)
     radius = (words[:, :half] >> 1).bitwise_and_(2**63 - 1).double().mul_(2.0**-63).log_().mul_(-2).sqrt_()
     unsure = ~((radius >= LEAST) & (radius <= MOST))
     radius = radius.masked_fill_(unsure, 1.0).mul_(scale)
     angle = words[:, half:].double().mul_(TURN)
-    del words
     noise = torch.cat([angle.cos().mul_(radius), angle.sin_().mul_(radius)], dim=1)
     nearest = noise.round()
     close = noise.sub_(nearest).abs_() > 0.5 - float(scales.max()) * ERROR
     unsure |= close[:, :half] | close[:, half:]
-    again = unsure.nonzero().tolist()
-    if again:
-        workspace, pairs = _workspace(), []
-        for row, at in again:
-            client = int(rng.ids[row])
-            first, second = (int(gpu_random.host_words(key, client, 1, start + at + i)[0]) for i in (0, half))
-            more = Bits(rng.stream.at("further bits", start + at), client)
-            pairs.append(settle(first >> 1, signed(second), float(scales[row]), more, workspace.context))
-        _idle.append(workspace)
-        place = torch.tensor(again, device=device)
-        values = torch.tensor(pairs, dtype=torch.float64, device=device)
-        nearest[place[:, 0], place[:, 1]] = values[:, 0]
-        nearest[place[:, 0], place[:, 1] + half] = values[:, 1]
+    place = unsure.nonzero()
+    if len(place):
+        rows, columns_ = place.unbind(1)
+        leading = (words[rows, columns_] >> 1).bitwise_and_(2**63 - 1), words[rows, columns_ + half]
+        values = _settled(rng, scales, start, *(v.cpu().numpy() for v in (rows, columns_, *leading)))
+        nearest[rows, columns_], nearest[rows, columns_ + half] = values.to(device).unbind(1)
     return nearest[:, :n]
+
+
+def _settled(
+    rng: RowStream, scales: Floats, start: int, rows: Ints, columns: Ints, first: Ints, second: Ints
+) -> Tensor:
+    """Return the integers [numbers, 2] of pairs whose rounding float64 does not decide; see `settle`."""
+    pairs, sure = closer(first, second, scales[rows])
+    workspace = _workspace()
+    for i in np.flatnonzero(~sure).tolist():
+        more = Bits(rng.stream.at("further bits", start + int(columns[i])), int(rng.ids[rows[i]]))
+        pairs[i] = settle(int(first[i]), int(second[i]), float(scales[rows[i]]), more, workspace.context)
+    _idle.append(workspace)
+    return torch.from_numpy(pairs)
+
+
+def closer(first: Ints, second: Ints, scales: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return pairs of integers [numbers, 2] computed with 64 digits, and which of them are certain.
+
+    The arguments are as in `settle`, whose results these are where they are certain. Where the processor has no such
+    numbers, none is. With u the middle of its interval, which is 2^-63 wide, -2 ln u is off by at most 3 x 2^-64 / u
+    and the radius R by 3 x 2^-64 / (u R); the functions and roundings move the result by less than 2^-59 R.
+    """
+    if np.finfo(np.longdouble).nmant < 63:
+        return np.zeros((len(first), 2)), np.zeros(len(first), dtype=bool)
+    wide = np.longdouble
+    u, turn = (first.astype(wide) + wide(0.5)) * wide(2) ** -63, 2 * np.arctan2(wide(0), wide(-1))
+    angle = (second.astype(wide) + wide(0.5)) * (turn * wide(2) ** -64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        radius = np.sqrt(-2 * np.log(u))
+        values = np.stack([np.cos(angle), np.sin(angle)], axis=1) * (radius * scales)[:, None]
+        error = scales * (wide(2) ** -62 / (u * radius) + radius * wide(2) ** -57)
+    nearest = np.rint(values)
+    inside = 0.5 - np.abs(values - nearest) > error[:, None]
+    return nearest.astype(np.float64), inside.all(axis=1) & np.isfinite(values).all(axis=1) & (first > 0)
 
 
 def _word(stream: Stream, client: int, at: int) -> int:
