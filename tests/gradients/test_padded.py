@@ -47,6 +47,50 @@ def test_weights_that_clients_share_stay_shared(limit, clipped, monkeypatch):
     assert not got[1].any()  # who has no records
 
 
+@pytest.fixture
+def tiles(monkeypatch):
+    monkeypatch.setattr(padded, "TILE", 4)
+    monkeypatch.setattr(padded, "CROWD", 2)
+
+
+@pytest.mark.parametrize("limit", [1000, 12, 1])
+@pytest.mark.parametrize("clipped", [True, False])
+@pytest.mark.parametrize("own", [True, False])
+def test_tiles_do_not_show(tiles, limit, clipped, own):
+    module, kept, weights, batch = book()
+    each = weights if own else weights[0]
+    clip = middle_norm(module, each, batch) if clipped else None
+    steps = Padded(kept, None)
+    assert steps.tiles((9, 8, 11), 1000, 1000, 1) and not steps.tiles((9, 8, 11), 10_000, 1000, 1)
+    assert not steps.tiles((9, 0, 1), 1000, 1000, 1) and not steps.tiles((9, 8, 11), 1000, 1000, 3)
+    bound = None if clip is None else torch.tensor(clip)
+    got = steps._tiled(each, batch, bound, limit, 1, None, None, False)
+    assert relative(got, naive(module, each, batch, clip)) <= 1e-5
+    assert not got[1].any()  # who has no records
+
+
+def test_tiles_of_many_clients_are_chosen_scaled_and_dropped(tiles, monkeypatch):
+    module, kept, weights, batch = book()
+    sizes, seen = (5, 6, 6), []
+    pure = kept.pure
+    monkeypatch.setattr(kept, "pure", lambda *args: seen.append(args[0].shape[0]) or pure(*args))
+    monkeypatch.setattr(padded, "TILE", 2)
+    scale = torch.rand(3, weights.shape[1]) + 0.5
+    x = batch.x.clone()
+    x[7] = float("inf")
+    keep = torch.tensor([i for i in range(17) if i != 7])
+    rest, own = Batch(x[keep], batch.y[keep], (5, 5, 6)), weights[[0, 2, 3]]
+    expected = naive_scaled(module, own, rest, 0.7, scale)[0]
+    got = Padded(kept, None).sums(own, Batch(x, batch.y, sizes), 0.7, 1000, scale=scale, numbers=10**6)
+    assert seen == [9]  # 3 + 3 + 3 tiles of two records
+    assert relative(got, expected) <= 1e-5
+    share = torch.tensor([0.5, 0.25] * 8 + [0.5])
+    pairs = Batch(batch.x[:16], batch.y[:16], (4, 6, 6))
+    got = Padded(kept, None).sums(own, pairs, 0.7, 1000, 2, share[:16], numbers=10**6)
+    whole = Padded(kept, None).sums(own, pairs, 0.7, 1000, 2, share[:16])
+    assert relative(got, whole) <= 1e-5
+
+
 def test_the_traced_step_holds_no_numbers():
     """Traced with one set of tensors, right for another, broken record included."""
     module, kept, weights, batch = book()

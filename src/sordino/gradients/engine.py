@@ -224,9 +224,11 @@ class CohortGradients:
             if separate and cost.alone(call.seen.numbers, batch.sizes):
                 return self._one_by_one(call, clip)
             few = small(sum(batch.sizes), call.limit)
-            if call.norm == 2 and self._padded.pays(batch.sizes) and (separate or few or crowded(batch.sizes)):
+            tiles = self._padded.tiles(batch.sizes, weights.shape[-1], call.seen.numbers, call.width)
+            pays = tiles or self._padded.pays(batch.sizes)
+            if call.norm == 2 and pays and (separate or few or crowded(batch.sizes)):
                 each = weights.expand(len(batch.sizes), -1) if few else weights
-                return self._padded.sums(each, batch, clip, call.limit, *rest, self.compiled)
+                return self._padded.sums(each, batch, clip, call.limit, *rest, self.compiled, call.seen.numbers)
         x = channels_last(batch.x) if call.seen.last else batch.x
         return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, call.seeds, call.limit, *rest, call.norm)
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,6 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sordino.core import heartbeat
 from sordino.core.devices import sent
+from sordino.core.rng import Ints
 from sordino.core.types import Batch
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip
@@ -33,6 +35,11 @@ from sordino.gradients.terms import zero
 ROUND = 8  # sizes are rounded up to a multiple, which limits the number of shapes
 PARTS = 4  # number of parts into which clients are divided by size
 CROWD = 64  # smallest number of clients that is divided
+TILE = 16  # records of a client in a tile: see `Padded._tiled`
+COPIED = (
+    0.25  # weights copied for a tile, relative to the layer inputs and outputs of its records, up to which tiles pay
+)
+KEPT = 500_000_000  # largest number of weights copied at once
 WASTE = 2.0  # padded records per real record, beyond which padding does not pay
 SHAPES = 16  # largest number of shapes recorded or compiled
 PATIENCE = 20  # times a shape occurs before it is compiled: Poisson-sampled cohorts vary in size
@@ -61,6 +68,22 @@ def rounded(many: int) -> int:
     """Round up by at most an eighth, to limit the number of distinct client counts and group lengths."""
     step = max(1, 1 << max(0, many.bit_length() - 4))
     return -(-many // step) * step
+
+
+def finely(many: int) -> int:
+    """Round up by at most a 32nd."""
+    step = max(1, 1 << max(0, many.bit_length() - 6))
+    return -(-many // step) * step
+
+
+def chunked(order: Ints, counts: Ints, most: int) -> Iterator[Ints]:
+    """Yield runs of clients, in this order, that have at most `most` tiles together (a single client may have more)."""
+    run = 0
+    while run < len(order):
+        total = np.cumsum(counts[order[run:]])
+        end = run + max(1, int(np.searchsorted(total, most, side="right")))
+        yield order[run:end]
+        run = end
 
 
 def small(records: int, limit: int) -> bool:
@@ -98,12 +121,13 @@ class Padded:
         share: Tensor | None = None,
         scale: Tensor | None = None,
         compiled: bool = False,
+        numbers: int = 0,
     ) -> Tensor:
         """Return each client's sum of clipped gradients; see `BookKeeping.sums` for the arguments.
 
-        At most about `limit` records are processed at a time, with clients of similar size together. With `compiled`,
-        big steps with frequent shapes are compiled. Weights that all clients share stay so, since PyTorch's kernels for
-        them are faster.
+        At most about `limit` records are processed at a time, in tiles or with clients of similar size together. With
+        `compiled`, big steps with frequent shapes are compiled. Weights that all clients share stay so, since PyTorch's
+        kernels for them are faster. `numbers` is that of the inputs and outputs of all layers for one record.
         """
         separate = weights.dim() == 2
         many, widest, even = len(batch.sizes), max(batch.sizes), min(batch.sizes) == max(batch.sizes)
@@ -114,6 +138,8 @@ class Padded:
             full = torch.ones(len(batch.y), dtype=weights.dtype, device=weights.device) if share is None else share
             how = self._how(small(len(batch.y), limit), compiled)
             return self._call(how, (width, many), weights, batch.x, batch.y, full, bound, scale)
+        if self.tiles(batch.sizes, weights.shape[-1], numbers, width):
+            return self._tiled(weights, batch, bound, limit, width, share, scale, compiled)
         sizes, multiple = torch.tensor(batch.sizes), max(1, ROUND // width) * width  # units are never split
         order = sizes.argsort(stable=True)
         starts, device = sizes.cumsum(0) - sizes, weights.device
@@ -135,6 +161,54 @@ class Padded:
             rows = self._call(how, (width, len(first)), padded_weights, x, y, each_share, bound, by)
             rows = rows[: len(who)]
             out[places] = zero(rows, each[: len(who)] == 0)
+        return out
+
+    def tiles(self, sizes: tuple[int, ...], dim: int, numbers: int, width: int) -> bool:
+        """Return whether clients are cut into tiles: many clients of several tiles each, whose weights are few."""
+        long = sum(sizes) >= 2 * TILE * len(sizes) and TILE % width == 0
+        return long and len(sizes) >= CROWD and dim <= COPIED * TILE * numbers
+
+    def _tiled(
+        self,
+        weights: Tensor,
+        batch: Batch,
+        bound: Tensor | None,
+        limit: int,
+        width: int,
+        share: Tensor | None,
+        scale: Tensor | None,
+        compiled: bool,
+    ) -> Tensor:
+        """Return the sums of clients cut into tiles of `TILE` records, each computed as a client of its own.
+
+        Only a client's last tile is padded, and Poisson batches give the same few shapes again and again. The tiles of
+        a chunk are ordered by their number within the client and by the client, those with most tiles first, so that
+        tiles are added to clients by slices.
+        """
+        device, separate, (many, dim) = weights.device, weights.dim() == 2, (len(batch.sizes), weights.shape[-1])
+        sizes = np.asarray(batch.sizes, dtype=np.int64)
+        starts, counts = np.cumsum(sizes) - sizes, -(-sizes // TILE)
+        order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        out = weights.new_zeros(many, dim)
+        for who in chunked(order, counts, max(1, min(limit // TILE, KEPT // dim))):
+            heartbeat.beat(int(sizes[who].sum()))
+            owners = [who[: np.count_nonzero(counts[who] > j)] for j in range(int(counts[who[0]]))]
+            owner, number = np.concatenate(owners), np.repeat(np.arange(len(owners)), [len(o) for o in owners])
+            fill = (0, finely(len(owner)) - len(owner))  # added tiles without records
+            first, each = starts[owner] + number * TILE, np.minimum(sizes[owner] - number * TILE, TILE)
+            at, live, rows_of = (sent(torch.from_numpy(np.pad(v, fill)), device) for v in (first, each, owner))
+            index, alive = padding(at, live, TILE)
+            each_weights = weights[rows_of] if separate else weights
+            each_share = alive.to(weights.dtype) if share is None else alive * share[index]
+            by = scale[rows_of] if scale is not None and scale.dim() == 2 else scale
+            how = self._how(small(len(index), limit), compiled)
+            x, y = batch.x[index], batch.y[index]
+            rows = self._call(how, (width, len(at)), each_weights, x, y, each_share, bound, by)
+            sums, done = rows[: len(who)].clone(), len(who)
+            for part in owners[1:]:
+                sums[: len(part)] += rows[done : done + len(part)]
+                done += len(part)
+            out[rows_of[: len(who)]] = sums
         return out
 
     def fits(self, records: int, limit: int) -> bool:
