@@ -5,6 +5,7 @@
     python benchmarks/w3_clipped_gradients.py --workload w1         # 10 clients with weights of their own
     python benchmarks/w3_clipped_gradients.py --workload w2         # 100 clients, no clipping
     python benchmarks/w3_clipped_gradients.py --device cuda --workload w1 --clients 1000 --even
+    python benchmarks/w3_clipped_gradients.py --device cuda --models resnet18gn --batch 1024 --precision bfloat16
 
 Plain and ours alternate in one process and the ratio is of the medians; memory is measured in a process of its
 own for each. Random data: speed does not depend on it. One JSON line a model.
@@ -108,16 +109,19 @@ def sample_loss(predictions: Tensor, targets: Tensor) -> Tensor:
 
 
 class Plain:
-    """An ordinary training step without privacy, in one of the two memory orders."""
+    """An ordinary training step without privacy, in one of the two memory orders; in bfloat16 by autocast."""
 
-    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, order: torch.memory_format) -> None:
+    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, order: torch.memory_format, bfloat16: bool) -> None:
+        self.bfloat16 = bfloat16
         image = x.dim() == 4 and order == torch.channels_last
         self.model = model.to(memory_format=order) if image else model
         self.x, self.y = x.contiguous(memory_format=order) if image else x, y
 
     def __call__(self) -> None:
         self.model.zero_grad(set_to_none=True)
-        F.cross_entropy(self.model(self.x), self.y, reduction="sum").backward()
+        with torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.bfloat16):
+            loss = F.cross_entropy(self.model(self.x), self.y, reduction="sum")
+        loss.backward()
 
 
 def build(name: str, args: argparse.Namespace) -> dict[str, object]:
@@ -127,12 +131,13 @@ def build(name: str, args: argparse.Namespace) -> dict[str, object]:
     steps: dict[str, object] = {}
     for form in ("contiguous", "channels_last") if x.dim() == 4 else ("contiguous",):
         order = torch.channels_last if form == "channels_last" else torch.contiguous_format
-        steps[f"plain {form}"] = Plain(MODELS[name]().to(args.device), x, y, order)
+        plain = Plain(MODELS[name]().to(args.device), x, y, order, args.precision == "bfloat16")
+        steps[f"plain {form}"] = plain
     model = MODELS[name]()
     layout = Layout.of(model)
     weights, batch = layout.read(model).to(args.device), Batch(x, y, (x.shape[0],))
     gradients = CohortGradients.of(model, sample_loss, layout)
-    gradients.compiled = True
+    gradients.compiled, gradients.autocast = True, args.precision == "bfloat16"
     steps["ours"] = lambda: gradients.sums(weights, batch, 1.0)
     return steps
 
@@ -182,6 +187,7 @@ def peak(name: str, form: str, args: argparse.Namespace) -> dict[str, float]:
 def in_fresh_process(name: str, form: str, args: argparse.Namespace) -> dict[str, float]:
     command = [sys.executable, __file__, "--models", name, "--device", args.device, "--memory-of", form]
     command += ["--threads", str(args.threads), "--batch", str(args.batch)]
+    command += ["--precision", args.precision]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     return json.loads(lines[-1])  # type: ignore[no-any-return]
 
@@ -190,6 +196,7 @@ def w3(name: str, args: argparse.Namespace) -> dict[str, object]:
     seconds = clock(build(name, args), args.rounds, args.device)
     best = min((s, form) for form, s in seconds.items() if form != "ours")[1]
     line: dict[str, object] = {"workload": "w3", "model": name, "batch": BATCH[name], "device": args.device}
+    line["precision"] = args.precision
     for key, form in (("plain", best), ("ours", "ours")):
         line[key] = {"form": form, "samples_per_s": round(BATCH[name] / seconds[form], 1)}
         if not args.no_memory:
@@ -215,7 +222,9 @@ def error(name: str, args: argparse.Namespace) -> float:
         F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
         flat = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]).double()
         total += flat * min(1.0, 1.0 / flat.norm().item())
-    got = CohortGradients.of(model, sample_loss, layout).sums(layout.read(model), Batch(x, y, (8,)), 1.0)[0]
+    gradients = CohortGradients.of(model, sample_loss, layout)
+    gradients.autocast = args.precision == "bfloat16"
+    got = gradients.sums(layout.read(model), Batch(x, y, (8,)), 1.0)[0]
     return ((got.double() - total).norm() / total.norm()).item()
 
 
@@ -231,9 +240,9 @@ def clients(args: argparse.Namespace) -> dict[str, object]:
     x, y = (t.to(args.device) for t in records("cnn", sum(sizes)))
     weights = layout.read(model).to(args.device) + 0.01 * torch.randn(count, layout.dim, device=args.device)
     gradients, batch = CohortGradients.of(model, sample_loss, layout), Batch(x, y, sizes)
-    gradients.compiled = True
+    gradients.compiled, gradients.autocast = True, args.precision == "bfloat16"
     line: dict[str, object] = {"workload": args.workload, "clients": count, "samples": sum(sizes)}
-    line |= {"device": args.device}
+    line |= {"device": args.device, "precision": args.precision}
     seconds: dict[str, list[float]] = {"clip 1.0": [], "clip None": []}
     for i in range(args.rounds + WARM):
         for clip in (1.0, None):
@@ -254,6 +263,8 @@ def main() -> None:
     parser.add_argument("--workload", choices=("w3", "w1", "w2"), default="w3")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    precisions = ("float32", "bfloat16")
+    parser.add_argument("--precision", choices=precisions, default="float32", help="of passes, on a GPU")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--clients", type=int, default=0)

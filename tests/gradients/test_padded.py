@@ -216,7 +216,7 @@ GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
 def test_big_clients_come_one_after_the_other_each_recorded(kind, device, monkeypatch):
     if device == "cpu":
         monkeypatch.setattr(engine.Call, "cuda", property(lambda call: True))
-        monkeypatch.setattr(Padded, "_record", lambda self, plain, inputs: Traced(plain, inputs))
+        monkeypatch.setattr(Padded, "_record", lambda self, plain, inputs, need=0: Traced(plain, inputs))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(cost, "ALONE", 0)
     module, _, weights, batch = book()
@@ -250,16 +250,77 @@ def test_big_clients_come_one_after_the_other_each_recorded(kind, device, monkey
     assert made and all(isinstance(step, padded.Replay) and len(key[1][0]) == 1 for key, step in made.items())
 
 
-def test_clients_too_big_to_be_recorded_come_one_after_the_other_all_the_same(monkeypatch):
+def test_clients_for_which_there_is_no_room_come_one_after_the_other_all_the_same(monkeypatch):
     monkeypatch.setattr(engine.Call, "cuda", property(lambda call: True))
-    monkeypatch.setattr(Padded, "_record", lambda self, plain, inputs: pytest.fail("recorded"))
+    monkeypatch.setattr(Padded, "_record", lambda self, plain, inputs, need=0: plain)
     monkeypatch.setattr(cost, "ALONE", 0)
-    monkeypatch.setattr(padded, "FEW", 10**12)
     monkeypatch.setattr(padded, "SMALL", 10**12)
     module, _, weights, batch = book()
     gradients = CohortGradients.of(module, loss, case(module, batch.x, SIZES, False)[0])
     for _ in range(padded.TRIES + 2):
         assert relative(gradients.sums(weights, batch, 0.5), naive(module, weights, batch, 0.5)) <= 1e-5
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize("groups", [None, (2, 3, 2, 3, 3, 4)])
+def test_a_client_that_is_alone_is_recorded_in_parts_that_give_the_same_numbers_before_and_after(
+    groups, device, monkeypatch
+):
+    if device == "cpu":
+        monkeypatch.setattr(engine.Call, "cuda", property(lambda call: True))
+        monkeypatch.setattr(Padded, "_record", lambda self, plain, inputs, need=0: Traced(plain, inputs))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(padded, "SMALL", 10**12)
+    monkeypatch.setattr(Padded, "most", lambda self, numbers, device: 9)
+    module, _, weights, batch = book()
+    gradients = CohortGradients.of(module, loss, case(module, batch.x, (17,), False)[0])
+    middle, seen = middle_norm(module, weights[0], Batch(batch.x, batch.y, (17,))), []
+    there = Batch(batch.x.to(device), batch.y.to(device), (17,))
+    for _ in range(padded.TRIES + 3):
+        seen.append(gradients.sums(weights[0].to(device), there, middle, groups=groups).cpu())
+    expected = naive_groups(module, weights[0], Batch(batch.x, batch.y, (17,)), middle, groups or (1,) * 17)[0]
+    assert relative(seen[0], expected) <= 1e-5
+    assert all(torch.equal(seen[-1], other) for other in seen[padded.TRIES :])
+    assert relative(seen[0], seen[-1].double()) <= (0 if device == "cpu" else 1e-6)
+    made = gradients._padded._steps
+    assert made and all(isinstance(step, padded.Replay) for step in made.values())
+    if groups is None:
+        assert [key[2][0] for key in made] == [(8, 1, 8, 8), (16, 1, 8, 8)]  # 8 and 9 records, filled up
+
+
+def test_a_step_of_one_client_needs_a_share_of_the_memory_at_most():
+    steps, device = Padded(book()[1], None), torch.device("cpu")
+    for numbers in (1, 1000, 2_500_000, 10**9, 10**12):
+        most = steps.most(numbers, device)
+        assert most == 1 or most * numbers * padded.BYTES <= padded.EACH * 2**34
+
+
+def test_a_step_in_bfloat16_is_not_that_of_float32(monkeypatch):
+    monkeypatch.setattr(Padded, "_record", lambda self, plain, inputs, need=0: plain)
+    _, kept, weights, batch = book()
+    steps = Padded(kept, None)
+    for kept.half in (False, True):
+        for _ in range(padded.TRIES + 1):
+            steps.single_client(weights[0], Batch(batch.x, batch.y, (17,)), 0.5)
+    assert len(steps._steps) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_recordings_keep_a_share_of_the_memory_and_then_nothing_is_recorded(monkeypatch):
+    module, kept, weights, batch = book()
+    steps, device = Padded(kept, None), torch.device("cuda")
+    x, y, own = batch.x.to(device), batch.y.to(device), weights[0].to(device)
+    for many in (8, 16):
+        for _ in range(padded.TRIES + 1):
+            got = steps.single_client(own, Batch(x[:many], y[:many], (many,)), 0.5)
+        assert (
+            relative(got.cpu(), naive(module, weights[0], Batch(batch.x[:many], batch.y[:many], (many,)), 0.5)[0])
+            < 1e-4
+        )
+        monkeypatch.setattr(padded, "ALL", 0.0)
+    assert [isinstance(step, padded.Replay) for step in steps._steps.values()] == [True, False]
 
 
 def test_a_small_step_is_recorded_and_never_compiled(monkeypatch):
@@ -276,7 +337,7 @@ def test_a_small_step_is_recorded_and_never_compiled(monkeypatch):
 
     monkeypatch.setattr(padded, "Replay", Fake)
     monkeypatch.setattr(padded.torch, "compile", lambda *a, **k: pytest.fail("compiled"))
-    monkeypatch.setattr(Padded, "_record", lambda self, plain, inputs: Fake(plain, inputs))
+    monkeypatch.setattr(Padded, "_record", lambda self, plain, inputs, need=0: Fake(plain, inputs))
     steps = Padded(kept)
     for turn in range(padded.PATIENCE + 2):
         got = steps.sums(weights, batch, 0.5, 10**6)

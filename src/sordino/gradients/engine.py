@@ -229,23 +229,40 @@ class CohortGradients:
             if call.norm == 2 and pays and (separate or few or crowded(batch.sizes)):
                 each = weights.expand(len(batch.sizes), -1) if few else weights
                 return self._padded.sums(each, batch, clip, call.limit, *rest, self.compiled, call.seen.numbers)
+            if len(batch.sizes) == 1 and call.norm == 2:
+                return self._one_by_one(call, clip)
+        return self._together(call, clip)
+
+    def _together(self, call: Call, clip: Clip | None) -> Tensor:
+        """Return sums by book-keeping for all clients at once, without padding."""
+        if self._fast is None:
+            raise Unsupported(self.reason)
+        batch, rest = call.batch, (call.width, call.share, call.scale)
         x = channels_last(batch.x) if call.seen.last else batch.x
-        return self._fast.sums(weights, Batch(x, batch.y, batch.sizes), clip, call.seeds, call.limit, *rest, call.norm)
+        flat = Batch(x, batch.y, batch.sizes)
+        return self._fast.sums(call.weights, flat, clip, call.seeds, call.limit, *rest, call.norm)
 
     def _one_by_one(self, call: Call, clip: Clip | None) -> Tensor:
         """Process clients one by one, each with a single set of weights, for which PyTorch has kernels."""
-        out = torch.zeros_like(call.weights)
+        weights, batch = call.weights, call.batch
+        out = weights.new_zeros(len(batch.sizes), self._layout.dim)
         bound = clip if clip is None else torch.as_tensor(clip, dtype=out.dtype, device=out.device)
-        for k, rows in Split(call.batch.sizes).slices():
-            part = Batch(call.batch.x[rows], call.batch.y[rows], (rows.stop - rows.start,))
+        for k, rows in Split(batch.sizes).slices():
+            part = Batch(batch.x[rows], batch.y[rows], (rows.stop - rows.start,))
             share = None if call.share is None else call.share[rows]
-            client_call = replace(call, weights=call.weights[k], batch=part, share=share, scale=pick(call.scale, k))
-            if call.norm == 2 and self._padded.fits(len(part.y), call.limit):
-                out[k] = self._padded.single_client(
-                    client_call.weights, part, bound, client_call.width, share, client_call.scale
-                )
-            else:
-                out[k] = self._route(client_call, clip)[0]
+            own = weights[k] if weights.dim() == 2 else weights
+            client_call = replace(call, weights=own, batch=part, share=share, scale=pick(call.scale, k))
+            out[k] = self._one_client(client_call, bound) if call.norm == 2 else self._together(client_call, clip)[0]
+        return out
+
+    def _one_client(self, call: Call, bound: Tensor | None) -> Tensor:
+        """Return the sum [dim] of the only client, in parts of which each is recorded if the device has room for it."""
+        out, batch, numbers = torch.zeros_like(call.weights), call.batch, call.seen.numbers
+        limit = min(call.limit, self._padded.most(numbers, batch.x.device))
+        for _, rows, sizes in Split(batch.sizes).chunks(limit, call.width):
+            part = Batch(batch.x[rows], batch.y[rows], sizes)
+            share = None if call.share is None else call.share[rows]
+            out += self._padded.single_client(call.weights, part, bound, call.width, share, call.scale, numbers)
         return out
 
     def _retreat(self, reason: str) -> None:

@@ -5,7 +5,10 @@ a pure function of tensors. A small step is recorded and replayed, since launchi
 them; a replay gives the same numbers bit for bit. A big step is traced as a whole (forward, backward, norms and sums)
 and fused by torch.compile, which takes most of a minute, or several for a deep network, and pays off in long runs. If
 either fails, or if compiling changes the numbers, the function runs unmodified. Clients too big for this are processed
-one by one, padded only to limit the number of shapes, and recorded as well.
+one by one, and so is a client that is alone; they are padded only to limit the number of shapes, and recorded as well.
+
+A recording keeps the memory of its activations. `most` bounds that of a single step, and nothing more is recorded once
+all recordings keep a certain share of the device.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ WASTE = 2.0  # padded records per real record, beyond which padding does not pay
 SHAPES = 16  # largest number of shapes recorded or compiled
 PATIENCE = 20  # times a shape occurs before it is compiled: Poisson-sampled cohorts vary in size
 SMALL = 16  # a step is recorded if this many of its size would fit into memory
-FEW = 4  # the same for the step of a single client
+EACH = 1 / 8  # share of the device's memory that the step of a single client may need
+ALL = 1 / 4  # share of the device's memory that recordings may keep before nothing more is recorded
+BYTES = 8  # memory of a step over the number of inputs and outputs of its layers: activations and held gradients
 TRIES = 3  # times a shape occurs before it is recorded
 TOLERANCE = 1e-3  # relative difference beyond which a compiled step is rejected
 
@@ -104,6 +109,7 @@ class Padded:
         self._steps: dict[tuple[object, ...], Step] = {}
         self._met: Counter[tuple[object, ...]] = Counter()
         self._sides: dict[torch.device, tuple[Any, Any]] = {}  # stream and memory pool of the recordings
+        self._kept: Counter[torch.device] = Counter()  # memory of all recordings in bytes
         self._twins: list[object] = []  # keeps alive what recordings read, in case the thread that made them ends
         self._lock = threading.Lock()
 
@@ -211,9 +217,15 @@ class Padded:
             out[rows_of[: len(who)]] = sums
         return out
 
-    def fits(self, records: int, limit: int) -> bool:
-        """Return whether the step of a single client is recorded."""
-        return FEW * records <= limit
+    def most(self, numbers: int, device: torch.device) -> int:
+        """Return how many records of a single client to process at a time, by the memory that the step needs.
+
+        Args:
+            numbers: inputs and outputs of all layers for one record.
+            device: where they are processed.
+        """
+        memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 1 << 34
+        return max(1, int(EACH * memory) // (BYTES * max(1, numbers)))
 
     def single_client(
         self,
@@ -223,20 +235,22 @@ class Padded:
         width: int = 1,
         share: Tensor | None = None,
         scale: Tensor | None = None,
+        numbers: int = 0,
     ) -> Tensor:
         """Return the sum of one client [dim] with weights [dim], for which PyTorch has kernels.
 
-        If the clip is on the device, nothing waits for the device.
+        The step is padded in the same way before it is recorded and after, so that both give the same numbers. If the
+        clip is on the device, nothing waits for the device. `numbers` is that of `most`.
         """
         bound = None if clip is None else torch.as_tensor(clip, dtype=weights.dtype, device=weights.device)
         multiple, many = max(1, ROUND // width) * width, len(batch.y)
-        place = torch.arange(-(-many // multiple) * multiple, device=weights.device)
+        heartbeat.beat(many)
+        place = torch.arange(rounded(-(-many // multiple)) * multiple, device=weights.device)
         alive = place < many
         index = place * alive  # padded with the first record
         each_share = alive.to(weights.dtype) if share is None else alive * share[index]
-        return self._call(
-            (TRIES, self._record), (width, 1), weights, batch.x[index], batch.y[index], each_share, bound, scale
-        )[0]
+        how = TRIES, partial(self._record, need=BYTES * numbers * len(place))
+        return self._call(how, (width, 1), weights, batch.x[index], batch.y[index], each_share, bound, scale)[0]
 
     def _how(self, recorded: bool, compiled: bool) -> tuple[int, Maker] | None:
         """Return after how many calls with a shape a step is made for it, and the function that makes it."""
@@ -252,7 +266,7 @@ class Padded:
             return step(*known).clone()
 
     def _step(self, how: tuple[int, Maker] | None, counts: tuple[int, int], inputs: tuple[Tensor | None, ...]) -> Step:
-        key = (counts, *((t.shape, t.dtype, t.device) if t is not None else None for t in inputs))
+        key = (counts, *((t.shape, t.dtype, t.device) if t is not None else None for t in inputs), self._book.half)
         plain = partial(self._plain, width=counts[0], clients=counts[1])
         if key not in self._steps:
             if how is None:
@@ -271,17 +285,25 @@ class Padded:
         clip, scale = (*rest, None, None)[:2]
         return self._book.pure(weights, x, y, share, clip, scale, width, clients)
 
-    def _record(self, plain: Step, inputs: tuple[Tensor, ...]) -> Step:
+    def _record(self, plain: Step, inputs: tuple[Tensor, ...], need: int = 0) -> Step:
+        """Return the recorded step, or the step itself if there is no room for the bytes it needs."""
         if not inputs[0].is_cuda or len(self._steps) >= SHAPES:
             return plain
         device = inputs[0].device
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(device)
+        if self._kept[device] + need > ALL * total or 2 * need > free:
+            return plain
         if device not in self._sides:
             self._sides[device] = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
+        before = torch.cuda.memory_reserved(device)
         try:
             step = Replay(plain, [value.clone() for value in inputs], *self._sides[device])
         except RuntimeError:  # something in the step synchronises with the host
             torch.cuda.synchronize(device)
             return plain
+        torch.cuda.empty_cache()  # of what the warm-up left on its stream
+        self._kept[device] += torch.cuda.memory_reserved(device) - before
         self._twins.append(self._book.twin(device))
         return step
 
