@@ -18,6 +18,7 @@ from sordino.contract import local_sgd as training
 from sordino.contract.augment import augment
 from sordino.contract.plan import Plan
 from sordino.contract.site import Site, units
+from sordino.core.devices import sent
 from sordino.core.errors import RunError, SpecError
 from sordino.core.rng import Picks, RowStream, picked
 from sordino.core.types import Batch, Rows, State
@@ -128,7 +129,7 @@ def steps(
     plan, data, rng = site.plan, site.data, site.rng
     local, dtype = plan.now(state), state.params.dtype
     sizes = units(data, plan)
-    expected = torch.tensor([local.expected_batch(n) for n in sizes], device=state.params.device, dtype=dtype)
+    expected = sent(torch.tensor([local.expected_batch(n) for n in sizes], dtype=dtype), state.params.device)
     full = local.count(plan.smallest_client)
     counts = plan.stragglers.steps([full] * len(sizes), rng.at("slow"))
 
@@ -158,7 +159,7 @@ def _sums(weights: Tensor, batch: Batch, number: int, site: Site, clipped: Clipp
 
 def weights(site: Site, like: Rows) -> Tensor:
     """Return the weight of each client in a sum [clients]: its number of records (or users), which is public."""
-    return torch.tensor(units(site.data, site.plan), device=like.device, dtype=like.dtype) / site.plan.mean_client
+    return sent(torch.tensor(units(site.data, site.plan), dtype=like.dtype), like.device) / site.plan.mean_client
 
 
 def batch_of(data: Batch, plan: Plan, sampling: str, rng: RowStream) -> Batch:

@@ -42,7 +42,7 @@ def sgd(state: State, site: Site, gradient: Gradient | None = None, after: After
     """
     plan, data, rng = site.plan, site.data, site.rng
     local = plan.now(state)
-    counts = plan.stragglers.steps([local.count(n) if n else 0 for n in data.sizes], rng.at("slow"))
+    counts = plan.stragglers.steps(each(lambda n: local.count(n) if n else 0, data.sizes), rng.at("slow"))
     losses = mean_losses(state, data, site.model) if "losses" in plan.algorithm.needs else None
     gradient = gradient or exact(site.model, local, rng)
     return run(state, site, counts, batches(data, local, counts, rng), gradient, losses, after)
@@ -85,13 +85,13 @@ def run(
         direction = algorithm.correct(direction, weights, client_state, state, number, local)
         moved = step(direction)
         if number >= min(counts, default=0):  # clients that have done all their steps stand still
-            active = torch.tensor([number < c for c in counts], dtype=torch.bool, device=moved.device)[:, None]
+            active = sent(torch.tensor([number < c for c in counts], dtype=torch.bool), moved.device)[:, None]
             moved = torch.where(active, moved, 0.0)
         weights = weights - moved
         if after is not None:
             after(number, weights, direction, step)
     moved = (weights - start).expand(len(data.sizes), -1)
-    taken = torch.tensor(counts, device=moved.device, dtype=moved.dtype)[:, None]
+    taken = sent(torch.tensor(counts, dtype=moved.dtype), moved.device)[:, None]
     if algorithm.personal:
         rng = rng.at("aside")
         client_state = algorithm.aside(
@@ -126,11 +126,11 @@ def exact(model: Model, local: Local, rng: RowStream) -> Gradient:
 
 def batches(data: Batch, local: Local, counts: Sequence[int], rng: RowStream) -> Iterator[Batch]:
     """Yield batches from shuffled passes over each client's records."""
-    if all(local.rate(n) >= 1 for n in data.sizes):
+    if all(local.rate(n) >= 1 for n in set(data.sizes)):
         for _ in range(max(counts, default=0)):
             yield data
         return
-    widths = [max(1, round(local.expected_batch(n))) for n in data.sizes]
+    widths = each(lambda n: max(1, round(local.expected_batch(n))), data.sizes)
     per_pass = [max(1, -(-n // w)) for n, w in zip(data.sizes, widths, strict=True)]
     if rng.draws_on(data.x.device):
         yield from _shuffled(data, widths, per_pass, counts, rng)
@@ -144,6 +144,12 @@ def batches(data: Batch, local: Local, counts: Sequence[int], rng: RowStream) ->
                 orders[turn] = rng.at("shuffle", turn).permutations(data.sizes)
             chosen.append(orders[turn][k][part * width : (part + 1) * width] if number < count else NONE)
         yield data.pick(*flat(chosen, data.sizes, data.x.device))
+
+
+def each(count: Callable[[int], int], sizes: Sequence[int]) -> list[int]:
+    """Apply a function to every client's number of records, once for each number that occurs."""
+    known = {size: count(size) for size in set(sizes)}
+    return [known[size] for size in sizes]
 
 
 def _shuffled(

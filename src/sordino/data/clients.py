@@ -98,14 +98,15 @@ class ArrayClients:
 
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
         """Return the records of these clients on the device, one client after the other."""
-        sizes = tuple(self.size(i) for i in ids)
+        where = np.asarray(ids, dtype=np.int64)
+        sizes = tuple((self.starts[where + 1] - self.starts[where]).tolist())
         groups = None if self._groups is None else tuple(self._groups[i] for i in ids)
-        if len(ids) and all(b == a + 1 for a, b in itertools.pairwise(ids)):  # contiguous: no copy
+        if len(where) and (np.diff(where) == 1).all():  # contiguous: no copy
             rows = slice(int(self.starts[ids[0]]), int(self.starts[ids[-1] + 1]))
             tags = None if self.tags is None else self.tags[rows].to(device)
             return Batch(self.x[rows].to(device), self.y[rows].to(device), sizes, groups, tags)
         if self.x.is_cuda:
-            index = sent(torch.from_numpy(self._places(np.asarray(ids, dtype=np.int64))), self.x.device)
+            index = sent(torch.from_numpy(self._places(where)), self.x.device)
             tags = None if self.tags is None else self.tags[index].to(device)
             return Batch(self.x[index].to(device), self.y[index].to(device), sizes, groups, tags)
         spans = [slice(int(self.starts[i]), int(self.starts[i + 1])) for i in ids] or [slice(0, 0)]
@@ -116,7 +117,8 @@ class ArrayClients:
     def _places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places of the records of these clients, one client after the other."""
         many = self.starts[ids + 1] - self.starts[ids]
-        return np.arange(many.sum()) + np.repeat(self.starts[ids] - (np.cumsum(many) - many), many)
+        index: NDArray[np.int64] = np.arange(many.sum()) + np.repeat(self.starts[ids] - (np.cumsum(many) - many), many)
+        return index
 
     def subset(self, places: Sequence[int]) -> ArrayClients:
         """Return these clients alone, numbered anew, with a copy of their records."""

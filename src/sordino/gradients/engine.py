@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.core import check
+from sordino.core.devices import sent
 from sordino.core.errors import DataError, ModelError, SordinoError, SpecError
 from sordino.core.types import Batch, SampleLoss
 from sordino.core.vector import Layout
@@ -246,7 +247,7 @@ class CohortGradients:
         """Process clients one by one, each with a single set of weights, for which PyTorch has kernels."""
         weights, batch = call.weights, call.batch
         out = weights.new_zeros(len(batch.sizes), self._layout.dim)
-        bound = clip if clip is None else torch.as_tensor(clip, dtype=out.dtype, device=out.device)
+        bound = clip if clip is None else sent(torch.as_tensor(clip, dtype=out.dtype), out.device)
         for k, rows in Split(batch.sizes).slices():
             part = Batch(batch.x[rows], batch.y[rows], (rows.stop - rows.start,))
             share = None if call.share is None else call.share[rows]

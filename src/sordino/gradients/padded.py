@@ -76,8 +76,8 @@ def rounded(many: int) -> int:
 
 
 def finely(many: int) -> int:
-    """Round up by at most a 32nd."""
-    step = max(1, 1 << max(0, many.bit_length() - 6))
+    """Round up by at most a sixteenth."""
+    step = max(1, 1 << max(0, many.bit_length() - 5))
     return -(-many // step) * step
 
 
@@ -139,7 +139,7 @@ class Padded:
         many, widest, even = len(batch.sizes), max(batch.sizes), min(batch.sizes) == max(batch.sizes)
         parts = 1 if even or many < CROWD else PARTS
         count = -(-many // max(parts, -(-widest * many // limit)))
-        bound = None if clip is None else torch.as_tensor(clip, dtype=weights.dtype, device=weights.device)
+        bound = None if clip is None else sent(torch.as_tensor(clip, dtype=weights.dtype), weights.device)
         if even and count == many:
             full = torch.ones(len(batch.y), dtype=weights.dtype, device=weights.device) if share is None else share
             how = self._how(small(len(batch.y), limit), compiled)
@@ -242,7 +242,7 @@ class Padded:
         The step is padded in the same way before it is recorded and after, so that both give the same numbers. If the
         clip is on the device, nothing waits for the device. `numbers` is that of `most`.
         """
-        bound = None if clip is None else torch.as_tensor(clip, dtype=weights.dtype, device=weights.device)
+        bound = None if clip is None else sent(torch.as_tensor(clip, dtype=weights.dtype), weights.device)
         multiple, many = max(1, ROUND // width) * width, len(batch.y)
         heartbeat.beat(many)
         place = torch.arange(rounded(-(-many // multiple)) * multiple, device=weights.device)

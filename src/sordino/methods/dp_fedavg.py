@@ -24,6 +24,7 @@ import torch
 from sordino.contract import local_sgd
 from sordino.contract.method import Method, Own, Plan, Release, Site
 from sordino.core import check
+from sordino.core.devices import sent
 from sordino.core.errors import SpecError
 from sordino.core.message import Message
 from sordino.core.types import Rows, State
@@ -82,7 +83,7 @@ class DpFedAvg(Method):
         """Return clipped, weighted updates and, if the clip adapts, +-1/2 for whether the norm was within it."""
         clipped = site.out["update"](update)
         if self.weight_cap:
-            weights = torch.tensor([min(1.0, n / self.weight_cap) for n in site.data.sizes], device=update.device)
+            weights = sent(torch.tensor([min(1.0, n / self.weight_cap) for n in site.data.sizes]), update.device)
             clipped = clipped * weights[:, None]
         if not self.adaptive_clip:
             return Message({"update": clipped})
