@@ -31,6 +31,7 @@ from sordino.gradients import groups as grouping
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip, by_layer, full_products, large_enough
 from sordino.gradients.code import Code
+from sordino.gradients.layers import images
 from sordino.gradients.memory import channels_last
 from sordino.gradients.padded import Padded, crowded, small
 from sordino.gradients.persample import ENTRIES, PerSample
@@ -174,9 +175,9 @@ class CohortGradients:
         full_products(weights.device)
         if self._fast is not None:
             self._fast.half = self.autocast and weights.device.type in half.DEVICES
-            if self._fast.half and batch.x.dim() == 4 and batch.x.is_floating_point():
-                self._try_images(self._fast, weights, batch)
         with torch.autocast(weights.device.type, enabled=False):  # norms and sums in the same precision
+            if self._fast is not None and self._fast.half and batch.x.dim() == 4 and batch.x.is_floating_point():
+                self._try_images(self._fast, weights, batch)
             return self._clipped(call, bound, groups)
 
     def _clipped(self, call: Call, bound: Clip, groups: Sequence[int] | None) -> Tensor:
@@ -314,6 +315,7 @@ class CohortGradients:
         with self._lock:
             if key in self._tried:
                 return
+            images.ready(batch.x.device)  # not for the first time in the middle of a pass
             book.images = not self._refused
             one = Batch(batch.x[:1], batch.y[:1], (1,))
             try:
