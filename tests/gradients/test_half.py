@@ -12,6 +12,7 @@ from sordino.gradients import CohortGradients, cost, half, terms
 from sordino.gradients.layers import conv
 
 WAYS = ("ghost", "discard", "hold")
+NEEDS = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 NEXT = 1 + 2.0**-7  # the next number above 1 in bfloat16
 
 
@@ -194,3 +195,69 @@ def test_on_a_gpu_no_record_passes_the_clip(name, way, monkeypatch):
         assert rows.double().norm(dim=1).max() <= clip * (1 + 1e-6)
         together = made.sums(torch.zeros(made._layout.dim, device="cuda"), Batch(x, y, (len(x),)), clip)
         assert relative(together.cpu(), rows.sum(0, keepdim=True).double().cpu()) <= 1e-2
+
+
+class Pictures(nn.Module):
+    """Convolutions and group norms with the user's own code between them, as in a residual network."""
+
+    def __init__(self, view=False):
+        super().__init__()
+        self.view, self.first, self.norm = view, nn.Conv2d(3, 8, 3, 1, 1, bias=False), nn.GroupNorm(4, 8)
+        self.second, self.again = nn.Conv2d(8, 8, 3, 2, 1), nn.GroupNorm(2, 8)
+        self.skip, self.out = nn.Conv2d(8, 8, 1, 2, bias=False), nn.Linear(8 * 16, 3)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.first(x)))
+        x = F.relu(self.again(self.second(x)) + self.skip(x))
+        return self.out(x.view(x.shape[0], -1) if self.view else x.flatten(1))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NEEDS])])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("sizes", [(30,), (10, 10, 10), (1,) * 30, (7, 0, 23)])
+def test_images_stay_in_bfloat16_between_layers(way, sizes, device, monkeypatch):
+    monkeypatch.setattr(cost, "way", lambda *_: way)
+    torch.manual_seed(1)
+    module = Pictures()
+    layout = Layout.of(module)
+    x, y = torch.randn(30, 3, 8, 8), torch.randint(0, 3, (30,))
+    seen = []
+    relu = F.relu
+    monkeypatch.setattr(F, "relu", lambda x, **how: seen.append(x.dtype) or relu(x, **how))
+    weights = layout.read(module)
+    for own in (weights, weights + 0.01 * torch.randn(len(sizes), layout.dim)):
+        batch, own = Batch(x.to(device), y.to(device), sizes), own.to(device)
+        exact = gradients(module, entropy, False).sums(own, batch, 0.1).cpu()
+        assert torch.bfloat16 not in seen
+        made = gradients(module, entropy)
+        rough = made.sums(own, batch, 0.1).cpu()
+        assert torch.bfloat16 in seen and made._fast.images
+        assert 1e-4 < relative(rough, exact.double()) < 0.05
+        assert (rough.double().norm(dim=1) <= 0.1 * torch.tensor(sizes) * (1 + 1e-6)).all()
+        seen.clear()
+
+
+def test_images_return_to_float32_for_code_that_needs_contiguous_memory():
+    torch.manual_seed(1)
+    module = Pictures(view=True)
+    weights, batch = Layout.of(module).read(module), Batch(torch.randn(9, 3, 8, 8), torch.arange(9) % 3, (9,))
+    exact, made = gradients(module, entropy, False).sums(weights, batch, 0.1), gradients(module, entropy)
+    assert 1e-4 < relative(made.sums(weights, batch, 0.1), exact.double()) < 0.05
+    assert not made._fast.images
+
+
+def test_two_images_of_one_weight_and_their_groups():
+    """A convolution that is used twice, dilated and with a wide border, with records clipped in pairs."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.out = nn.Conv2d(3, 3, 3, padding=2, dilation=2), nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.out(self.conv(torch.tanh(self.conv(x))).mean((2, 3)))
+
+    module = Twice()
+    weights, batch = Layout.of(module).read(module), Batch(torch.randn(12, 3, 8, 8), torch.arange(12) % 3, (8, 4))
+    exact, rough = (gradients(module, entropy, r).sums(weights, batch, 0.1, groups=(2,) * 6) for r in (False, True))
+    assert 1e-4 < relative(rough, exact.double()) < 0.05

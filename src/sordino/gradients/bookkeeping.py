@@ -43,6 +43,7 @@ class BookKeeping:
     def __init__(self, code: Code, layout: Layout, plan: Plan) -> None:
         self._code, self._layout, self._plan = code, layout, plan
         self.half = False  # compute clipped gradients in bfloat16: see `half`
+        self.images = False  # then also keep images in bfloat16 between layers
         self._local = threading.local()
 
     def twin(self, device: torch.device) -> Twin:
@@ -84,7 +85,10 @@ class BookKeeping:
         for layer in twin.layers:
             layer.open(tape)
         try:
-            losses = loss(predict(twin.module))
+            # of what is between layers; what autocast keeps would outlive a recording
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=tape.images, cache_enabled=False):
+                predictions = predict(twin.module)
+            losses = loss(predictions.float() if tape.images else predictions)
         finally:
             for layer in twin.layers:
                 layer.open(None)
@@ -138,6 +142,7 @@ class BookKeeping:
                 scale=pick(scale, clients),
                 norm=norm,
                 half=self.half and clip is not None,
+                images=self.images,
             )
             self._run(tape, batch.x[records], batch.y[records], None if share is None else share[records])
         return out
@@ -171,8 +176,9 @@ class BookKeeping:
         split = Split((x.shape[0] // clients,) * clients, fused=clients > 1)
         out = weights.new_zeros(clients, self._layout.dim)
         half = self.half and clip is not None
+        draw, images = Generators(None), self.images
         tape = Tape(
-            self._layout, weights, split, clip, Generators(None), out, pure=True, width=width, scale=scale, half=half
+            self._layout, weights, split, clip, draw, out, True, width=width, scale=scale, half=half, images=images
         )
         self._run(tape, x, y, share)
         return out

@@ -32,6 +32,7 @@ from sordino.gradients import groups as grouping
 from sordino.gradients.bookkeeping import BookKeeping
 from sordino.gradients.clipping import Clip, by_layer, full_products, large_enough
 from sordino.gradients.code import Code
+from sordino.gradients.layers import images
 from sordino.gradients.memory import channels_last
 from sordino.gradients.padded import Padded, crowded, small
 from sordino.gradients.persample import ENTRIES, PerSample
@@ -99,6 +100,8 @@ class CohortGradients:
         self._lock = threading.Lock()
         self._known: dict[tuple[object, ...], FirstLook] = {}  # by the shape of a sample
         self._random = self._absolute = False
+        self._tried: set[tuple[object, ...]] = set()  # shapes of samples for which `_try_images` has been called
+        self._refused = False
         self._recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())  # cuDNN has kernels for these
         self.path, self.reason = "vmap", "asked for"
         if path != "vmap":
@@ -174,6 +177,8 @@ class CohortGradients:
         if self._fast is not None:
             self._fast.half = self.autocast and weights.device.type in half.DEVICES
         with torch.autocast(weights.device.type, enabled=False):  # norms and sums in the same precision
+            if self._fast is not None and self._fast.half and batch.x.dim() == 4 and batch.x.is_floating_point():
+                self._try_images(self._fast, weights, batch)
             return self._clipped(call, bound, groups)
 
     def _clipped(self, call: Call, bound: Clip, groups: Sequence[int] | None) -> Tensor:
@@ -303,6 +308,24 @@ class CohortGradients:
         if not self._known:  # the first look
             self.reason += self._code.remark
         return seen
+
+    def _try_images(self, book: BookKeeping, weights: Tensor, batch: Batch) -> None:
+        """Find out, once for every shape of a sample, whether images may stay in bfloat16 and channels-last.
+
+        Code between layers may need contiguous memory, or numbers of one type. Then layers return float32.
+        """
+        key = (*batch.x.shape[1:], batch.x.dtype, batch.x.device)
+        with self._lock:
+            if key in self._tried:
+                return
+            images.ready(batch.x.device)  # not for the first time in the middle of a pass
+            book.images = not self._refused
+            one = Batch(batch.x[:1], batch.y[:1], (1,))
+            try:
+                book.sums(weights[0] if weights.dim() == 2 else weights, one, 1.0, (0,), 1)
+            except Exception:  # whatever the model raises
+                book.images, self._refused = False, True
+            self._tried.add(key)
 
     @property
     def own_code(self) -> bool:

@@ -55,7 +55,10 @@ def reach(a: Tensor, g: Tensor) -> Tensor:
 
 def bounded(squared: Tensor, a: Tensor, g: Tensor) -> Tensor:
     """Return the squared norms [records] that are clipped: those of the gradients, and in bfloat16 (|G| + u S)²."""
-    if a.dtype != torch.bfloat16:
-        return squared
-    summed = a.shape[1] * torch.finfo(torch.float32).eps  # if |G| was taken from a sum over tokens
-    return (squared.clamp(min=0).sqrt() + (ROUNDED + summed) * reach(a, g)).square()
+    return longest(squared, reach(a, g), a.shape[1]) if a.dtype == torch.bfloat16 else squared
+
+
+def longest(squared: Tensor, lengths: Tensor, t: int) -> Tensor:
+    """Return (|G| + u S)² [records] for |G|² and S, both over t tokens."""
+    summed = t * torch.finfo(torch.float32).eps  # if |G| was taken from a sum over tokens
+    return (squared.clamp(min=0).sqrt() + (ROUNDED + summed) * lengths).square()

@@ -266,7 +266,8 @@ class Padded:
             return step(*known).clone()
 
     def _step(self, how: tuple[int, Maker] | None, counts: tuple[int, int], inputs: tuple[Tensor | None, ...]) -> Step:
-        key = (counts, *((t.shape, t.dtype, t.device) if t is not None else None for t in inputs), self._book.half)
+        shapes = ((t.shape, t.dtype, t.device) if t is not None else None for t in inputs)
+        key = (counts, *shapes, self._book.half, self._book.images)
         plain = partial(self._plain, width=counts[0], clients=counts[1])
         if key not in self._steps:
             if how is None:

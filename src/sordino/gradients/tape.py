@@ -53,6 +53,7 @@ class Tape:
         scale: Tensor | None = None,
         norm: int = 2,
         half: bool = False,
+        images: bool = False,
     ) -> None:
         self.split, self.stacked, self.draw = split, weights.dim() == 2, draw
         self._width, self._units = width, split.units(width)  # records that are clipped together
@@ -62,6 +63,7 @@ class Tape:
         self._clip, self._pure, self._norm = clip, pure, norm  # pure: control flow does not depend on values
         # see `half`; a scaled or an L1 norm is that of float32 numbers
         self._half = half and norm == 2 and scale is None and weights.dtype == torch.float32
+        self.images = images and self._half  # images stay in bfloat16 between layers, with channels last
         self._sums = layout.views(out)  # results are added to these
         self._uses: Counter[str] = Counter()
         self._open: dict[str, Term] = {}  # terms of parameters used more than once
@@ -86,10 +88,15 @@ class Tape:
                 f"a {type(op).__name__.lower()} layer is given {x.shape[0]} rows for {self.split.records} samples"
             )
         self._uses.update(weight.slot for weight in op.weights if weight is not None and weight.slot)
+        image = self.images and op.image and x.dim() == 4
         if self._half and x.is_floating_point():
-            x = narrow(x) if op.half else x.float()
+            x = narrow(x) if op.half or image else x.float()
+        if image:
+            x = x.contiguous(memory_format=torch.channels_last)
         y: Tensor = Step.apply(self.anchor, x, op)  # type: ignore[no-untyped-call]
         self.numbers += x.numel() + y.numel()
+        if image:
+            return narrow(y)
         return y.float() if self._half else y
 
     def narrow(self, weight: Weight) -> Weight:
@@ -143,6 +150,7 @@ class Op(ABC):
     """One layer in one call. `forward` and `backward` run without autograd."""
 
     half: ClassVar[bool] = False  # whether the layer may compute in bfloat16
+    image: ClassVar[bool] = False  # whether its inputs and outputs may be images in bfloat16
 
     def __init__(self, tape: Tape, *weights: Weight | None) -> None:
         self.tape, self.weights = tape, weights
@@ -163,10 +171,12 @@ class Step(torch.autograd.Function):
     def forward(ctx: Any, anchor: Tensor, x: Tensor, op: Op) -> Tensor:
         ctx.op = op
         ctx.save_for_backward(x)
-        return op.forward(x.detach())
+        with torch.autocast(x.device.type, enabled=False):
+            return op.forward(x.detach())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None]:
         (x,) = ctx.saved_tensors
         op: Op = ctx.op
-        return None, op.backward(x.detach(), grads[0], ctx.needs_input_grad[1]), None
+        gx = op.backward(x.detach(), grads[0], ctx.needs_input_grad[1])
+        return None, gx if gx is None else gx.to(x.dtype), None

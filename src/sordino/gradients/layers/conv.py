@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from sordino.gradients import cost
 from sordino.gradients.clipping import Clip, rough
-from sordino.gradients.half import bounded, products, total
+from sordino.gradients.half import bounded, longest, products, total
+from sordino.gradients.layers import images
 from sordino.gradients.layers.base import TapedLayer
 from sordino.gradients.layers.patches import Geometry
-from sordino.gradients.memory import is_last
+from sordino.gradients.memory import channels_last, is_last
 from sordino.gradients.scale import Divisor, join
 from sordino.gradients.split import Split
 from sordino.gradients.tape import Op, Tape, Unsupported, Weight
@@ -30,7 +31,7 @@ from sordino.gradients.terms import Dense, Term, absolutes, folded, ghost, squar
 class Convolution(Op):
     """A convolution, by patches if clients have their own weights or patches are small, else by PyTorch's kernels."""
 
-    half = True
+    half = image = True
 
     def __init__(self, tape: Tape, weight: Weight, bias: Weight | None, shape: Geometry) -> None:
         super().__init__(tape, weight, bias)
@@ -45,6 +46,7 @@ class Convolution(Op):
         return x.device.type == "cpu" and numbers <= cost.PATCHES
 
     def forward(self, x: Tensor) -> Tensor:
+        x = self._image(x)
         w, bias, shape = self.weight.value, None if self.bias is None else self.bias.value, self.shape
         if self._small(x):
             self.patches = shape.patches(x)
@@ -66,7 +68,11 @@ class Convolution(Op):
             return self.tape.split, w, bias
         return Split((self.tape.split.records,)), w.unsqueeze(0), None if bias is None else bias.unsqueeze(0)
 
+    def _image(self, x: Tensor) -> Tensor:
+        return channels_last(x) if self.tape.images and x.dim() == 4 else x
+
     def backward(self, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
+        x, g = self._image(x), self._image(g)
         gx = self._pull(x, g) if wanted else None
         if self.bias is not None and self.bias.slot is not None:
             self.tape.note(self.bias, Dense(total(self.shape.tokens(g))))
@@ -133,11 +139,27 @@ class Kernel(Term):
         if self.values is not None:
             return squares(self.values)
         way = cost.way(*self._size) if self.shape.groups == 1 else "hold"
+        if self._direct and (way != "ghost" or self._size[0] >= images.TOKENS):
+            return self._without_patches(way == "hold")
         if way == "hold":
             return self._hold()[1]
         if way == "ghost":
             return join([bounded(ghost(a, g), a, g) for a, g in self._chunks()])
         return join([bounded(squares(self._instantiate(a, g)), a, g) for a, g in self._chunks()])
+
+    @property
+    def _direct(self) -> bool:
+        """Whether gradients are computed without patches."""
+        return self.shape.groups == 1 and self.patches is None and images.ours(self.x, self.g)
+
+    def _without_patches(self, hold: bool) -> Tensor:
+        """Return the squared norms that are clipped, and hold the gradients if asked to."""
+        values, squared = images.gradients(self.x, self.g, self.shape, self.width, hold)
+        if not hold:
+            return longest(squared, images.reach(self.x, self.g, self.shape, self.width), self._size[0])
+        self.values = values
+        self.x = self.g = squared.new_empty(0)
+        return squared
 
     def scaled(self, by: Divisor) -> Tensor:
         return by.moved(self.shape.rows).squares(self._held)
@@ -192,9 +214,13 @@ class Kernel(Term):
     def _by_patches(self, split: Split, g: Tensor) -> Tensor:
         """Return each client's sum of g aᵀ [clients, p, d], with the patches a created in chunks."""
         _, d, p = self._size
+        direct = self._direct
         out = g.new_zeros(split.clients, p, d, dtype=torch.promote_types(g.dtype, torch.float32))
         for k, units in split.slices():
             rows = slice(units.start * self.width, units.stop * self.width)
+            if direct:
+                out[k] = images.added(self.x[rows], g[rows], self.shape)
+                continue
             for a, b in self._pieces(self.x[rows], g[rows]):
                 if g.dtype == torch.bfloat16:
                     out[k] += products(b.reshape(1, -1, p).transpose(1, 2), a.reshape(1, -1, d))[0]

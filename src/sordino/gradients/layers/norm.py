@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.core.errors import ModelError
+from sordino.gradients.layers import images
 from sordino.gradients.layers.base import TapedLayer, tokens
 from sordino.gradients.memory import channels_last, is_last
 from sordino.gradients.tape import Op, Tape, Unsupported, Weight
@@ -117,7 +118,12 @@ class RootNorm(LastNorm):
 
 
 class ChannelNorm(Norm):
-    """GroupNorm; InstanceNorm is the case of one channel per group.  Wu and He (2018), arXiv:1803.08494."""
+    """GroupNorm; InstanceNorm is the case of one channel per group.  Wu and He (2018), arXiv:1803.08494.
+
+    Images in bfloat16 are computed by kernels of their own where there are any, else in float32.
+    """
+
+    image = True
 
     def __init__(self, tape: Tape, weight: Weight | None, bias: Weight | None, groups: int, eps: float) -> None:
         super().__init__(tape, weight, bias)
@@ -131,6 +137,31 @@ class ChannelNorm(Norm):
         if weight is None:
             return None
         return self.tape.split.spread(weight.value).view(*x.shape[:2], *(1,) * (x.dim() - 2))
+
+    def _ours(self, x: Tensor) -> bool:
+        affine = self.weight is not None and self.bias is not None and not self.tape.stacked
+        return affine and images.grouped(x.shape[1], self.groups) and images.ours(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.bfloat16:
+            return super().forward(x)
+        x = channels_last(x)
+        if self.weight is None or self.bias is None or not self._ours(x):
+            return super().forward(x.float())
+        y, self.mean, self.rstd = images.group_norm(x, self.weight.value, self.bias.value, self.groups, self.eps)
+        return y
+
+    def backward(self, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
+        if x.dtype != torch.bfloat16:
+            return super().backward(x, g, wanted)
+        x = channels_last(x)
+        if self.weight is None or not self._ours(x):
+            return super().backward(x.float(), g.float(), wanted)
+        g = channels_last(g)
+        gx, gw, gb = images.group_norm_backward(g, x, self.mean, self.rstd, self.weight.value, self.groups)
+        self.tape.note(self.weight, Dense(gw))
+        self.tape.note(self.bias, Dense(gb))
+        return gx
 
     def normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         y, self.mean, self.rstd = aten.native_group_norm(dense(x), weight, bias, *self.sizes(x), self.eps)
@@ -154,8 +185,8 @@ class ChannelNorm(Norm):
 
 
 def dense(x: Tensor) -> Tensor:
-    """Return x as the kernels need it: contiguous in one of the two memory formats."""
-    return x if is_last(x) else x.contiguous()
+    """Return x as the kernels need it: contiguous, on a CPU in either of the memory formats."""
+    return x if is_last(x) and not x.is_cuda else x.contiguous()
 
 
 class LayerNorm(TapedLayer):

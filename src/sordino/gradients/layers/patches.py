@@ -95,6 +95,8 @@ class Geometry:
 
     def patches(self, x: Tensor) -> Tensor:
         """Extract the patches of x as rows: [records, c, *size] -> [records, t, K c]."""
+        if x.is_cuda and x.dim() == 4:
+            x = channels_last(x)  # a patch is then copied in long runs
         x = self._padded(x).movedim(1, -1)
         n, c = x.shape[0], x.shape[-1]
         run = self.kernel[-1] * c
@@ -106,6 +108,12 @@ class Geometry:
             x = x.unfold(1 + i, d * (k - 1) + 1, step)[..., ::d]
         x = x.movedim(1 + len(self.kernel), -1)  # [records, *out, *kernel, c]
         return x.reshape(n, math.prod(self.out), -1)
+
+    def windows(self, x: Tensor) -> Tensor:
+        """Return the sum over each patch of an image of one channel: [records, 1, h, w] -> [records, t]."""
+        if max(self.dilation) > 1:
+            return self.patches(x).sum(2)
+        return F.avg_pool2d(self._padded(x), self.kernel, self.stride, divisor_override=1).flatten(1)
 
     def _starts(self, records: int, c: int) -> Tensor:
         """Return the memory offset of each run of each patch, for this many records."""
