@@ -24,15 +24,15 @@ import numpy as np
 from torch import Tensor
 
 from sordino.core.message import Message, together
-from sordino.core.rng import Stream
+from sordino.core.rng import Floats, Ints, Stream
 from sordino.core.types import Clients, State
 from sordino.federations import wire
 from sordino.federations.base import Work, require_answers, require_cohort
-from sordino.federations.blocks import LEAST, members, number, owned
+from sordino.federations.blocks import LEAST, block_of, dealt, members, number, owned
 from sordino.federations.facts import Facts
 from sordino.federations.host import CodePaths, Rebuild, Share, joined
 from sordino.federations.processes import Processes
-from sordino.federations.simulator import ClientPart, by_part
+from sordino.federations.simulator import ClientPart, by_part, fresh
 
 
 class Transport(Protocol):
@@ -41,9 +41,14 @@ class Transport(Protocol):
     A worker that is gone raises RunError; errors inside a worker are part of its answer.
     """
 
+    shares: bool  # whether all workers can reach the same memory
+
     @property
     def pids(self) -> list[int]:
         """Return the ids of the processes of the workers, each on its machine."""
+
+    def share(self, value: Any, what: str) -> Any:
+        """Write an object to the memory that all workers reach, and return what to send in its place."""
 
     def pack(self, value: Any, what: str = "a message") -> bytes:
         """Serialise an object for the workers; raise an error naming `what` if it cannot be sent."""
@@ -62,6 +67,9 @@ class Transport(Protocol):
 
     def end(self, at_once: bool) -> None:
         """End the workers, at once if they may be busy."""
+
+
+RECORDS = "what makes the clients' records"
 
 
 class _TraceError(Exception):
@@ -125,7 +133,7 @@ class Workers:
 
     def check(self) -> None:
         """Raise an error if something cannot be sent to workers, before any cost and without starting any."""
-        self._share(0)
+        self._share(0, [0], {0: self._clients(0)})
         self._work_packed()
         self._transport.check(self.count)
 
@@ -137,10 +145,38 @@ class Workers:
         """Return what leaves the clients of a cohort in one phase of a round."""
         plan = self.work.plan
         require_cohort(plan, len(cohort))
-        answers = self._ask_all("ask", phase, state, [int(i) for i in cohort])
-        message = together([joined(list(kind)) for kind in zip(*answers, strict=True)])  # in time, then late ones
+        ids = np.asarray(cohort, dtype=np.int64)
+        answers: dict[int, list[Message]] = {}
+        for part in self._ask_all("ask", phase, state, ids.tolist(), self._turns(state, ids)):
+            answers |= part
+        in_order = [answers[block] for block in sorted(answers)]
+        message = together([joined(list(kind)) for kind in zip(*in_order, strict=True)])  # in time, then late ones
         require_answers(plan, len(cohort), len(message))
         return message
+
+    def _turns(self, state: State, ids: Ints) -> list[list[int]]:
+        """Return the blocks that each worker computes in a phase.
+
+        Clients that keep something are computed where it is kept, and all others by whoever has least to do.
+        """
+        work, own = self.work, [list(owned(worker, self.count, self.blocks)) for worker in range(self.count)]
+        if work.plan.stragglers.late > 0:
+            return own  # every block may hold answers of the last round
+        where = block_of(ids, self._data.count, self.blocks)
+        if not len(ids):
+            return [[0], *([] for _ in own[1:])]  # an empty message, which has the fields of any other
+        busy = set(where.tolist())
+        if not self._transport.shares or fresh(work.method, state, 1, work.plan):
+            return [[block for block in blocks if block in busy] for blocks in own]
+        costs = np.bincount(where, weights=self._costs(ids))
+        return dealt({block: float(costs[block]) for block in busy}, self.count)
+
+    def _costs(self, ids: Ints) -> Floats:
+        """Return about how many records' gradients each client computes."""
+        local, facts = self.work.plan.local, self._facts
+        if facts is None or not facts.known:
+            return np.ones(len(ids))
+        return np.array([local.count(n) * local.expected_batch(n) for n in facts.records[ids].tolist()])
 
     def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
         """Return what all clients release once, outside the rounds.
@@ -195,17 +231,23 @@ class Workers:
     def _shares(self) -> Iterator[bytes]:
         """Return what each worker gets first; only one share is in memory at a time."""
         paths = CodePaths.here()
-        for k in range(self.count):
-            yield wire.packed((paths, self._share(k)))
+        reached = range(self.blocks) if self._transport.shares else range(0)
+        everywhere = {b: self._transport.share(self._clients(b), RECORDS) for b in reached}
+        for worker in range(self.count):
+            own = owned(worker, self.count, self.blocks)
+            yield wire.packed((paths, self._share(worker, own, everywhere or {b: self._clients(b) for b in own})))
 
-    def _share(self, worker: int) -> bytes:
-        population, blocks = self._data.count, owned(worker, self.count, self.blocks)
-        everyone = ClientPart(self._data, np.arange(population))
-        clients = {b: everyone.only(members(b, population, self.blocks)) for b in blocks}
-        dealt = {name: by_part(part, population, self.blocks) for name, part in self._parts.items()}
-        parts = {b: {name: by_block[b] for name, by_block in dealt.items() if b in by_block} for b in blocks}
-        share = Share(clients, parts, self.blocks, population, self._rng, self._public, self._memory_gb, self._device)
-        return self._transport.pack(share, "what makes the clients' records")
+    def _clients(self, block: int) -> ClientPart:
+        """Return the data of the clients of a block, as a copy."""
+        population = self._data.count
+        return ClientPart(self._data, np.arange(population)).only(members(block, population, self.blocks))
+
+    def _share(self, worker: int, own: Sequence[int], clients: Mapping[int, Any]) -> bytes:
+        dealt = {name: by_part(part, self._data.count, self.blocks) for name, part in self._parts.items()}
+        parts = {b: {name: by_block[b] for name, by_block in dealt.items() if b in by_block} for b in own}
+        sizes = self.blocks, self._data.count
+        share = Share(worker, clients, own, parts, *sizes, self._rng, self._public, self._memory_gb, self._device)
+        return self._transport.pack(share, RECORDS)
 
     def _work_packed(self) -> bytes:
         parts = self._described(self.work)
