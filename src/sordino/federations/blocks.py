@@ -14,15 +14,16 @@ import numpy as np
 
 from sordino.core.rng import Ints
 
-TOGETHER, LEAST, MOST = 4, 4, 64  # defaults: cohort members per block; least and most blocks
+TOGETHER, LEAST, MOST = 4, 4, 64  # defaults: cohort members per block on a GPU; least and most blocks
 
 
-def usual(cohort: float) -> int:
-    """Return the default number of blocks of a federation of processes for an expected cohort size.
+def usual(cohort: float, device: str = "cpu") -> int:
+    """Return the default number of blocks of a federation of workers for an expected cohort size.
 
-    Fewer clients per block waste time on small steps; fewer blocks keep fewer processes busy.
+    On a CPU it is the most: a client takes little longer alone than together with others, and only many small blocks can
+    be dealt evenly to many workers. A GPU is slow with small blocks.
     """
-    return max(LEAST, min(MOST, round(cohort / TOGETHER)))
+    return MOST if device == "cpu" else max(LEAST, min(MOST, round(cohort / TOGETHER)))
 
 
 def number(population: int, blocks: int) -> int:

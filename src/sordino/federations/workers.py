@@ -14,7 +14,6 @@ the simulator with the same number of blocks. `memory_gb` applies to each worker
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from sordino.core.types import Clients, State
 from sordino.federations import wire
 from sordino.federations.base import Work, require_answers, require_cohort
 from sordino.federations.blocks import LEAST, block_of, dealt, members, number, owned
+from sordino.federations.capacity import Room, cores
 from sordino.federations.facts import Facts
 from sordino.federations.host import CodePaths, Rebuild, Share, joined
 from sordino.federations.processes import Processes
@@ -95,11 +95,12 @@ class Workers:
         parts: Mapping[str, ClientPart] | None = None,  # data of the clients that no round uses
         transport: Transport | None = None,  # None: processes on this machine
         device: str = "cpu",  # where clients train; the server's part is computed on the CPU
+        room: Room = Room(),  # the memory that workers take, if they are on this machine
     ) -> None:
         self._transport = transport or Processes()
         self.blocks = number(data.count, blocks)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.count = min(workers or cores, self.blocks)
+        self.count = min(workers or cores(), self.blocks)
+        self.room = room
         self._data, self._rng, self._rebuild, self._memory_gb = data, rng, rebuild, memory_gb
         self._public, self._facts, self._parts = public or Stream.research(0), facts, dict(parts or {})
         self._device = device
@@ -135,6 +136,8 @@ class Workers:
         """Raise an error if something cannot be sent to workers, before any cost and without starting any."""
         self._share(0, [0], {0: self._clients(0)})
         self._work_packed()
+        if self._transport.shares:  # on this machine
+            self.room.check(self.count)
         self._transport.check(self.count)
 
     def resume(self, path: Path, done: int, seen: bool = False) -> None:
