@@ -1,6 +1,6 @@
 """Seconds of a round on one thread, on all threads, and by worker processes or Ray actors, as a Markdown table.
 
-    python benchmarks/workers.py [--cohorts 10 100] [--threads 1 2] [--workers 1 2] [--ray 2] [--blocks 64] [--seconds 90]
+    python benchmarks/workers.py [--cohorts 10 100] [--threads 1 2] [--workers 1 2] [--ray 2] [--seconds 90]
 
 The network of the benchmarks, batches of 60 records, DP-SGD. 10 clients a round are drawn from 100 of 600 records and
 take 10 steps each; 100 a round are drawn from 1000 of 60 records and take 3 steps each. Cohorts are random and the same
@@ -94,7 +94,9 @@ class Rounds:
     def row(self, one: float) -> str:
         wall, processor, slowest = (statistics.median(v) for v in (self.walls, self.processors, self.slowest))
         longest = f"{slowest:.3f}" if slowest else ""
-        cells = f"{wall:.3f} | {min(self.walls):.3f} | {one / wall:.2f} | {processor:.3f} | {longest} | {self.start:.1f}"
+        cells = (
+            f"{wall:.3f} | {min(self.walls):.3f} | {one / wall:.2f} | {processor:.3f} | {longest} | {self.start:.1f}"
+        )
         return f"| {self.name} | {cells} | {len(self.walls)} |"
 
 
@@ -143,7 +145,9 @@ def measure(load: Workload, asked: argparse.Namespace, end: float) -> None:
         for contestant in contestants:
             contestant.turn(number)
     one = statistics.median(contestants[0].walls)
-    print(f"\n{load.cohort} of {load.clients} clients a round, {STEPS[load.cohort]} steps of {load.batch} records each:\n")
+    print(
+        f"\n{load.cohort} of {load.clients} clients a round, {STEPS[load.cohort]} steps of {load.batch} records each:\n"
+    )
     print("| what | s a round | fastest | times one thread | processor s | slowest | first round, s | rounds |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for contestant in contestants:

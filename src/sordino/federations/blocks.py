@@ -20,8 +20,8 @@ TOGETHER, LEAST, MOST = 4, 4, 64  # defaults: cohort members per block on a GPU;
 def usual(cohort: float, device: str = "cpu") -> int:
     """Return the default number of blocks of a federation of workers for an expected cohort size.
 
-    On a CPU it is the most: a client takes little longer alone than together with others, and only many small blocks can
-    be dealt evenly to many workers. A GPU is slow with small blocks.
+    On a CPU it is the most: a client takes little longer alone than together with others, and only many small blocks
+    can be dealt evenly to many workers. A GPU is slow with small blocks.
     """
     return MOST if device == "cpu" else max(LEAST, min(MOST, round(cohort / TOGETHER)))
 

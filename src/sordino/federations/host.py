@@ -25,7 +25,7 @@ from sordino.core.types import Batch, Model, SampleLoss, State
 from sordino.federations import wire
 from sordino.federations.base import Work
 from sordino.federations.blocks import block_of
-from sordino.federations.shared import SharedReader, Stored
+from sordino.federations.shared import SharedReader
 from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.store import Store
 
@@ -39,7 +39,7 @@ class Share:
     """What a worker is sent once: the clients that it may be asked to compute, and those whose state it keeps."""
 
     worker: int  # number of this worker
-    clients: Mapping[int, ClientPart | Stored]  # by block: all that this worker may be asked to compute
+    clients: Mapping[int, Any]  # by block, all that it may be asked to compute: ClientPart; Stored, with shared memory
     home: Sequence[int]  # the blocks whose clients' state is kept by this worker
     parts: Mapping[int, Mapping[str, ClientPart]]  # by block of home and name: data that no round uses
     blocks: int  # number of blocks over all workers
@@ -58,8 +58,8 @@ class Host:
         self._rng = Stream.operating_system() if share.rng is None else share.rng
         self._device = _device(share.device)
         self._blocks: dict[int, Simulator] = {}
-        for block, where in share.clients.items():
-            clients = memory.get(where) if memory is not None and isinstance(where, Stored) else where
+        for block, held in share.clients.items():
+            clients = held if memory is None else memory.get(held)
             parts = share.parts.get(block, {})
             simulator = Simulator(self._device, clients, self._rng, share.memory_gb, share.public, parts=parts)
             simulator.store = Store(share.memory_gb / share.blocks)

@@ -1,14 +1,18 @@
-"""A federation of workers. Each worker owns the records, the state and the keys of its clients.
+"""A federation of workers, which compute the clients of a round side by side.
 
 Workers are processes on this machine (processes.py) or Ray actors on one or several machines (ray_workers.py); a
-`Transport` starts them and carries bytes. The server's process loads the records and distributes them once; afterwards
-it sends requests and gets messages that were clipped, noised and sealed where the clients are. The clients' state is in
-files of their workers, one per block. In secure mode each worker draws its own key, so that the server never holds the
-clients' noise.
+`Transport` starts them and carries bytes. The server's process loads the records and hands them over once; afterwards
+it sends requests and gets messages that were clipped, noised and sealed where the clients are. In secure mode each
+worker draws its own key, so that the server never holds the clients' noise.
 
-Clients belong to blocks (blocks.py) and blocks to workers. Neither the number of workers nor the transport changes a
-single bit, and a run may be resumed with another number. If the server also uses one thread, the models equal those of
-the simulator with the same number of blocks. `memory_gb` applies to each worker.
+Clients belong to blocks (blocks.py). What clients keep between rounds is at one worker, the home of their block, in
+one file per block, and is used there alone. Clients that keep nothing are computed by any worker: in each round the
+blocks of the cohort are dealt so that all workers have about the same to do. Processes of one machine read the records
+in shared memory (shared.py); actors have those of their own blocks only, and so compute only these.
+
+Neither the number of workers, nor the dealing, nor the transport changes a single bit, and a run may be resumed with
+another number. If the server also uses one thread, the models equal those of the simulator with the same number of
+blocks. `memory_gb` applies to each worker.
 """
 
 from __future__ import annotations
@@ -95,12 +99,12 @@ class Workers:
         parts: Mapping[str, ClientPart] | None = None,  # data of the clients that no round uses
         transport: Transport | None = None,  # None: processes on this machine
         device: str = "cpu",  # where clients train; the server's part is computed on the CPU
-        room: Room = Room(),  # the memory that workers take, if they are on this machine
+        room: Room | None = None,  # the memory that workers take, if they are on this machine
     ) -> None:
         self._transport = transport or Processes()
         self.blocks = number(data.count, blocks)
         self.count = min(workers or cores(), self.blocks)
-        self.room = room
+        self.room = room or Room()
         self._data, self._rng, self._rebuild, self._memory_gb = data, rng, rebuild, memory_gb
         self._public, self._facts, self._parts = public or Stream.research(0), facts, dict(parts or {})
         self._device = device
@@ -134,7 +138,7 @@ class Workers:
 
     def check(self) -> None:
         """Raise an error if something cannot be sent to workers, before any cost and without starting any."""
-        self._share(0, [0], {0: self._clients(0)})
+        self._share(0, [0], {0: self._clients(0)}, {})
         self._work_packed()
         if self._transport.shares:  # on this machine
             self.room.check(self.count)
@@ -233,23 +237,47 @@ class Workers:
 
     def _shares(self) -> Iterator[bytes]:
         """Return what each worker gets first; only one share is in memory at a time."""
-        paths = CodePaths.here()
+        paths, parts = CodePaths.here(), self._parts_by_block()
         reached = range(self.blocks) if self._transport.shares else range(0)
         everywhere = {b: self._transport.share(self._clients(b), RECORDS) for b in reached}
         for worker in range(self.count):
             own = owned(worker, self.count, self.blocks)
-            yield wire.packed((paths, self._share(worker, own, everywhere or {b: self._clients(b) for b in own})))
+            clients = everywhere or {b: self._clients(b) for b in own}
+            yield wire.packed((paths, self._share(worker, own, clients, {b: parts.get(b, {}) for b in own})))
 
     def _clients(self, block: int) -> ClientPart:
         """Return the data of the clients of a block, as a copy."""
         population = self._data.count
         return ClientPart(self._data, np.arange(population)).only(members(block, population, self.blocks))
 
-    def _share(self, worker: int, own: Sequence[int], clients: Mapping[int, Any]) -> bytes:
-        dealt = {name: by_part(part, self._data.count, self.blocks) for name, part in self._parts.items()}
-        parts = {b: {name: by_block[b] for name, by_block in dealt.items() if b in by_block} for b in own}
-        sizes = self.blocks, self._data.count
-        share = Share(worker, clients, own, parts, *sizes, self._rng, self._public, self._memory_gb, self._device)
+    def _parts_by_block(self) -> dict[int, dict[str, ClientPart]]:
+        """Return the data that no round uses, by block and name."""
+        parts: dict[int, dict[str, ClientPart]] = {}
+        for name, part in self._parts.items():
+            for block, clients in by_part(part, self._data.count, self.blocks).items():
+                parts.setdefault(block, {})[name] = clients
+        return parts
+
+    def _share(
+        self,
+        worker: int,
+        own: Sequence[int],
+        clients: Mapping[int, Any],
+        parts: Mapping[int, Mapping[str, ClientPart]],
+    ) -> bytes:
+        """Return what a worker gets first."""
+        share = Share(
+            worker=worker,
+            clients=clients,
+            home=own,
+            parts=parts,
+            blocks=self.blocks,
+            population=self._data.count,
+            rng=self._rng,
+            public=self._public,
+            memory_gb=self._memory_gb,
+            device=self._device,
+        )
         return self._transport.pack(share, RECORDS)
 
     def _work_packed(self) -> bytes:

@@ -160,7 +160,15 @@ def build(
         device=device,
         rng=rng,
         viewer=division.viewer,
-        notes=(*notes, *_server_notes(shown), *fixed, *chosen, *more, *_notes(spec, method, plan, division, everyone)),
+        notes=(
+            *notes,
+            *_server_notes(shown),
+            *fixed,
+            *chosen,
+            *more,
+            *_notes(spec, method, plan, division, everyone),
+            *_few(spec, federation),
+        ),
         once=division.once,
         apart=division.apart,
         budgets=budgets,
@@ -394,6 +402,15 @@ def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown
         yield (
             f"the noise of an evaluation on {held.kind} records has deviation {shown.deviation:.2g}: hold out more "
             "records, or lower release_noise and raise evaluate_every"
+        )
+
+
+def _few(spec: Spec, federation: Federation) -> Iterator[str]:
+    """Yield a note if fewer workers than the spec asks for can have anything to do."""
+    if isinstance(federation, Workers) and federation.count < spec.workers:
+        yield (
+            f"workers = {spec.workers}, but the clients are in {federation.blocks} blocks and each has one worker at a "
+            f"time: {federation.count} workers start. Raise blocks for more, which affects the last digits"
         )
 
 
