@@ -160,15 +160,7 @@ def build(
         device=device,
         rng=rng,
         viewer=division.viewer,
-        notes=(
-            *notes,
-            *_server_notes(shown),
-            *fixed,
-            *chosen,
-            *more,
-            *_notes(spec, method, plan, division, everyone),
-            *_few(spec, federation),
-        ),
+        notes=(*notes, *_server_notes(shown), *fixed, *chosen, *more, *_notes(spec, method, plan, division, everyone)),
         once=division.once,
         apart=division.apart,
         budgets=budgets,
@@ -380,6 +372,11 @@ def _notes(spec: Spec, method: Method, plan: Plan, division: _Division, everyone
     """Yield what whoever starts the run should know."""
     yield from _remarks(spec, method, plan, division.kept_out, division.evaluation)
     yield from _large_delta(method, plan, division.viewer, everyone)
+    if spec.workers > (number := _blocks(spec, division.held.count)):
+        yield (
+            f"workers = {spec.workers}, but the clients are in {number} blocks, each computed by one worker at a time, "
+            f"so {number} start. Raise blocks for more, which affects the last digits"
+        )
 
 
 def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown: Evaluation) -> Iterator[str]:
@@ -402,15 +399,6 @@ def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown
         yield (
             f"the noise of an evaluation on {held.kind} records has deviation {shown.deviation:.2g}: hold out more "
             "records, or lower release_noise and raise evaluate_every"
-        )
-
-
-def _few(spec: Spec, federation: Federation) -> Iterator[str]:
-    """Yield a note if fewer workers than the spec asks for can have anything to do."""
-    if isinstance(federation, Workers) and federation.count < spec.workers:
-        yield (
-            f"workers = {spec.workers}, but the clients are in {federation.blocks} blocks and each has one worker at a "
-            f"time: {federation.count} workers start. Raise blocks for more, which affects the last digits"
         )
 
 
@@ -438,8 +426,8 @@ def _federation(
     work: Work,
 ) -> Federation:
     public, cohort = Stream.research(spec.seed or 0), spec.client_rate * held.count
+    number = _blocks(spec, held.count)
     if spec.federation in ("simulator", "flower"):  # real clients take the place of those that stand in for them
-        number = blocks.number(held.count, spec.blocks or 1)
         return Simulator(device, held, rng, spec.memory_gb, public, known, parts, number)
     if spec.standardise and rng.secure:
         raise SpecError(
@@ -448,13 +436,23 @@ def _federation(
         )
     keys = None if rng.secure else rng  # in secure mode each worker draws its own key
     rebuild = partial(settled_model, keys=_model_keys(spec))
-    clients_on = "cuda" if spec.device == "cuda" else "cpu"  # bits are equal on CPUs alone, so auto is the CPU
-    number = blocks.number(held.count, spec.blocks or blocks.usual(cohort, clients_on))
+    clients_on = _workers_device(spec)
     room = Room.of(known.bytes(), work.model.layout.dim, cohort, spec.memory_gb)
     size = spec.workers or capacity.chosen(number, cohort, room), spec.memory_gb
     if spec.federation == "workers":
         return Workers(held, keys, rebuild, *size, public, number, known, parts, room=room)
     return Workers(held, keys, rebuild, *size, public, number, known, parts, RayActors(clients_on), clients_on, room)
+
+
+def _workers_device(spec: Spec) -> str:
+    """Return where clients of workers train: bits are equal on CPUs alone, so `auto` is the CPU."""
+    return "cuda" if spec.device == "cuda" else "cpu"
+
+
+def _blocks(spec: Spec, clients: int) -> int:
+    """Return the number of blocks of a run, which depends on nothing but the spec and the number of clients."""
+    usual = blocks.usual(spec.client_rate * clients, _workers_device(spec)) if spec.in_workers else 1
+    return blocks.number(clients, spec.blocks or usual)
 
 
 def settled_model(module: nn.Module, loss: SampleLoss, record: Batch, keys: dict[str, Any]) -> Model:

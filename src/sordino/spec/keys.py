@@ -160,7 +160,7 @@ class RunKeys:
     baseline: bool = False  # afterwards, train the same model without privacy, for comparison
     device: str = "auto"  # auto, cpu or cuda
     memory_gb: float = 2.0  # memory, in GB, for client weights held at the same time
-    federation: str = "simulator"  # who runs the clients: simulator; workers: processes that own them; or ray: the
+    federation: str = "simulator"  # who runs the clients: simulator; workers: processes on all cores; or ray: the
     # same as Ray actors, on one or several machines
     workers: int = 0  # with federation = workers or ray: their number, at most one per block (0: as many as this
     # machine has cores and free memory for and as can be busy)
