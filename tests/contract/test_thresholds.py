@@ -234,7 +234,8 @@ def test_workers_lose_the_rounds_that_the_simulator_loses(monkeypatch):
     simulator = federation_of(made)
     state, workers = loop.begin(made), Workers.__new__(Workers)
     workers._work = Work(made.method, made.model, made.plan)
-    monkeypatch.setattr(workers, "_ask_all", lambda verb, phase, state, cohort: [simulator.answers(phase, state, six)])
+    monkeypatch.setattr(workers, "_turns", lambda state, ids: [[0]])
+    monkeypatch.setattr(workers, "_ask_all", lambda verb, phase, state, *_: [{0: simulator.answers(phase, state, six)}])
     six = [0, 1, 2, 3, 4, 5]
     assert len(workers.ask("train", state, range(8))) == 6
     six.pop()

@@ -208,12 +208,12 @@ def test_a_host_on_a_gpu_answers_as_one_on_a_cpu(tmp_path, name):
     rebuild = build.partial(build.settled_model, keys=build._model_keys(made.spec))
     rows = {}
     for device in ("cpu", "cuda"):
-        host = Host(Share({0: everyone}, {}, 1, len(SIZES), RNG, RNG, 2.0, device))
+        host = Host(Share(0, {0: everyone}, [0], {}, 1, len(SIZES), RNG, RNG, 2.0, device))
         parts = made.method, made.plan, made.model.module, made.model.loss, rebuild
         host.open(*wire.unpacked(wire.packed(parts)))
         state = wire.unpacked(wire.packed(loop.begin(made)))
-        sent = host.ask(made.method.phases[0], state, list(range(len(SIZES))))
-        rows[device] = wire.unpacked(wire.packed(sent))[0]
+        sent = host.ask(made.method.phases[0], state, list(range(len(SIZES))), [[0]])
+        rows[device] = wire.unpacked(wire.packed(sent))[0][0]
     assert len(rows["cpu"]) and rows["cuda"].fields.keys() == rows["cpu"].fields.keys()
     for field, value in rows["cpu"].fields.items():
         assert rows["cuda"][field].device == CPU

@@ -20,9 +20,11 @@ import sordino
 from sordino.core import plugin
 from sordino.core.errors import DataError, RunError, SpecError
 from sordino.core.rng import Stream
+from sordino.data.clients import adopt
 from sordino.federations import wire
 from sordino.federations.base import Work
-from sordino.federations.blocks import block_of, by_block, members, owned
+from sordino.federations.blocks import block_of, by_block, dealt, members, owned, usual
+from sordino.federations.shared import SharedReader, SharedWriter
 from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.workers import Workers
 from sordino.runs import loop
@@ -34,6 +36,7 @@ from support.split import (
     METHODS,
     SIZES,
     bad_client,
+    clients,
     died,
     exchange,
     job,
@@ -92,11 +95,54 @@ def test_blocks_follow_from_the_population_alone():
         for count in range(1, blocks + 1):
             shares = [b for k in range(count) for b in owned(k, count, blocks)]
             assert shares == list(range(blocks))
+    assert usual(10) == usual(1000) == 64 and usual(10, "cuda") == 4  # on a CPU for any machine and cohort
     assert [c.tolist() for c in by_block(np.array([0, 3, 4, 6]), 7, 2)] == [[0, 3], [4, 6]]
     assert [c.tolist() for c in by_block(np.array([], dtype=np.int64), 7, 2)] == [[]]
 
 
-def test_a_process_holds_the_records_of_its_clients_alone():
+def test_blocks_are_dealt_so_that_nobody_is_idle_while_others_have_two():
+    for count in range(1, 7):
+        turns = dealt(dict.fromkeys([9, 2, 4, 11, 30], 1.0), count)
+        assert sorted(b for blocks in turns for b in blocks) == [2, 4, 9, 11, 30]
+        assert max(map(len, turns)) - min(map(len, turns)) <= 1
+    assert dealt({0: 5.0, 1: 1.0, 2: 2.0, 3: 2.0}, 2) == [[0], [2, 3, 1]]
+    assert dealt({}, 2) == [[], []]
+
+
+def test_clients_that_keep_nothing_are_computed_by_whoever_is_free_and_others_at_home():
+    cohort = np.array([0, 1, 2])  # blocks 0, 0 and 1, all of them at home with the first of two workers
+    for keys, wanted in (
+        ({"method": "nbafl"}, [[0], [1]]),
+        ({"method": "dp-sgd", "algorithm": "scaffold"}, [[0, 1], []]),
+        ({"method": "nbafl", "late": 0.3}, [[0, 1], [2, 3]]),  # every block may hold answers of the last round
+    ):
+        made = job(federation="workers", workers=2, blocks=BLOCKS, **keys)
+        assert made.federation._turns(loop.begin(made), cohort) == wanted
+        assert made.federation._turns(loop.begin(made), cohort[:0])[0][:1] == [0]  # an empty message, from the first
+    sizes = job(method="dp-sgd", local_steps=1, batch_rate=1.0, federation="workers", workers=2, blocks=len(SIZES))
+    costs = sizes.federation._costs(np.arange(len(SIZES)))
+    assert np.allclose(costs, SIZES)
+
+
+def test_records_in_shared_memory_are_read_by_all_and_changed_by_nobody():
+    values = {"a": torch.arange(600).reshape(20, 30), "b": torch.randn(7, 3).bfloat16(), "c": torch.zeros(0, 4)}
+    writer = SharedWriter()
+    part = ClientPart(adopt(clients()), np.arange(3))
+    first, second = writer.put(values, "the records"), writer.put(part, "the records")
+    one, two = (SharedReader(writer.handle) for _ in range(2))
+    found = one.get(first)
+    assert all(torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in values.items())
+    assert all(value.data_ptr() % 64 == 0 for value in found.values() if value.numel())
+    assert len(first.structure) < 2000  # the tensors are elsewhere
+    found["a"][:] = 0
+    assert torch.equal(two.get(first)["a"], values["a"])
+    assert torch.equal(one.get(second).fetch([1], CPU).x, part.fetch([1], CPU).x)
+    with pytest.raises(RunError, match="must send the records"):
+        writer.put(lambda: 0, "the records")
+    writer.close()
+
+
+def test_a_part_holds_the_records_of_its_clients_alone():
     made = job(method="nbafl")
     part = ClientPart(made.federation.data, np.arange(len(SIZES))).only(np.array([2, 3]))
     assert torch.equal(part.fetch([3], CPU).x, made.federation.data.fetch([3], CPU).x)

@@ -34,7 +34,7 @@ from sordino.core import heartbeat
 from sordino.core.record import RoundRecord
 from sordino.core.rounding import up
 from sordino.runs.describe import describe
-from sordino.runs.estimate import estimate, records_of_a_round
+from sordino.runs.estimate import estimate, idle_cores, records_of_a_round
 from sordino.runs.job import Job
 
 LONG = 2.0  # seconds of a round after which progress inside it is shown
@@ -125,6 +125,8 @@ class RunProgress:
         """Print what the run is expected to take, by made-up records, before anything is charged."""
         if not self.console.quiet and (expected := estimate(job)) is not None:
             self.say(expected.sentence())
+            if (advice := idle_cores(job, expected)) is not None:
+                self.say(advice)
 
     def began(self, folder: Path) -> None:
         """Print the run folder and how to resume the run."""

@@ -222,7 +222,10 @@ class LazyClients:
     def subset(self, places: Sequence[int]) -> LazyClients:
         """Return these clients alone, numbered anew."""
         clients = LazyClients(len(places), self.records, self.make, self.classes)
-        clients._numbers = tuple(self._numbers[int(i)] for i in places)
+        first, end = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+        contiguous = len(places) == end - first and all(int(b) > int(a) for a, b in itertools.pairwise(places))
+        some = self._numbers[first:end] if contiguous else tuple(self._numbers[int(i)] for i in places)
+        clients._numbers = some  # a range stays one, which takes no memory
         return clients
 
 

@@ -7,19 +7,23 @@ of processes; so any number of processes, and the simulator with the same number
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Mapping
+
 import numpy as np
 
 from sordino.core.rng import Ints
 
-TOGETHER, LEAST, MOST = 4, 4, 64  # defaults: cohort members per block; least and most blocks
+TOGETHER, LEAST, MOST = 4, 4, 64  # defaults: cohort members per block on a GPU; least and most blocks
 
 
-def usual(cohort: float) -> int:
-    """Return the default number of blocks of a federation of processes for an expected cohort size.
+def usual(cohort: float, device: str = "cpu") -> int:
+    """Return the default number of blocks of a federation of workers for an expected cohort size.
 
-    Fewer clients per block waste time on small steps; fewer blocks keep fewer processes busy.
+    On a CPU it is the most: a client takes little longer alone than together with others, and only many small blocks
+    can be dealt evenly to many workers. A GPU is slow with small blocks.
     """
-    return max(LEAST, min(MOST, round(cohort / TOGETHER)))
+    return MOST if device == "cpu" else max(LEAST, min(MOST, round(cohort / TOGETHER)))
 
 
 def number(population: int, blocks: int) -> int:
@@ -47,8 +51,23 @@ def by_block(cohort: Ints, population: int, blocks: int) -> list[Ints]:
 
 
 def owned(worker: int, workers: int, blocks: int) -> range:
-    """Return the blocks owned by a worker.
-
-    They are consecutive, so that the rows of the workers, one worker after the other, are in client order.
-    """
+    """Return the blocks whose clients' state a worker keeps."""
     return range(worker * blocks // workers, (worker + 1) * blocks // workers)
+
+
+def dealt(costs: Mapping[int, float], workers: int) -> list[list[int]]:
+    """Deal blocks to workers so that all have about the same to do.
+
+    The costliest blocks are dealt first, each to the worker that has least to do so far.
+
+    Args:
+        costs: What computing each block costs, in any unit.
+        workers: Number of workers.
+    """
+    turns: list[list[int]] = [[] for _ in range(workers)]
+    least = [(0.0, worker) for worker in range(workers)]  # cost of all blocks of each worker, as a heap
+    for block in sorted(costs, key=lambda b: (-costs[b], b)):
+        cost, worker = least[0]
+        turns[worker].append(block)
+        heapq.heapreplace(least, (cost + costs[block], worker))
+    return turns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,11 @@ class Facts:
     def known(self) -> bool:
         """Return whether the size of every client is known, not only which sizes occur."""
         return len(self.records) == self.population
+
+    def bytes(self) -> float:
+        """Return the memory of all records; 0 if they are generated on demand."""
+        each = sum(math.prod(shape) * dtype.itemsize for shape, dtype in (self.x, self.y))
+        return float(self.records.sum()) * each if self.known else 0.0
 
     def smallest(self) -> int:
         """Return the smallest number of records of any client."""

@@ -25,6 +25,7 @@ from sordino.core.types import Batch, Model, SampleLoss, State
 from sordino.federations import wire
 from sordino.federations.base import Work
 from sordino.federations.blocks import block_of
+from sordino.federations.shared import SharedReader
 from sordino.federations.simulator import ClientPart, Simulator
 from sordino.federations.store import Store
 
@@ -35,11 +36,13 @@ Rebuild = Callable[[nn.Module, SampleLoss, Batch], Model]  # module, loss, one r
 
 @dataclass(frozen=True)
 class Share:
-    """The clients of a process's blocks, sent to the process once."""
+    """What a worker is sent once: the clients that it may be asked to compute, and those whose state it keeps."""
 
-    clients: Mapping[int, ClientPart]  # by block
-    parts: Mapping[int, Mapping[str, ClientPart]]  # by block and name: data of the clients that no round uses
-    blocks: int  # number of blocks over all processes
+    worker: int  # number of this worker
+    clients: Mapping[int, Any]  # by block, all that it may be asked to compute: ClientPart; Stored, with shared memory
+    home: Sequence[int]  # the blocks whose clients' state is kept by this worker
+    parts: Mapping[int, Mapping[str, ClientPart]]  # by block of home and name: data that no round uses
+    blocks: int  # number of blocks over all workers
     population: int
     rng: Stream | None  # None: the process draws its own key, which nobody else ever holds
     public: Stream
@@ -48,19 +51,21 @@ class Share:
 
 
 class Host:
-    """Clients in blocks; each block is a small simulator with its own file of client state."""
+    """Clients in blocks; each block is a small simulator, and each block of `home` has its own file of client state."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: Share, memory: SharedReader | None = None) -> None:
         self._share = share
         self._rng = Stream.operating_system() if share.rng is None else share.rng
         self._device = _device(share.device)
         self._blocks: dict[int, Simulator] = {}
-        for block, clients in share.clients.items():
+        for block, held in share.clients.items():
+            clients = held if memory is None else memory.get(held)
             parts = share.parts.get(block, {})
             simulator = Simulator(self._device, clients, self._rng, share.memory_gb, share.public, parts=parts)
             simulator.store = Store(share.memory_gb / share.blocks)
             simulator.whose = f"the clients of block {block} of {share.blocks}"
             self._blocks[block] = simulator
+        self._home = {block: self._blocks[block] for block in share.home}
 
     def open(self, method: Method, plan: Plan, module: nn.Module, loss: SampleLoss, rebuild: Rebuild) -> None:
         """Rebuild the model and open all blocks for a run."""
@@ -77,30 +82,35 @@ class Host:
         loss: SampleLoss,
         rebuild: Rebuild,
     ) -> Work:
-        mine = next(iter(self._share.clients.values()))
-        batch = mine.fetch(mine.ids[:1].tolist(), device)
+        held = next(iter(self._blocks.values())).everyone()
+        batch = held.fetch(held.ids[:1].tolist(), device)
         return Work(method, rebuild(module.to(device), loss, Batch(batch.x[:1], batch.y[:1], (1,))), plan)
 
     def resume(self, path: str, done: int, seen: bool) -> None:
-        """Continue all blocks with the clients' state after `done` rounds; see `Federation.resume`."""
+        """Continue the blocks of home with the clients' state after `done` rounds; see `Federation.resume`."""
         if not Path(path).parent.is_dir():
             raise RunError(
                 f"{Path(path).parent} is not a folder on {socket.gethostname()}, and what clients keep between rounds "
                 "is stored there: set `out` to a folder that all machines of the run share."
             )
-        for block, simulator in self._blocks.items():
+        for block, simulator in self._home.items():
             simulator.resume(store_of(Path(path), block), done, seen)
 
-    def ask(self, phase: str, state: State, cohort: Sequence[int]) -> list[Message]:
-        """Return the sealed answers of the clients here: those in time and, if answers may be late, the late ones."""
+    def ask(
+        self, phase: str, state: State, cohort: Sequence[int], turns: Sequence[Sequence[int]]
+    ) -> dict[int, list[Message]]:
+        """Return the sealed answers of the blocks that are this worker's turn, by block.
+
+        They are those in time and, if answers may be late, the late ones.
+        """
         ids, share = np.asarray(cohort, dtype=np.int64), self._share
         blocks = block_of(ids, share.population, share.blocks)
-        parts = {block: ids[blocks == block].tolist() for block in self._blocks}
-        plan = next(iter(self._blocks.values())).work.plan
-        asked = [b for b, part in parts.items() if part or plan.stragglers.late > 0] or list(parts)[:1]
-        here = _moved(state, self._device)
-        answers = [self._blocks[block].answers(phase, here, parts[block]) for block in asked]
-        return [plan.channel.seal(joined(list(kind)), cohort) for kind in zip(*answers, strict=True)]
+        here, answers = _moved(state, self._device), {}
+        for block in turns[share.worker]:
+            simulator = self._blocks[block]
+            sent = simulator.answers(phase, here, ids[blocks == block])
+            answers[block] = [simulator.work.plan.channel.seal(message, cohort) for message in sent]
+        return answers
 
     def once(self, work: tuple[Any, ...], state: State, part: str, rng: Stream | None, label: str) -> Message | None:
         """Return what the clients here release once, outside the rounds; None if none of them has that data part.
@@ -108,22 +118,22 @@ class Host:
         If no stream is given, the noise comes from the key of this process, under the label of the release.
         """
         stream, ready = self._rng.at("once", label) if rng is None else rng, self._work(CPU, *work)
-        have = [s for s in self._blocks.values() if not part or part in s.parts]
+        have = [s for s in self._home.values() if not part or part in s.parts]
         messages = [simulator.once(ready, state, part, stream) for simulator in have]
         return ready.plan.channel.seal(together(messages), range(self._share.population)) if messages else None
 
     def save(self, done: int) -> None:
-        """Save the clients' state of all blocks for a checkpoint after `done` rounds."""
-        for simulator in self._blocks.values():
+        """Save the clients' state of the blocks of home for a checkpoint after `done` rounds."""
+        for simulator in self._home.values():
             simulator.save(done)
 
     def personal(self, state: State) -> dict[int, Tensor]:
-        """Return the personal models of the clients here, by client."""
-        return {i: model for simulator in self._blocks.values() for i, model in simulator.personal(state).items()}
+        """Return the personal models of the clients of home, by client."""
+        return {i: model for simulator in self._home.values() for i, model in simulator.personal(state).items()}
 
     def close(self) -> None:
-        """Close the files of all blocks."""
-        for simulator in self._blocks.values():
+        """Close the files of the blocks of home."""
+        for simulator in self._home.values():
             simulator.close()
 
 
@@ -140,8 +150,8 @@ def joined(messages: Sequence[Message]) -> Message:
 class Desk:
     """Answers packed requests: the first one brings the share, each further one calls a method of the host."""
 
-    def __init__(self, pack: Pack) -> None:
-        self._pack = pack
+    def __init__(self, pack: Pack, memory: SharedReader | None = None) -> None:
+        self._pack, self._memory = pack, memory
         self._host: Host | None = None
 
     def answer(self, data: bytes) -> bytes:
@@ -150,7 +160,7 @@ class Desk:
             if self._host is None:
                 paths, share = wire.unpacked(data)
                 paths.apply()
-                self._host, answer = Host(_understood(share)), None
+                self._host, answer = Host(_understood(share), self._memory), None
             else:
                 verb, args = _understood(data)
                 answer = getattr(self._host, verb)(*args)

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable
-from multiprocessing import connection, parent_process
+from multiprocessing import connection, parent_process, reduction
 from typing import Any
 
 import torch
@@ -17,17 +17,20 @@ import torch
 from sordino.core.errors import RunError
 from sordino.federations import wire
 from sordino.federations.host import Desk
+from sordino.federations.shared import SharedReader, SharedWriter, Stored
 
 SLOW = ("torch._dynamo",)  # modules that torch imports lazily; preloaded if already in use here
 PATIENCE = 5.0  # seconds that a process has to end by itself before it is stopped
 
 
 class _Worker:
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, memory: int) -> None:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()  # so that the pipe closes when the process ends
+        with contextlib.suppress(OSError, RuntimeError):  # the process died; reading from its pipe fails later
+            reduction.send_handle(self.pipe, memory, self.process.pid)
 
     def end(self, at_once: bool) -> None:
         self.pipe.close()  # the process exits when it next reads
@@ -43,9 +46,12 @@ class _Worker:
 class Processes:
     """Processes of this machine as workers; see `Transport`."""
 
+    shares = True
+
     def __init__(self) -> None:
         _refuse_inside()
         self._workers: list[_Worker] = []
+        self._memory: SharedWriter | None = None
 
     @property
     def pids(self) -> list[int]:
@@ -64,7 +70,14 @@ class Processes:
         context = multiprocessing.get_context("forkserver")  # torch is imported once for all processes
         slow = [name for name in SLOW if name in sys.modules]
         context.set_forkserver_preload([__name__, module, *slow])
-        self._workers = [_Worker(context) for _ in range(count)]
+        self._memory = SharedWriter()
+        self._workers = [_Worker(context, self._memory.handle) for _ in range(count)]
+
+    def share(self, value: Any, what: str) -> Stored:
+        """Write an object to the memory that all processes share, and return its place."""
+        if self._memory is None:
+            raise RuntimeError("the processes were not started")
+        return self._memory.put(value, what)
 
     def deal(self, shares: Iterable[bytes]) -> list[bytes]:
         """Send each process its share; return all answers, in the order of the processes."""
@@ -91,6 +104,9 @@ class Processes:
         workers, self._workers = self._workers, []
         for worker in workers:
             worker.end(at_once)
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
 
     def _lost(self, k: int) -> RunError:
         process = self._workers[k].process
@@ -109,8 +125,8 @@ def serve(pipe: connection.Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to stop
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)  # last bits depend on the number of threads, which must not depend on the machine
-    desk = Desk(wire.packed)
     with contextlib.suppress(EOFError, OSError):  # the parent is gone; the run can be resumed from disk
+        desk = Desk(wire.packed, SharedReader(reduction.recv_handle(pipe)))
         while True:
             pipe.send_bytes(desk.answer(pipe.recv_bytes()))
 

@@ -57,6 +57,8 @@ class Actor:
 class RayActors:
     """Ray actors as workers; see `Transport`."""
 
+    shares = False  # they may be on several machines
+
     def __init__(self, device: str = "cpu") -> None:
         try:
             import ray
@@ -74,6 +76,10 @@ class RayActors:
     def pids(self) -> list[int]:
         """Return the ids of the actors' processes, each on its machine."""
         return [pid for pid, _, _ in self._about]
+
+    def share(self, value: Any, what: str) -> Any:
+        """Raise an error: actors share no memory."""
+        raise RuntimeError("Ray actors share no memory")
 
     def pack(self, value: Any, what: str = "a message") -> bytes:
         """Serialise an object for the actors."""

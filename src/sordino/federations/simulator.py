@@ -116,12 +116,13 @@ class Simulator:
 
     def once(self, work: Work, state: State, part: str, rng: Stream) -> Message:
         """Return what all clients release once, outside the rounds; see `Federation.once`."""
-        everyone = self.parts[part] if part else self._everyone()
+        everyone = self.parts[part] if part else self.everyone()
         phase, cpu = work.method.phases[0], torch.device("cpu")
         split = [everyone] if self.blocks <= 1 else list(by_part(everyone, work.plan.population, self.blocks).values())
         return together([answer(work, Store(), data, cpu, phase, state, data.ids, rng) for data in split])
 
-    def _everyone(self) -> ClientPart:
+    def everyone(self) -> ClientPart:
+        """Return the data of all clients that train."""
         return self.data if isinstance(self.data, ClientPart) else ClientPart(self.data, np.arange(self.data.count))
 
     def open(self, work: Work) -> None:
@@ -214,7 +215,7 @@ class Simulator:
             return self._near
         population = self.work.plan.population
         if not self._by_block:
-            self._by_block = by_part(self._everyone(), population, self.blocks)
+            self._by_block = by_part(self.everyone(), population, self.blocks)
         return self._by_block[int(block_of(chunk[:1], population, self.blocks)[0])]
 
     def _chunks(self, cohort: Ints) -> list[Ints]:

@@ -7,6 +7,7 @@ import operator
 import pickle
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,27 +28,40 @@ class Pickler(pickle.Pickler):
         return reduced(value)
 
 
-def reduced(value: Any) -> Any:
+def reduced(value: Any, rebuild: Callable[..., Tensor] | None = None) -> Any:
     """Return how to rebuild a tensor or an object defined in a plug-in file; NotImplemented for anything else."""
     if isinstance(value, type | types.FunctionType) and value.__module__.startswith(plugin.PREFIX):
         return _of_plugin, (value.__module__, value.__qualname__)
     if type(value) is not Tensor or value.requires_grad or value.layout is not torch.strided:
         return NotImplemented
     held = value.detach().cpu().contiguous()
-    return _tensor, (held.reshape(-1).view(torch.uint8).numpy(), held.dtype, tuple(held.shape))
+    return rebuild or _tensor, (held.reshape(-1).view(torch.uint8).numpy(), held.dtype, tuple(held.shape))
 
 
 def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return tensor_in_place(np.array(data, copy=True), dtype, shape)
+
+
+def tensor_in_place(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """Return a tensor in the memory of an array of bytes."""
     if not data.size:  # an empty array cannot be viewed as another type
         return torch.empty(shape, dtype=dtype)
-    return torch.from_numpy(np.array(data, copy=True)).view(dtype).reshape(shape)
+    return torch.from_numpy(data).view(dtype).reshape(shape)
 
 
-def packed(value: Any, what: str = "a message", pickler: type[pickle.Pickler] = Pickler) -> bytes:
-    """Serialise an object to bytes; raise an error naming `what` if it cannot be sent to another process."""
+def packed(
+    value: Any,
+    what: str = "a message",
+    pickler: type[pickle.Pickler] = Pickler,
+    aside: Callable[[pickle.PickleBuffer], Any] | None = None,
+) -> bytes:
+    """Serialise an object to bytes; raise an error naming `what` if it cannot be sent to another process.
+
+    If `aside` is given, it gets the memory of every array, which the bytes then leave out.
+    """
     buffer = io.BytesIO()
     try:
-        pickler(buffer, protocol=5).dump(value)
+        pickler(buffer, protocol=5, buffer_callback=aside).dump(value)
     except UNFIT as error:
         reason = " ".join(str(error).split())
         raise RunError(

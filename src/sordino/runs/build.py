@@ -22,8 +22,9 @@ from sordino.core.types import Batch, Clients, Model, SampleLoss, State
 from sordino.core.vector import Layout
 from sordino.data.clients import ArrayClients, LazyClients, adopt, check_labels, checked, pair_of
 from sordino.data.records import format_of, format_of_arrays
-from sordino.federations import blocks
+from sordino.federations import blocks, capacity
 from sordino.federations.base import Federation, Work
+from sordino.federations.capacity import Room
 from sordino.federations.facts import Facts
 from sordino.federations.ray_workers import RayActors
 from sordino.federations.simulator import ClientPart, Simulator
@@ -316,7 +317,7 @@ def _opened(
         held = held.to(device)
     rng = Stream.research(spec.seed or 0) if spec.mode == "research" else Stream.operating_system()
     parts = {} if division.kept_out is None else {held_out.HELD_OUT: division.kept_out.part()}
-    federation = _federation(spec, device, held, rng, division.known, parts)
+    federation = _federation(spec, device, held, rng, division.known, parts, work)
     federation.open(work)
     return held, rng, federation
 
@@ -371,6 +372,11 @@ def _notes(spec: Spec, method: Method, plan: Plan, division: _Division, everyone
     """Yield what whoever starts the run should know."""
     yield from _remarks(spec, method, plan, division.kept_out, division.evaluation)
     yield from _large_delta(method, plan, division.viewer, everyone)
+    if spec.workers > (number := _blocks(spec, division.held.count)):
+        yield (
+            f"workers = {spec.workers}, but the clients are in {number} blocks, each computed by one worker at a time, "
+            f"so {number} start. Raise blocks for more, which affects the last digits"
+        )
 
 
 def _remarks(spec: Spec, method: Method, plan: Plan, held: HeldOut | None, shown: Evaluation) -> Iterator[str]:
@@ -411,11 +417,17 @@ def _large_delta(method: Method, plan: Plan, viewer: str, everyone: Facts) -> It
 
 
 def _federation(
-    spec: Spec, device: torch.device, held: Clients, rng: Stream, known: Facts, parts: dict[str, ClientPart]
+    spec: Spec,
+    device: torch.device,
+    held: Clients,
+    rng: Stream,
+    known: Facts,
+    parts: dict[str, ClientPart],
+    work: Work,
 ) -> Federation:
     public, cohort = Stream.research(spec.seed or 0), spec.client_rate * held.count
+    number = _blocks(spec, held.count)
     if spec.federation in ("simulator", "flower"):  # real clients take the place of those that stand in for them
-        number = blocks.number(held.count, spec.blocks or 1)
         return Simulator(device, held, rng, spec.memory_gb, public, known, parts, number)
     if spec.standardise and rng.secure:
         raise SpecError(
@@ -423,13 +435,24 @@ def _federation(
             f"federation = {spec.federation} nobody but the clients may hold it: use federation = simulator."
         )
     keys = None if rng.secure else rng  # in secure mode each worker draws its own key
-    rebuild, number = partial(settled_model, keys=_model_keys(spec)), spec.blocks or blocks.usual(cohort)
-    size = spec.workers, spec.memory_gb
+    rebuild = partial(settled_model, keys=_model_keys(spec))
+    clients_on = _workers_device(spec)
+    room = Room.of(known.bytes(), work.model.layout.dim, cohort, spec.memory_gb)
+    size = spec.workers or capacity.chosen(number, cohort, room), spec.memory_gb
     if spec.federation == "workers":
-        return Workers(held, keys, rebuild, *size, public, number, known, parts)
-    clients_on = "cuda" if spec.device == "cuda" else "cpu"  # bits are equal on CPUs alone, so auto is the CPU
-    ray = RayActors(clients_on)
-    return Workers(held, keys, rebuild, *size, public, number, known, parts, ray, clients_on)
+        return Workers(held, keys, rebuild, *size, public, number, known, parts, room=room)
+    return Workers(held, keys, rebuild, *size, public, number, known, parts, RayActors(clients_on), clients_on, room)
+
+
+def _workers_device(spec: Spec) -> str:
+    """Return where clients of workers train: bits are equal on CPUs alone, so `auto` is the CPU."""
+    return "cuda" if spec.device == "cuda" else "cpu"
+
+
+def _blocks(spec: Spec, clients: int) -> int:
+    """Return the number of blocks of a run, which depends on nothing but the spec and the number of clients."""
+    usual = blocks.usual(spec.client_rate * clients, _workers_device(spec)) if spec.in_workers else 1
+    return blocks.number(clients, spec.blocks or usual)
 
 
 def settled_model(module: nn.Module, loss: SampleLoss, record: Batch, keys: dict[str, Any]) -> Model:

@@ -10,7 +10,8 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from sordino.core.errors import SordinoError
 from sordino.core.rng import Stream
 from sordino.core.types import Batch, Model
 from sordino.federations.base import Work
+from sordino.federations.capacity import cores
 from sordino.federations.simulator import COPIES, answer
 from sordino.federations.store import Store
 from sordino.federations.workers import Workers
@@ -29,6 +31,7 @@ from sordino.runs.job import Job
 from sordino.runs.made_up import MadeUp
 
 ENOUGH = 0.2  # seconds after which a trial with more clients says nothing new
+LONG, MANY = 60.0, 4  # seconds of training, and cores and clients of a round, from which workers are suggested
 RECORDS, TESTED = 2000, 500  # most made-up records of a client, and test records, that are tried
 
 
@@ -60,6 +63,16 @@ def duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} minutes"
     return f"{seconds / 3600:.1f} hours" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+def idle_cores(job: Job, expected: RunEstimate) -> str | None:
+    """Return what to try if worker processes would shorten a run by much; None otherwise."""
+    training, cohort, found = expected.seconds - expected.evaluation, job.plan.expected_cohort, cores()
+    if job.spec.federation != "simulator" or job.device.type != "cpu" or job.spec.compile or training < LONG:
+        return None
+    if found < MANY or cohort < MANY:
+        return None
+    return f"This machine has {found} cores: with federation = workers each trains clients of its own, which is faster"
 
 
 class _MadeUpClients:
@@ -103,22 +116,36 @@ def _round(job: Job) -> float:
     method, state = returned.checked(job), loop.begin(job)
     made_up = MadeUp.like(facts, _on(job, torch.device("cpu")), getattr(method, "groups", None))
     work = Work(method, job.model, _of_size(plan, size))
+    workers = job.federation if isinstance(job.federation, Workers) else None
+    together = cohort if workers is None else max(1.0, cohort / workers.blocks)  # clients that are computed together
     number, seconds, first = 1, math.inf, True
-    while True:
-        clients = _MadeUpClients(made_up, size, number, job.device)
-        rng, start = Stream.research(0).at("estimate", number), time.perf_counter()
-        answer(work, Store(), clients, job.device, method.phases[0], state, np.arange(number), rng)
-        if job.device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds = time.perf_counter() - start
-        if first:  # the first call of all is slow
-            first = False
-            continue
-        if seconds > ENOUGH or number >= cohort or number * size > 10 * RECORDS:
-            break
-        number = min(2 * number, math.ceil(cohort), plan.population)
-    processes = job.federation.count if isinstance(job.federation, Workers) else 1
-    return seconds / number * cohort * (real / size) * len(method.phases) / processes
+    with _threads(torch.get_num_threads() if workers is None else 1):
+        while True:
+            clients = _MadeUpClients(made_up, size, number, job.device)
+            rng, start = Stream.research(0).at("estimate", number), time.perf_counter()
+            answer(work, Store(), clients, job.device, method.phases[0], state, np.arange(number), rng)
+            if job.device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - start
+            if first:  # the first call of all is slow
+                first = False
+                continue
+            if seconds > ENOUGH or number >= together or number * size > 10 * RECORDS:
+                break
+            number = min(2 * number, math.ceil(together), plan.population)
+    busy = 1.0 if workers is None else min(float(workers.count), cohort)
+    return seconds / number * cohort * (real / size) * len(method.phases) / busy
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Compute with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _of_size(plan: Plan, size: int) -> Plan:
@@ -160,6 +187,8 @@ def _memory(job: Job) -> float:
     together = min(job.spec.memory_gb * 2**30, math.ceil(job.plan.expected_cohort) * row)
     if job.device.type == "cuda":
         return torch.cuda.memory_allocated() + together
+    if isinstance(job.federation, Workers):
+        return _resident() + job.federation.room.taken(job.federation.count)
     unit = 1 if sys.platform == "darwin" else 1024
     return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, _resident() + together)
 

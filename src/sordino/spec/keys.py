@@ -160,12 +160,12 @@ class RunKeys:
     baseline: bool = False  # afterwards, train the same model without privacy, for comparison
     device: str = "auto"  # auto, cpu or cuda
     memory_gb: float = 2.0  # memory, in GB, for client weights held at the same time
-    federation: str = "simulator"  # who runs the clients: simulator; workers: processes that own them; or ray: the
+    federation: str = "simulator"  # who runs the clients: simulator; workers: processes on all cores; or ray: the
     # same as Ray actors, on one or several machines
-    workers: int = 0  # with federation = workers or ray: their number, at most one per block (0: one per core of this
-    # machine)
+    workers: int = 0  # with federation = workers or ray: their number, at most one per block (0: as many as this
+    # machine has cores and free memory for and as can be busy)
     blocks: int | None = None  # groups of clients computed separately, which affects the last digits (default: 1;
-    # workers and ray: 4 or more)
+    # workers and ray: 64, or one per client)
     evaluate_every: int | None = None  # rounds between two evaluations (default: 1 on public test data, otherwise only
     # one at the end)
     checkpoint_seconds: float = 5.0  # shortest time between two checkpoints, in seconds
