@@ -98,7 +98,9 @@ def one(cell: Cell, threads: int) -> dict[str, Any]:
     task, begun = TASKS[cell.task], time.monotonic()
     x, y, test = records(task.dataset, cell.step, cell.scale)
     parts = partition.iid(len(x), task.clients, Stream.research(cell.seed).at("partition"))
-    tags = {"private_data": [(y[part] >= PRIVATE).long() for part in parts]} if cell.method == "fedsdp" else {}
+    tags: dict[str, Any] = {}
+    if cell.method == "fedsdp":
+        tags["private_data"] = [(y[part] >= PRIVATE).long() for part in parts]
     torch.manual_seed(cell.seed)
     module = plugin.load("models", task.model)(tuple(x.shape[1:]), 10)
     with tempfile.TemporaryDirectory() as out:

@@ -158,7 +158,8 @@ def elsewhere(epsilons: list[float], folder: Path | None) -> None:
                 prepare.key_of_features(spec.from_dict(shared | {"normalise": n})): made[kind] for n in ("none", "rows")
             }
             cells = []
-            for keys in [*({"epsilon": e, "channel": "secure-sum"} for e in epsilons), {"method": "none"}]:
+            runs: list[dict[str, Any]] = [{"epsilon": e, "channel": "secure-sum"} for e in epsilons]
+            for keys in [*runs, {"method": "none"}]:
                 seeds = SEEDS if "epsilon" in keys else SEEDS[:1]
                 found = Spread.of(accuracy(shared | keys | {"seed": seed}, kept) for seed in seeds)
                 cells.append(f"{found.mean:.2f}" + (f" ± {found.deviation:.2f}" if found.n > 1 else ""))
