@@ -1,13 +1,14 @@
-"""A linear model on features that drawn pictures have taught: CIFAR-10, 10 clients, behind a secure sum or not.
+"""A linear model on features that drawn pictures have taught: CIFAR-10 and others, behind a secure sum or not.
 
     python benchmarks/drawn_prior.py choose              # settings by simulation, judged on 5,000 training records
     python benchmarks/drawn_prior.py confirm [1 8]       # real runs with defaults, test set, 3 seeds, by epsilon
     python benchmarks/drawn_prior.py confirm --channel direct    # the same against a curious server
+    python benchmarks/drawn_prior.py elsewhere           # beside formulas, on grey pictures of four kinds, 3 seeds
 
 `choose` never reads a test record: it trains many settings at once on 45,000 training records with noise of torch's
 generator, and releases nothing. The defaults of the drawn prior follow from it (runs/defaults.py). `confirm` makes
-the runs that `sordino run` would make. The features of 60,000 pictures take seven minutes on two cores; --features
-FOLDER keeps them there for the next call.
+the runs that `sordino run` would make, and so does `elsewhere`. The features of 60,000 pictures take seven minutes on
+two cores; --features FOLDER keeps them there for the next call.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,24 +26,42 @@ from torch import Tensor
 
 from sordino.core.rng import Stream
 from sordino.data.load import load
-from sordino.features.drawn_prior import CHUNK, drawn_prior
+from sordino.features.drawn_prior import CHUNK
 from sordino.measures.row_moments import MEAN, NEAR
+from sordino.report.summary import Spread
 from sordino.runs import build, prepare, run
 from sordino.spec import spec
 
 CLIENTS, HELD_OUT, ROUNDS, DELTA, SEEDS = 10, 5_000, 200, 1e-5, (0, 1, 2)
 ONCE = {1.0: 3.73064, 8.0: 0.600231}  # sordino calibrate --epsilon E --delta 1e-5 --mechanism gaussian --steps 1
 CLIPS, FACTORS = (0.1, 0.3), (0.5, 1.0, 2.0)
+Kept = dict[tuple[object, ...], list[Tensor]]  # features of training and test records, by prepare.key_of_features
+
+# docs/results/utility.md: chosen on training records of Fashion-MNIST, for 50 clients and epsilon = 1
+GARMENTS = {"rounds": 100, "learning_rate": 4.0, "averaging": "tail:0.25", "algorithm": "fedavgm",
+            "server_momentum": 0.9}  # fmt: skip
+RULE = {"normalise": "centred"}  # the clip, the rate and the averaging follow (docs/defaults.md)
+SETTINGS: list[tuple[str, str, dict[str, Any]]] = [  # features, words, keys
+    ("scattering", "default", {}),
+    ("scattering", "by the rule", RULE),
+    ("silhouettes", "by the rule", RULE),
+    ("silhouettes", "of utility.md", GARMENTS),
+    ("drawn-prior", "default", {}),
+]
+# femnist-digits has 12 clients of its own; the 128 of omniglot, each with noise for a million weights, take too long
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    "fashion-mnist": {}, "medical-mnist": {}, "femnist-digits": {}, "omniglot": {"partition": "iid"},
+}  # fmt: skip
 
 
-def features(folder: Path | None, name: str, x: Tensor) -> Tensor:
+def features(folder: Path | None, name: str, x: Tensor, kind: str = "drawn-prior") -> Tensor:
     """Return the features of pictures, from the folder if they are there."""
-    kept = None if folder is None else folder / f"drawn-prior-{name}.npy"
+    kept = None if folder is None else folder / f"{kind}-{name}.npy"
     if kept is not None and kept.exists():
         return torch.from_numpy(np.load(kept))
     begun, rows = time.monotonic(), []
     for i in range(0, len(x), 10 * CHUNK):
-        rows.append(drawn_prior(x[i : i + 10 * CHUNK]))
+        rows.append(prepare.FEATURES[kind](x[i : i + 10 * CHUNK]))
         print(f"{name}: {min(i + 10 * CHUNK, len(x))} pictures, {time.monotonic() - begun:.0f} s", end="\r", flush=True)
     print()
     if kept is not None:
@@ -100,31 +120,62 @@ def _trained(x: Tensor, y: Tensor, held: Tensor, z: float, generator: torch.Gene
     return out
 
 
-def confirm(epsilons: list[float], channel: str, kept: dict[tuple[object, ...], list[Tensor]]) -> None:
-    """Print the accuracy of real runs on the test set."""
+def accuracy(keys: dict[str, Any], kept: Kept) -> float:
+    """Return the accuracy of one real run on the test set, in %."""
+    with tempfile.TemporaryDirectory() as out:
+        usual = {"model": "linear", "method": "dp-sgd", "clients": CLIENTS, "rounds": ROUNDS, "delta": DELTA,
+                 "evaluate_every": 10**6, "checkpoint_seconds": 1e9, "out": out}  # fmt: skip
+        job = build.from_spec(spec.from_dict(usual | keys), kept)
+        return 100 * (run.execute(job, own_model=False).accuracy or 0.0)
+
+
+def confirm(epsilons: list[float], channel: str, kept: Kept) -> None:
+    """Print the accuracy of real runs on CIFAR-10's test set."""
     print("| epsilon | mean accuracy % | seeds 0 / 1 / 2 | seconds a run |\n| --- | --- | --- | --- |", flush=True)
     for epsilon in epsilons:
-        found, begun = [], time.monotonic()
-        for seed in SEEDS:
-            with tempfile.TemporaryDirectory() as out:
-                keys = {
-                    "dataset": "cifar10", "features": "drawn-prior", "normalise": "centred", "model": "linear",
-                    "method": "dp-sgd", "channel": channel, "clients": CLIENTS, "rounds": ROUNDS, "seed": seed,
-                    "epsilon": epsilon, "delta": DELTA, "evaluate_every": 10**6, "checkpoint_seconds": 1e9, "out": out,
-                }  # fmt: skip
-                job = build.from_spec(spec.from_dict(keys), kept)
-                found.append(100 * (run.execute(job, own_model=False).accuracy or 0.0))
+        begun = time.monotonic()
+        keys = {"dataset": "cifar10", "features": "drawn-prior", "channel": channel, "epsilon": epsilon}
+        found = [accuracy(keys | {"seed": seed}, kept) for seed in SEEDS]
         shown, seconds = " / ".join(f"{a:.2f}" for a in found), (time.monotonic() - begun) / len(SEEDS)
         print(f"| {epsilon:g} | {statistics.mean(found):.2f} | {shown} | {seconds:.0f} |", flush=True)
 
 
+def elsewhere(epsilons: list[float], folder: Path | None) -> None:
+    """Print the accuracy of real runs on other datasets' test sets, beside features by formula."""
+    columns = [*(f"epsilon {e:g}" for e in epsilons), "without privacy"]
+    print(f"| data | features | setting | {' | '.join(columns)} |\n|" + " --- |" * (3 + len(columns)), flush=True)
+    for dataset, own in ELSEWHERE.items():
+        data, made = load(dataset), dict[str, list[Tensor]]()
+        parts = (("train", data.x_train), ("test", data.x_test))
+        for kind, words, setting in SETTINGS:
+            if setting is GARMENTS and dataset != "fashion-mnist":
+                continue
+            if kind not in made:
+                made = {kind: [features(folder, f"{dataset}-{name}", x, kind) for name, x in parts]}
+            shared = {"dataset": dataset, "features": kind} | own | setting
+            # normalise decides how the cache names features, and these three kinds are flat rows either way
+            kept = {
+                prepare.key_of_features(spec.from_dict(shared | {"normalise": n})): made[kind] for n in ("none", "rows")
+            }
+            cells = []
+            runs: list[dict[str, Any]] = [{"epsilon": e, "channel": "secure-sum"} for e in epsilons]
+            for keys in [*runs, {"method": "none"}]:
+                seeds = SEEDS if "epsilon" in keys else SEEDS[:1]
+                found = Spread.of(accuracy(shared | keys | {"seed": seed}, kept) for seed in seeds)
+                cells.append(f"{found.mean:.2f}" + (f" ± {found.deviation:.2f}" if found.n > 1 else ""))
+            print(f"| {dataset} | `{kind}` | {words} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("choose", "confirm"))
+    parser.add_argument("what", choices=("choose", "confirm", "elsewhere"))
     parser.add_argument("epsilon", nargs="*", type=float, help="of the real runs; all if left out")
     parser.add_argument("--features", type=Path, help="a folder that keeps the features")
     parser.add_argument("--channel", choices=("secure-sum", "direct"), default="secure-sum", help="of the real runs")
     how = parser.parse_args()
+    if how.what == "elsewhere":
+        elsewhere(how.epsilon or list(ONCE), how.features)
+        return
     data = load("cifar10")
     x = features(how.features, "train", data.x_train)
     if how.what == "choose":
