@@ -4,7 +4,6 @@ The attack: code that looks at the whole batch, or back at earlier ones, but onl
 show it. What is measured is what the noise is made for: how far sums move when one record comes or goes."""
 
 import copy
-import itertools
 
 import pytest
 import torch
@@ -32,7 +31,7 @@ class Between(nn.Module):
     def __init__(self, between):
         super().__init__()
         self.a, self.b, self.between, self.calls, self.mean = nn.Linear(5, 6), nn.Linear(6, 3), between, 0, None
-        self.counter, self.past = itertools.count(1), []
+        self.counter, self.past = iter(range(1, 10**9)), []
         self.register_buffer("running", torch.zeros(6))
 
     def forward(self, x):
