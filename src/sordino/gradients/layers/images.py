@@ -79,9 +79,11 @@ def group_norm(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float)
     """Return the group norm of x [n, c, h, w], and mean and reciprocal deviation of each channel's group [n, c]."""
     n, c, h, w = x.shape
     y, mean, rstd = torch.empty_like(x), weight.new_empty(n, c), weight.new_empty(n, c)
-    _kernels().norm_forward[(n,)](
-        x, weight.contiguous(), bias.contiguous(), y, mean, rstd, h * w, eps, c, groups, _rows(c, h * w), num_warps=8
-    )
+    rows = _rows(c, h * w)
+    with torch.cuda.device_of(x):
+        _kernels().norm_forward[(n,)](
+            x, weight.contiguous(), bias.contiguous(), y, mean, rstd, h * w, eps, c, groups, rows, num_warps=8
+        )
     return y, mean, rstd
 
 
@@ -92,9 +94,10 @@ def group_norm_backward(
     n, c, h, w = x.shape
     gx, gw, gb = torch.empty_like(x), torch.empty_like(mean), torch.empty_like(mean)
     rows = _rows(c, h * w)
-    _kernels().norm_backward[(n,)](
-        g, x, mean, rstd, weight.contiguous(), gx, gw, gb, h * w, c, groups, rows, num_warps=8
-    )
+    with torch.cuda.device_of(x):
+        _kernels().norm_backward[(n,)](
+            g, x, mean, rstd, weight.contiguous(), gx, gw, gb, h * w, c, groups, rows, num_warps=8
+        )
     return gx, gw, gb
 
 
@@ -141,12 +144,12 @@ def _products(x: Tensor, g: Tensor, shape: Geometry, span: int, keep: bool, squa
     out = x.new_empty((units, p, positions * c) if keep else (0,), dtype=torch.float32)
     squares = x.new_empty((units, tiles) if square else (0,), dtype=torch.float32)
     before = [pair[0] for pair in shape.padding]
-    # fmt: off
-    _kernels().kernel_products[(units * tiles,)](
-        x, g, out, squares, n, span, h, w, c, *shape.out, p, *shape.kernel, *shape.stride, *before, *shape.dilation,
-        keep, square, size_t, size_p, size_c, num_warps=4, num_stages=3,
-    )
-    # fmt: on
+    geometry = (*shape.kernel, *shape.stride, *before, *shape.dilation)
+    blocks = (size_t, size_p, size_c)
+    with torch.cuda.device_of(x):
+        _kernels().kernel_products[(units * tiles,)](
+            x, g, out, squares, n, span, h, w, c, *shape.out, p, *geometry, keep, square, *blocks, num_stages=3
+        )
     return out, squares
 
 
