@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Any
 
+from sordino.core.errors import RunError
 from sordino.federations import wire
 
 ALIGNED = 64  # bytes; torch begins its own tensors at such places, on which last bits may depend
@@ -59,8 +60,11 @@ class SharedWriter:
             self._end = start + len(data)
             places.append((start, len(data)))
 
-        structure = wire.packed(value, what, _Arrays, write)
-        self._file.flush()
+        try:
+            structure = wire.packed(value, what, _Arrays, write)
+            self._file.flush()
+        except OSError as error:
+            raise RunError(f"{what} cannot be put into shared memory: {error}. Use federation = simulator.") from error
         return Stored(structure, tuple(places))
 
     def close(self) -> None:
