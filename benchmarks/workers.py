@@ -1,9 +1,9 @@
 """Seconds of a round on one thread, on all threads, and by worker processes or Ray actors, as a Markdown table.
 
-    python benchmarks/workers.py [--cohorts 10 100] [--threads 1 2] [--workers 1 2] [--ray 2] [--seconds 90]
+    python benchmarks/workers.py [--cohorts 10 100] [--threads 1 2] [--workers 1 2] [--ray 2] [--seconds 80]
 
 The network of the benchmarks, batches of 60 records, DP-SGD. 10 clients a round are drawn from 100 of 600 records and
-take 10 steps each; 100 a round are drawn from 1000 of 60 records and take 3 steps each. Cohorts are random and the same
+take 10 steps each; 100 a round are drawn from 1000 of 60 records and take 2 steps each. Cohorts are random and the same
 for all contestants. These are opened first and then take turns, one round each, so that neighbours on the machine hit
 them alike. A contestant `workers = 8, 64 blocks` has the most workers with every number of blocks, and the other
 numbers of workers with the first one.
@@ -33,8 +33,9 @@ from sordino.runs import build, loop
 from sordino.spec import spec
 
 LOADS = {10: Workload(clients=100, records=600, cohort=10, batch=60), 100: Workload(1000, 60, cohort=100, batch=60)}
-STEPS = {10: 10, 100: 3}
-LIMIT = 4.0  # seconds in which the limit is measured
+STEPS = {10: 10, 100: 2}
+LIMIT = 2.0  # seconds in which the limit is measured
+RESERVE = 8.0  # seconds that the limit takes with the start of its processes
 
 
 def clients(load: Workload) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -145,18 +146,25 @@ def measure(load: Workload, asked: argparse.Namespace, end: float) -> None:
         for contestant in contestants:
             contestant.turn(number)
     one = statistics.median(contestants[0].walls)
-    print(
-        f"\n{load.cohort} of {load.clients} clients a round, {STEPS[load.cohort]} steps of {load.batch} records each:\n"
-    )
+    title = f"{load.cohort} of {load.clients} clients a round, {STEPS[load.cohort]} steps of {load.batch} records each:"
+    print(f"\n{title}\n")
     print("| what | s a round | fastest | times one thread | processor s | slowest | first round, s | rounds |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for contestant in contestants:
-        print(contestant.row(one))
+        print(contestant.row(one), flush=True)
+    for contestant in contestants:
         contestant.federation.close()
     processes = asked.limit or cores()
-    for name, keys in ((f"limit, {processes} processes", {}), (f"limit, {few[0]} blocks", {"blocks": few[0]})):
-        wall = limit(load, processes, **keys)
-        print(f"| {name} | {wall:.3f} | | {one / wall:.2f} | {wall * processes:.3f} | | | |", flush=True)
+    wall = limit(load, processes)
+    print(
+        f"| limit, {processes} processes | {wall:.3f} | | {one / wall:.2f} | {wall * processes:.3f} | | | |", flush=True
+    )
+
+
+def siblings() -> str:
+    """The hardware threads of the first core, as the system tells them."""
+    path = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
+    return path.read_text().strip() if path.is_file() else "unknown"
 
 
 def main() -> None:
@@ -167,14 +175,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", default=powers)
     parser.add_argument("--ray", type=int, nargs="*", default=[])
     parser.add_argument("--threads", type=int, nargs="*", default=sorted({1, cores()}))
-    parser.add_argument("--blocks", type=int, nargs="*", default=[usual(10), 16, 256], help="the first is the default")
+    parser.add_argument("--blocks", type=int, nargs="*", default=[usual(10), 256], help="the first is the default")
     parser.add_argument("--limit", type=int, default=0, help="processes of the limit (0: one per core)")
-    parser.add_argument("--seconds", type=float, default=90.0, help="about how long all of it may take")
+    parser.add_argument("--seconds", type=float, default=80.0, help="about how long all of it may take")
     asked = parser.parse_args()
-    print(f"{cores()} cores, torch {torch.__version__}", flush=True)
-    start, share = time.monotonic(), asked.seconds / max(1, len(asked.cohorts))
-    for k, size in enumerate(asked.cohorts):
-        measure(LOADS[size], asked, start + (k + 1) * share - 2 * (LIMIT + 4.0))
+    print(f"{cores()} cores (threads of the first: {siblings()}), torch {torch.__version__}", flush=True)
+    end = time.monotonic() + asked.seconds
+    for left in range(len(asked.cohorts), 0, -1):  # the time that is left is shared evenly
+        share = (end - time.monotonic()) / left
+        measure(LOADS[asked.cohorts[-left]], asked, time.monotonic() + share - RESERVE)
 
 
 if __name__ == "__main__":

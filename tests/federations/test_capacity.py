@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 from sordino.core.errors import RunError
 from sordino.federations import capacity
 from sordino.federations.capacity import Room
-from support.split import BLOCKS, SIZES, job, train
+from support.split import BLOCKS, SIZES, job, train, weights
 
 GB = 2**30
 ROOM = Room(shared=1.0 * GB, each=0.5 * GB)
@@ -102,6 +103,14 @@ def test_the_number_of_a_run_follows_the_machine_and_its_blocks_do_not(monkeypat
         machine(monkeypatch, tmp_path / str(cores), cores)
         federation = job(method="nbafl", federation="workers").federation
         assert federation.blocks == len(SIZES) and federation.count == min(cores, len(SIZES))
+
+
+def test_the_bits_of_a_run_do_not_depend_on_the_machine(monkeypatch, tmp_path):
+    found = []
+    for cores in (1, 3):
+        machine(monkeypatch, tmp_path / str(cores), cores)
+        found.append(weights(train(tmp_path / "runs", str(cores), federation="workers", algorithm="fedavg")))
+    assert torch.equal(*found)
 
 
 def test_more_workers_than_blocks_is_noted():

@@ -7,7 +7,7 @@ import torch
 
 from sordino.runs import estimate as estimates
 from sordino.runs.estimate import RunEstimate, estimate, idle_cores
-from support.split import job
+from support.split import clients, job
 
 
 @pytest.mark.parametrize(
@@ -17,12 +17,12 @@ from support.split import job
         (2, 0.5, {}, False),
         (16, 0.01, {}, False),  # over before workers have started
         (16, 0.5, {"federation": "workers", "workers": 1}, False),
-        (16, 0.5, {"client_rate": 0.2}, False),  # too few clients a round
+        (16, 0.5, {"client_rate": 0.5}, False),  # too few clients a round
     ],
 )
 def test_workers_are_suggested_where_they_would_pay(monkeypatch, cores, seconds, keys, suggested):
     monkeypatch.setattr(estimates, "cores", lambda: cores)
-    made = job(**{"method": "nbafl", "client_rate": 1.0} | keys)
+    made = job(clients() * 2, **{"method": "nbafl", "client_rate": 1.0} | keys)
     found = idle_cores(made, RunEstimate(1000, seconds, 1.0, 1e9))
     assert (found is not None) == suggested
     assert found is None or f"{cores} cores" in found

@@ -31,7 +31,7 @@ from sordino.runs.job import Job
 from sordino.runs.made_up import MadeUp
 
 ENOUGH = 0.2  # seconds after which a trial with more clients says nothing new
-LONG, MANY = 60.0, 4  # seconds of training, and cores and clients of a round, from which workers are suggested
+LONG, MANY = 60.0, 8  # seconds of training, and cores and clients of a round, from which workers are suggested
 RECORDS, TESTED = 2000, 500  # most made-up records of a client, and test records, that are tried
 
 
