@@ -3,9 +3,10 @@
     python benchmarks/drawn_prior.py choose              # settings by simulation, judged on 5,000 training records
     python benchmarks/drawn_prior.py confirm [1 8]       # real runs with defaults, test set, 3 seeds, by epsilon
     python benchmarks/drawn_prior.py confirm --channel direct    # the same against a curious server
+    python benchmarks/drawn_prior.py confirm --dataset fashion-mnist --kind silhouettes+drawn-prior --rounds 150
     python benchmarks/drawn_prior.py elsewhere           # beside formulas, on grey pictures of four kinds, 3 seeds
 
-`choose` never reads a test record: it trains many settings at once on 45,000 training records with noise of torch's
+`choose` never reads a test record: it trains many settings at once on the other training records with noise of torch's
 generator, and releases nothing. The defaults of the drawn prior follow from it (runs/defaults.py). `confirm` makes
 the runs that `sordino run` would make, and so does `elsewhere`. The features of 60,000 pictures take seven minutes on
 two cores; --features FOLDER keeps them there for the next call.
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from sordino.core.rng import Stream
 from sordino.data.load import load
+from sordino.features.catalogue import FEATURES
 from sordino.features.drawn_prior import CHUNK
 from sordino.measures.row_moments import MEAN, NEAR
 from sordino.report.summary import Spread
@@ -33,7 +35,11 @@ from sordino.runs import build, prepare, run
 from sordino.spec import spec
 
 CLIENTS, HELD_OUT, ROUNDS, DELTA, SEEDS = 10, 5_000, 200, 1e-5, (0, 1, 2)
-ONCE = {1.0: 3.73064, 8.0: 0.600231}  # sordino calibrate --epsilon E --delta 1e-5 --mechanism gaussian --steps 1
+ONCE = {
+    1.0: 3.73064,
+    2.0: 1.9938,
+    8.0: 0.600231,
+}  # sordino calibrate --epsilon E --delta 1e-5 --mechanism gaussian --steps 1
 CLIPS, FACTORS = (0.1, 0.3), (0.5, 1.0, 2.0)
 Kept = dict[tuple[object, ...], list[Tensor]]  # features of training and test records, by prepare.key_of_features
 
@@ -56,12 +62,15 @@ ELSEWHERE: dict[str, dict[str, Any]] = {
 
 def features(folder: Path | None, name: str, x: Tensor, kind: str = "drawn-prior") -> Tensor:
     """Return the features of pictures, from the folder if they are there."""
+    if "+" in kind:
+        parts = [features(folder, name, x, part) for part in kind.split("+")]
+        return torch.cat(parts, 1) / len(parts) ** 0.5
     kept = None if folder is None else folder / f"{kind}-{name}.npy"
     if kept is not None and kept.exists():
         return torch.from_numpy(np.load(kept))
     begun, rows = time.monotonic(), []
     for i in range(0, len(x), 10 * CHUNK):
-        rows.append(prepare.FEATURES[kind](x[i : i + 10 * CHUNK]))
+        rows.append(FEATURES[kind](x[i : i + 10 * CHUNK]))
         print(f"{name}: {min(i + 10 * CHUNK, len(x))} pictures, {time.monotonic() - begun:.0f} s", end="\r", flush=True)
     print()
     if kept is not None:
@@ -129,14 +138,12 @@ def accuracy(keys: dict[str, Any], kept: Kept) -> float:
         return 100 * (run.execute(job, own_model=False).accuracy or 0.0)
 
 
-def confirm(epsilons: list[float], channel: str, kept: Kept) -> None:
-    """Print the accuracy of real runs on CIFAR-10's test set."""
+def confirm(epsilons: list[float], shared: dict[str, Any], kept: Kept) -> None:
+    """Print the accuracy of real runs on the test set."""
     print("| epsilon | mean accuracy % | seeds 0 / 1 / 2 | seconds a run |\n| --- | --- | --- | --- |", flush=True)
     for epsilon in epsilons:
         begun = time.monotonic()
-        keys = {"dataset": "cifar10", "features": "drawn-prior", "channel": channel, "epsilon": epsilon}
-        keys |= {"rounds": ROUNDS}
-        found = [accuracy(keys | {"seed": seed}, kept) for seed in SEEDS]
+        found = [accuracy(shared | {"epsilon": epsilon, "seed": seed}, kept) for seed in SEEDS]
         shown, seconds = " / ".join(f"{a:.2f}" for a in found), (time.monotonic() - begun) / len(SEEDS)
         print(f"| {epsilon:g} | {statistics.mean(found):.2f} | {shown} | {seconds:.0f} |", flush=True)
 
@@ -172,19 +179,24 @@ def main() -> None:
     parser.add_argument("what", choices=("choose", "confirm", "elsewhere"))
     parser.add_argument("epsilon", nargs="*", type=float, help="of the real runs; all if left out")
     parser.add_argument("--features", type=Path, help="a folder that keeps the features")
+    parser.add_argument("--dataset", default="cifar10")
+    parser.add_argument("--kind", default="drawn-prior", help="the features, or several joined by +")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the real runs")
     parser.add_argument("--channel", choices=("secure-sum", "direct"), default="secure-sum", help="of the real runs")
     how = parser.parse_args()
     if how.what == "elsewhere":
-        elsewhere(how.epsilon or list(ONCE), how.features)
+        elsewhere(how.epsilon or [1.0, 8.0], how.features)
         return
-    data = load("cifar10")
-    x = features(how.features, "train", data.x_train)
+    data, start = load(how.dataset), "" if how.dataset == "cifar10" else f"{how.dataset}-"
+    x = features(how.features, f"{start}train", data.x_train, how.kind)
     if how.what == "choose":
         choose(x, data.y_train)
         return
-    both = [x, features(how.features, "test", data.x_test)]
-    usual = spec.from_dict({"dataset": "cifar10", "features": "drawn-prior", "normalise": "centred"})
-    confirm(how.epsilon or list(ONCE), how.channel, {prepare.key_of_features(usual): both})
+    both = [x, features(how.features, f"{start}test", data.x_test, how.kind)]
+    shared = {"dataset": how.dataset, "features": how.kind}
+    usual = spec.from_dict(shared | {"normalise": "centred"})
+    shared |= {"channel": how.channel, "rounds": how.rounds}
+    confirm(how.epsilon or [1.0, 8.0], shared, {prepare.key_of_features(usual): both})
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from sordino.core.rng import Stream
 from sordino.data import partition
 from sordino.data.clients import ArrayClients
 from sordino.data.load import load
-from sordino.runs.prepare import FEATURES
+from sordino.features.catalogue import FEATURES
 
 MODELS = {"mnist": "cnn-mnist-plain", "fashion-mnist": "cnn-mnist-plain", "cifar10": "cnn-cifar"}
 CLIENTS, HELD_OUT, EPSILONS = 50, 5_000, (0.5, 2.0)

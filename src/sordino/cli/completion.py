@@ -26,7 +26,7 @@ WORDS: dict[str, Sequence[str]] = {  # key -> the words that it takes
     "viewer": ("server", "public", "client", "server+1"),
     "mode": ("secure", "research"),
     "partition": ("iid", "natural", "quantity:1", "dirichlet:0.5", "shards:2"),
-    "features": ("scattering", "silhouettes", "oriented-gradients", "colour-scattering", "none"),
+    "features": ("scattering", "silhouettes", "oriented-gradients", "colour-scattering", "drawn-prior", "none"),
     "evaluate_on": ("test", "validation", "tuning"),
     "client_sampling": ("poisson", "fixed"),
     "batch_sampling": ("poisson", "fixed"),

@@ -53,8 +53,10 @@ def table(spec: Spec, data: Dataset) -> Spec:
     if spec.normalise is None:
         printed = type(spec.method_object()).claim is not Method.claim  # a method as printed keeps its paper's settings
         usual = rows and spec.model in MODELS and not spec.standardise and not printed
-        scale = {"none": "rows", "drawn-prior": "centred" if spec.model == "linear" else "none"}
-        spec = replace(spec, normalise=scale.get(str(spec.features), "none") if usual else "none")
+        scale = "rows" if not featured else "none"
+        if "drawn-prior" in str(spec.features).split("+") and spec.model == "linear":
+            scale = "centred"
+        spec = replace(spec, normalise=scale if usual else "none")
     if spec.normalise == "none":
         return spec
     if not rows or spec.model not in MODELS:

@@ -20,9 +20,9 @@ from sordino.core.errors import DataError, RunError
 from sordino.core.parts import PUBLIC, locate
 from sordino.data import records
 from sordino.data.records import GivenRecords, RecordFormat
+from sordino.features.catalogue import features_of
 from sordino.run_folder.folder import INPUTS, RunFolder
 from sordino.runs import defaults, statistics
-from sordino.runs.prepare import FEATURES
 from sordino.spec import spec
 from sordino.spec.spec import Spec
 from sordino.tasks.validate import fix
@@ -36,7 +36,7 @@ class Predictor:
 
     module: nn.Module
     form: RecordFormat
-    features: str | None = None  # a key of FEATURES; anything else: none
+    features: str | None = None  # fixed features by name: see `features.catalogue`
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return the outputs of the model for raw records [n, ...], on the CPU."""
@@ -58,7 +58,8 @@ class Predictor:
 
     def model_input(self, x: Tensor) -> Tensor:
         """Return raw records as the model takes them."""
-        return FEATURES[self.features](x) if self.features in FEATURES else self.form.scaled(x)
+        make = features_of(self.features)
+        return self.form.scaled(x) if make is None else make(x)
 
     def predict(self, x: Any) -> NDArray[Any]:
         """Return one prediction a record: the name of the class, its number if it has no name, or a number."""

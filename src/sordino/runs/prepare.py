@@ -23,11 +23,7 @@ from sordino.data.clients import ArrayClients
 from sordino.data.load import Columns, Dataset, Declared, load
 from sordino.data.repeats import repeated
 from sordino.data.windows import Windows
-from sordino.features.colour_scattering import colour_scattering
-from sordino.features.drawn_prior import drawn_prior
-from sordino.features.oriented_gradients import oriented_gradients
-from sordino.features.scattering import scattering
-from sordino.features.silhouettes import silhouettes
+from sordino.features.catalogue import features_of
 from sordino.runs import defaults, left_out
 from sordino.runs.planted import Planted, plant
 from sordino.spec.mode import settled
@@ -35,14 +31,6 @@ from sordino.spec.spec import Spec
 from sordino.spec.windows import HORIZON
 
 Kept = dict[tuple[Any, ...], Any]  # data and features that several runs of one process share
-FEATURES = {
-    "scattering": scattering,
-    "silhouettes": silhouettes,
-    "oriented-gradients": oriented_gradients,
-    "colour-scattering": colour_scattering,
-    "drawn-prior": drawn_prior,
-}
-
 MANY = 1000  # records whose features take longer to compute than a trial of the job with a few of them
 BY_LABEL = ("dirichlet", "shards")  # partitions that depend on labels
 
@@ -151,7 +139,8 @@ def _loaded(spec: Spec, keep: Kept | None) -> Dataset:
 def takes_long(spec: Spec, keep: Kept) -> bool:
     """Return whether features of many records must be computed; the data are loaded into the cache."""
     spec = _decided(spec, data := _loaded(spec, keep))
-    return spec.features in FEATURES and len(data.x_train) > MANY and key_of_features(spec) not in keep
+    made = features_of(spec.features) is not None
+    return made and len(data.x_train) > MANY and key_of_features(spec) not in keep
 
 
 def key_of_features(spec: Spec) -> tuple[Any, ...]:
@@ -328,11 +317,12 @@ def _parts(spec: Spec, data: Dataset, setup: Stream) -> list[Ints]:
 
 
 def _features(spec: Spec, data: Dataset, x: Tensor) -> Tensor:
-    if spec.features not in FEATURES:
+    make = features_of(spec.features)
+    if make is None:
         return data.prepare(x)
     device = device_of(spec.device)
     with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
-        features = FEATURES[spec.features](x.to(device)).to(x.device)
+        features = make(x.to(device)).to(x.device)
     return features.flatten(1) if _flat(spec) else features
 
 

@@ -64,7 +64,7 @@ class DataKeys:
     # dirichlet:ALPHA, shards:LABELS
     clients: int = 50  # number of clients among which the training records are distributed
     features: str | None = None  # fixed, data-independent features: scattering, silhouettes, oriented-gradients,
-    # colour-scattering, drawn-prior or none
+    # colour-scattering, drawn-prior, several of these joined by + (silhouettes+drawn-prior), or none
     standardise: bool = False  # shift and scale features by noisy, charged statistics
     feature_bound: float = 10.0  # with standardise: features are limited to between minus and plus this value
     normalise: str | None = None  # rows (of unit length, centred and scaled by charged statistics), log-rows (the same

@@ -43,7 +43,7 @@ NAMED = (  # what a Python caller brings instead
     "baseline", "audit", "private_data", "without_private",
 )  # fmt: skip
 PLUGINS = ("methods", "algorithms")  # kinds whose fields are keys too
-FEATURES = ("scattering", "silhouettes", "oriented-gradients", "colour-scattering", "drawn-prior")  # runs/prepare.py
+FEATURES = ("scattering", "silhouettes", "oriented-gradients", "colour-scattering", "drawn-prior")  # features/catalogue
 FEDERATIONS = ("simulator", "workers", "ray", "flower")
 LEAST_DELTA = 1e-300  # of which accounting can still take a part and a logarithm
 AVERAGES = {"none": None, "tail": 0.5, "ema": 0.99, "polynomial": 8.0}  # and their usual parameter
@@ -106,7 +106,7 @@ class Spec(RunKeys, ServerKeys, LocalKeys, RoundKeys, ModelKeys, DataKeys, Priva
         check.one_of(("sgd", "momentum", "adam", "rmsprop", "own"), optimizer=self.optimizer)
         check.one_of(("auto", "cpu", "cuda"), device=self.device)
         check.one_of(FEDERATIONS, federation=self.federation)
-        check.one_of((*FEATURES, "none", None), features=self.features)
+        _check_features(self.features)
         check.one_of(("test", "validation", "tuning", None), evaluate_on=self.evaluate_on)
         check.one_of(("float32", "bfloat16"), precision=self.precision)
         check.one_of(("rows", "log-rows", "centred", "unit", "none", None), normalise=self.normalise)
@@ -328,6 +328,20 @@ def completed(keys: dict[str, Any]) -> dict[str, Any]:
         return dict(json.loads(json.dumps(from_dict(keys).to_dict())))
     except (SpecError, TypeError):
         return keys
+
+
+def _check_features(features: str | None) -> None:
+    """Require none, or names of fixed features, each at most once, joined by +."""
+    if features in (None, "none"):
+        return
+    parts = str(features).split("+")
+    if unknown := [part for part in parts if part not in FEATURES]:
+        raise SpecError(
+            f"features must be one of {', '.join((*FEATURES, 'none'))}, or several joined by + "
+            f"(silhouettes+drawn-prior), not {features!r}: there is no {unknown[0]!r}."
+        )
+    if len(set(parts)) < len(parts):
+        raise SpecError(f"features = {features}: each may be named once.")
 
 
 def _unknown(key: str, chosen: list[str], known: set[str]) -> str:
