@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from sordino.core.errors import DataError, RunError
 from sordino.core.message import Message, together
 from sordino.core.rng import Ints, Stream
 from sordino.core.types import Batch, Clients, Model, State
-from sordino.data.clients import ArrayClients
 from sordino.federations.base import Work, require_answers, require_cohort
 from sordino.federations.blocks import block_of, by_block
 from sordino.federations.facts import Facts
@@ -46,6 +45,18 @@ class RecordSource(Protocol):
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
         """Return the records of these clients on the device."""
         ...
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """Clients whose records lie in memory and can be copied to a device."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory of all records."""
+
+    def to(self, device: torch.device) -> Clients:
+        """Return the same clients with their records on the device."""
 
 
 @dataclass(frozen=True)
@@ -235,10 +246,9 @@ class Simulator:
 
 def near(data: Clients | ClientPart, device: torch.device) -> Clients | ClientPart:
     """Return data that lie in memory with a copy on the GPU, if they take little of what is free there."""
-    if device.type != "cuda" or not isinstance(data, ArrayClients):
+    if device.type != "cuda" or not isinstance(data, Movable):
         return data
-    size = data.x.nbytes + data.y.nbytes + (0 if data.tags is None else data.tags.nbytes)
-    return data.to(device) if size <= SHARE * torch.cuda.mem_get_info(device)[0] else data
+    return data.to(device) if data.nbytes <= SHARE * torch.cuda.mem_get_info(device)[0] else data
 
 
 def by_part(everyone: ClientPart, population: int, blocks: int) -> dict[int, ClientPart]:
