@@ -182,6 +182,7 @@ def main() -> None:
     parser.add_argument("--dataset", default="cifar10")
     parser.add_argument("--kind", default="drawn-prior", help="the features, or several joined by +")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the real runs")
+    parser.add_argument("--clients", type=int, default=CLIENTS, help="of the real runs")
     parser.add_argument("--channel", choices=("secure-sum", "direct"), default="secure-sum", help="of the real runs")
     how = parser.parse_args()
     if how.what == "elsewhere":
@@ -195,7 +196,7 @@ def main() -> None:
     both = [x, features(how.features, f"{start}test", data.x_test, how.kind)]
     shared = {"dataset": how.dataset, "features": how.kind}
     usual = spec.from_dict(shared | {"normalise": "centred"})
-    shared |= {"channel": how.channel, "rounds": how.rounds}
+    shared |= {"channel": how.channel, "rounds": how.rounds, "clients": how.clients}
     confirm(how.epsilon or [1.0, 8.0], shared, {prepare.key_of_features(usual): both})
 
 
