@@ -15,6 +15,7 @@ from sordino.core import faults
 from sordino.core.errors import SpecError
 from sordino.core.rng import Stream
 from sordino.measures import row_moments
+from sordino.models import _rows
 from sordino.models._rows import Midpoint, UnitRows, unit
 from sordino.privacy.accountants import gdp
 from sordino.privacy.algebra import gdp_mu_squared
@@ -51,6 +52,16 @@ def made(table, **more):
 
 def trained(table, **more):
     return run.execute(made(table, **more), own_model=False)
+
+
+@pytest.mark.parametrize("block", [1, 100, 1000])
+def test_rows_are_the_same_bits_in_parts(monkeypatch, block):
+    rows, x = UnitRows(37), 5 * torch.randn(50, 37, generator=torch.Generator().manual_seed(0))
+    rows.centre(x.mean(0) / 100, 0.1, torch.rand(38, generator=torch.Generator().manual_seed(1)) + 0.5)
+    whole = rows(x)
+    monkeypatch.setattr(_rows, "BLOCK", block)
+    assert torch.equal(rows(x), whole) and torch.equal(rows(x[0]), whole[0])
+    assert rows(x[:0]).shape == (0, 38)
 
 
 def test_rows_have_unit_length_whatever_the_columns_hold():

@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+BLOCK = 1 << 18  # numbers mapped at once on a CPU: few enough to stay in its cache from one operation to the next
 SMALLEST = 1e-12  # length below which a row counts as zero
 
 
@@ -38,6 +39,12 @@ class UnitRows(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return rows [n, d + 1] of unit length."""
+        many = max(1, BLOCK // max(1, x.shape[-1]))
+        if x.is_cuda or x.dim() != 2 or len(x) <= many:
+            return self._mapped(x)
+        return torch.cat([self._mapped(part) for part in x.split(many)])
+
+    def _mapped(self, x: Tensor) -> Tensor:
         direction, inverse = unit(logarithmic(x) if self.log else x)
         last = self.last[0] * inverse + self.last[1]
         row = torch.cat([direction - self.shift, last], dim=-1) * self.scale
