@@ -132,7 +132,7 @@ CORE = {
     "heartbeat": (),
     "devices": (),
     "gpu_kernels": (),
-    "gpu_random": ("gpu_kernels",),
+    "gpu_random": ("devices", "gpu_kernels"),
     "rng": ("devices", "errors", "gpu_random"),
     "plugin": ("errors",),
     "record": (),

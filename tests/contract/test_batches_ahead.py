@@ -12,8 +12,7 @@ from sordino.contract import clipped_steps, local_sgd
 from sordino.core.local_training import Local
 from sordino.core.rng import RowStream, Stream
 from sordino.core.types import Batch
-from sordino.data.clients import ArrayClients, LazyClients
-from sordino.federations import simulator
+from sordino.data.clients import ArrayClients
 
 SIZES = (7, 0, 20, 3)
 STARTS = (0, 7, 7, 27, 30)
@@ -74,16 +73,3 @@ def test_clients_on_a_gpu_are_fetched_there():
         here, there = clients.fetch(ids, torch.device("cpu")), near.fetch(ids, torch.device("cuda"))
         assert there.x.is_cuda and there.sizes == here.sizes
         assert there.x.tolist() == here.x.tolist() and there.tags.tolist() == here.tags.tolist()
-
-
-def test_records_move_to_a_gpu_if_they_are_few_beside_its_memory(monkeypatch):
-    clients, gpu = ArrayClients(torch.arange(30), torch.arange(30), SIZES), torch.device("cuda")
-    moved = []
-    monkeypatch.setattr(ArrayClients, "to", lambda self, device: moved.append(device) or "moved")
-    assert simulator.near(clients, torch.device("cpu")) is clients and not moved
-    for free, want in ((4 * clients.nbytes, "moved"), (4 * clients.nbytes - 1, clients)):
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
-        assert simulator.near(clients, gpu) == want
-    assert moved == [gpu] and clients.nbytes == 480
-    lazy = LazyClients(4, 3, lambda k: (torch.zeros(3, 2), torch.zeros(3)))
-    assert simulator.near(lazy, gpu) is lazy

@@ -10,7 +10,6 @@ Triton, torch and the processor make the numbers: see `rng`.
 from __future__ import annotations
 
 import math
-import warnings
 from functools import cache
 from typing import Any
 
@@ -19,6 +18,8 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 from torch import Tensor
+
+from sordino.core.devices import trusted
 
 BLOCK = 256  # blocks of a cipher that one program computes
 
@@ -32,15 +33,7 @@ def _kernels() -> Any:
 @cache
 def ready(device: torch.device) -> bool:
     """Return whether numbers can be made on this device: there is Triton, and its words are those of the processor."""
-    if device.type != "cuda":
-        return False
-    try:
-        return known_answers(device)
-    except ImportError:
-        return False
-    except Exception as error:  # what a compiler or a driver may raise
-        warnings.warn(f"no noise from the GPU itself ({type(error).__name__}: {error}).", stacklevel=2)
-        return False
+    return trusted(known_answers, device, "no noise from the GPU itself")
 
 
 def known_answers(device: torch.device) -> bool:

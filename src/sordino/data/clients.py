@@ -128,11 +128,6 @@ class ArrayClients:
         tags = None if batch.tags is None else batch.tags.clone()
         return ArrayClients(batch.x.clone(), batch.y.clone(), batch.sizes, users, tags)
 
-    @property
-    def nbytes(self) -> int:
-        """Return the memory of all records."""
-        return sum(value.nbytes for value in (self.x, self.y, self.tags) if value is not None)
-
     def to(self, device: torch.device) -> ArrayClients:
         """Return the same clients with their data on the device."""
         tags = None if self.tags is None else self.tags.to(device)

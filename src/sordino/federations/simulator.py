@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from sordino.federations.facts import Facts
 from sordino.federations.heap import keep_freed_memory
 from sordino.federations.store import Store
 
-SHARE = 0.25  # share of a GPU's free memory that the records of all clients may take
 COPIES = 6  # rows in memory per training client: weights, gradient, noise, step, optimiser state
 SPENT = "spent"  # name of the client state that meters the total of a run
 LATE = "late "  # prefix of the phase and name of a field that is held back
@@ -45,18 +44,6 @@ class RecordSource(Protocol):
     def fetch(self, ids: Sequence[int], device: torch.device) -> Batch:
         """Return the records of these clients on the device."""
         ...
-
-
-@runtime_checkable
-class Movable(Protocol):
-    """Clients whose records lie in memory and can be copied to a device."""
-
-    @property
-    def nbytes(self) -> int:
-        """Return the memory of all records."""
-
-    def to(self, device: torch.device) -> Clients:
-        """Return the same clients with their records on the device."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +92,6 @@ class Simulator:
         self.meter: RoundMeter | None = None  # measures clips and noise of every round, for the owner of the data
         self._work: Work | None = None
         self._by_block: dict[int, ClientPart] = {}  # data by block, if there are several blocks
-        self._near: Clients | ClientPart | None = None  # the data as rounds use them: on the device, if they fit
         if device.type == "cpu":
             keep_freed_memory()
         else:  # a seed must reproduce a run bit for bit; cuDNN might otherwise pick nondeterministic kernels
@@ -222,8 +208,7 @@ class Simulator:
     def _data(self, chunk: Ints) -> Clients | ClientPart:
         """Return the data with the records of these clients; last bits also depend on where records lie in memory."""
         if self.blocks <= 1 or not len(chunk):
-            self._near = near(self.data, self.device) if self._near is None else self._near
-            return self._near
+            return self.data
         population = self.work.plan.population
         if not self._by_block:
             self._by_block = by_part(self.everyone(), population, self.blocks)
@@ -242,13 +227,6 @@ class Simulator:
             rows = self.store.read(ALGORITHM, [client], work.plan.algorithm.keeps(state, 1))
             models[client] = work.plan.algorithm.own_models(state, rows)[0]
         return models
-
-
-def near(data: Clients | ClientPart, device: torch.device) -> Clients | ClientPart:
-    """Return data that lie in memory with a copy on the GPU, if they take little of what is free there."""
-    if device.type != "cuda" or not isinstance(data, Movable):
-        return data
-    return data.to(device) if data.nbytes <= SHARE * torch.cuda.mem_get_info(device)[0] else data
 
 
 def by_part(everyone: ClientPart, population: int, blocks: int) -> dict[int, ClientPart]:

@@ -8,7 +8,6 @@ false and layers compute as they do elsewhere.
 from __future__ import annotations
 
 import math
-import warnings
 from functools import cache
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sordino.core.devices import trusted
 from sordino.gradients.layers.patches import Geometry
 from sordino.gradients.memory import channels_last, is_last
 
@@ -34,15 +34,7 @@ def _kernels() -> Any:
 @cache
 def ready(device: torch.device) -> bool:
     """Return whether images can be processed by the kernels on this device."""
-    if device.type != "cuda":
-        return False
-    try:
-        return known_answers(device)
-    except ImportError:
-        return False
-    except Exception as error:  # what a compiler or a driver may raise
-        warnings.warn(f"images take longer in bfloat16 ({type(error).__name__}: {error}).", stacklevel=2)
-        return False
+    return trusted(known_answers, device, "images take longer in bfloat16")
 
 
 def known_answers(device: torch.device) -> bool:
