@@ -1,4 +1,4 @@
-"""What is asked of a device: small tensors that nothing waits for, and kernels that are tried before they are trusted."""
+"""What is asked of a device: small tensors that nothing waits for, and kernels that are tried before use."""
 
 from __future__ import annotations
 
