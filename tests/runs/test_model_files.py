@@ -12,6 +12,7 @@ from safetensors import safe_open
 
 import sordino
 from sordino.core.errors import RunError
+from sordino.models import _rows
 from sordino.run_folder import card
 from sordino.runs import model_files
 from sordino.runs.model_files import KINDS, export_model
@@ -47,6 +48,16 @@ def test_an_exported_model_has_the_outputs_of_the_model(kind, done, tmp_path):
     with torch.no_grad():
         wanted = done.model(x).numpy()
     assert np.abs(outputs(kind, files[0], x) - wanted).max() < 1e-5 < np.ptp(wanted)
+
+
+@pytest.mark.parametrize("kind", ["torch-export", "torchscript", "onnx"])
+def test_rows_of_unit_length_are_exported_for_any_number_of_records(kind, monkeypatch):
+    """Beyond a number of records they are computed in parts, which an export must not freeze."""
+    monkeypatch.setattr(_rows, "BLOCK", 12)  # four records of three numbers
+    rows = _rows.UnitRows(3)
+    rows.centre(torch.tensor([0.1, 0.0, -0.2]), 0.1, torch.ones(4))
+    model = torch.nn.Sequential(rows, torch.nn.Linear(4, 2)).eval()
+    assert model_files.KINDS[kind](model, torch.randn(3, 3), "a sentence")  # compares with one, three and six records
 
 
 def test_a_card_tells_the_promise_of_the_run_and_nothing_private(done, tmp_path):

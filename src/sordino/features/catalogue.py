@@ -28,7 +28,7 @@ FEATURES: dict[str, Features] = {
 
 
 def features_of(name: str | None) -> Features | None:
-    """Return the features of a name, or of several joined by `+`; None if the name is none of a feature."""
+    """Return the features of a name, or of several names joined by `+`; None for no features."""
     if name in (None, "none"):
         return None
     parts = [FEATURES[part] for part in str(name).split("+")]

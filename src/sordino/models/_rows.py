@@ -39,8 +39,10 @@ class UnitRows(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return rows [n, d + 1] of unit length."""
+        if x.is_cuda or x.dim() != 2 or torch.compiler.is_compiling() or torch._C._get_tracing_state():
+            return self._mapped(x)  # an exported model takes any number of records
         many = max(1, BLOCK // max(1, x.shape[-1]))
-        if x.is_cuda or x.dim() != 2 or len(x) <= many:
+        if len(x) <= many:
             return self._mapped(x)
         return torch.cat([self._mapped(part) for part in x.split(many)])
 
